@@ -23,6 +23,7 @@ from probekit.report.sentences.comparison import (
     comparison_answer,
     comparison_names,
     comparison_question,
+    comparison_warnings,
 )
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
@@ -59,6 +60,7 @@ def comparison_page(comparison: RunComparison) -> str:
         names=comparison_names(comparison),
         question=comparison_question(comparison),
         answer=comparison_answer(comparison),
+        warnings=comparison_warnings(comparison),
         metric=metric_name(comparison.metric),
         figures=list(_parts(comparison)),
         lines=lines,
@@ -128,7 +130,7 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
         tickvals=depths,
         ticktext=[tick(depth, blocks if ends else blocks + 1) for depth in depths],
     )
-    figure.update_yaxes(title_text=f"{metric_name(comparison.metric)}, a − b")
+    figure.update_yaxes(title_text=f"difference of {metric_name(comparison.metric)}")
     figure.update_layout(showlegend=len(series) > 1)
     return figure
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from probekit.amounts import counted
 from probekit.probes.saved.facts import ProbeFacts
 from probekit.report.figures.style import format_number
 from probekit.report.pages.template import render
+from probekit.report.sentences.names import model_title
 from probekit.report.texts.glyphs import token_label
 from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
 from probekit.results.text_readings import RowPrediction, TextReading
+
+MOST_LABELS = 4  # named in the answer
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,11 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     return render(
         "texts.html",
         facts=facts,
-        title=f"Predictions of a {facts.kind} probe: {_answers(classes)}",
+        model=model_title(facts.model),
+        title=f"Which label does the {facts.kind} probe give: {_answers(classes)}?"
+        if classes
+        else f"Which number does the {facts.kind} probe predict?",
+        summary=texts_answer(readings),
         position=_position(facts),
         tested=_tested(facts),
         untested=facts.untested,
@@ -77,6 +86,45 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         texts=[text_part(reading, palette) for reading in readings],
         read_elsewhere=facts.at != "all",
     )
+
+
+def texts_answer(readings: Sequence[TextReading]) -> str:
+    """Return how many texts have which predicted label, as a sentence.
+
+    If the probe gives no prediction for whole texts, tokens are counted instead.
+
+    >>> texts_answer([TextReading("a", ("a",), ((0, 1),), (RowPrediction("b", 0.5),))])
+    'The token is labelled b. The probe was not tested on this text.'
+    """
+    whole = [reading.answer for reading in readings if reading.answer is not None]
+    found = whole or [answer for reading in readings for answer in reading.answers]
+    unit = "text" if whole else "token"
+    untested = (
+        f"The probe was not tested on {'this text' if len(readings) == 1 else 'these texts'}."
+    )
+    n_absent = f" {counted(len(readings) - len(whole), 'text')} without a prediction."
+    absent = n_absent if whole and len(whole) < len(readings) else ""
+    return f"{_labelled(found, unit)}{absent} {untested}"
+
+
+def _labelled(found: Sequence[RowPrediction], unit: str) -> str:
+    """Return the counts of the predicted labels, most frequent first, or the range of numbers."""
+    if not found:
+        return "There is no prediction."
+    labels = Counter(answer.label for answer in found if answer.label is not None)
+    if not labels:
+        low, high = (pick(answer.score for answer in found) for pick in (min, max))
+        values = f"{low:.2f}" if len(found) == 1 else f"{low:.2f} to {high:.2f}"
+        return f"Predicted for {counted(len(found), unit)}: {values.replace('-', '−')}."
+    if len(found) == 1:
+        return f"The {unit} is labelled {next(iter(labels))}."
+    (first, n), *rest = labels.most_common()
+    others = [f"{count:,} {name}" for name, count in rest[: MOST_LABELS - 1]]
+    n_rest = sum(count for _, count in rest[MOST_LABELS - 1 :])
+    others += [f"{n_rest:,} with other labels"] * bool(n_rest)
+    verb = "is" if n == 1 else "are"
+    counts = ", ".join([f"{n:,} of {counted(len(found), unit)} {verb} labelled {first}", *others])
+    return f"{counts}."
 
 
 def text_part(reading: TextReading, palette: Palette) -> TextPart:
@@ -114,9 +162,7 @@ def _key(palette: Palette) -> Legend:
 
 
 def _answers(classes: Sequence[str]) -> str:
-    if len(classes) > 3:
-        return f"{len(classes)} classes"
-    return " or ".join(classes) or "a number"
+    return f"one of {len(classes)} classes" if len(classes) > 3 else " or ".join(classes)
 
 
 def _position(facts: ProbeFacts) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from probekit.amounts import joined_names
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.style import format_number, format_p
-from probekit.results.comparison import RunComparison
+from probekit.results.comparison import RunComparison, place_name
 from probekit.results.metrics import metric_name
 
 MOST_SETTINGS = 2  # settings in the name of a run
@@ -18,7 +19,9 @@ LONGEST_NAME = 40  # characters
 def comparison_question(comparison: RunComparison) -> str:
     """Return the question that a comparison answers."""
     a, b = comparison_names(comparison)
-    return f"Is {a} better than {b}?" if _is_paired(comparison) else f"Is {a} higher than {b}?"
+    if _is_paired(comparison):
+        return f"Is {a} better than {b}?"
+    return f"Does {a} score higher than {b}?"
 
 
 def comparison_answer(comparison: RunComparison) -> str:
@@ -35,6 +38,25 @@ def comparison_answer(comparison: RunComparison) -> str:
         f"difference {_interval(row)}, {_p(row)}, {_rows(row, comparison)}."
     )
     return f"{_verdict(row, comparison)}: {numbers}"
+
+
+def comparison_warnings(comparison: RunComparison) -> list[str]:
+    """Return a warning if baselines differ as much as the selected probes of unpaired runs."""
+    rows = comparison.rows
+    chosen = rows[rows["what"] == "chosen"]
+    if _is_paired(comparison) or chosen.empty or not chosen["holds"].iloc[0]:
+        return []
+    difference = chosen["difference"].iloc[0]
+    same_sign = rows["difference"] * difference > 0
+    as_much = rows["difference"].abs() >= abs(difference)
+    easier = rows[(rows["what"] == "baseline") & rows["holds"].astype(bool) & same_sign & as_much]
+    if easier.empty:
+        return []
+    named = [f"{place_name(row, 'a')} ({_interval(row)})" for _, row in easier.iterrows()]
+    return [
+        f"Baselines without the network differ at least as much: {joined_names(named)}. The "
+        "difference may come from the data and not from the network."
+    ]
 
 
 def comparison_names(comparison: RunComparison) -> tuple[str, str]:
@@ -86,7 +108,7 @@ def _verdict(row: pd.Series, comparison: RunComparison) -> str:
         return f"No significant difference between {a} and {b}"
     lower_is_better = METRICS[comparison.metric].lower_is_better
     if not _is_paired(comparison):
-        return f"{a if row['difference'] > 0 else b} is higher, on other test rows"
+        return f"{a if row['difference'] > 0 else b} scores higher, on other test rows"
     return f"{a if (row['difference'] > 0) != lower_is_better else b} is better"
 
 

@@ -26,17 +26,17 @@ def transfer_answer(transfer: Transfer) -> str:
     counted and the best and the worst one are named.
     """
     pairs = transferred(transfer)
-    clauses = [_pair(row, transfer) for _, row in pairs.iterrows()]
+    works = pairs["verdict"].isin([TRANSFERS, PARTLY])
     if len(pairs) <= 2:
-        return f"{'; '.join(clauses)}."
+        lead = "Yes" if works.all() else "In one direction only" if works.any() else "No"
+        return f"{lead}: {'; '.join(_pair(row, transfer) for _, row in pairs.iterrows())}."
     ordered = pairs.sort_values("value", kind="stable")
     if METRICS[transfer.metric].lower_is_better:
         ordered = ordered[::-1]
-    n_above = int((pairs["verdict"].isin([TRANSFERS, PARTLY])).sum())
-    worst, best = _pair(ordered.iloc[0], transfer), _pair(ordered.iloc[-1], transfer)
+    n, verb = int(works.sum()), "is" if works.sum() == 1 else "are"
     return (
-        f"{n_above} of {counted(len(pairs), 'probe')} {'is' if n_above == 1 else 'are'} above "
-        f"chance on another data set. Best: {best}. Worst: {worst}."
+        f"{n} of {counted(len(pairs), 'transfer')} {verb} above chance; at best, "
+        f"{_pair(ordered.iloc[-1], transfer)}; at worst, {_pair(ordered.iloc[0], transfer)}."
     )
 
 
@@ -45,6 +45,8 @@ def transferred(transfer: Transfer) -> pd.DataFrame:
     site, probe = transfer.chosen
     rows = only(transfer.scores, metric=transfer.metric, site=site, probe=probe)
     others = rows[rows["train"] != rows["test"]]
+    in_order = others["train"].map(list(transfer.names).index).sort_values(kind="stable").index
+    others = others.loc[in_order]
     lower_is_better = METRICS[transfer.metric].lower_is_better
     verdicts = [_verdict(row, lower_is_better) for _, row in others.iterrows()]
     return others.assign(verdict=verdicts)
@@ -71,7 +73,7 @@ def _pair(row: pd.Series, transfer: Transfer) -> str:
         f"chance {row['chance']:.2f}",
         f"own probe of {row['test']} {own:.2f}",
     ]
-    return f"The probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"
+    return f"the probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"
 
 
 def transfer_question(names: Sequence[str]) -> str:
