@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -59,6 +61,6 @@ def _spread(ends: dict[str, float]) -> dict[str, float]:
     {'as_output': 1.0, 'right': 0.84}
     """
     top, second = ends["as_output"], ends["right"]
-    if pd.isna(second):
+    if math.isnan(second):
         return {"as_output": top}
     return {"as_output": top, "right": min(second, top - _LEAST_GAP)}

@@ -27,6 +27,7 @@ from probekit.report.sentences.comparison import (
 )
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
+from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import placed, tick
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
@@ -69,7 +70,7 @@ def comparison_page(comparison: RunComparison) -> str:
 
 def _line(row: pd.Series) -> Line:
     return Line(
-        place="selected probe" if row["what"] == "chosen" else both_places(row),
+        place=_place(row),
         is_chosen=row["what"] == "chosen",
         a=format_number(row["value_a"]),
         b=format_number(row["value_b"]),
@@ -79,6 +80,14 @@ def _line(row: pd.Series) -> Line:
         n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
         holds=row["holds"],
     )
+
+
+def _place(row: pd.Series) -> str:
+    """Return the probe of a row; the choices of nested cross-validation have no single site."""
+    if row["what"] != "chosen":
+        return both_places(row)
+    sites = " | ".join(dict.fromkeys((row["site_a"], row["site_b"])))
+    return "selected probe" if sites == NESTED_SITE else f"selected probe: {sites}"
 
 
 def _parts(comparison: RunComparison) -> Iterator[FigurePart]:

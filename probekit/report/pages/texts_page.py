@@ -13,8 +13,10 @@ from probekit.report.pages.template import render
 from probekit.report.sentences.names import model_title
 from probekit.report.texts.glyphs import token_label
 from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
+from probekit.results.metrics import metric_name
 from probekit.results.text_readings import RowPrediction, TextReading
 
+METHOD = ("Colours show what can be decoded at a token, not what the model uses.",)
 MOST_LABELS = 4  # named in the answer
 
 
@@ -72,9 +74,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         "texts.html",
         facts=facts,
         model=model_title(facts.model),
-        title=f"Which label does the {facts.kind} probe give: {_answers(classes)}?"
-        if classes
-        else f"Which number does the {facts.kind} probe predict?",
+        title=_question(classes, facts.kind),
         summary=texts_answer(readings),
         position=_position(facts),
         tested=_tested(facts),
@@ -85,6 +85,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         names_labels=len(classes) > 2,
         texts=[text_part(reading, palette) for reading in readings],
         read_elsewhere=facts.at != "all",
+        method=METHOD,
     )
 
 
@@ -161,8 +162,14 @@ def _key(palette: Palette) -> Legend:
     return Legend((("value", NUMBER),), (f"≤ {format_number(palette.low)}", f"≥ {limit}"))
 
 
-def _answers(classes: Sequence[str]) -> str:
-    return f"one of {len(classes)} classes" if len(classes) > 3 else " or ".join(classes)
+def _question(classes: Sequence[str], kind: str) -> str:
+    """Return the question that the probe answers about a text.
+
+    >>> _question(("a", "b"), "logistic"), _question((), "ridge")
+    ('a or b? Predictions of a logistic probe', 'Which number? Predictions of a ridge probe')
+    """
+    few = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
+    return f"{few if classes else 'Which number?'} Predictions of a {kind} probe"
 
 
 def _position(facts: ProbeFacts) -> str:
@@ -171,14 +178,14 @@ def _position(facts: ProbeFacts) -> str:
     return facts.at if detail is None else f"{facts.at}:{detail}"
 
 
-def _tested(facts: ProbeFacts) -> str:
-    """Return the held-out scores of the probe as a phrase; empty if there are none."""
-    return "; ".join(
-        f"{name.replace('_', ' ')} {_with_interval(score.value, score.ci_low, score.ci_high)}"
-        f" on {score.n:,} held-out rows"
+def _tested(facts: ProbeFacts) -> dict[str, str]:
+    """Return the held-out scores of the probe by the name of the metric."""
+    return {
+        metric_name(name): _with_interval(score.value, score.ci_low, score.ci_high)
+        + f" on {score.n:,} held-out rows"
         + (f", chance {format_number(score.chance)}" if score.chance is not None else "")
         for name, score in facts.metrics.items()
-    )
+    }
 
 
 def _with_interval(value: float, low: float | None, high: float | None) -> str:

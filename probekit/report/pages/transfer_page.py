@@ -42,12 +42,12 @@ MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
 FORMATS: dict[str, Callable[[float], str]] = {"p": format_p, "n_null": "{:.0f}".format}
 SPACES = {
     "raw": (
-        "Cosine similarity of directions, raw features",
+        "Cosine of directions, raw features",
         "Brackets: central 95 % of the cosines with probes of permuted labels; a cosine inside "
         "them is not significant.",
     ),
     "standardised": (
-        "Cosine similarity of directions, standardised features",
+        "Cosine of directions, standardised features",
         "Features are divided by their standard deviation over the training rows of all sets, so "
         "that a weight measures the effect of a feature on the score.",
     ),

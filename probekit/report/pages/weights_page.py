@@ -106,7 +106,8 @@ def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
     n = sum(math.prod(shape) for shape in rows["shape"])
     least, most = format_weight(rows["least"].min()), format_weight(rows["most"].max())
     if len(rows) > 1:
-        largest = rows.loc[rows[["least", "most"]].abs().max(axis=1).idxmax(), "name"]
+        ends = rows.set_index("name")[["least", "most"]]
+        largest = ends.abs().max(axis=1).idxmax()
         return (
             f"{n:,} weights in {len(rows):,} tensors, all between {least} and {most}; the largest "
             f"in absolute value is in {largest}."
@@ -184,7 +185,7 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
 
 
 def _size(values: Floats) -> str:
-    return " x ".join(f"{size:,}" for size in values.shape)
+    return " × ".join(f"{size:,}" for size in values.shape)
 
 
 def _axes(name: str) -> tuple[str, str]:

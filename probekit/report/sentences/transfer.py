@@ -45,8 +45,9 @@ def transferred(transfer: Transfer) -> pd.DataFrame:
     site, probe = transfer.chosen
     rows = only(transfer.scores, metric=transfer.metric, site=site, probe=probe)
     others = rows[rows["train"] != rows["test"]]
-    in_order = others["train"].map(list(transfer.names).index).sort_values(kind="stable").index
-    others = others.loc[in_order]
+    others = others.sort_values(
+        ["train", "test"], key=lambda names: names.map(list(transfer.names).index)
+    )
     lower_is_better = METRICS[transfer.metric].lower_is_better
     verdicts = [_verdict(row, lower_is_better) for _, row in others.iterrows()]
     return others.assign(verdict=verdicts)
