@@ -35,8 +35,8 @@ OF_ONE_LOGIT = (
 MOST_NAMED = 5  # components in the answer
 MOST_ROWS = 8  # components in the table of the largest
 HALF = 0.5
-# Smallest logit difference, as a share of the summed absolute contributions, of which shares are
-# given; below it the contributions cancel and the shares are far above 1.
+# Smallest logit difference with shares, relative to the summed absolute contributions; below it
+# the contributions cancel and the shares are far above 1.
 LEAST_NET = 0.1
 LONGEST_HEADING = 100  # characters of the text
 

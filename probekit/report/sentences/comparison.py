@@ -103,7 +103,7 @@ def _is_paired(comparison: RunComparison) -> bool:
 def _verdict(row: pd.Series, comparison: RunComparison) -> str:
     a, b = comparison_names(comparison)
     if pd.isna(row["p_adjusted"]):
-        return f"Too few groups to tell whether {a} and {b} differ"
+        return f"Too few groups to decide whether {a} and {b} differ"
     if not row["holds"]:
         return f"No significant difference between {a} and {b}"
     lower_is_better = METRICS[comparison.metric].lower_is_better

@@ -10,7 +10,7 @@ _OUTSIDE = re.compile(r"^(/|~|\.\.|[A-Za-z]:[\\/])")
 def model_title(source: str) -> str:
     """Return the name of a model; of an absolute path only the last part.
 
-    >>> model_title("org/name@main"), model_title("/home/me/models/mine/"), model_title("runs/mine")
+    >>> model_title("org/name@main"), model_title("/data/models/mine/"), model_title("runs/mine")
     ('org/name@main', 'mine', 'runs/mine')
     """
     if not _OUTSIDE.match(source):

@@ -24,9 +24,9 @@ def test_the_answer_of_an_overview_names_the_tensor_with_the_largest_weight():
         "36 weights in 2 tensors, all between −3 and 2; the largest in absolute value is in "
         "h.0.ln_1.bias."
     )
-    page = overview_page(table, "/home/me/models/mine")
+    page = overview_page(table, "/data/mine/models/mine")
     assert "How large are the weights of mine?" in page
-    assert "/home/me" not in page
+    assert "/data/mine" not in page
 
 
 def test_the_answer_of_an_attention_tensor_names_the_strongest_head():

@@ -54,7 +54,7 @@ def test_unpaired_runs_are_not_called_better(comparison):
 
 def test_too_few_groups(comparison):
     answer = comparison_answer(changed(comparison, p_adjusted=np.nan, ci_low=np.nan))
-    assert answer.startswith("Too few groups to tell whether x and y differ")
+    assert answer.startswith("Too few groups to decide whether x and y differ")
     assert "difference +0.200, no p" in answer
 
 
