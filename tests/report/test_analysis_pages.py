@@ -229,7 +229,8 @@ def test_the_menu_switches_between_colourings(browser, pages):
 def test_pointing_at_a_cell_shows_its_tokens(browser, pages):
     browser.open(pages / "lens.html")
     x, y = browser.evaluate(
-        "(() => { const box = document.querySelector('.plot:has(.choice) .nsewdrag').getBoundingClientRect();"
+        "(() => { const area = document.querySelector('.plot:has(.choice) .nsewdrag');"
+        "const box = area.getBoundingClientRect();"
         "return [box.left + box.width / 10, box.top + box.height * 7 / 8]; })()"
     )
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)

@@ -38,6 +38,7 @@ class Line:
     """A row of the table of comparisons, formatted as text."""
 
     place: str
+    sites: str
     is_chosen: bool
     a: str
     b: str
@@ -70,7 +71,8 @@ def comparison_page(comparison: RunComparison) -> str:
 
 def _line(row: pd.Series) -> Line:
     return Line(
-        place=_place(row),
+        place="selected probe" if row["what"] == "chosen" else both_places(row),
+        sites=_sites(row),
         is_chosen=row["what"] == "chosen",
         a=format_number(row["value_a"]),
         b=format_number(row["value_b"]),
@@ -82,12 +84,10 @@ def _line(row: pd.Series) -> Line:
     )
 
 
-def _place(row: pd.Series) -> str:
-    """Return the probe of a row; the choices of nested cross-validation have no single site."""
-    if row["what"] != "chosen":
-        return both_places(row)
-    sites = " | ".join(dict.fromkeys((row["site_a"], row["site_b"])))
-    return "selected probe" if sites == NESTED_SITE else f"selected probe: {sites}"
+def _sites(row: pd.Series) -> str:
+    """Return the sites of the selected probes; "" for the choices of nested cross-validation."""
+    places = both_places(row) if row["what"] == "chosen" else ""
+    return "" if places.startswith(f"{NESTED_SITE} ") else places
 
 
 def _parts(comparison: RunComparison) -> Iterator[FigurePart]:

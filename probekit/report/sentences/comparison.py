@@ -34,7 +34,7 @@ def comparison_answer(comparison: RunComparison) -> str:
         return f"The selected probes have no scores that can be compared. {comparison.verdict}"
     row = chosen.iloc[0]
     numbers = (
-        f"{metric_name(comparison.metric)} {row['value_a']:.2f} against {row['value_b']:.2f}, "
+        f"{metric_name(comparison.metric)} {_values(row, comparison)}, "
         f"difference {_interval(row)}, {_p(row)}, {_rows(row, comparison)}."
     )
     return f"{_verdict(row, comparison)}: {numbers}"
@@ -108,8 +108,15 @@ def _verdict(row: pd.Series, comparison: RunComparison) -> str:
         return f"No significant difference between {a} and {b}"
     lower_is_better = METRICS[comparison.metric].lower_is_better
     if not _is_paired(comparison):
-        return f"{a if row['difference'] > 0 else b} scores higher, on other test rows"
+        return f"{a if row['difference'] > 0 else b} scores higher"
     return f"{a if (row['difference'] > 0) != lower_is_better else b} is better"
+
+
+def _values(row: pd.Series, comparison: RunComparison) -> str:
+    """Return the scores of both runs with their names."""
+    a, b = comparison_names(comparison)
+    value_a, value_b = (f"{row[side]:.2f}".replace("-", "−") for side in ("value_a", "value_b"))
+    return f"{value_a} for {a}, {value_b} for {b}"
 
 
 def _interval(row: pd.Series) -> str:
@@ -136,4 +143,4 @@ def _rows(row: pd.Series, comparison: RunComparison) -> str:
         f"{row[f'n_{side}']:,.0f} test rows in {row[f'n_groups_{side}']:,.0f} groups"
         for side in ("a", "b")
     )
-    return f"on the same {a}" if _is_paired(comparison) else f"on {a} and {b}"
+    return f"on the same {a}" if _is_paired(comparison) else f"on different rows ({a}; {b})"

@@ -31,25 +31,25 @@ def changed(comparison, *, what="chosen", pairing="paired", metric="accuracy", *
 def test_a_difference_that_is_not_significant(comparison):
     assert comparison_question(comparison) == "Is x better than y?"
     assert comparison_answer(comparison) == (
-        "No significant difference between x and y: accuracy 0.80 against 0.60, difference "
+        "No significant difference between x and y: accuracy 0.80 for x, 0.60 for y, difference "
         "+0.20 [−0.10, 0.50], p = 0.20, on the same 100 test rows in 10 groups."
     )
 
 
 def test_the_better_run_is_named(comparison):
     significant = changed(comparison, holds=True, p_adjusted=0.0004)
-    assert comparison_answer(significant).startswith("x is better: accuracy 0.80 against 0.60")
+    assert comparison_answer(significant).startswith("x is better: accuracy 0.80 for x, 0.60 for y")
     assert "p < 0.001" in comparison_answer(significant)
     lower = changed(significant, metric="brier")
-    assert comparison_answer(lower).startswith("y is better: Brier score 0.80 against 0.60")
+    assert comparison_answer(lower).startswith("y is better: Brier score 0.80 for x, 0.60 for y")
 
 
 def test_unpaired_runs_are_not_called_better(comparison):
     unpaired = changed(comparison, pairing="unpaired", holds=True, difference=-0.2)
     assert comparison_question(unpaired) == "Does x score higher than y?"
     answer = comparison_answer(unpaired)
-    assert answer.startswith("y scores higher, on other test rows:")
-    assert "on 100 test rows in 10 groups and 90 test rows in 9 groups" in answer
+    assert answer.startswith("y scores higher: ")
+    assert "on different rows (100 test rows in 10 groups; 90 test rows in 9 groups)" in answer
 
 
 def test_too_few_groups(comparison):
