@@ -97,7 +97,7 @@ def test_a_pretraining_run_is_listed_and_served(get, root):
     assert 'href="/run/little/report.html"' in index
     assert "After 700 of 1,000 steps" in index
     assert 'class="state running"' in index
-    assert "damaged" not in index
+    assert 'class="state damaged"' not in index
     status, page = get("/run/little/report.html")
     assert status == 200
     assert "After 700 of 1,000 steps" in page

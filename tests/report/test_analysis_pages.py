@@ -167,7 +167,7 @@ def test_heads_of_each_type_are_counted():
     rows["value"] /= 2
     assert "o previous-token head (highest 0.28)" in heads_answer(ScoredHeads(rows, "a text"))
     rows.loc[(rows["layer"] == 1) & (rows["head"] == 0), "value"] = 0.9
-    assert "1 induction head, L1H0 (0.90, next 0.28)" in heads_answer(ScoredHeads(rows, "a text"))
+    assert "1 induction head, L1H0 (0.90, next 0.29)" in heads_answer(ScoredHeads(rows, "a text"))
     none = ScoredHeads(rows.assign(value=float("nan")), "a text")
     assert heads_answer(none).startswith("No score")
     assert "undefined for all tokens" in heads_page(none, model="made", facts={})
@@ -230,7 +230,7 @@ def test_pointing_at_a_cell_shows_its_tokens(browser, pages):
     browser.open(pages / "lens.html")
     x, y = browser.evaluate(
         "(() => { const area = document.querySelector('.plot:has(.choice) .nsewdrag');"
-        "const box = area.getBoundingClientRect();"
+        "area.scrollIntoView({ block: 'center' }); const box = area.getBoundingClientRect();"
         "return [box.left + box.width / 10, box.top + box.height * 7 / 8]; })()"
     )
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)

@@ -100,7 +100,7 @@ def test_the_answer_counts_the_labels_of_texts():
     )
     assert texts_answer(labelled("a")).startswith("The text is labelled a. The probe was not")
     many = texts_answer(labelled(*"aabcdef"))
-    assert many == f"2 of 7 texts are labelled a, 1 b, 1 c, 3 with other labels. {untested}"
+    assert many == f"2 of 7 texts are labelled a, 1 b, 1 c, 1 d, 2 with other labels. {untested}"
     some = texts_answer(labelled("a", None, "a"))
     assert some.startswith("2 of 2 texts are labelled a. 1 text without a prediction.")
     assert texts_answer(labelled(None, None)).startswith("2 of 2 tokens are labelled token.")
