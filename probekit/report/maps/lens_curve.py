@@ -47,7 +47,10 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
             font={"color": colour, "size": 12},
         )
     figure.update_xaxes(
-        title_text="layer", tickvals=list(range(len(summary))), ticktext=summary["layer"].tolist()
+        title_text="layer",
+        tickvals=list(range(len(summary))),
+        ticktext=summary["layer"].tolist(),
+        range=[-0.3, len(summary) - 0.9],  # the labels are in the margin
     )
     figure.update_yaxes(title_text="share of positions", range=[-0.03, 1.05], tickformat=".0%")
     figure.update_layout(showlegend=False, margin={"r": 130})
