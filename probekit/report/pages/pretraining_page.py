@@ -18,6 +18,7 @@ from probekit.report.figures.learning_curve import TICKS
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
+from probekit.report.sentences.names import without_folders
 from probekit.report.sentences.pretraining import evaluations, pretraining_answer
 from probekit.results.record import RecordPart, changed_files, check_seal, reading_run_file
 from probekit.training.log import LogRow, read_log, read_verified_log
@@ -154,7 +155,7 @@ def _page(log: Sequence[LogRow], record: PretrainRecord, recipe: str) -> str:
         figures=figures,
         folded=list(_folded(log)),
         measured=measured,
-        recipe=recipe,
+        recipe=without_folders(recipe),
         method=METHOD,
     )
 
