@@ -103,9 +103,9 @@ def _is_paired(comparison: RunComparison) -> bool:
 def _verdict(row: pd.Series, comparison: RunComparison) -> str:
     a, b = comparison_names(comparison)
     if pd.isna(row["p_adjusted"]):
-        return f"Too few groups to decide whether {a} and {b} differ"
+        return "Too few groups to decide"
     if not row["holds"]:
-        return f"No significant difference between {a} and {b}"
+        return "No significant difference"
     lower_is_better = METRICS[comparison.metric].lower_is_better
     if not _is_paired(comparison):
         return f"{a if row['difference'] > 0 else b} scores higher"

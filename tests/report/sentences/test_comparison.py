@@ -31,7 +31,7 @@ def changed(comparison, *, what="chosen", pairing="paired", metric="accuracy", *
 def test_a_difference_that_is_not_significant(comparison):
     assert comparison_question(comparison) == "Is x better than y?"
     assert comparison_answer(comparison) == (
-        "No significant difference between x and y: accuracy 0.80 for x, 0.60 for y, difference "
+        "No significant difference: accuracy 0.80 for x, 0.60 for y, difference "
         "+0.20 [−0.10, 0.50], p = 0.20, on the same 100 test rows in 10 groups."
     )
 
@@ -54,7 +54,7 @@ def test_unpaired_runs_are_not_called_better(comparison):
 
 def test_too_few_groups(comparison):
     answer = comparison_answer(changed(comparison, p_adjusted=np.nan, ci_low=np.nan))
-    assert answer.startswith("Too few groups to decide whether x and y differ")
+    assert answer.startswith("Too few groups to decide: accuracy 0.80 for x")
     assert "difference +0.200, no p" in answer
 
 
