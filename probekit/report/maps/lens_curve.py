@@ -35,7 +35,7 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
             hoverinfo="text",
         )
     ends = {name: float(share.iloc[-1]) for name, share in shares.items()}
-    for (name, end), colour in zip(_spread(ends).items(), SERIES_COLOURS, strict=False):
+    for name, end in _spread(ends).items():
         figure.add_annotation(
             text=_LINES[name][0],
             x=len(summary) - 1,
@@ -44,7 +44,7 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
             xanchor="left",
             align="left",
             showarrow=False,
-            font={"color": colour, "size": 12},
+            font={"size": 12},  # in the colour of the page's text: line colours have less contrast
         )
     figure.update_xaxes(
         title_text="layer",
