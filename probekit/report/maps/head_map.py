@@ -18,11 +18,10 @@ from probekit.report.maps.text_map import MOST_TEXTS, Colours, cell_text, text_m
 
 @dataclass(frozen=True)
 class HeadScoreText:
-    """Title, definition and unit of a head score; scores of one unit share a colour scale."""
+    """Title and definition of a head score."""
 
     title: str
     meaning: str
-    unit: str = "share of the attention weight"
 
 
 SCORES = {
@@ -34,10 +33,8 @@ SCORES = {
         "Induction", "mean weight on the tokens after earlier occurrences of the same token"
     ),
     "first_token": HeadScoreText("First token", "mean weight on the first token"),
-    "entropy": HeadScoreText("Entropy", "mean entropy of the attention weights, in nats", "nats"),
-    "distance": HeadScoreText(
-        "Distance", "mean distance back to the attended tokens, in tokens", "tokens"
-    ),
+    "entropy": HeadScoreText("Entropy", "mean entropy of the attention weights, in nats"),
+    "distance": HeadScoreText("Distance", "mean distance back to the attended tokens, in tokens"),
 }
 
 _HOVERED = ["layer", "head", "value", "sd", "n"]
@@ -79,16 +76,13 @@ def head_score_map(
 
 
 def scale_end(rows: pd.DataFrame, score: str) -> float:
-    """Return the upper end of the colour scale: the highest of the scores with the same unit.
+    """Return the upper end of the colour scale: the highest score, but at least `LEAST_RANGE`.
 
-    It is at least `LEAST_RANGE`.
-
-    >>> rows = pd.DataFrame({"score": ["induction", "previous_token"], "value": [0.02, 0.31]})
+    >>> rows = pd.DataFrame({"score": ["induction"] * 2, "value": [0.02, 0.31]})
     >>> scale_end(rows, "induction"), scale_end(rows, "entropy")
     (0.31, 0.05)
     """
-    same = [name for name, one in SCORES.items() if one.unit == SCORES[score].unit]
-    values = rows.loc[rows["score"].isin(same), "value"]
+    values = rows.loc[rows["score"] == score, "value"]
     return float(max([LEAST_RANGE, *values.dropna()]))
 
 
