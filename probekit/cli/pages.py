@@ -71,14 +71,16 @@ def report(
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
         )
-    is_training = (runs[0] / "log.csv").is_file()
-    if not is_training:
+    from probekit.training.progress import is_pretraining
+
+    was_pretrained = is_pretraining(runs[0])
+    if not was_pretrained:
         _check_runs(runs)
 
     from probekit.report.pages.pretraining_page import write_pretraining_report
     from probekit.report.pages.run_page import write_report
 
-    path = (write_pretraining_report if is_training else write_report)(runs[0])
+    path = (write_pretraining_report if was_pretrained else write_report)(runs[0])
     draw_figures(runs[0], formats, columns)
     click.echo(str(path))
 

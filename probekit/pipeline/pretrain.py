@@ -21,12 +21,12 @@ from probekit.model.weights.checkpoint import check_of
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.capture.devices import check_device
 from probekit.provenance import digest, versions
-from probekit.report.pages.pretraining_page import RECIPE, write_pretraining_report
+from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.results.record import pack_record
 from probekit.training.corpus import Text, corpus_digest, read_corpus
 from probekit.training.log import LogRow, read_verified_log
 from probekit.training.loop import train
-from probekit.training.progress import LOG, read_progress
+from probekit.training.progress import LOG, RECIPE, read_progress
 from probekit.training.recipe import Recipe
 from probekit.training.saved import checkpoint_folder
 from probekit.training.saving import save_checkpoint

@@ -9,6 +9,7 @@ from typing import Literal
 import pandas as pd
 
 from probekit.amounts import LEVEL
+from probekit.probes.targets import TARGETS
 
 COLUMNS = (
     "what",
@@ -85,11 +86,11 @@ def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
 
     Views other than "raw" are appended.
 
-    >>> place_name(pd.Series({"what": "baseline", "target": "word_identity"}), "a")
-    'word identity'
+    >>> place_name(pd.Series({"what": "baseline", "target": "n_grams"}), "a")
+    'n-grams'
     """
     if row["what"] == "baseline":
-        return str(row["target"]).replace("_", " ")
+        return TARGETS[row["target"]].title
     parts = [row[f"site_{side}"], row[f"position_{side}"], row[f"probe_{side}"]]
     return " ".join(parts + [v for v in (row[f"view_{side}"],) if v != "raw"])
 

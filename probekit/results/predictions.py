@@ -73,7 +73,7 @@ def _folds(
 def unpack(
     content: bytes, truth_of: Callable[[str], NDArray[np.generic]], n_classes: int
 ) -> dict[Predictor, Predictions]:
-    """Return the predictions from bytes returned by `pack`.
+    """Return the predictions from bytes returned by `pack`, sorted by probe and target.
 
     Args:
         content: the bytes.
@@ -87,9 +87,10 @@ def unpack(
     [0, 0]
     """
     parts: dict[Predictor, dict[str, NDArray[np.generic]]] = {}
-    for name, array in safetensors.numpy.load(content).items():
+    stored = safetensors.numpy.load(content)
+    for name in sorted(stored):  # safetensors returns them in an arbitrary order
         probe, target, kind = name.split(SEPARATOR)
-        parts.setdefault(Predictor(probe, target), {})[kind] = array
+        parts.setdefault(Predictor(probe, target), {})[kind] = stored[name]
     return {
         predictor: _predictions(arrays, truth_of(predictor.probe), n_classes)
         for predictor, arrays in parts.items()

@@ -19,7 +19,7 @@ from probekit.provenance import canonical_json, digest
 from probekit.training.recipe import Recipe, fixed_settings
 from probekit.training.schedule import learning_rate
 
-LOG, STATE = "log.csv", "state.safetensors"
+LOG, RECIPE, STATE = "log.csv", "recipe.yaml", "state.safetensors"
 CHUNK = 1 << 22  # bytes hashed at a time
 _SEAL = "digest"  # metadata key of the digest
 _BLANK = "0" * 64  # placeholder for the digest while the bytes are hashed
@@ -111,6 +111,11 @@ def sealed(content: bytes) -> tuple[bytes, memoryview]:
 
 def _entry(value: str) -> bytes:
     return f'"{_SEAL}":"{value}"'.encode()
+
+
+def is_pretraining(folder: Path) -> bool:
+    """Return whether a folder is that of a pretraining run, finished or not."""
+    return any((folder / name).is_file() for name in (RECIPE, LOG))
 
 
 def read_progress(folder: Path) -> Progress | None:

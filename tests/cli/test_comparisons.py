@@ -30,7 +30,8 @@ def test_compare_lists_significant_differences(call, runs, tmp_path):
     ]
     assert held.startswith(f"{SITES[1]} last logistic")
     assert "a: made/a" in out
-    assert "1 of " in lines[-2]
+    assert "1 of " in lines[-3]
+    assert lines[-2].startswith("run a is better: accuracy 0.95 for run a, 0.64 for run b")
     assert lines[-1].endswith("found.csv")
     assert len(pd.read_csv(tmp_path / "found.csv")) == len(
         [line for line in lines if line.rstrip().endswith("significant")]

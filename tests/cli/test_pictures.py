@@ -1,5 +1,7 @@
 """`lens`, `attribution` and `heads`: tables, files and exit codes."""
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -50,13 +52,14 @@ def test_attribution_prints_parts_that_sum_to_the_logit(call):
         "parts.csv",
     )
     assert code == 0, err
-    *table, answer, path = out.splitlines()
+    *table, answer, detail, path = out.splitlines()
     assert path == "parts.csv"
     numbers = [float(line.split()[-1].replace("−", "-")) for line in table[1:]]
     assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.005 * len(numbers))
     assert table[-1].startswith("the logit of ␣the minus that of ␣his")
     assert pd.read_csv(path)["value"].sum() == pytest.approx(numbers[-1], abs=0.006)
-    assert "39 components" in answer
+    assert re.search(r"carr(y|ies) .* of the logit difference of .* other \d+ components", answer)
+    assert detail.startswith("At position ")
 
 
 def test_heads_prints_the_highest_of_each_score(call):

@@ -15,6 +15,9 @@ import pytest
 from probekit.cli.main import main
 from probekit.cli.view_server import Limits, make_server
 from probekit.errors import ConfigError, MissingError
+from probekit.training.log import write_log
+from tests.report.conftest import HOSTILE
+from tests.report.pages.test_pretraining_page import a_log, write_pretraining
 
 
 @pytest.fixture
@@ -86,6 +89,25 @@ def test_index_shows_new_runs(get, root):
     (root / "other" / ".started").write_text("")
     assert ">other<" in get("/")[1]
     assert get("/", method="HEAD") == (200, "")
+
+
+def test_a_pretraining_run_is_listed_and_served(get, root):
+    folder = write_pretraining(root / "little", HOSTILE)
+    index = get("/")[1]
+    assert 'href="/run/little/report.html"' in index
+    assert "After 700 of 1,000 steps" in index
+    assert 'class="state running"' in index
+    assert 'class="state damaged"' not in index
+    status, page = get("/run/little/report.html")
+    assert status == 200
+    assert "After 700 of 1,000 steps" in page
+    assert not (folder / "report.html").exists()  # the server writes nothing
+    write_log(folder / "log.csv", a_log(1000))
+    assert 'class="state finished"' in get("/")[1]
+    (folder / "log.csv").unlink()
+    assert "No step of 1,000 is logged yet." in get("/")[1]
+    (folder / "run.json").write_text("{")
+    assert 'class="state damaged"' in get("/")[1]
 
 
 @pytest.mark.parametrize(

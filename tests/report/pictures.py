@@ -100,9 +100,12 @@ def make_comparison(hostile):
          "p_adjusted": 0.04 + n / 50, "holds": n == 0, "n_a": 100, "n_b": 90}
         for n, site in enumerate(PLACES) for probe in ("logistic", "mass_mean")
     ]  # fmt: skip
-    rows.append(
-        rows[0] | {"what": "baseline", "target": "majority", "site_a": None, "site_b": None}
-    )
+    absent = {"site_a": None, "site_b": None}
+    rows.append(rows[0] | absent | {"what": "baseline", "target": "majority"})
+    chosen = {"what": "chosen", "site_b": PLACES[1], "difference": 0.2, "ci_low": -0.1,
+              "ci_high": 0.5, "p_adjusted": 0.2, "holds": False, "n_groups_a": 10,
+              "n_groups_b": 9}  # fmt: skip
+    rows.append(rows[0] | chosen)
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     settings = {"data.name": (hostile, "b")}
     return RunComparison(hostile, "b", "accuracy", "paired", table, settings, (hostile,))

@@ -3,9 +3,18 @@
 import pandas as pd
 import pytest
 
-from probekit.report.pages.attribution_page import attribution_answer, attribution_page
+from probekit.report.pages.attribution_page import (
+    attribution_answer,
+    attribution_detail,
+    attribution_page,
+)
 from probekit.report.pages.heads_page import heads_answer, heads_page, known_head_rows
-from probekit.report.pages.lens_page import lens_answer, lens_page, lens_summary
+from probekit.report.pages.lens_page import (
+    lens_accuracy,
+    lens_answer,
+    lens_page,
+    lens_summary,
+)
 from probekit.results.network import MEAN, AttributedLogit, ScoredHeads
 from tests.report.conftest import HOSTILE
 from tests.report.pictures import TOKENS, attribution_rows, head_rows, lens_rows
@@ -59,29 +68,76 @@ def test_the_summary_of_two_texts_keeps_their_positions_apart():
     assert lens_summary(both)["n"].tolist() == [7] * 4
     assert lens_summary(both)["right"].tolist() == [0, 0, 0, 3]
     assert lens_summary(both)["as_output"].tolist() == [4, 4, 4, 7]
-    assert "at 2 of 4 positions" in lens_answer(alone)
-    assert "at 3 of 5 positions" in lens_answer(both)
+    assert "at 2 of 4 positions" in lens_accuracy(alone)
+    assert "at 3 of 5 positions" in lens_accuracy(both)
 
 
 def test_the_answer_names_the_layer_from_which_the_lens_agrees_with_the_output():
     rows = lens_rows()
-    assert (
-        "From the embedding on, the lens agrees with the model on at least half of the 5"
-        in lens_answer(rows)
-    )
+    already = "the most likely token is already the final one at"
+    assert lens_answer(rows) == f"From the embedding on: there {already} 3 of 5 positions."
     rows.loc[rows["layer"] == 0, "token_1"] = "other"
-    assert "From layer 1 on" in lens_answer(rows)
+    answer = lens_answer(rows)
+    assert answer == f"From layer 1 on: there {already} 3 of 5 positions, at layer 0 at 0."
     rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"
-    assert "At no layer before the last" in lens_answer(rows)
+    answer = lens_answer(rows)
+    assert answer == f"Only at the last layer: at layer 1, just before, {already} 0 of 5 positions."
 
 
-def test_the_answer_of_an_attribution_names_the_largest_parts():
-    answer = attribution_answer(attributed(minus=" b"))
-    assert "assigns ␣a a probability of 0.250 (rank 1,234)" in answer
-    assert "The logit of ␣a minus that of ␣b is +8.00; the contributions of the 15" in answer
-    assert "components sum to it within 0e+00" in answer
-    assert "contributions: bias of the final norm +15.00, L2 MLP −14.00, L2 bias +13.00" in answer
-    assert "minus the mean of all tokens" in attribution_answer(attributed(minus=MEAN))
+def test_a_last_site_that_is_not_the_output_is_named():
+    rows = lens_rows().assign(kl=1.0)
+    assert "is already that of layer 2 at 3 of 5" in lens_answer(rows)
+    rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"
+    assert lens_answer(rows).startswith("Only at layer 2: at layer 1, just before,")
+
+
+def test_texts_of_one_token_have_no_next_token():
+    assert "no next token" in lens_accuracy(lens_rows(("A",)))
+
+
+def share_rows(*values):
+    rows = attribution_rows()
+    return rows.assign(value=[*values, *[0.0] * (len(rows) - len(values))])
+
+
+def test_the_answer_of_a_logit_difference_has_the_fewest_parts_that_add_half_of_it():
+    found = attributed(minus=" b", rows=share_rows(3.0, 2.5, 2.0, 1.5, -1.0), logit=8.0)
+    assert attribution_answer(found) == (
+        "token embedding (38 %) and position embedding (31 %) carry 69 % of the logit difference "
+        "of +8.00 between “␣a” and “␣b”; the other 13 components add +2.50."
+    )
+    one = attributed(minus=MEAN, rows=share_rows(-3.0, 0.5), logit=-2.5)
+    assert attribution_answer(one) == (
+        "token embedding (120 %) carries 120 % of the logit difference of −2.50 between “␣a” and "
+        "the mean of all tokens; the other 14 components add +0.50."
+    )
+
+
+def test_a_single_logit_has_no_shares():
+    found = attributed(rows=share_rows(5.0, 1.0), logit=6.0)
+    assert attribution_answer(found) == (
+        "token embedding (+5.00) carries +5.00 of the logit of “␣a”, +6.00; the other 14 "
+        "components add +1.00."
+    )
+    assert "defined only up to a constant" in attribution_detail(found)
+    assert "constant" not in attribution_detail(attributed(minus=" b"))
+    assert "a probability of 0.250 (rank 1,234)" in attribution_detail(found)
+
+
+def test_contributions_that_cancel_have_no_shares():
+    found = attributed(minus=" b", rows=share_rows(5.0, -4.9), logit=0.1)
+    assert attribution_answer(found) == (
+        "No component carries the logit difference of +0.10 between “␣a” and “␣b”: contributions "
+        "of +5.00 and −4.90 cancel; the largest are token embedding +5.00, position embedding "
+        "−4.90."
+    )
+
+
+def test_the_table_of_the_largest_contributions_sums_to_the_logit():
+    page = attribution_page(attributed(minus=" b"), model="/data/mine/made", facts={})
+    assert "<bdi>7 other components</bdi>" in page
+    assert "<bdi>100 %</bdi>" in page
+    assert "/data/mine" not in page
 
 
 def test_the_name_of_a_menu_stays_on_one_line(browser, pages):
@@ -100,7 +156,21 @@ def test_known_heads_have_their_value_and_rank():
         ("previous token", "L1H2", "0.300", "6 of 12"),
         ("duplicate token", "L0H1", "–", "undefined for all tokens"),
     ]
-    assert "previous token L2H3 0.550; duplicate token none" in heads_answer(scored)
+
+
+def test_heads_of_each_type_are_counted():
+    rows = head_rows()
+    assert heads_answer(ScoredHeads(rows, "a text")) == (
+        "2 previous-token heads, L2H3 highest (0.55, next 0.50); 2 induction heads, L2H3 highest "
+        "(0.57, next 0.52); 2 first-token heads, L2H3 highest (0.58, next 0.53)."
+    )
+    rows["value"] /= 2
+    assert "o previous-token head (highest 0.28)" in heads_answer(ScoredHeads(rows, "a text"))
+    rows.loc[(rows["layer"] == 1) & (rows["head"] == 0), "value"] = 0.9
+    assert "1 induction head, L1H0 (0.90, next 0.29)" in heads_answer(ScoredHeads(rows, "a text"))
+    none = ScoredHeads(rows.assign(value=float("nan")), "a text")
+    assert heads_answer(none).startswith("No score")
+    assert "undefined for all tokens" in heads_page(none, model="made", facts={})
 
 
 def test_the_same_contents_give_the_same_bytes():
@@ -140,7 +210,7 @@ def test_the_menu_switches_between_colourings(browser, pages):
         browser.settle()
         return browser.evaluate(
             "(({z, zmax, colorbar}) => [z[1][0], z[1][4], zmax, colorbar.title.text])"
-            "(document.querySelector('.drawing').data[0])"
+            "(document.querySelector('.plot:has(.choice) .drawing').data[0])"
         )
 
     assert choose(1) == [3, None, 4, "rank of the token that follows in the text"]
@@ -151,7 +221,7 @@ def test_the_menu_switches_between_colourings(browser, pages):
     assert title == "probability of the token in the cell"
     inks = [browser.evaluate(GROUND.format(at=at)) for at in (0, 15)]
     assert inks == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
-    second = "document.querySelectorAll('.drawing')[1].data[0].z[0]"
+    second = "document.querySelectorAll('.plot:has(.choice) .drawing')[1].data[0].z[0]"
     assert browser.evaluate(second) == [0.1, 0.1]
     assert browser.trouble == []
 
@@ -159,12 +229,13 @@ def test_the_menu_switches_between_colourings(browser, pages):
 def test_pointing_at_a_cell_shows_its_tokens(browser, pages):
     browser.open(pages / "lens.html")
     x, y = browser.evaluate(
-        "(() => { const box = document.querySelector('.plot .nsewdrag').getBoundingClientRect();"
+        "(() => { const area = document.querySelector('.plot:has(.choice) .nsewdrag');"
+        "area.scrollIntoView({ block: 'center' }); const box = area.getBoundingClientRect();"
         "return [box.left + box.width / 10, box.top + box.height * 7 / 8]; })()"
     )
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     browser.settle()
-    shown = browser.evaluate("document.querySelector('.plot .hoverlayer').textContent")
+    shown = browser.evaluate("document.querySelector('.plot:has(.choice) .hoverlayer').textContent")
     assert "1. ␣keys 0.700" in shown
     assert "follows: ␣keys 0.700, rank 1" in shown
 

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from probekit.cli.show.tables import print_table
 from probekit.report.figures.style import format_number, format_p
+from probekit.report.sentences.comparison import comparison_answer
+from probekit.report.sentences.transfer import transfer_answer
 from probekit.report.texts.glyphs import line_label
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
@@ -34,6 +36,7 @@ def show_comparison(comparison: RunComparison) -> None:
     for note in comparison.notes:
         click.echo(note)
     click.echo(comparison.verdict)
+    click.echo(line_label(comparison_answer(comparison)))
 
 
 def _table(comparison: RunComparison) -> Table:
@@ -68,6 +71,7 @@ def show_transfer(result: Transfer) -> None:
         click.echo(f"cosine, {space} features, with 95 % interval under permuted labels:")
         print_table(_matrix(result.names, rows, ("cosine", "null_low", "null_high")))
     print_table(_by_site(result))
+    click.echo(line_label(transfer_answer(result)))
     for note in result.notes:
         click.echo(f"warning: {note}", err=True)
 

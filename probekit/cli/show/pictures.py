@@ -18,11 +18,13 @@ from probekit.report.maps.head_map import SCORES
 from probekit.report.maps.lens_map import site_labels
 from probekit.report.pages.attribution_page import (
     attribution_answer,
+    attribution_detail,
     attribution_title,
     strongest_parts,
 )
-from probekit.report.pages.heads_page import heads_text, known_head_rows
-from probekit.report.pages.lens_page import lens_answer
+from probekit.report.pages.heads_page import heads_answer, heads_text, known_head_rows
+from probekit.report.pages.lens_page import lens_accuracy, lens_answer
+from probekit.report.sentences.names import model_title
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.results.network import AttributedLogit, ScoredHeads
 
@@ -33,7 +35,7 @@ MOST_HEADS = 5
 def facts_for_page(network: ModelAndTokenizer, bos: bool) -> dict[str, str]:
     """Return model, digests, data type and versions for the footer of a page."""
     return {
-        "model": network.source,
+        "model": model_title(network.source),
         "weights": digest_weights(network.model)[:16],
         "tokenizer": network.tokenizer.digest[:16],
         "<|endoftext|> before the text": "yes" if bos else "no",
@@ -57,6 +59,7 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
         click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {read}")
         print_table(_lens_table(at_place))
     click.echo(lens_answer(rows))
+    click.echo(lens_accuracy(rows))
 
 
 def _lens_table(rows: pd.DataFrame) -> Table:
@@ -86,6 +89,7 @@ def show_attribution(result: AttributedLogit) -> None:
     shown.add_row(Text(attribution_title(result)), signed(result.logit))
     print_table(shown)
     click.echo(attribution_answer(result))
+    click.echo(attribution_detail(result))
 
 
 def show_heads(result: ScoredHeads) -> None:
@@ -97,6 +101,7 @@ def show_heads(result: ScoredHeads) -> None:
             score.title.lower(), heads_text(result, name, MOST_HEADS) or "not defined for any token"
         )
     print_table(shown)
+    click.echo(heads_answer(result))
     if result.known:
         known = Table("known for GPT-2 small", "head", "here", "rank", box=None, pad_edge=False)
         for row in known_head_rows(result):

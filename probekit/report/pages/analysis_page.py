@@ -1,13 +1,13 @@
 """Page layout shared by the logit lens, logit attribution and head scores.
 
-Sections of figures and tables, followed by the provenance of the numbers.
+The answer, then sections of figures and tables, then the method and provenance of the numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 
@@ -66,7 +66,7 @@ class Cells:
         title: title of the table.
         columns: column headings.
         rows: cell texts, one per column.
-        is_open: whether the table is expanded when the page loads.
+        is_open: whether the table is shown when the page loads; others are folded.
     """
 
     title: str
@@ -77,12 +77,22 @@ class Cells:
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section of the page: heading, sentences, figures and tables."""
+    """A section of the page: heading, figures and tables.
+
+    Attributes:
+        title: heading; "" for the section under the answer, which needs none.
+        pictures: figures.
+        tables: tables.
+        layout: `rows` for one below the other, `split` for figures to the left of tables, `grid`
+            for figures next to each other.
+        note: remark under the figures.
+    """
 
     title: str
-    sentences: Sequence[str] = ()
     pictures: Sequence[Picture] = ()
     tables: Sequence[Cells] = ()
+    layout: Literal["rows", "split", "grid"] = "rows"
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,18 +101,22 @@ class AnalysisPage:
 
     Attributes:
         eyebrow: line above the title.
-        title: title of the page.
-        answer: main result, in sentences.
-        notes: notes on how to read the page.
-        parts: sections, in order.
-        facts: provenance of the numbers, by name.
+        title: question that the page answers.
+        answer: the answer, as one sentence.
+        detail: the circumstances of the answer, in sentences.
+        caveat: the most important limit of the method, shown under the first section.
+        parts: sections, in order; the first one contains the numbers of the answer.
+        method: how the numbers were computed, in sentences; folded.
+        facts: provenance of the numbers, by name; folded.
     """
 
     eyebrow: str
     title: str
     answer: str
-    notes: Sequence[str]
+    detail: str
+    caveat: str
     parts: Sequence[PageSection]
+    method: Sequence[str]
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def html(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from probekit.amounts import counted, joined_names
 from probekit.report.figures.style import format_number
 from probekit.report.maps.attribution_map import (
     attribution_map,
@@ -15,15 +16,28 @@ from probekit.report.maps.attribution_map import (
     step_rows,
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.report.sentences.names import model_title
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.results.network import MEAN, AttributedLogit
 
-NOTE = (
-    "Direct effects only: the output of each component, scaled by the final norm of this forward "
-    "pass and multiplied by the unembedding. Indirect effects through later heads and MLPs count "
-    "for those heads and MLPs. An MLP includes its bias; the attention bias is listed separately."
+CAVEAT = (
+    "Direct effects only: the effect of a component through later heads and MLPs counts for those "
+    "heads and MLPs."
 )
-MOST_NAMED = 5
+METHOD = (
+    "The output of each component is scaled by the final norm of this forward pass and multiplied "
+    "by the unembedding. An MLP includes its bias; the attention bias is listed separately.",
+)
+OF_ONE_LOGIT = (
+    "Shares are not given, because a logit alone is defined only up to a constant that all tokens "
+    "share; `--minus` gives a logit difference."
+)
+MOST_NAMED = 5  # components in the answer
+MOST_ROWS = 8  # components in the table of the largest
+HALF = 0.5
+# Smallest logit difference with shares, relative to the summed absolute contributions; below it
+# the contributions cancel and the shares are far above 1.
+LEAST_NET = 0.1
 LONGEST_HEADING = 100  # characters of the text
 
 
@@ -58,60 +72,146 @@ def largest_parts(attribution: AttributedLogit, n: int) -> str:
 
 
 def attribution_answer(attribution: AttributedLogit) -> str:
-    """Return the probability, rank, logit and largest contributions of the token, in sentences."""
-    rounding = abs(attribution.logit - float(attribution.rows["value"].sum()))
-    title = attribution_title(attribution)
+    """Return the components that carry the logit or the logit difference, as a sentence.
+
+    These are the fewest that add at least half of it, at most `MOST_NAMED`, with their shares of
+    a logit difference.
+    """
+    logit, parts = attribution.logit, strongest_parts(attribution)
+    total = _total(attribution)
+    if abs(logit) < LEAST_NET * float(parts["value"].abs().sum()):
+        return (
+            f"No component carries {total}: contributions of "
+            f"{signed(parts['value'].clip(lower=0).sum())} and "
+            f"{signed(parts['value'].clip(upper=0).sum())} cancel; the largest are "
+            f"{largest_parts(attribution, 2)}."
+        )
+    along = parts[parts["value"] * logit > 0]
+    n = int((along["value"].abs().cumsum() < HALF * abs(logit)).sum()) + 1
+    named = along.head(min(n, MOST_NAMED))
+    named_sum = named["value"].sum()
+    names = joined_names([_with_share(row, attribution) for _, row in named.iterrows()])
+    carries = "carries" if len(named) == 1 else "carry"
+    rest = len(parts) - len(named)
     return (
-        f"At position {attribution.position} the model assigns {token_label(attribution.token)} a "
-        f"probability of {format_number(attribution.probability)} (rank {attribution.rank:,}). "
-        f"{title[0].upper()}{title[1:]} is {signed(attribution.logit)}; the contributions of the "
-        f"{len(attribution.rows)} components sum to it within {rounding:.0e}. "
-        f"Largest contributions: {largest_parts(attribution, MOST_NAMED)}."
+        f"{names} {carries} {_amount(named_sum, attribution)} of {total}; the other {rest} "
+        f"components add {signed(logit - named_sum)}."
     )
+
+
+def _total(attribution: AttributedLogit) -> str:
+    """Return the attributed logit or logit difference with its value, as a phrase."""
+    token, value = _quoted(attribution.token), signed(attribution.logit)
+    if not attribution.minus:
+        return f"the logit of {token}, {value}"
+    other = MEAN if attribution.minus == MEAN else _quoted(attribution.minus)
+    return f"the logit difference of {value} between {token} and {other}"
+
+
+def _quoted(token: str) -> str:
+    return f"“{token_label(token)}”"
+
+
+def _with_share(row: pd.Series, attribution: AttributedLogit) -> str:
+    return f"{row['name']} ({_amount(row['value'], attribution)})"
+
+
+def _amount(value: float, attribution: AttributedLogit) -> str:
+    """Return a contribution: its share of a logit difference, or its value for a single logit."""
+    return _share(value, attribution.logit) if attribution.minus else signed(value)
+
+
+def attribution_detail(attribution: AttributedLogit) -> str:
+    """Return probability and rank of the token, as a sentence."""
+    return (
+        f"At position {attribution.position} the network gives {_quoted(attribution.token)} a "
+        f"probability of {format_number(attribution.probability)} (rank {attribution.rank:,})."
+        f"{'' if attribution.minus else f' {OF_ONE_LOGIT}'}"
+    )
+
+
+def attribution_question(attribution: AttributedLogit) -> str:
+    """Return the question that an attribution answers, with the end of the text."""
+    text = line_label("".join(attribution.tokens[: attribution.position + 1]))
+    shown = text if len(text) <= LONGEST_HEADING else f"…{text[-LONGEST_HEADING:]}"
+    token, minus = _quoted(attribution.token), attribution.minus
+    rather = f" rather than {_quoted(minus)}" if minus and minus != MEAN else ""
+    return f"Which components predict {token}{rather} after “{shown}”?"
 
 
 def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with the contributions as heat map, waterfall and table."""
-    text = line_label("".join(attribution.tokens[: attribution.position + 1]))
-    shown = text if len(text) <= LONGEST_HEADING else f"…{text[-LONGEST_HEADING:]}"
-    n_layers = int(attribution.rows["layer"].max()) + 1
-    n_columns = int(attribution.rows["head"].max()) + 3
+    parts = strongest_parts(attribution)
+    difference = abs(attribution.logit - float(parts["value"].sum()))
+    exact = f"The contributions of the {len(parts)} components sum to the logit within"
     return AnalysisPage(
-        eyebrow=f"probekit · direct logit attribution · {model}",
-        title=f"Contributions to {attribution_title(attribution)}",
+        eyebrow=f"probekit · direct logit attribution · {model_title(model)}",
+        title=attribution_question(attribution),
         answer=attribution_answer(attribution),
-        notes=[NOTE],
+        detail=attribution_detail(attribution),
+        caveat=CAVEAT,
         parts=[
-            PageSection(
-                f"After “{shown}”",
-                pictures=[
-                    Picture(
-                        "Heads and MLPs",
-                        {"": attribution_map(attribution.rows)},
-                        "Contribution of each component to the logit. “bias” is the bias of the "
-                        "attention output.",
-                        "Contribution of each head and MLP. Largest: "
-                        + largest_parts(attribution, 2 * MOST_NAMED),
-                        height=8 + 1.9 * n_layers,
-                        width=9 + 2.9 * n_columns,
-                    ),
-                    Picture(
-                        "Cumulative logit",
-                        {"": attribution_steps(attribution.rows)},
-                        "Each bar starts where the previous one ends; the last is the logit.",
-                        "Contributions in order: "
-                        + "; ".join(
-                            f"{n} {signed(v)}" for n, v in step_rows(attribution.rows).items()
-                        ),
-                        height=26,
-                        width=6 + 1.4 * (2 * n_layers + 4),
-                    ),
-                ],
-                tables=[_table(attribution)],
-            )
+            PageSection("", [_map(attribution)], [_largest(attribution)], "split"),
+            PageSection("Cumulative logit", [_steps(attribution)]),
+            PageSection("All components", tables=[_table(attribution)]),
         ],
+        method=(*METHOD, f"{exact} {difference:.0e}."),
         facts=facts,
     ).html()
+
+
+def _map(attribution: AttributedLogit) -> Picture:
+    n_layers = int(attribution.rows["layer"].max()) + 1
+    n_columns = int(attribution.rows["head"].max()) + 3
+    return Picture(
+        "Contributions of heads and MLPs",
+        {"": attribution_map(attribution.rows)},
+        "Contribution of each component to the logit. “bias” is the bias of the attention output.",
+        "Contribution of each head and MLP. Largest: " + largest_parts(attribution, 2 * MOST_NAMED),
+        height=8 + 1.9 * n_layers,
+        width=9 + 2.9 * n_columns,
+    )
+
+
+def _steps(attribution: AttributedLogit) -> Picture:
+    n_layers = int(attribution.rows["layer"].max()) + 1
+    steps = step_rows(attribution.rows)
+    return Picture(
+        "Cumulative logit",
+        {"": attribution_steps(attribution.rows)},
+        "Contributions in the order of the forward pass. Each bar starts where the previous one "
+        "ends; the last is the logit.",
+        "Contributions in order: " + "; ".join(f"{n} {signed(v)}" for n, v in steps.items()),
+        height=26,
+        width=6 + 1.4 * (2 * n_layers + 4),
+    )
+
+
+def _largest(attribution: AttributedLogit) -> Cells:
+    """Return the table of the largest contributions, with the sum of the others."""
+    parts = strongest_parts(attribution)
+    rest = parts["value"].iloc[MOST_ROWS:]
+    rows = [(row["name"], row["value"]) for _, row in parts.head(MOST_ROWS).iterrows()]
+    if len(rest):
+        rows.append((counted(len(rest), "other component"), rest.sum()))
+    rows.append((attribution_title(attribution), attribution.logit))
+    if not attribution.minus:
+        return Cells(
+            "Largest contributions",
+            ("component", "contribution"),
+            [(name, signed(value)) for name, value in rows],
+            is_open=True,
+        )
+    return Cells(
+        "Largest contributions",
+        ("component", "contribution", "share"),
+        [(name, signed(value), _share(value, attribution.logit)) for name, value in rows],
+        is_open=True,
+    )
+
+
+def _share(value: float, total: float) -> str:
+    return f"{100 * value / total:.0f} %".replace("-", "−") if total else "–"
 
 
 def _table(attribution: AttributedLogit) -> Cells:
@@ -120,5 +220,5 @@ def _table(attribution: AttributedLogit) -> Cells:
         (name, format_number(value))
         for name, value in zip(parts["name"], parts["value"], strict=True)
     ]
-    title = f"All {len(rows)} components, largest contribution first"
+    title = f"{len(rows)} components, largest contribution first"
     return Cells(title, ("component", "contribution"), rows)

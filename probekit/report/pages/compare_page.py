@@ -19,8 +19,15 @@ from probekit.report.figures.style import (
 )
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
+from probekit.report.sentences.comparison import (
+    comparison_answer,
+    comparison_names,
+    comparison_question,
+    comparison_warnings,
+)
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
+from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import placed, tick
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
@@ -31,6 +38,7 @@ class Line:
     """A row of the table of comparisons, formatted as text."""
 
     place: str
+    sites: str
     is_chosen: bool
     a: str
     b: str
@@ -43,18 +51,28 @@ class Line:
 
 def comparison_page(comparison: RunComparison) -> str:
     """Return a self-contained HTML page with figure, table and the settings that differ."""
+    is_site = comparison.rows["what"] == "site"
+    lines = {
+        name: [_line(row) for _, row in rows.iterrows()]
+        for name, rows in (("main", comparison.rows[~is_site]), ("sites", comparison.rows[is_site]))
+    }
     return render(
         "compare.html",
         comparison=comparison,
+        names=comparison_names(comparison),
+        question=comparison_question(comparison),
+        answer=comparison_answer(comparison),
+        warnings=comparison_warnings(comparison),
         metric=metric_name(comparison.metric),
         figures=list(_parts(comparison)),
-        lines=[_line(row) for _, row in comparison.rows.iterrows()],
+        lines=lines,
     )
 
 
 def _line(row: pd.Series) -> Line:
     return Line(
-        place=both_places(row),
+        place="selected probe" if row["what"] == "chosen" else both_places(row),
+        sites=_sites(row),
         is_chosen=row["what"] == "chosen",
         a=format_number(row["value_a"]),
         b=format_number(row["value_b"]),
@@ -64,6 +82,12 @@ def _line(row: pd.Series) -> Line:
         n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
         holds=row["holds"],
     )
+
+
+def _sites(row: pd.Series) -> str:
+    """Return the sites of the selected probes; "" for the choices of nested cross-validation."""
+    places = both_places(row) if row["what"] == "chosen" else ""
+    return "" if places.startswith(f"{NESTED_SITE} ") else places
 
 
 def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
@@ -76,9 +100,9 @@ def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
     yield FigurePart(
         f"Difference of {name} by layer",
         figure_json(difference_figure(comparison)),
-        f"{comparison.a} minus {comparison.b}, with 95 % intervals of the {comparison.pairing} "
-        "differences over groups. Filled markers: significant after adjustment for all "
-        "comparisons; hollow markers: not significant.",
+        f"{' minus '.join(comparison_names(comparison))}, with 95 % intervals of the "
+        f"{comparison.pairing} differences over groups. Filled markers: significant after "
+        "adjustment for all comparisons; hollow markers: not significant.",
         f"Difference of {name} by layer. "
         + " ".join(
             f"{both_places(row)}: {format_number(row['difference'])}"
@@ -115,7 +139,7 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
         tickvals=depths,
         ticktext=[tick(depth, blocks if ends else blocks + 1) for depth in depths],
     )
-    figure.update_yaxes(title_text=f"{metric_name(comparison.metric)}, a − b")
+    figure.update_yaxes(title_text=f"difference of {metric_name(comparison.metric)}")
     figure.update_layout(showlegend=len(series) > 1)
     return figure
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
+from probekit.amounts import counted
 from probekit.report.figures.style import format_number
 from probekit.report.maps.head_map import (
     SCORES,
@@ -15,44 +17,84 @@ from probekit.report.maps.head_map import (
     scale_end,
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.report.sentences.names import model_title
 from probekit.results.network import ScoredHeads
 
-NOTE = (
-    "Each score is averaged over the tokens for which it is defined, then over texts. An attention "
-    "pattern shows which tokens a head attends to, not what it does with their values."
+QUESTION = "Which heads are previous-token or induction heads?"
+CAVEAT = "An attention pattern shows which tokens a head attends to, not what it does with them."
+METHOD = (
+    "Each score is averaged over the tokens for which it is defined, then over texts.",
+    "Entropy in nats, distance in tokens; all other scores are shares of the attention weight.",
 )
 SCALES = "The maps of attention weights have one colour scale; the others have their own."
+# Scores whose high values identify a type of head -> the name of the type.
+HEAD_TYPES = {
+    "previous_token": "previous-token",
+    "induction": "induction",
+    "duplicate_token": "duplicate-token",
+    "first_token": "first-token",
+}
+MOSTLY = 0.5  # share of its attention weight from which on a head counts for a type
+COUNTED = "A head counts if it gives at least half of its attention weight to these tokens."
 
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
     parts = [
-        PageSection("Maps", [SCALES], pictures=_pictures(scored)),
+        PageSection("", tables=[_highest(scored)]),
+        PageSection("Scores by layer and head", _pictures(scored), note=SCALES),
         PageSection("All heads", tables=[_table(scored.rows)]),
     ]
     if scored.known:
         known = Cells(
-            "Known heads and their scores in this model",
+            "Heads of GPT-2 small described in the literature, outlined in the maps",
             ("score", "head", "value", "rank"),
             known_head_rows(scored),
             is_open=True,
         )
-        sentence = "Heads of GPT-2 small described in the literature; outlined in the maps."
-        parts.insert(0, PageSection("Known heads", [sentence], tables=[known]))
+        parts.insert(2, PageSection("Known heads", tables=[known]))
     return AnalysisPage(
-        eyebrow=f"probekit · heads · {model}",
-        title="Attention head scores",
+        eyebrow=f"probekit · heads · {model_title(model)}",
+        title=QUESTION,
         answer=heads_answer(scored),
-        notes=[NOTE],
+        detail=f"{COUNTED} Measured on {scored.read}.",
+        caveat=CAVEAT,
         parts=parts,
+        method=METHOD,
         facts=facts,
     ).html()
+
+
+def _highest(scored: ScoredHeads) -> Cells:
+    """Return the table of the highest head of each score, and how far it is from the others."""
+    return Cells(
+        "Highest head of each score",
+        ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads"),
+        [_highest_row(scored, score) for score in SCORES],
+        is_open=True,
+    )
+
+
+def _highest_row(scored: ScoredHeads, score: str) -> tuple[str, ...]:
+    name = SCORES[score].title.lower()
+    ranked = scored.strongest(score, len(scored.rows))
+    if ranked.empty:
+        return (name, "–", "undefined for all tokens", "–", "–", "–", "–")
+    first, *rest = ranked.head(2).to_dict("records")
+    following = (_name(rest[0]), format_number(rest[0]["value"])) if rest else ("–", "–")
+    spread = "–" if pd.isna(first["sd"]) else format_number(first["sd"])
+    median = format_number(ranked["value"].median())
+    return (name, _name(first), format_number(first["value"]), spread, *following, median)
+
+
+def _name(head: Mapping[Hashable, Any]) -> str:
+    return f"L{head['layer']}H{head['head']}"
 
 
 def heads_text(scored: ScoredHeads, score: str, n: int) -> str:
     """Return the n heads with the highest score, as a phrase."""
     heads = scored.strongest(score, n).to_dict("records")
-    return ", ".join(f"L{h['layer']}H{h['head']} {format_number(h['value'])}" for h in heads)
+    return ", ".join(f"{_name(head)} {format_number(head['value'])}" for head in heads)
 
 
 def known_head_rows(scored: ScoredHeads) -> list[tuple[str, str, str, str]]:
@@ -74,12 +116,28 @@ def _known(scored: ScoredHeads, score: str) -> Iterator[tuple[str, str, str, str
 
 
 def heads_answer(scored: ScoredHeads) -> str:
-    """Return the strongest head of each head type, as a sentence."""
-    strongest = [
-        f"{SCORES[score].title.lower()} {heads_text(scored, score, 1) or 'none'}"
-        for score in WEIGHTS
-    ]
-    return f"Measured on {scored.read}. Strongest: {'; '.join(strongest)}."
+    """Return the number of heads of each type, the highest and the next value, as a sentence."""
+    found = [clause for score in HEAD_TYPES if (clause := _type_clause(scored, score))]
+    if not found:
+        return "No score that identifies a type of head is defined for these texts."
+    text = "; ".join(found)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _type_clause(scored: ScoredHeads, score: str) -> str:
+    """Return the number of heads of a type and the highest; "" if the score is undefined."""
+    ranked, kind = scored.strongest(score, len(scored.rows)), HEAD_TYPES[score]
+    if ranked.empty:
+        return ""
+    first, *rest = ranked.head(2).to_dict("records")
+    n = int((ranked["value"] >= MOSTLY).sum())
+    if n == 0:
+        return f"no {kind} head (highest {first['value']:.2f})"
+    following = f", next {rest[0]['value']:.2f}" if rest else ""
+    highest = " highest" if n > 1 else ""
+    return (
+        f"{counted(n, f'{kind} head')}, {_name(first)}{highest} ({first['value']:.2f}{following})"
+    )
 
 
 def _pictures(scored: ScoredHeads) -> list[Picture]:
@@ -113,8 +171,8 @@ def _picture(scored: ScoredHeads, score: str) -> Picture:
     return Picture(
         SCORES[score].title,
         {"": head_score_map(scored.rows, score, known)},
-        f"{meaning[0].upper()}{meaning[1:]}{'; outlined: known heads' * bool(known)}. "
-        f"Colour scale: 0 to {end}.",
+        f"{meaning[0].upper()}{meaning[1:]}{'; outlined: known heads' * bool(known)}. Colours from "
+        f"0 to {end}.",
         f"{SCORES[score].title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
         height=_height(scored),
         width=9 + 2.6 * n_heads,

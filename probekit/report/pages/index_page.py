@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,11 +11,15 @@ from urllib.parse import quote
 
 from probekit.amounts import counted
 from probekit.errors import ProbekitError
+from probekit.report.pages.pretraining_page import load_pretraining
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
+from probekit.report.sentences.pretraining import pretraining_answer
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.record import STARTED, open_record
 from probekit.results.table import load_table
+from probekit.training.log import read_log
+from probekit.training.progress import LOG, is_pretraining
 
 _READ = ("results.csv", "differences.csv")  # files of a finished run that the index reads
 QUIET = 120  # seconds without a new file after which a run is shown as possibly interrupted
@@ -74,13 +78,36 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
     if (folder / STARTED).exists():
         return _unfinished(folder, name, now)
     try:
-        written = tuple(
-            (folder / file).stat().st_mtime_ns if (folder / file).exists() else 0
-            for file in ("run.json", *_READ)
-        )
-        return _finished(folder, name, written)
+        if is_pretraining(folder):
+            return _pretraining(folder, name, _modified(folder, ("run.json", LOG)), now)
+        return _finished(folder, name, _modified(folder, ("run.json", *_READ)))
     except ProbekitError as error:
         return Entry(name, "", "damaged", str(error))
+
+
+def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the modification times of files in nanoseconds, 0 for files that do not exist."""
+    paths = [folder / name for name in names]
+    return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
+
+
+def _pretraining(folder: Path, path: str, written: tuple[int, ...], now: float) -> Entry:
+    """Return the entry of a pretraining run, finished or in progress."""
+    run, n_steps, step, summary = _progress(folder, written)
+    seconds = now - max(written) / 1e9
+    state = "finished" if step >= n_steps else "quiet" if seconds > QUIET else "running"
+    url = f"run/{quote(path)}/report.html" if step else ""
+    return Entry(f"{run}, pretraining", url, state, summary)
+
+
+@lru_cache(maxsize=100)
+def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, str]:
+    """Return name, number of steps, completed steps and summary of a pretraining run."""
+    record = load_pretraining(folder)
+    log = read_log(folder / LOG) if (folder / LOG).exists() else ()
+    if not log:
+        return record.run, record.steps, 0, f"No step of {record.steps:,} is logged yet."
+    return record.run, record.steps, log[-1].step, pretraining_answer(log, record.steps)
 
 
 @lru_cache(maxsize=1000)  # the page is requested every few seconds

@@ -6,23 +6,32 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from probekit.amounts import counted
 from probekit.report.figures.style import format_number
+from probekit.report.maps.lens_curve import lens_curve
 from probekit.report.maps.lens_map import MEASURES, MOST_TEXTS, lens_map, site_labels
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.report.sentences.names import model_title
 from probekit.report.texts.glyphs import line_label, token_label
 
-NOTE = (
+QUESTION = "From which layer on does the network predict its next token?"
+CAVEAT = (
+    "The tokens that the lens reads at a layer are not necessarily what later layers use. To test "
+    "that, change them there and measure the effect."
+)
+METHOD = (
     "The final norm (with the mean and variance of the residual stream at that layer) and the "
-    "unembedding are applied to the residual stream at each layer. Nothing is fitted. The tokens "
-    "that the lens reads at a layer are not necessarily what later layers use."
+    "unembedding are applied to the residual stream at each layer. Nothing is fitted.",
+    "KL is the Kullback-Leibler divergence of the prediction at a layer from the network's output, "
+    "in nats. The final prediction is that of the last site on the page.",
 )
 CAPTION = (
-    "Each cell shows the most likely next token if the network ended at that layer, in bold if it "
-    "is the next token of the text. Hover over a cell for more tokens, the rank of the next token, "
-    "the entropy, and KL(output | layer). The last row is the model's output."
+    "Most likely next token if the network ended at that layer; bold: it is the next token of the "
+    "text. The last row is the network's output. Hover over a cell for more tokens."
 )
 LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to see them."
 LONGEST_HEADING = 100  # characters of a text
+IS_OUTPUT = 1e-4  # nats; mean divergence below which a site is the output of the network
 
 
 def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> str:
@@ -33,17 +42,40 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         model: display name of the model.
         facts: provenance of the numbers, by name.
     """
+    texts = list(rows.groupby("prompt", sort=False))
     return AnalysisPage(
-        eyebrow=f"probekit · logit lens · {model}",
-        title="Next-token prediction at each layer",
+        eyebrow=f"probekit · logit lens · {model_title(model)}",
+        title=QUESTION,
         answer=lens_answer(rows),
-        notes=[NOTE],
-        parts=[_part(number, of_text) for number, of_text in rows.groupby("prompt", sort=False)],
+        detail=lens_accuracy(rows),
+        caveat=CAVEAT,
+        parts=[
+            _by_layer(rows),
+            *(_part(number, of_text, has_table=len(texts) > 1) for number, of_text in texts),
+        ],
+        method=METHOD,
         facts=facts,
     ).html()
 
 
-def _part(number: object, rows: pd.DataFrame) -> PageSection:
+def _by_layer(rows: pd.DataFrame) -> PageSection:
+    """Return the section with the numbers of the answer: curve and table by layer."""
+    summary = lens_summary(rows)
+    curve = Picture(
+        title="Agreement with the final prediction by layer",
+        views={"": lens_curve(summary)},
+        caption=f"Share of the {summary['n'].iloc[0]} positions at which the most likely token of "
+        "a layer is the final one, and at which it is the next token of the text.",
+        description="Agreement with the final prediction by layer. "
+        + "; ".join(
+            f"{row['layer']}: {row['as_output']} of {row['n']}" for _, row in summary.iterrows()
+        ),
+        height=19,
+    )
+    return PageSection("", [curve], [_table(summary, is_open=True)], "split")
+
+
+def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> PageSection:
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
@@ -55,24 +87,29 @@ def _part(number: object, rows: pd.DataFrame) -> PageSection:
         height=11 + 1.9 * len(by_layer),
         width=9 + len(tokens) * (4.2 if has_texts else 1),
     )
-    table = Cells(
-        "Statistics by layer",
-        ("layer", "correct", "agrees with output", "median rank", "mean entropy", "mean KL"),
+    text = line_label("".join(tokens))
+    heading = text if len(text) <= LONGEST_HEADING else f"{text[: LONGEST_HEADING - 1]}…"
+    tables = [_table(by_layer, is_open=False)] if has_table else []
+    return PageSection(f"{number} · {heading}", [picture], tables)
+
+
+def _table(summary: pd.DataFrame, *, is_open: bool) -> Cells:
+    return Cells(
+        "Predictions by layer",
+        ("layer", "final prediction", "next token", "median rank", "entropy", "KL"),
         [
             (
                 row["layer"],
-                f"{row['right']} of {row['n_next']}",
                 f"{row['as_output']} of {row['n']}",
+                f"{row['right']} of {row['n_next']}",
                 "–" if pd.isna(row["rank"]) else f"{row['rank']:,.0f}",
-                format_number(row["entropy"]),
-                format_number(row["kl"]),
+                f"{row['entropy']:.2f}",
+                f"{row['kl']:.2f}",
             )
-            for _, row in by_layer.iterrows()
+            for _, row in summary.iterrows()
         ],
+        is_open,
     )
-    text = line_label("".join(tokens))
-    heading = text if len(text) <= LONGEST_HEADING else f"{text[: LONGEST_HEADING - 1]}…"
-    return PageSection(f"{number} · {heading}", pictures=[picture], tables=[table])
 
 
 def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -105,21 +142,40 @@ def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def lens_answer(rows: pd.DataFrame) -> str:
-    """Return the model's next-token accuracy, and the layer from which the lens agrees with it."""
+    """Return the layer from which on the lens agrees with the last prediction, as a sentence.
+
+    It is the first layer from which on, without exception, at least half of the positions agree.
+    """
     summary = lens_summary(rows)
-    last = summary.iloc[-1]
-    # Sites after which, without exception, at least half of the positions agree with the output.
-    settled = (summary["as_output"] >= summary["n"] / 2)[::-1].cummin()
-    since = summary["layer"][settled[::-1]].iloc[0]
-    half = f"at least half of the {last['n']} positions"
-    return (
-        f"The model predicts the next token of the text at {last['right']} of "
-        f"{last['n_next']} positions. "
-        + (
-            f"At no layer before the last does the lens agree with the model on {half}."
-            if since == last["layer"]
-            else f"From {_layer(since)} on, the lens agrees with the model on {half}."
+    n = counted(int(summary["n"].iloc[0]), "position")
+    settled = (summary["as_output"] >= summary["n"] / 2)[::-1].cummin()[::-1]
+    first = int(settled.to_numpy().argmax())
+    since, last = summary.iloc[first], summary.iloc[-1]
+    # Only a site without divergence is the output of the network.
+    is_output = last["kl"] < IS_OUTPUT
+    final = "the final one" if is_output else f"that of {_layer(last['layer'])}"
+    before = summary.iloc[first - 1] if first else None
+    if before is not None and first == len(summary) - 1:
+        return (
+            f"Only at {'the last layer' if is_output else _layer(last['layer'])}: at "
+            f"{_layer(before['layer'])}, just before, the most likely token is already {final} at "
+            f"{before['as_output']} of {n}."
         )
+    earlier = "" if before is None else f", at {_layer(before['layer'])} at {before['as_output']}"
+    return (
+        f"From {_layer(since['layer'])} on: there the most likely token is already {final} at "
+        f"{since['as_output']} of {n}{earlier}."
+    )
+
+
+def lens_accuracy(rows: pd.DataFrame) -> str:
+    """Return how often the final prediction is the next token of the text, as a sentence."""
+    last = lens_summary(rows).iloc[-1]
+    if not last["n_next"]:
+        return "The texts have one token each, so there is no next token to compare with."
+    return (
+        f"The final prediction is the next token of the text at {last['right']} of "
+        f"{counted(int(last['n_next']), 'position')}."
     )
 
 

@@ -18,11 +18,12 @@ from probekit.report.figures.learning_curve import TICKS
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
+from probekit.report.sentences.names import without_folders
+from probekit.report.sentences.pretraining import evaluations, pretraining_answer
 from probekit.results.record import RecordPart, changed_files, check_seal, reading_run_file
 from probekit.training.log import LogRow, read_log, read_verified_log
-from probekit.training.progress import LOG, STATE, Progress, read_progress
+from probekit.training.progress import LOG, RECIPE, STATE, Progress, read_progress
 
-RECIPE = "recipe.yaml"
 POINTS_PER_DECADE = 60  # for averaged lines, which have a value at each step
 
 
@@ -74,6 +75,19 @@ def write_pretraining_report(run_dir: Path) -> Path:
         DataError: A file of the run cannot be read, or its log has no step yet.
         CheckpointError: The state or the log is damaged.
     """
+    path = run_dir / "report.html"
+    write_atomic(path, pretraining_page(run_dir))
+    return path
+
+
+def pretraining_page(run_dir: Path) -> str:
+    """Return the self-contained HTML page of a pretraining run, after checking its files.
+
+    Raises:
+        MissingError: A file of the run is missing.
+        DataError: A file of the run cannot be read, or its log has no step yet.
+        CheckpointError: The state or the log is damaged.
+    """
     path = inside(run_dir / LOG)
     # Read before the log: a running process writes the log first, so it covers this progress.
     progress = read_progress(run_dir)
@@ -81,16 +95,26 @@ def write_pretraining_report(run_dir: Path) -> Path:
         log = read_verified_log(path, progress.step, progress.log) if progress else read_log(path)
     if not log:
         raise DataError(f"{path} has no step yet. Wait until the run has logged its first step.")
-    with reading_run_file(run_dir / "run.json"):
-        content = inside(run_dir / "run.json").read_bytes()
-        record = PretrainRecord.model_validate_json(content)
-    check_seal(content, run_dir / "run.json")
+    record = load_pretraining(run_dir)
     _check_belongs(run_dir, record, progress)
     with reading_run_file(run_dir / RECIPE):
         recipe = inside(run_dir / RECIPE).read_text("utf-8")
-    path = run_dir / "report.html"
-    write_atomic(path, _page(log, record, recipe))
-    return path
+    return _page(log, record, recipe)
+
+
+def load_pretraining(run_dir: Path) -> PretrainRecord:
+    """Return the contents of run.json in the folder of a pretraining run.
+
+    Raises:
+        MissingError: The file does not exist.
+        DataError: The file cannot be read or was changed.
+    """
+    path = run_dir / "run.json"
+    with reading_run_file(path):
+        content = inside(path).read_bytes()
+        record = PretrainRecord.model_validate_json(content)
+    check_seal(content, path)
+    return record
 
 
 def _check_belongs(run_dir: Path, record: PretrainRecord, progress: Progress | None) -> None:
@@ -110,53 +134,67 @@ def _check_belongs(run_dir: Path, record: PretrainRecord, progress: Progress | N
         )
 
 
+METHOD = (
+    "Losses are means over the tokens that count towards the loss, in nats, computed in float32.",
+    "Held-out text is the end of each text. The last step is evaluated on all of it, earlier steps "
+    "on `validation.rows` rows, so the last value is not exactly comparable with the others.",
+    "Rows of repeated segments count from the second occurrence of their segment; their loss can "
+    "differ much from that of text.",
+)
+
+
 def _page(log: Sequence[LogRow], record: PretrainRecord, recipe: str) -> str:
-    measured = [row for row in log if not math.isnan(row.held_out_loss)]
+    measured = evaluations(log)
+    losses, *figures = _figures(log, measured)
     return render(
         "pretraining.html",
         record=record,
-        answer=_answer(log, record),
-        figures=list(_figures(log, measured)),
+        answer=pretraining_answer(log, record.steps),
+        losses=losses,
+        summary=_summary(log, record),
+        figures=figures,
         folded=list(_folded(log)),
         measured=measured,
-        recipe=recipe,
+        recipe=without_folders(recipe),
+        method=METHOD,
     )
 
 
-def _answer(log: Sequence[LogRow], record: PretrainRecord) -> str:
-    """Return the progress of the run and its latest held-out losses, in sentences."""
-    done, passes = log[-1], log[-1].tokens / max(1, record.tokens["train"])
-    progress = (
-        f"{done.step:,} of {record.steps:,} steps: {done.tokens:,} tokens, "
-        f"{passes:.1f} times the training text."
-    )
-    measured = [row for row in log if not math.isnan(row.held_out_loss)]
+def _summary(log: Sequence[LogRow], record: PretrainRecord) -> dict[str, str]:
+    """Return the main numbers of the run by name, losses in nats per token."""
+    passes = log[-1].tokens / max(1, record.tokens["train"])
+    progress = {
+        "steps": f"{log[-1].step:,} of {record.steps:,}",
+        "tokens": f"{log[-1].tokens:,}",
+        "passes over the training text": f"{passes:.1f}",
+    }
+    measured = evaluations(log)
     if not measured:
-        return f"{progress} No evaluation yet."
-    last = measured[-1]
-    gap = last.repeated_first - last.repeated_second
-    return (
-        f"{progress} Held-out loss: {last.held_out_loss:.3f} nats per token, "
-        f"{last.held_out_per_character:.4f} nats per character. On repeated random tokens the loss "
-        f"is {gap:.2f} nats lower at the second occurrence."
-    )
+        return progress
+    first, last = measured[0], measured[-1]
+    return {
+        "held-out loss": f"{last.held_out_loss:.3f}",
+        f"at step {first.step:,}": f"{first.held_out_loss:.3f}",
+        f"uniform prediction, ln {record.vocabulary:,}": f"{math.log(record.vocabulary):.3f}",
+        "held-out loss per character": f"{last.held_out_per_character:.4f}",
+        "repeated random tokens, first occurrence": f"{last.repeated_first:.2f}",
+        "second occurrence": f"{last.repeated_second:.2f}",
+    } | progress
 
 
 def _figures(log: Sequence[LogRow], measured: Sequence[LogRow]) -> list[FigurePart]:
     losses = FigurePart(
         "Loss",
         figure_json(_figure(log, _LOSSES, "nats per token")),
-        "Mean over the tokens that count towards the loss. Batch losses are averaged over adjacent "
-        "steps. Held-out text is the end of each text and is never trained on. Repeated rows count "
-        "from the second occurrence of their segment; their loss can differ much from that of "
-        "text.",
+        "Loss of batches, averaged over adjacent steps, and loss on held-out text, which is never "
+        "trained on.",
         _words("loss on held-out text", measured, lambda row: row.held_out_loss),
     )
     repeats = FigurePart(
         "Loss on repeated random tokens",
         figure_json(_figure(log, _REPEATS, "nats per token")),
-        "Random token sequences that occur twice. The model can predict the second occurrence only "
-        "from the first, so a lower loss there indicates induction (Olsson et al. 2022).",
+        "Sequences of random tokens that occur twice. A lower loss at the second occurrence "
+        "indicates induction (Olsson et al. 2022).",
         _words("loss at the second occurrence", measured, lambda row: row.repeated_second),
     )
     return [losses, repeats]

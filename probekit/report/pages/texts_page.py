@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from probekit.amounts import counted
 from probekit.probes.saved.facts import ProbeFacts
 from probekit.report.figures.style import format_number
 from probekit.report.pages.template import render
+from probekit.report.sentences.names import model_title
 from probekit.report.texts.glyphs import token_label
 from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
+from probekit.results.metrics import metric_name
 from probekit.results.text_readings import RowPrediction, TextReading
+
+METHOD = ("Colours show what can be decoded at a token, not what the model uses.",)
+MOST_LABELS = 4  # named in the answer
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,9 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     return render(
         "texts.html",
         facts=facts,
-        title=f"Predictions of a {facts.kind} probe: {_answers(classes)}",
+        model=model_title(facts.model),
+        title=_question(classes, facts.kind),
+        summary=texts_answer(readings),
         position=_position(facts),
         tested=_tested(facts),
         untested=facts.untested,
@@ -76,7 +85,47 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         names_labels=len(classes) > 2,
         texts=[text_part(reading, palette) for reading in readings],
         read_elsewhere=facts.at != "all",
+        method=METHOD,
     )
+
+
+def texts_answer(readings: Sequence[TextReading]) -> str:
+    """Return how many texts have which predicted label, as a sentence.
+
+    If the probe gives no prediction for whole texts, tokens are counted instead.
+
+    >>> texts_answer([TextReading("a", ("a",), ((0, 1),), (RowPrediction("b", 0.5),))])
+    'The token is labelled b. The probe was not tested on this text.'
+    """
+    whole = [reading.answer for reading in readings if reading.answer is not None]
+    found = whole or [answer for reading in readings for answer in reading.answers]
+    unit = "text" if whole else "token"
+    untested = (
+        f"The probe was not tested on {'this text' if len(readings) == 1 else 'these texts'}."
+    )
+    n_absent = f" {counted(len(readings) - len(whole), 'text')} without a prediction."
+    absent = n_absent if whole and len(whole) < len(readings) else ""
+    return f"{_labelled(found, unit)}{absent} {untested}"
+
+
+def _labelled(found: Sequence[RowPrediction], unit: str) -> str:
+    """Return the counts of the predicted labels, most frequent first, or the range of numbers."""
+    if not found:
+        return "There is no prediction."
+    labels = Counter(answer.label for answer in found if answer.label is not None)
+    if not labels:
+        low, high = (pick(answer.score for answer in found) for pick in (min, max))
+        values = f"{low:.2f}" if len(found) == 1 else f"{low:.2f} to {high:.2f}"
+        return f"Predicted for {counted(len(found), unit)}: {values.replace('-', '−')}."
+    if len(found) == 1:
+        return f"The {unit} is labelled {next(iter(labels))}."
+    (first, n), *rest = labels.most_common()
+    others = [f"{count:,} {name}" for name, count in rest[: MOST_LABELS - 1]]
+    n_rest = sum(count for _, count in rest[MOST_LABELS - 1 :])
+    others += [f"{n_rest:,} with other labels"] * bool(n_rest)
+    verb = "is" if n == 1 else "are"
+    counts = ", ".join([f"{n:,} of {counted(len(found), unit)} {verb} labelled {first}", *others])
+    return f"{counts}."
 
 
 def text_part(reading: TextReading, palette: Palette) -> TextPart:
@@ -113,10 +162,14 @@ def _key(palette: Palette) -> Legend:
     return Legend((("value", NUMBER),), (f"≤ {format_number(palette.low)}", f"≥ {limit}"))
 
 
-def _answers(classes: Sequence[str]) -> str:
-    if len(classes) > 3:
-        return f"{len(classes)} classes"
-    return " or ".join(classes) or "a number"
+def _question(classes: Sequence[str], kind: str) -> str:
+    """Return the question that the probe answers about a text.
+
+    >>> _question(("a", "b"), "logistic"), _question((), "ridge")
+    ('a or b? Predictions of a logistic probe', 'Which number? Predictions of a ridge probe')
+    """
+    few = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
+    return f"{few if classes else 'Which number?'} Predictions of a {kind} probe"
 
 
 def _position(facts: ProbeFacts) -> str:
@@ -125,14 +178,14 @@ def _position(facts: ProbeFacts) -> str:
     return facts.at if detail is None else f"{facts.at}:{detail}"
 
 
-def _tested(facts: ProbeFacts) -> str:
-    """Return the held-out scores of the probe as a phrase; empty if there are none."""
-    return "; ".join(
-        f"{name.replace('_', ' ')} {_with_interval(score.value, score.ci_low, score.ci_high)}"
-        f" on {score.n:,} held-out rows"
+def _tested(facts: ProbeFacts) -> dict[str, str]:
+    """Return the held-out scores of the probe by the name of the metric."""
+    return {
+        metric_name(name): _with_interval(score.value, score.ci_low, score.ci_high)
+        + f" on {score.n:,} held-out rows"
         + (f", chance {format_number(score.chance)}" if score.chance is not None else "")
         for name, score in facts.metrics.items()
-    )
+    }
 
 
 def _with_interval(value: float, low: float | None, high: float | None) -> str:

@@ -23,24 +23,33 @@ from probekit.report.maps.maps import LEAST_RANGE
 from probekit.report.maps.text_map import Colours, text_map
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
+from probekit.report.sentences.names import model_title
+from probekit.report.sentences.transfer import transfer_answer, transfer_question
 from probekit.results.metrics import metric_name
 from probekit.results.table import only
 from probekit.results.transfer import Transfer, matrix
 
+METHOD = (
+    "Rows of a matrix: data set of the training rows. Columns: data set of the test rows. The "
+    "diagonal has the scores within one data set and the cosines of a probe with itself.",
+    "A score far below chance means that the direction has the opposite sign.",
+    "A probe works on another data set if the interval of its score is above chance, and less well "
+    "if the interval of its difference to the data set's own probe is below 0.",
+    "A probe shows what can be decoded, not what the model uses.",
+)
 MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
 # Formats of hover values that are not scores.
 FORMATS: dict[str, Callable[[float], str]] = {"p": format_p, "n_null": "{:.0f}".format}
 SPACES = {
     "raw": (
         "Cosine of directions, raw features",
-        "Cosine similarity between the weights of two probes. Brackets: central 95 % of the "
-        "cosines with probes of permuted labels; a cosine inside them is not significant.",
+        "Brackets: central 95 % of the cosines with probes of permuted labels; a cosine inside "
+        "them is not significant.",
     ),
     "standardised": (
         "Cosine of directions, standardised features",
-        "The same for features divided by their standard deviation over the training rows of all "
-        "sets. Raw weights are large for features with a small variance; standardised weights "
-        "measure the effect of a feature on the score.",
+        "Features are divided by their standard deviation over the training rows of all sets, so "
+        "that a weight measures the effect of a feature on the score.",
     ),
 }
 
@@ -61,10 +70,14 @@ def transfer_page(transfer: Transfer) -> str:
     return render(
         "transfer.html",
         transfer=transfer,
+        model=model_title(transfer.model),
+        question=transfer_question(transfer.names),
+        answer=transfer_answer(transfer),
         metric=metric_name(transfer.metric),
         summary=_summary_part(transfer) if len(places) > 1 else None,
         first=first,
         others=others,
+        method=METHOD,
     )
 
 
@@ -84,10 +97,8 @@ def _score_part(rows: pd.DataFrame, transfer: Transfer) -> FigurePart:
     return FigurePart(
         f"{metric[0].upper()}{metric[1:]} on the test rows",
         figure_json(score_map(rows, transfer.names, transfer.metric)),
-        "Rows: data set of the training rows. Columns: data set of the test rows. The diagonal is "
-        "the score within one data set. The colour scale starts at chance, or at the lowest score "
-        "if that is below chance. A score far below chance means that the direction has the "
-        "opposite sign. Brackets: 95 % intervals over the groups of the test rows.",
+        "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, or at "
+        "the lowest score if that is below chance.",
         f"{metric}: " + _in_words(rows, "value", "ci_low", "ci_high"),
         height=_height(transfer),
     )
@@ -112,7 +123,7 @@ def _null_words(rows: pd.DataFrame) -> str:
     count = f"{low}" if low == high else f"{low} to {high}"
     return (
         f" Off the diagonal they are based on {count} permutations, so p cannot be below "
-        f"{format_p(1 / (1 + high))}. The diagonal compares a probe with itself and has no p."
+        f"{format_p(1 / (1 + high))}."
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probekit.amounts import counted
 from probekit.report.figures.style import without_negative_zero
 from probekit.report.figures.weight_figures import (
     QUANTILE,
@@ -22,8 +24,14 @@ from probekit.report.figures.weight_figures import (
 )
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
+from probekit.report.sentences.names import model_title
 from probekit.results.network import HeadWeights, WeightTensor
 
+METHOD = (
+    "Weights as stored in the file: linear layers have one row per input and one column per "
+    "output. Layer norm gains are not folded in.",
+    "The page shows values, not what the model uses them for.",
+)
 MOST_CELLS = 4_000_000  # largest matrix that is drawn in full
 
 Floats = NDArray[np.float32]
@@ -42,7 +50,7 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
                 _norm_words(rows),
             )
         )
-    return _render(model, "Weights", rows, figures, [])
+    return _render(model, f"How large are the weights of {model_title(model)}?", rows, figures, [])
 
 
 def _norm_words(rows: pd.DataFrame) -> str:
@@ -60,7 +68,8 @@ def weight_page(weight: WeightTensor, model: str) -> str:
     folded = list(_head_parts(weight)) if heads else []
     if heads:
         figures += list(_attention_parts(heads))
-    return _render(model, weight.row["name"].iloc[0], weight.row, figures, folded)
+    title = f"Which values does {weight.row['name'].iloc[0]} have?"
+    return _render(model, title, weight.row, figures, folded, heads)
 
 
 def _render(
@@ -69,16 +78,76 @@ def _render(
     rows: pd.DataFrame,
     figures: list[FigurePart],
     folded: list[FigurePart],
+    heads: HeadWeights | None = None,
 ) -> str:
     return render(
         "weights.html",
-        model=model,
+        model=model_title(model),
         title=title,
+        answer=weights_answer(rows, heads),
+        summary=_summary(rows),
         rows=[row for _, row in rows.iterrows()],
         number=format_weight,
         figures=figures,
         folded=folded,
+        method=METHOD,
     )
+
+
+def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
+    """Return the number, range and largest of the weights, as a sentence.
+
+    For an attention tensor, a second clause names the head with the largest singular values.
+
+    >>> row = {"name": "wpe.weight", "shape": (2, 3), "least": -1.5, "most": 0.5, "std": 0.5}
+    >>> weights_answer(pd.DataFrame([row]))
+    '6 weights between −1.5 and 0.5, with a standard deviation of 0.5.'
+    """
+    n = sum(math.prod(shape) for shape in rows["shape"])
+    least, most = format_weight(rows["least"].min()), format_weight(rows["most"].max())
+    if len(rows) > 1:
+        ends = rows.set_index("name")[["least", "most"]]
+        largest = ends.abs().max(axis=1).idxmax()
+        return (
+            f"{n:,} weights in {len(rows):,} tensors, all between {least} and {most}; the largest "
+            f"in absolute value is in {largest}."
+        )
+    spread = format_weight(rows["std"].iloc[0])
+    strongest = "; ".join(_strongest(name, s) for name, s in heads.spectra.items()) if heads else ""
+    return (
+        f"{counted(n, 'weight')} between {least} and {most}, with a standard deviation of {spread}"
+        f"{f'; {strongest}' if strongest else ''}."
+    )
+
+
+def _strongest(name: str, spectra: Wide) -> str:
+    """Return the head with the largest singular value of a circuit, as a clause."""
+    order = np.argsort(-spectra[:, 0], kind="stable")
+    first = f"head {order[0]} has the largest singular value of W_{name}"
+    following = f", next {format_weight(spectra[order[1], 0])}" if len(order) > 1 else ""
+    return f"{first} ({format_weight(spectra[order[0], 0])}{following})"
+
+
+def _summary(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the main numbers of one tensor, or of all tensors together, by name."""
+    n = sum(math.prod(shape) for shape in rows["shape"])
+    dtypes = ", ".join(dict.fromkeys(rows["dtype"]))
+    ends = {"min": format_weight(rows["least"].min()), "max": format_weight(rows["most"].max())}
+    if len(rows) > 1:
+        matrices = int((rows["shape"].map(len) == 2).sum())
+        return {
+            "weights": f"{n:,}",
+            "tensors": f"{len(rows):,}",
+            "matrices": f"{matrices:,}",
+            "dtype": dtypes,
+        } | ends
+    row = rows.iloc[0]
+    return {
+        "shape": " × ".join(f"{size:,}" for size in row["shape"]),
+        "weights": f"{n:,}",
+        "dtype": dtypes,
+        **{name: format_weight(row[name]) for name in ("mean", "std", "norm")},
+    } | ends
 
 
 def format_weight(value: float) -> str:
@@ -104,7 +173,7 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
         figure_json(matrix_map(shown, down, across)),
         f"Rows: {down}. Columns: {across}. {_colours(shown)}",
         f"Heat map of {size} weights of {name}.",
-        height=44,
+        height=36,
     )
     if weight.columns:
         yield FigurePart(
@@ -116,7 +185,7 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
 
 
 def _size(values: Floats) -> str:
-    return " x ".join(f"{size:,}" for size in values.shape)
+    return " × ".join(f"{size:,}" for size in values.shape)
 
 
 def _axes(name: str) -> tuple[str, str]:

@@ -68,7 +68,7 @@ def test_position_embeddings_are_shown_in_full_with_columns(look, tiny):
 def test_attention_matrix_is_shown_as_corner_parts_norms_and_spectra(look, tiny):
     weight = load_file(tiny / "model.safetensors")["transformer.h.2.attn.c_attn.weight"]
     figures, _ = look(tiny, tensor="transformer.h.2.attn.c_attn.weight", corner=10)
-    corner = figures.pop("Heat map of the first 10 x 10 weights")["data"][0]
+    corner = figures.pop("Heat map of the first 10 × 10 weights")["data"][0]
     assert np.array_equal(numbers(corner["z"]), weight[:10, :10])
     assert corner["zmin"] == -corner["zmax"] < 0
     assert list(figures) == [
@@ -165,7 +165,7 @@ def test_real_tensors_of_gpt2_small_are_shown(look, shared):
     assert np.array_equal(numbers(figures["Columns 150, 200, 250"]["data"][1]["y"]), wpe[:, 200])
     figures, _ = look(part, tensor="h.4.attn.c_attn.weight")
     assert "Head 11" in figures  # the width of GPT-2 small implies the number of heads
-    assert numbers(figures["Heat map of the first 300 x 300 weights"]["data"][0]["z"]).shape == (
+    assert numbers(figures["Heat map of the first 300 × 300 weights"]["data"][0]["z"]).shape == (
         300,
         300,
     )

@@ -54,16 +54,22 @@ def folder(tmp_path, hostile):
     return write_pretraining(tmp_path, hostile)
 
 
-def test_the_answer_states_progress_and_losses(folder):
+def test_the_page_states_progress_and_losses(folder):
     page = write_pretraining_report(folder).read_text()
-    assert "700 of 1,000 steps: 716,800 tokens, 2.0 times the training text." in page
-    assert "7.300 nats per token, 1.8250 nats per character" in page
-    assert "the loss is 2.00 nats lower at the second occurrence" in page
+    assert "After 700 of 1,000 steps (716,800 tokens) the held-out loss is 7.30 nats" in page
+    assert "still falls: by 0.10 from step 600 to step 700" in page
+    for name, value in {
+        "held-out loss": "7.300",
+        "held-out loss per character": "1.8250",
+        "second occurrence": "7.10",
+        "passes over the training text": "2.0",
+    }.items():
+        assert f"<bdi>{name}</bdi></th><td>{value}</td>" in page
 
 
-def test_the_table_has_every_measurement(folder):
+def test_the_table_has_every_evaluation(folder):
     page = write_pretraining_report(folder).read_text()
-    table = page[page.index("All measurements") : page.index("<h2>Text</h2>")]
+    table = page[page.index("All 7 evaluations") : page.index("2 texts")]
     assert table.count("<tr>") == 1 + 7
     assert "<td>7.9000</td><td>1.9750</td><td>9.100</td><td>7.100</td>" in table
 
@@ -92,8 +98,8 @@ def test_hostile_names_are_escaped(folder, hostile):
 def test_a_run_without_evaluation_says_so(folder):
     write_log(folder / "log.csv", a_log(5))
     page = write_pretraining_report(folder).read_text()
-    assert "No evaluation yet." in page
-    assert "All measurements" not in page
+    assert "has not been measured yet" in page
+    assert "evaluations</summary>" not in page
 
 
 def test_a_run_without_a_step_is_refused(folder):

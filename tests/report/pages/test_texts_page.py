@@ -6,7 +6,7 @@ import re
 import pytest
 
 from probekit.probes.saved.facts import HeldOutScore, ProbeFacts
-from probekit.report.pages.texts_page import texts_page
+from probekit.report.pages.texts_page import texts_answer, texts_page
 from probekit.results.text_readings import RowPrediction, TextReading
 
 TOKENS = ("The", " keys", "\n", "\t", "<0xE2>", " שלום", "  ")
@@ -75,7 +75,7 @@ def test_hostile_tokens_stay_text(hostile):
 def test_the_page_states_position_and_held_out_score_of_the_probe():
     page = page_of(n_cut=1234)
     assert "<code>index:3</code>" in page
-    assert "accuracy 0.900 [0.850, 0.950] on 1,200 held-out rows, chance 0.500" in page
+    assert "On its own data set: accuracy 0.900 [0.850, 0.950] on 1,200 held-out rows" in page
     assert "not what the model uses" in page
     assert "never tested" in page
     assert "1,234 more tokens do not fit" in page
@@ -86,9 +86,35 @@ def test_the_page_states_position_and_held_out_score_of_the_probe():
     )
 
 
+def labelled(*labels):
+    """Texts with these predicted labels; None for a text without a prediction."""
+    answers = [None if label is None else RowPrediction(label, 1.0) for label in labels]
+    one = RowPrediction("token", 1.0)
+    return [TextReading("a", ("a",), ((0, 1),), (one,), answer) for answer in answers]
+
+
+def test_the_answer_counts_the_labels_of_texts():
+    untested = "The probe was not tested on these texts."
+    assert texts_answer(labelled("b", "a", "b")) == (
+        f"2 of 3 texts are labelled b, 1 a. {untested}"
+    )
+    assert texts_answer(labelled("a")).startswith("The text is labelled a. The probe was not")
+    many = texts_answer(labelled(*"aabcdef"))
+    assert many == f"2 of 7 texts are labelled a, 1 b, 1 c, 1 d, 2 with other labels. {untested}"
+    some = texts_answer(labelled("a", None, "a"))
+    assert some.startswith("2 of 2 texts are labelled a. 1 text without a prediction.")
+    assert texts_answer(labelled(None, None)).startswith("2 of 2 tokens are labelled token.")
+
+
+def test_a_model_in_a_folder_is_named_without_its_path():
+    page = page_of(facts=make_facts(model="/data/mine/models/mine"))
+    assert "probekit · mine ·" in page
+    assert "/data/mine" not in page
+
+
 def test_more_classes_are_named_at_each_token():
     page = page_of(classes=("a", "b", "c", "d"))
-    assert "4 classes" in page
+    assert "Which of 4 classes? Predictions of a logistic probe" in page
     assert tokens_of(page)[:3] == ["Thea", "␣keysb", "⏎c"]
 
 
@@ -96,7 +122,8 @@ def test_numbers_have_no_labels():
     answers = tuple(RowPrediction(None, float(n)) for n in range(3))
     reading = TextReading("abc", ("a", "b", "c"), ((0, 1), (1, 2), (2, 3)), answers)
     page = texts_page([reading], (), make_facts(kind="ridge"))
-    assert "a number" in page
+    assert "Which number? Predictions of a ridge probe" in page
+    assert "Predicted for 3 tokens: 0.00 to 2.00." in page
     assert "label</th>" not in page
     assert 'data-answer="2.00"' in page
 

@@ -1,0 +1,146 @@
+"""Summary of a comparison of two runs in sentences: which one is better, by how much, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from probekit.amounts import joined_names
+from probekit.probes.score.metric_table import METRICS
+from probekit.report.figures.style import format_number, format_p
+from probekit.results.comparison import RunComparison, place_name
+from probekit.results.metrics import metric_name
+
+MOST_SETTINGS = 2  # settings in the name of a run
+LONGEST_NAME = 40  # characters
+
+
+def comparison_question(comparison: RunComparison) -> str:
+    """Return the question that a comparison answers."""
+    a, b = comparison_names(comparison)
+    if _is_paired(comparison):
+        return f"Is {a} better than {b}?"
+    return f"Does {a} score higher than {b}?"
+
+
+def comparison_answer(comparison: RunComparison) -> str:
+    """Return which of the two selected probes is better, with interval and p-value, as a sentence.
+
+    The p-value is the one that the table marks as significant or not: adjusted for all comparisons.
+    """
+    chosen = comparison.rows[comparison.rows["what"] == "chosen"]
+    if chosen.empty:
+        return f"The selected probes have no scores that can be compared. {comparison.verdict}"
+    row = chosen.iloc[0]
+    numbers = (
+        f"{metric_name(comparison.metric)} {_values(row, comparison)}, "
+        f"difference {_interval(row)}, {_p(row)}, {_rows(row, comparison)}."
+    )
+    return f"{_verdict(row, comparison)}: {numbers}"
+
+
+def comparison_warnings(comparison: RunComparison) -> list[str]:
+    """Return a warning if baselines differ as much as the selected probes of unpaired runs."""
+    rows = comparison.rows
+    chosen = rows[rows["what"] == "chosen"]
+    if _is_paired(comparison) or chosen.empty or not chosen["holds"].iloc[0]:
+        return []
+    difference = chosen["difference"].iloc[0]
+    same_sign = rows["difference"] * difference > 0
+    as_much = rows["difference"].abs() >= abs(difference)
+    easier = rows[(rows["what"] == "baseline") & rows["holds"].astype(bool) & same_sign & as_much]
+    if easier.empty:
+        return []
+    named = [f"{place_name(row, 'a')} ({_interval(row)})" for _, row in easier.iterrows()]
+    return [
+        f"Baselines without the network differ at least as much: {joined_names(named)}. The "
+        "difference may come from the data and not from the network."
+    ]
+
+
+def comparison_names(comparison: RunComparison) -> tuple[str, str]:
+    """Return a short name for each run: what differs between the two."""
+    experiments = [name.partition("/")[0] for name in (comparison.a, comparison.b)]
+    a, b = short_names(experiments, comparison.settings)
+    return a, b
+
+
+def short_names(experiments: Sequence[str], settings: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a name for each run: its experiment, its settings that differ, or a letter.
+
+    The first of these that is unique and not too long.
+
+    >>> short_names(["x", "y"], {})
+    ['x', 'y']
+    >>> short_names(["x", "x"], {"tokens.position.at": ("last", "mean"), "version of torch": "12"})
+    ['position.at last', 'position.at mean']
+    >>> short_names(["x", "x"], {})
+    ['run a', 'run b']
+    """
+    if len(set(experiments)) == len(experiments):
+        return list(experiments)
+    own = {name: values for name, values in settings.items() if " " not in name}
+    named = [
+        ", ".join(f"{_short(name)} {values[number]}" for name, values in own.items())
+        for number in range(len(experiments))
+    ]
+    fit = 0 < len(own) <= MOST_SETTINGS and max(map(len, named)) <= LONGEST_NAME
+    if fit and len(set(named)) == len(named):
+        return named
+    return [f"run {chr(ord('a') + number)}" for number in range(len(experiments))]
+
+
+def _short(name: str) -> str:
+    """Return the last two parts of the dotted name of a setting."""
+    return ".".join(name.split(".")[-2:])
+
+
+def _is_paired(comparison: RunComparison) -> bool:
+    return comparison.pairing == "paired"
+
+
+def _verdict(row: pd.Series, comparison: RunComparison) -> str:
+    a, b = comparison_names(comparison)
+    if pd.isna(row["p_adjusted"]):
+        return "Too few groups to decide"
+    if not row["holds"]:
+        return "No significant difference"
+    lower_is_better = METRICS[comparison.metric].lower_is_better
+    if not _is_paired(comparison):
+        return f"{a if row['difference'] > 0 else b} scores higher"
+    return f"{a if (row['difference'] > 0) != lower_is_better else b} is better"
+
+
+def _values(row: pd.Series, comparison: RunComparison) -> str:
+    """Return the scores of both runs with their names."""
+    a, b = comparison_names(comparison)
+    value_a, value_b = (f"{row[side]:.2f}".replace("-", "−") for side in ("value_a", "value_b"))
+    return f"{value_a} for {a}, {value_b} for {b}"
+
+
+def _interval(row: pd.Series) -> str:
+    """Return the difference with its sign and interval, with two decimals.
+
+    >>> _interval(pd.Series({"difference": 0.051, "ci_low": 0.014, "ci_high": 0.09}))
+    '+0.05 [0.01, 0.09]'
+    """
+    sign = "+" if row["difference"] > 0 else ""
+    if pd.isna(row["ci_low"]):
+        return f"{sign}{format_number(row['difference'])}"
+    text = f"{row['difference']:.2f} [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
+    return f"{sign}{text}".replace("-", "−")
+
+
+def _p(row: pd.Series) -> str:
+    text = format_p(row["p_adjusted"])
+    return "no p" if text == "–" else f"p {text[0]} {text[1:]}" if text[0] == "<" else f"p = {text}"
+
+
+def _rows(row: pd.Series, comparison: RunComparison) -> str:
+    """Return the number of test rows and groups of both runs, as a phrase."""
+    a, b = (
+        f"{row[f'n_{side}']:,.0f} test rows in {row[f'n_groups_{side}']:,.0f} groups"
+        for side in ("a", "b")
+    )
+    return f"on the same {a}" if _is_paired(comparison) else f"on different rows ({a}; {b})"

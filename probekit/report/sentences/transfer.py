@@ -1,0 +1,88 @@
+"""Summary of a transfer in sentences: which probes work on other data sets, and how much worse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from probekit.amounts import counted
+from probekit.probes.score.metric_table import METRICS
+from probekit.results.metrics import metric_name
+from probekit.results.table import only
+from probekit.results.transfer import Transfer
+
+# Verdict on a pair of data sets -> the phrase for the score of the transferred probe.
+TRANSFERS = "works"
+PARTLY = "works less well"
+AT_CHANCE = "is not significantly different from chance"
+BELOW = "is below chance"
+
+
+def transfer_answer(transfer: Transfer) -> str:
+    """Return whether the probe of each data set works on the others, as a sentence.
+
+    The probes are those of the selected site and kind. With more than two data sets, the pairs are
+    counted and the best and the worst one are named.
+    """
+    pairs = transferred(transfer)
+    works = pairs["verdict"].isin([TRANSFERS, PARTLY])
+    if len(pairs) <= 2:
+        lead = "Yes" if works.all() else "In one direction only" if works.any() else "No"
+        return f"{lead}: {'; '.join(_pair(row, transfer) for _, row in pairs.iterrows())}."
+    ordered = pairs.sort_values("value", kind="stable")
+    if METRICS[transfer.metric].lower_is_better:
+        ordered = ordered[::-1]
+    n, verb = int(works.sum()), "is" if works.sum() == 1 else "are"
+    return (
+        f"{n} of {counted(len(pairs), 'transfer')} {verb} above chance; at best, "
+        f"{_pair(ordered.iloc[-1], transfer)}; at worst, {_pair(ordered.iloc[0], transfer)}."
+    )
+
+
+def transferred(transfer: Transfer) -> pd.DataFrame:
+    """Return the scores of the selected probes on other data sets, each with its `verdict`."""
+    site, probe = transfer.chosen
+    rows = only(transfer.scores, metric=transfer.metric, site=site, probe=probe)
+    others = rows[rows["train"] != rows["test"]]
+    others = others.sort_values(
+        ["train", "test"], key=lambda names: names.map(list(transfer.names).index)
+    )
+    lower_is_better = METRICS[transfer.metric].lower_is_better
+    verdicts = [_verdict(row, lower_is_better) for _, row in others.iterrows()]
+    return others.assign(verdict=verdicts)
+
+
+def _verdict(row: pd.Series, lower_is_better: bool) -> str:
+    """Return how the score of a transferred probe compares with chance and with the own probe."""
+    sign = -1 if lower_is_better else 1
+    ends = sorted(sign * (row[end] - row["chance"]) for end in ("ci_low", "ci_high"))
+    if ends[1] < 0:
+        return BELOW
+    if not ends[0] > 0:  # also without an interval
+        return AT_CHANCE
+    lost = sorted(sign * row[end] for end in ("difference_low", "difference_high"))
+    return PARTLY if lost[1] < 0 else TRANSFERS
+
+
+def _pair(row: pd.Series, transfer: Transfer) -> str:
+    """Return the result of one probe on one other data set, as a clause."""
+    name = metric_name(transfer.metric)
+    own = row["value"] - row["difference"]
+    numbers = [
+        f"{name} {row['value']:.2f} [{row['ci_low']:.2f}, {row['ci_high']:.2f}]",
+        f"chance {row['chance']:.2f}",
+        f"own probe of {row['test']} {own:.2f}",
+    ]
+    return f"the probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"
+
+
+def transfer_question(names: Sequence[str]) -> str:
+    """Return the question that a transfer answers.
+
+    >>> transfer_question(["a", "b"]), transfer_question(["a", "b", "c"])
+    ('Does a probe of a work on b, and the reverse?', 'Do probes of a, b, c work on one another?')
+    """
+    if len(names) == 2:
+        return f"Does a probe of {names[0]} work on {names[1]}, and the reverse?"
+    return f"Do probes of {', '.join(names)} work on one another?"

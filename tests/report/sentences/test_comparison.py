@@ -1,0 +1,85 @@
+"""The summary of a comparison: which run is better, and when that cannot be concluded."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probekit.report.sentences.comparison import (
+    comparison_answer,
+    comparison_question,
+    comparison_warnings,
+    short_names,
+)
+from tests.report.pictures import make_comparison
+
+
+@pytest.fixture
+def comparison():
+    """Run x minus run y: 0.8 and 0.6, not significant."""
+    return replace(make_comparison("x"), b="y")
+
+
+def changed(comparison, *, what="chosen", pairing="paired", metric="accuracy", **columns):
+    """The comparison with other values in the rows of one kind."""
+    rows = comparison.rows.copy()
+    for name, value in columns.items():
+        rows.loc[rows["what"] == what, name] = value
+    return replace(comparison, rows=rows, pairing=pairing, metric=metric)
+
+
+def test_a_difference_that_is_not_significant(comparison):
+    assert comparison_question(comparison) == "Is x better than y?"
+    assert comparison_answer(comparison) == (
+        "No significant difference: accuracy 0.80 for x, 0.60 for y, difference "
+        "+0.20 [−0.10, 0.50], p = 0.20, on the same 100 test rows in 10 groups."
+    )
+
+
+def test_the_better_run_is_named(comparison):
+    significant = changed(comparison, holds=True, p_adjusted=0.0004)
+    assert comparison_answer(significant).startswith("x is better: accuracy 0.80 for x, 0.60 for y")
+    assert "p < 0.001" in comparison_answer(significant)
+    lower = changed(significant, metric="brier")
+    assert comparison_answer(lower).startswith("y is better: Brier score 0.80 for x, 0.60 for y")
+
+
+def test_unpaired_runs_are_not_called_better(comparison):
+    unpaired = changed(comparison, pairing="unpaired", holds=True, difference=-0.2)
+    assert comparison_question(unpaired) == "Does x score higher than y?"
+    answer = comparison_answer(unpaired)
+    assert answer.startswith("y scores higher: ")
+    assert "on different rows (100 test rows in 10 groups; 90 test rows in 9 groups)" in answer
+
+
+def test_too_few_groups(comparison):
+    answer = comparison_answer(changed(comparison, p_adjusted=np.nan, ci_low=np.nan))
+    assert answer.startswith("Too few groups to decide: accuracy 0.80 for x")
+    assert "difference +0.200, no p" in answer
+
+
+def test_runs_without_a_selected_probe(comparison):
+    bare = replace(comparison, rows=comparison.rows[comparison.rows["what"] != "chosen"])
+    assert "no scores that can be compared" in comparison_answer(bare)
+
+
+def test_a_baseline_that_differs_as_much_is_a_warning(comparison):
+    unpaired = changed(comparison, pairing="unpaired", holds=True)
+    large = changed(unpaired, what="baseline", pairing="unpaired", holds=True, difference=0.3)
+    (warning,) = comparison_warnings(large)
+    assert "majority (+0.30 [" in warning
+    for changes in ({"difference": 0.1}, {"difference": -0.3}, {"holds": False}):
+        assert not comparison_warnings(
+            changed(large, what="baseline", pairing="unpaired", **changes)
+        )
+    assert not comparison_warnings(replace(large, pairing="paired"))
+
+
+def test_names_are_those_of_experiments_then_settings_then_letters():
+    settings = {"tokens.position.at": ("last", "mean"), "digest of data": ("1", "2")}
+    assert short_names(["a", "b"], settings) == ["a", "b"]
+    assert short_names(["a", "a"], settings) == ["position.at last", "position.at mean"]
+    long = {"probe.kinds": ("x" * 50, "y")}
+    assert short_names(["a", "a"], long) == ["run a", "run b"]
+    many = dict.fromkeys(("seed", "split.folds", "probe.C"), ("1", "2"))
+    assert short_names(["a", "a"], many) == ["run a", "run b"]
