@@ -23,7 +23,7 @@ ABSENT = "–"
 
 # A section is named by one of its keys, so that its value follows the name of the section.
 _NAMING = ("source", "name", "at", "kind")
-_NOTHING = (None, [], "")
+_NOTHING: tuple[Any, ...] = (None, [], "")
 MOST_SETTINGS = 3  # in a title, unless more are needed to distinguish the runs
 LONGEST_TITLE = 60  # characters
 MOST_ITEMS = 2  # of a list in a title
