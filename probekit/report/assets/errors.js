@@ -15,27 +15,28 @@ function isVisible() {
   return top < innerHeight - 150 && bottom > 150;
 }
 
-/** Shows a list at the edge of the window while the section itself is not on the screen. */
-function peekAt(name) {
+/** Shows a list at the far edge of the window while the section itself is not on the screen. */
+function peekAt(name, y) {
   const list = lists.get(name);
   peek.hidden = isVisible();
+  peek.classList.toggle("top", y > innerHeight / 2);
   peek.replaceChildren(...[...list.children].map((child) => child.cloneNode(true)));
 }
 
 // report.js sends these events for points of all figures; points without errors have no list.
-document.addEventListener("pointhover", ({ detail }) => {
-  if (!lists.has(detail)) return;
-  show(detail);
-  peekAt(detail);
+document.addEventListener("pointhover", ({ detail: { name, y } }) => {
+  if (!lists.has(name)) return;
+  show(name);
+  peekAt(name, y);
 });
 document.addEventListener("pointunhover", () => {
   peek.hidden = true;
   show(menu.value);
 });
-document.addEventListener("pointclick", ({ detail }) => {
-  if (!lists.has(detail)) return;
-  menu.value = detail;
-  show(detail);
+document.addEventListener("pointclick", ({ detail: { name } }) => {
+  if (!lists.has(name)) return;
+  menu.value = name;
+  show(name);
   peek.hidden = true;
   section.scrollIntoView({ block: "nearest" });
 });

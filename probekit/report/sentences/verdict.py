@@ -1,4 +1,4 @@
-"""One-line answer of a run: "Yes", "No evidence" or "Too few groups to tell"."""
+"""One-line answer of a run, such as "Yes" or "No evidence", with its numbers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from probekit.probes.score.metric_table import METRICS, SHARE
 from probekit.probes.targets import BASELINES, HEADLINE, TARGETS
 from probekit.report.figures.levels import chance_name
 from probekit.report.figures.style import LEVELS, format_p, without_negative_zero
-from probekit.results.differences import RivalDifference, RivalDifferences
+from probekit.results.differences import (
+    SIGNIFICANTLY_WORSE,
+    RivalDifference,
+    RivalDifferences,
+)
 from probekit.results.metrics import metric_name
 from probekit.results.selection import is_nested, reported_row
 from probekit.results.table import only, placed, same_features
 
 YES = "Yes"
+NOT_BETTER = "Decodable"
 NO_EVIDENCE = "No evidence"
 TOO_FEW = "Too few groups to tell"
 NOT_TESTED = "Not tested"
@@ -38,10 +43,11 @@ class RunVerdict:
     """The parts of the one-line answer of a run.
 
     Attributes:
-        outcome: `YES`, `NO_EVIDENCE`, `TOO_FEW` or `NOT_TESTED`.
+        outcome: `YES`, `NOT_BETTER`, `NO_EVIDENCE`, `TOO_FEW` or `NOT_TESTED`.
         score: the reported score with its 95 % interval.
         chance: the reference level with its value; "" if there is none.
         p: the p-value with its name; "" if there is none.
+        relation: for `NOT_BETTER`, the words before the rivals.
         rivals: names and scores of baselines and networks that the probe does not beat.
     """
 
@@ -49,6 +55,7 @@ class RunVerdict:
     score: str
     chance: str
     p: str
+    relation: str = ""
     rivals: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -58,11 +65,11 @@ class RunVerdict:
         >>> RunVerdict(YES, "94 % [90, 97]", "chance 50 %", "p < 0.001").text
         'Yes: 94 % [90, 97], chance 50 %, p < 0.001'
         >>> words = (("the words alone", "95 %"),)
-        >>> RunVerdict(NO_EVIDENCE, "94 % [90, 97]", "chance 50 %", "p < 0.001", words).text
-        'No evidence beyond the words alone (95 %): 94 % [90, 97], chance 50 %, p < 0.001'
+        >>> RunVerdict(NOT_BETTER, "94 % [90, 97]", "", "p < 0.001", "worse than", words).text
+        'Decodable, but worse than the words alone (95 %): 94 % [90, 97], p < 0.001'
         """
         named = joined_names([f"{name} ({score})" for name, score in self.rivals])
-        opening = f"{self.outcome} beyond {named}" if named else self.outcome
+        opening = f"{self.outcome}, but {self.relation} {named}" if named else self.outcome
         return f"{opening}: {', '.join(filter(None, (self.score, self.chance, self.p)))}"
 
 
@@ -84,7 +91,7 @@ def run_verdict(
 
     The outcome is `YES` if the p-value is below 0.05, adjusted for the selection of the site, and
     the probe is significantly better than every baseline, the embedding and networks with random
-    weights. It is `TOO_FEW` if the number of groups does not allow the tests.
+    weights; otherwise it is `NOT_BETTER`. It is `TOO_FEW` if there are too few groups to test.
     """
     task = _tested_row(table)
     if task is None:
@@ -93,19 +100,21 @@ def run_verdict(
     rivals = [] if comparisons is None else [one for one in comparisons.named if one.key in NAMES]
     metric = str(task["metric"])
     doubtful = [one for one in rivals if one.is_doubtful] if p < LEVEL else []
+    worse = [one for one in doubtful if one.verdict == SIGNIFICANTLY_WORSE]
     return RunVerdict(
         outcome=_outcome(p, doubtful, rivals, task),
         score=_score(task),
         chance=_chance(task),
         p=p_text(p),
+        relation="worse than" if worse else "not significantly better than",
         rivals=tuple(
-            (NAMES[one.key], score_text(one.other, metric)) for one in _unbeaten(doubtful)
+            (NAMES[one.key], score_text(one.other, metric)) for one in worse or _compared(doubtful)
         ),
     )
 
 
-def _unbeaten(doubtful: list[RivalDifference]) -> list[RivalDifference]:
-    """Return the rivals that were compared and not beaten."""
+def _compared(doubtful: list[RivalDifference]) -> list[RivalDifference]:
+    """Return the rivals whose difference was tested."""
     return [one for one in doubtful if not np.isnan(one.p)]
 
 
@@ -116,8 +125,10 @@ def _outcome(
         others_were_tested = any(not np.isnan(one.p) for one in rivals)
         few = task["n_groups"] < FEWEST_UNITS or others_were_tested
         return TOO_FEW if few else NOT_TESTED
-    if p >= LEVEL or _unbeaten(doubtful):
+    if p >= LEVEL:
         return NO_EVIDENCE
+    if _compared(doubtful):
+        return NOT_BETTER
     return TOO_FEW if doubtful else YES
 
 

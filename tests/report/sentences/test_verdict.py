@@ -35,13 +35,15 @@ def compared(p, key="word_identity", difference=0.3, low=0.2):
             0.0002,
             compared(0.4, difference=0.01, low=-0.1),
             15,
-            "No evidence beyond the words alone (93 %): 94 % [90, 97], chance 50 %, p < 0.001",
+            "Decodable, but not significantly better than the words alone (93 %): "
+            "94 % [90, 97], chance 50 %, p < 0.001",
         ),
         (
             0.0002,
             compared(0.001, "random_weights", difference=-0.02, low=-0.03),
             15,
-            "No evidence beyond a random network (96 %): 94 % [90, 97], chance 50 %, p < 0.001",
+            "Decodable, but worse than a random network (96 %): "
+            "94 % [90, 97], chance 50 %, p < 0.001",
         ),
         # Other kinds at the same site, and neighbouring sites, do not change the answer.
         (0.0002, compared(0.4, "", low=-0.1), 15, "Yes: 94 % [90, 97], chance 50 %, p < 0.001"),
