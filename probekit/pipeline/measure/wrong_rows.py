@@ -127,7 +127,9 @@ def _truth(chosen: SelectedProbe, number: int) -> dict[str, str]:
 
 
 def _example(chosen: SelectedProbe, prepared: Prepared, number: int) -> Example:
-    return prepared.dataset.examples[prepared.example[chosen.prober.test_rows[number]]]
+    row = int(chosen.prober.test_rows[number])
+    example: Example = prepared.dataset.examples[int(prepared.example[row])]
+    return example
 
 
 def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, int] | None]:
