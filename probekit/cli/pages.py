@@ -63,7 +63,7 @@ def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
 def report(
     runs: tuple[Path, ...], out: Path | None, formats: tuple[str, ...], columns: int
 ) -> None:
-    """Rebuild report.html from the files of a run; with several RUNS, write a comparison page."""
+    """Rebuild report.html from the files of a run; with several RUNS, a page of all."""
     if len(runs) > 1:
         _report_runs(runs, out or Path("runs.html"), formats, columns)
         return
@@ -100,9 +100,12 @@ def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], co
     from probekit.drafts import write_atomic
     from probekit.report.figures.figure_files import write_figures
     from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
+    from probekit.report.texts.glyphs import line_label
 
     loaded = load_runs(runs)
     write_atomic(out, runs_page(loaded))
+    for run in loaded:
+        click.echo(f"{line_label(run.name)}: {run.answer}")
     if formats:
         write_figures(runs_figures(loaded), out.with_suffix("") / "figures", formats, columns)
     click.echo(str(out))

@@ -49,14 +49,15 @@ class RunComparison:
     """Differences between two runs, a minus b.
 
     Attributes:
-        a: the name of the first run.
-        b: the name of the second run.
+        a: the title of the first run.
+        b: the title of the second run.
         metric: the metric that is compared.
         pairing: "paired" if both runs were tested on the same rows, else "unpaired".
         rows: one row per comparison, with the columns `COLUMNS`: the selected probes of the two
             runs, baselines, then the sites of both runs from shallow to deep.
         settings: the settings that differ, by name, with the values in a and b.
         notes: remarks on the comparison, in sentences.
+        experiment: the name of the experiment of both runs; "" if the names differ.
     """
 
     a: str
@@ -66,6 +67,12 @@ class RunComparison:
     rows: pd.DataFrame
     settings: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
+    experiment: str = ""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The titles of the two runs."""
+        return self.a, self.b
 
     @property
     def n_significant(self) -> int:

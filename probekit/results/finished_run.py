@@ -85,11 +85,6 @@ class FinishedRun(Generic[Settings]):
         )
 
     @property
-    def name(self) -> str:
-        """Experiment and key, the last two parts of the folder's path."""
-        return f"{self.record.run}/{self.record.key}"
-
-    @property
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
         return self.experiment.reads_numbers

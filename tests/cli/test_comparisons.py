@@ -29,9 +29,9 @@ def test_compare_lists_significant_differences(call, runs, tmp_path):
         if line.rstrip().endswith(" significant") and "not significant" not in line
     ]
     assert held.startswith(f"{SITES[1]} last logistic")
-    assert "a: made/a" in out
+    assert lines[:3] == ["made", "a: run 1", "b: run 2"]
     assert "1 of " in lines[-3]
-    assert lines[-2].startswith("run a is better: accuracy 0.95 for run a, 0.64 for run b")
+    assert lines[-2].startswith("run 1 is better: accuracy 0.95 for run 1, 0.64 for run 2")
     assert lines[-1].endswith("found.csv")
     assert len(pd.read_csv(tmp_path / "found.csv")) == len(
         [line for line in lines if line.rstrip().endswith("significant")]
@@ -52,11 +52,27 @@ def test_compare_exits_with_the_code_of_its_error(call, runs, tmp_path):
 def test_names_cannot_control_the_terminal(call, tmp_path):
     rows = made_rows(n_groups=4)
     guess = {SITES[0]: np.zeros(len(rows), dtype=np.int64)}
-    runs = [write_run(tmp_path / name, rows, guess) for name in ("a[red]\x1b[2J", "b")]
-    code, out, _ = call("compare", *runs)
+    names = {"a": r"a[red]\x1b[2J", "b": "b"}
+    runs = [
+        write_run(tmp_path / folder, rows, guess, overrides=(f'data.columns.text="{name}"',))
+        for folder, name in names.items()
+    ]
+    for command in (("compare",), ("report", "--out", tmp_path / "runs.html")):
+        code, out, _ = call(command[0], *runs, *command[1:])
+        assert code == 0
+        assert "\x1b" not in out
+        assert "text a[red]<U+001B>[2J" in out
+
+
+def test_report_of_several_runs_prints_an_answer_for_each(call, runs, tmp_path):
+    code, out, _ = call("report", *runs, "--out", tmp_path / "runs.html")
     assert code == 0
-    assert "\x1b" not in out
-    assert "made/a[red]<U+001B>[2J" in out
+    *answers, path = out.splitlines()
+    assert answers == [
+        "run 1: Not tested: 95 % [95, 95], chance 50 %",
+        "run 2: Not tested: 64 % [64, 64], chance 50 %",
+    ]
+    assert path == str(tmp_path / "runs.html")
 
 
 def test_transfer_prints_the_matrix_and_then_the_page_path(call, tmp_path):

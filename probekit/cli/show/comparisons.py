@@ -25,6 +25,8 @@ MOST_SETTINGS = 20  # shown in the terminal
 
 def show_comparison(comparison: RunComparison) -> None:
     """Print the settings that differ, a line for each comparison, and the verdict."""
+    if comparison.experiment:
+        click.echo(line_label(comparison.experiment))
     click.echo(f"a: {line_label(comparison.a)}\nb: {line_label(comparison.b)}")
     for name, values in islice(comparison.settings.items(), MOST_SETTINGS):
         click.echo(f"  {name}: {' | '.join(map(line_label, values))}")

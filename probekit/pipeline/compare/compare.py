@@ -43,6 +43,7 @@ from probekit.results.comparison import COLUMNS, RunComparison
 from probekit.results.finished_run import FinishedRun
 from probekit.results.record import OLD_RECORD
 from probekit.results.selection import main_metric
+from probekit.results.settings import TitledRun, load_config, run_titles
 
 Key = TypeVar("Key")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate
@@ -91,9 +92,10 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
     a, b = (FinishedRun.open(run, load_experiment) for run in (run_a, run_b))
-    _check_labels(a, b)
+    titles = run_titles([_titled(run) for run in (a, b)])
+    _check_labels(a, b, titles)
     pairs = match(a, b)
-    metric = metric or _main_metric(a, b)
+    metric = metric or _main_metric(a, b, titles)
     usable = _with_metric(pairs, metric)
     rows = RowsOfBoth.of(a, b)
     predictions = {n: (pair.predictions_a, pair.predictions_b) for n, pair in enumerate(usable)}
@@ -101,8 +103,9 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     common = {"metric": metric, "pairing": _pairing(rows)}
     table = [_table_row(pair, results[n], rows) | common for n, pair in enumerate(usable)]
     return RunComparison(
-        a=a.name,
-        b=b.name,
+        a=titles[0],
+        b=titles[1],
+        experiment=a.record.run if a.record.run == b.record.run else "",
         metric=metric,
         pairing=_pairing(rows),
         rows=pd.DataFrame(table, columns=list(COLUMNS)),
@@ -112,17 +115,27 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
             *_groups_note(rows),
             *_left_out_note(pairs, usable, metric),
             *_baselines_note(a, b),
-            *(f"{run.name}: {OLD_RECORD}" for run in (a, b) if not run.record.is_sealed),
+            *(
+                f"{side}: {OLD_RECORD}"
+                for side, run in {"a": a, "b": b}.items()
+                if not run.record.is_sealed
+            ),
         ),
     )
 
 
-def _main_metric(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> str:
+def _titled(run: FinishedRun[Experiment]) -> TitledRun:
+    return TitledRun.of(load_config(run.folder / "config.yaml"), run.record)
+
+
+def _main_metric(
+    a: FinishedRun[Experiment], b: FinishedRun[Experiment], titles: Sequence[str]
+) -> str:
     metrics = [main_metric(run.table) for run in (a, b)]
     if len(set(metrics)) > 1:
         raise ConfigError(
-            f"The main metric is {metrics[0]} in {a.name} and {metrics[1]} in {b.name}. Choose one "
-            "with --metric."
+            f"The main metric is {metrics[0]} in {titles[0]} and {metrics[1]} in {titles[1]}. "
+            "Choose one with --metric."
         )
     return metrics[0]
 
@@ -185,18 +198,20 @@ def write_comparison(path: Path, comparison: RunComparison) -> Path:
     return write_page_or_rows(path, partial(comparison_page, comparison), comparison.rows)
 
 
-def _check_labels(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> None:
+def _check_labels(
+    a: FinishedRun[Experiment], b: FinishedRun[Experiment], titles: Sequence[str]
+) -> None:
     if a.reads_numbers != b.reads_numbers:
-        numbers, labels = (a, b) if a.reads_numbers else (b, a)
+        numbers, labels = titles if a.reads_numbers else reversed(titles)
         raise DataError(
-            f"{numbers.name} predicts numbers and {labels.name} classes: they have no metric in "
+            f"{numbers} predicts numbers and {labels} classes: they have no metric in "
             "common. Compare two runs of the same type."
         )
     only = [sorted(set(x.classes) - set(y.classes)) for x, y in ((a, b), (b, a))]
     if any(only):
         lists = "; ".join(
-            f"only {run.name} has {', '.join(map(repr, labels[:10]))}"
-            for run, labels in zip((a, b), only, strict=True)
+            f"only {title} has {', '.join(map(repr, labels[:10]))}"
+            for title, labels in zip(titles, only, strict=True)
             if labels
         )
         raise DataError(
@@ -279,11 +294,11 @@ def _left_out_note(
 
 def _baselines_note(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> list[str]:
     notes = []
-    for own, other in ((a, b), (b, a)):
+    for side, own, other in (("a", a, b), ("b", b, a)):
         missing = set(other.experiment.probe.baselines) - set(own.experiment.probe.baselines)
         if missing:
             notes.append(
-                f"{own.name} has no baseline {', '.join(sorted(missing))}: not compared. Run it "
-                "with the same `probe.baselines`."
+                f"{side} has no baseline {', '.join(sorted(missing))}: not compared. Run it with "
+                "the same `probe.baselines`."
             )
     return notes

@@ -29,6 +29,7 @@ from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import find_selected_probe, write_selected_probe
 from probekit.pipeline.measure.significance import difference_rows, p_value_rows, scored
 from probekit.pipeline.measure.sparse_features import feature_rows
+from probekit.pipeline.measure.wrong_rows import write_wrong_rows
 from probekit.probes.prober import Prober
 from probekit.probes.site_result import SiteResult
 from probekit.probes.targets import HEADLINE
@@ -162,7 +163,8 @@ def write_details(
     save_final(folder, table, prepared)
     chosen = find_selected_probe(prepared, probers, results, table, readers, folder.path)
     if chosen is not None:
-        write_selected_probe(folder, chosen, prepared, inputs.models[TASK])
+        write_selected_probe(folder, chosen, prepared)
+        write_wrong_rows(folder, chosen, prepared, inputs.models[TASK], results)
     features = feature_rows(prepared, probers, table, readers)
     if not features.empty:
         folder.write("features.csv", csv_text(features))

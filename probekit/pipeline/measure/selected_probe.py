@@ -1,4 +1,4 @@
-"""Details of the selected probe for the report: its errors, its features and its directions.
+"""Tables of the selected probe for the report: its errors, its features and its directions.
 
 For a nested cross-validation, errors are those of the nested choice, whose probes were not fitted
 on the rows that they predict. Directions, and predictions at tokens, are those of the final probe,
@@ -7,7 +7,6 @@ which was fitted on all rows.
 confusion.csv   confusion matrix on the test rows
 scatter.csv     test rows projected on PCA and LDA axes, both fitted on training rows
 cosines.csv     cosine similarity between the probe directions at two sites, for all pairs of sites
-wrong.json      the worst errors on the test rows, with the probe's prediction at each token
 """
 
 from __future__ import annotations
@@ -26,11 +25,9 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from probekit.csv_files import csv_text
-from probekit.model.network import Network
 from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
-from probekit.pipeline.look.apply import ProbedModel, predict_texts
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import probe_path
 from probekit.probes.directions import bound_of_null, null_cosines, unit_rows
@@ -41,17 +38,14 @@ from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
-from probekit.provenance import pretty_json
 from probekit.results.selection import chosen_row, site_with_head
 from probekit.results.table import only, placed
-from probekit.results.text_readings import TextReading
 
 MOST_CLASSES = 40  # with more, confusion matrix and scatter plot are unreadable
 MOST_POINTS = 500
 MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on
 _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
-MOST_WRONG = 10
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
 
 
@@ -147,10 +141,8 @@ def _predictions(
     return None
 
 
-def write_selected_probe(
-    folder: RunFolder, chosen: SelectedProbe, prepared: Prepared, model: Network
-) -> None:
-    """Write the files of the selected probe; skip tables without rows."""
+def write_selected_probe(folder: RunFolder, chosen: SelectedProbe, prepared: Prepared) -> None:
+    """Write the tables of the selected probe; skip those without rows."""
     tables = {
         "confusion.csv": confusion_rows(chosen),
         "scatter.csv": scatter_rows(chosen),
@@ -159,10 +151,6 @@ def write_selected_probe(
     for name, table in tables.items():
         if not table.empty:
             folder.write(name, csv_text(table))
-    wrong = wrong_examples(chosen, prepared, model)
-    if wrong:
-        content = {"classes": chosen.classes.tolist(), "examples": wrong}
-        folder.write("wrong.json", pretty_json(content))
 
 
 def confusion_rows(chosen: SelectedProbe) -> pd.DataFrame:
@@ -311,60 +299,3 @@ def _null_of(pairs: Sequence[tuple[Floats, Floats]]) -> dict[str, Any]:
 def _is_whole_stream(site: SiteSelection) -> bool:
     is_whole = site.head is None and site.neuron is None
     return is_whole and describe(site.site).axes[-1] == "d_model"
-
-
-def wrong_examples(
-    chosen: SelectedProbe, prepared: Prepared, model: Network
-) -> list[dict[str, Any]]:
-    """Return the errors with the largest margin over the true label, at most one per group.
-
-    If the probe was saved, each error has its tokens, with the probe's prediction at each token.
-    """
-    predictions = chosen.predictions
-    scores, guess, truth = predictions.scores, predictions.guess, predictions.truth
-    if scores is None:
-        return []
-    rows = np.arange(len(guess))
-    margin = scores[rows, guess] - scores[rows, truth]
-    order = np.argsort(-np.where(guess == truth, -np.inf, margin), kind="stable")
-    worst: dict[str, int] = {}
-    for number in order[: int((guess != truth).sum())].tolist():
-        worst.setdefault(str(chosen.prober.data.groups[chosen.prober.test_rows[number]]), number)
-    numbers = list(worst.values())[:MOST_WRONG]
-    examples = [
-        prepared.dataset.examples[prepared.example[chosen.prober.test_rows[number]]]
-        for number in numbers
-    ]
-    readings = _readings(chosen, prepared, model, [example.text for example in examples])
-    return [
-        {
-            "text": example.text,
-            "span": example.span,
-            "group": group,
-            "label": str(chosen.classes[truth[number]]),
-            "guess": str(chosen.classes[guess[number]]),
-            "ahead": round(float(margin[number]), 4),
-            "tokens": _tokens(reading),
-        }
-        for number, group, example, reading in zip(numbers, worst, examples, readings, strict=False)
-    ]
-
-
-def _tokens(reading: TextReading | None) -> list[dict[str, Any]]:
-    """Return each token with its character span in the text and the probe's prediction."""
-    if reading is None:
-        return []
-    return [
-        {"token": token, "span": span, "label": answer.label, "score": round(answer.score, 4)}
-        for token, span, answer in zip(reading.tokens, reading.spans, reading.answers, strict=True)
-    ]
-
-
-def _readings(
-    chosen: SelectedProbe, prepared: Prepared, model: Network, texts: Sequence[str]
-) -> Sequence[TextReading | None]:
-    probe = chosen.saved(chosen.site.text)
-    if probe is None or not texts or not all(texts):
-        return [None] * len(texts)
-    network = ProbedModel(model, prepared.tokenizer, tuple(chosen.site.parts))
-    return predict_texts(probe, network, texts, too_long="truncate")

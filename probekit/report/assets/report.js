@@ -72,6 +72,13 @@ async function draw(plot) {
   await Plotly.newPlot(drawing, data, paint(layout, colours(layout)), CONFIG);
   drawing.on("plotly_afterplot", () => name(drawing));
   drawing.addEventListener("keydown", press);
+  // Sent to scripts of the page, with the custom data of the point and the height of the pointer.
+  for (const kind of ["hover", "unhover", "click"]) {
+    drawing.on(`plotly_${kind}`, ({ points, event }) => {
+      const detail = { name: points?.[0]?.customdata, y: event?.clientY };
+      drawing.dispatchEvent(new CustomEvent(`point${kind}`, { bubbles: true, detail }));
+    });
+  }
   name(drawing);
 }
 

@@ -26,6 +26,7 @@ from probekit.report.figures.style import (
     format_number,
     plotly_text,
 )
+from probekit.results.differences import answers_name
 from probekit.results.selection import chosen_row, main_metric, measured_metrics, single_choice
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
@@ -162,6 +163,8 @@ def _line(
     hover = [point_hover(name, row) for _, row in points.iterrows()]
     line = scatter(points["depth"], points["value"], style, number, name, hover)
     if target == "task":
+        # Names of the probes whose errors the page shows for these points.
+        line.update(customdata=[answers_name(row) for _, row in points.iterrows()])
         return [*(band(points["depth"], points, line) if has_band else []), line]
     # Markers identify the series, so one legend entry is enough for the controls of all series.
     return [line.update(name=style.label, legendgroup=style.label)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from probekit.csv_files import read_csv
 from probekit.disk import inside
@@ -70,11 +70,74 @@ class WrongExample(RecordPart):
         return token.span[0] < end and token.span[1] > start
 
 
+class WrongRow(RecordPart):
+    """A test row that a probe at a single site misclassifies."""
+
+    text: str
+    span: tuple[int, int] | None
+    group: str
+    label: str
+
+
+class ErrorOfProbe(RecordPart):
+    """An error of a probe at a single site; `row` is an index of `WrongExamples.rows`."""
+
+    row: int = Field(ge=0)
+    guess: str
+    ahead: float
+
+
+class WrongOfProbe(RecordPart):
+    """The worst errors of a probe at a single site; `name` is its name in differences.csv."""
+
+    name: str
+    site: str
+    head: int | None
+    position: str
+    probe: str
+    n_wrong: int
+    n_rows: int
+    errors: list[ErrorOfProbe]
+
+
 class WrongExamples(RecordPart):
-    """Contents of wrong.json: the class names, and the examples with the worst errors."""
+    """Contents of wrong.json: the class names, and the examples with the worst errors.
+
+    `examples` are those of the selected probe, `probes` those of each probe at a single site, which
+    runs of older releases do not store.
+    """
 
     classes: list[str]
     examples: list[WrongExample]
+    probes: tuple[WrongOfProbe, ...] = ()
+    rows: tuple[WrongRow, ...] = ()
+
+    @model_validator(mode="after")
+    def _rows_exist(self) -> WrongExamples:
+        if any(error.row >= len(self.rows) for one in self.probes for error in one.errors):
+            raise ValueError("an error refers to a row that does not exist")
+        return self
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the examples have predictions at tokens."""
+        return bool(self.examples) and bool(self.examples[0].tokens)
+
+    def titles(self) -> list[str]:
+        """Return the title of each of `probes`: its site, and position and kind if they differ."""
+        parts = {
+            "position": len({one.position for one in self.probes}) > 1,
+            "probe": len({one.probe for one in self.probes}) > 1,
+        }
+        return [
+            " · ".join(
+                [
+                    site_with_head(one.site, one.head),
+                    *(str(getattr(one, name)) for name, differ in parts.items() if differ),
+                ]
+            )
+            for one in self.probes
+        ]
 
     def painted(self) -> list[tuple[WrongExample, list[tuple[TokenPart, bool]]]]:
         """Return each example with its coloured tokens; True marks a token in the labelled span."""

@@ -21,7 +21,6 @@ from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.report.sentences.comparison import (
     comparison_answer,
-    comparison_names,
     comparison_question,
     comparison_warnings,
 )
@@ -59,7 +58,7 @@ def comparison_page(comparison: RunComparison) -> str:
     return render(
         "compare.html",
         comparison=comparison,
-        names=comparison_names(comparison),
+        names=comparison.names,
         question=comparison_question(comparison),
         answer=comparison_answer(comparison),
         warnings=comparison_warnings(comparison),
@@ -100,7 +99,7 @@ def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
     yield FigurePart(
         f"Difference of {name} by layer",
         figure_json(difference_figure(comparison)),
-        f"{' minus '.join(comparison_names(comparison))}, with 95 % intervals of the "
+        f"{' minus '.join(comparison.names)}, with 95 % intervals of the "
         f"{comparison.pairing} differences over groups. Filled markers: significant after "
         "adjustment for all comparisons; hollow markers: not significant.",
         f"Difference of {name} by layer. "

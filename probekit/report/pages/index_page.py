@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
@@ -17,11 +17,16 @@ from probekit.report.sentences.answer import answer
 from probekit.report.sentences.pretraining import pretraining_answer
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.record import STARTED, open_record
+from probekit.results.settings import TitledRun, date_text, load_config, run_titles
 from probekit.results.table import load_table
 from probekit.training.log import read_log
 from probekit.training.progress import LOG, is_pretraining
 
-_READ = ("results.csv", "differences.csv")  # files of a finished run that the index reads
+_READ = (
+    "config.yaml",
+    "results.csv",
+    "differences.csv",
+)  # files of a finished run that the index reads
 QUIET = 120  # seconds without a new file after which a run is shown as possibly interrupted
 
 
@@ -30,20 +35,24 @@ class Entry:
     """A run in the index.
 
     Attributes:
-        name: experiment and key, or the relative path of a run that has no record yet.
+        title: experiment, and the settings that differ from other runs of it.
+        folder: path of the run, relative to the folder of the index.
         url: URL of its report, or empty.
         state: finished, running, quiet (no new file for a while) or damaged.
         summary: main result, progress or error message.
         created: creation time from the run's record.
         question: question of the experiment.
+        titled: facts that the title is made of; None for a run that has no record yet.
     """
 
-    name: str
+    title: str
+    folder: str
     url: str
     state: str
     summary: str
     created: str = ""
     question: str = ""
+    titled: TitledRun | None = None
 
 
 def find_runs(root: Path) -> list[Path]:
@@ -69,20 +78,31 @@ def index_page(root: Path, *, now: float | None = None) -> str:
     entries = [
         entry(root, folder, time.time() if now is None else now) for folder in find_runs(root)
     ]
-    return render("index.html", root=root.resolve().name, entries=entries)
+    return render("index.html", root=root.resolve().name, entries=_with_titles(entries))
+
+
+def _with_titles(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries, those of finished runs with titles that distinguish them."""
+    titles = iter(run_titles([e.titled for e in entries if e.titled], with_names=True))
+    return [replace(e, title=next(titles)) if e.titled else e for e in entries]
 
 
 def entry(root: Path, folder: Path, now: float) -> Entry:
     """Return the index entry of a run; `now` is the current time in seconds."""
-    name = folder.relative_to(root).as_posix()
+    path = folder.relative_to(root).as_posix()
     if (folder / STARTED).exists():
-        return _unfinished(folder, name, now)
+        return _unfinished(folder, path, now)
     try:
         if is_pretraining(folder):
-            return _pretraining(folder, name, _modified(folder, ("run.json", LOG)), now)
-        return _finished(folder, name, _modified(folder, ("run.json", *_READ)))
+            return _pretraining(folder, path, _modified(folder, ("run.json", LOG)), now)
+        return _finished(folder, path, _modified(folder, ("run.json", *_READ)))
     except ProbekitError as error:
-        return Entry(name, "", "damaged", str(error))
+        return Entry(_experiment(folder), path, "", "damaged", str(error))
+
+
+def _experiment(folder: Path) -> str:
+    """Return the name of the experiment of a run, from its folder OUT/NAME/KEY."""
+    return folder.resolve().parent.name
 
 
 def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
@@ -97,7 +117,7 @@ def _pretraining(folder: Path, path: str, written: tuple[int, ...], now: float) 
     seconds = now - max(written) / 1e9
     state = "finished" if step >= n_steps else "quiet" if seconds > QUIET else "running"
     url = f"run/{quote(path)}/report.html" if step else ""
-    return Entry(f"{run}, pretraining", url, state, summary)
+    return Entry(f"{run}, pretraining", path, url, state, summary)
 
 
 @lru_cache(maxsize=100)
@@ -115,20 +135,27 @@ def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
     record = open_record(folder, _READ)
     table = load_table(folder / "results.csv")
     differences = load_differences(folder / "differences.csv")
-    summary = answer(table, rival_differences(table, differences))
-    url = f"run/{quote(path)}/report.html"
-    name = f"{record.run}/{record.key}"
-    return Entry(name, url, "finished", summary, record.created, record.question or "")
+    return Entry(
+        title=record.run,
+        folder=path,
+        url=f"run/{quote(path)}/report.html",
+        state="finished",
+        summary=answer(table, rival_differences(table, differences), record.question),
+        created=date_text(record.created, " %H:%M"),
+        question=record.question or "",
+        titled=TitledRun.of(load_config(folder / "config.yaml"), record),
+    )
 
 
-def _unfinished(folder: Path, name: str, now: float) -> Entry:
+def _unfinished(folder: Path, path: str, now: float) -> Entry:
     sites = [path for path in folder.glob("sites/**/*.json") if path.stem != "baselines"]
     last = max(_times([folder / STARTED, *sites]), default=now)
     seconds = max(0, round(now - last))
     summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
     if seconds > QUIET:
         summary += " If the run was interrupted, repeat the same command to resume it."
-    return Entry(name, "", "quiet" if seconds > QUIET else "running", summary)
+    state = "quiet" if seconds > QUIET else "running"
+    return Entry(_experiment(folder), path, "", state, summary)
 
 
 def _times(paths: list[Path]) -> Iterator[float]:

@@ -17,7 +17,7 @@ from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number, format_p
-from probekit.report.pages.chosen_parts import WrongExample, chosen_parts, load_wrong
+from probekit.report.pages.chosen_parts import WrongExample, WrongRow, chosen_parts, load_wrong
 from probekit.report.pages.parts import FigurePart, norms_part, reliability_part, result_parts
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
@@ -184,7 +184,7 @@ def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     ]
 
 
-def _around_span(example: ExampleRecord | WrongExample) -> tuple[str, str, str]:
+def _around_span(example: ExampleRecord | WrongExample | WrongRow) -> tuple[str, str, str]:
     """Return the text of an example before, inside and after its span."""
     start, end = example.span or (len(example.text),) * 2
     return example.text[:start], example.text[start:end], example.text[end:]

@@ -18,8 +18,9 @@ from probekit.report.maps.maps import map_cells, map_colours
 from probekit.report.maps.text_map import cell_text, text_map
 from probekit.report.pages.parts import FigurePart, figure_json, title
 from probekit.report.pages.template import render
-from probekit.report.sentences.answer import answer, comparison_rows
+from probekit.report.sentences.answer import comparison_rows
 from probekit.report.sentences.choice import chosen_words, nested_line
+from probekit.report.sentences.verdict import verdict
 from probekit.report.sentences.words import colour_words, description
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
@@ -31,12 +32,15 @@ from probekit.results.selection import (
     ranked_rows,
     reported_row,
 )
-from probekit.results.settings import differing, load_config, run_facts, settings_of
+from probekit.results.settings import (
+    TitledRun,
+    differing,
+    load_config,
+    run_facts,
+    run_titles,
+)
 from probekit.results.table import differs, load_table, n_blocks, only, placed, tick
 
-# Names with more settings or characters than this are replaced by the key of the run.
-MOST_SETTINGS = 3
-LONGEST_NAME = 60
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
 
@@ -58,19 +62,21 @@ class ShownRun:
     """A run on a page of several runs.
 
     Attributes:
-        name: short name, unique on the page.
+        name: title of the run, unique on the page.
+        folder: path of its folder.
         record: contents of its run.json.
         table: rows of its results.csv.
-        settings: settings by name.
+        titled: the facts that its title is made of.
         facts: settings, digests and versions, by name.
-        answer: main result, in sentences.
+        answer: main result, in one line.
         warnings: caveats on the results.
     """
 
     name: str
+    folder: Path
     record: RunRecord
     table: pd.DataFrame
-    settings: Mapping[str, str]
+    titled: TitledRun
     facts: Mapping[str, str]
     answer: str
     warnings: tuple[str, ...] = ()
@@ -94,17 +100,18 @@ class ShownRun:
         config = load_config(folder / "config.yaml")
         return cls(
             record.run,
+            folder,
             record,
             table,
-            settings_of(config),
+            TitledRun.of(config, record),
             run_facts(config, record),
-            answer(table, comparisons),
+            verdict(table, comparisons),
             () if record.is_sealed else (OLD_RECORD,),
         )
 
 
 def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
-    """Return the runs in the given folders, in the same order, each with a unique name.
+    """Return the runs in the given folders, in the same order, each with a unique title.
 
     Raises:
         MissingError: A file of a run is missing.
@@ -112,46 +119,34 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
         ConfigError: A run is given twice.
     """
     runs = [ShownRun.load(folder) for folder in folders]
-    names = [run.identity for run in runs]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
-    if duplicates:
-        raise ConfigError(f"{duplicates[0]} is given twice. Give each run once.")
-    if len({main_metric(run.table) for run in runs}) > 1:
-        metrics = ", ".join(f"{run.identity} {main_metric(run.table)}" for run in runs)
+    first: dict[str, Path] = {}
+    for run in runs:
+        if run.identity in first:
+            raise ConfigError(
+                f"One run is given twice: {first[run.identity]} and {run.folder} have the same "
+                "key. Give each run once."
+            )
+        first[run.identity] = run.folder
+    titles = run_titles([run.titled for run in runs])
+    named = [replace(run, name=name) for run, name in zip(runs, titles, strict=True)]
+    if len({main_metric(run.table) for run in named}) > 1:
+        metrics = ", ".join(f"{run.name}: {main_metric(run.table)}" for run in named)
         raise DataError(
-            f"These runs have different main metrics: {metrics}. Give runs with the same metric."
+            f"These runs have different main metrics ({metrics}). Give runs with the same metric."
         )
-    return [replace(run, name=name) for run, name in zip(runs, _names(runs), strict=True)]
-
-
-def _names(runs: Sequence[ShownRun]) -> list[str]:
-    """Return a unique name for each run.
-
-    This is the first of these that is unique: the experiment; the experiment and the settings that
-    differ, if they are short enough; the experiment and the key.
-    """
-    experiments = [run.record.run for run in runs]
-    settings = differing([run.settings for run in runs])
-    labels = [
-        [f"{name.rpartition('.')[2]} {values[number]}" for name, values in settings.items()]
-        for number in range(len(runs))
-    ]
-    with_settings = [
-        " · ".join([experiment, *own]) for experiment, own in zip(experiments, labels, strict=True)
-    ]
-    is_short = len(settings) <= MOST_SETTINGS and max(map(len, with_settings)) <= LONGEST_NAME
-    candidates = [experiments, *([with_settings] if is_short else [])]
-    unique = (names for names in candidates if len(set(names)) == len(runs))
-    return next(unique, [run.identity for run in runs])
+    return named
 
 
 def runs_page(runs: Sequence[ShownRun]) -> str:
     """Return a self-contained HTML page that compares several runs."""
     metric = main_metric(runs[0].table)
     rows = [RunsTableRow(run.name, _words(run), _numbers(run)) for run in runs]
+    questions = {run.record.question for run in runs}
     return render(
         "runs.html",
         runs=runs,
+        experiment=", ".join(dict.fromkeys(run.record.run for run in runs)),
+        question=questions.pop() if len(questions) == 1 else None,
         metric=metric_name(metric),
         rows=rows,
         words=list(rows[0].words),
@@ -169,12 +164,12 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
         return []
     curve = FigurePart(
         f"{title(metric)} by layer and run",
-        figure_json(curve_figure(table, metric)),
+        figure_json(curve_figure(named_by_run(table), metric)),
         "Score of each run; horizontal lines are baselines that do not use the model. "
         f"{_selection_words(runs)} Runs may have "
         "different test rows; use probekit compare to test the differences of two runs.",
-        description(table, metric),
-        height=facets_height(table, metric),
+        description(named_by_run(table), metric),
+        height=facets_height(named_by_run(table), metric),
     )
     cells = _residual(table, metric)
     if not differs(cells["run"]):  # no two runs probed the same kind of site
@@ -216,6 +211,20 @@ def joined_table(runs: Sequence[ShownRun]) -> pd.DataFrame:
     ]
     table = pd.concat(tables, ignore_index=True)
     return table[~table["target"].isin(["control", "random_weights"])]
+
+
+def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with equal kinds, positions and views if each run has only one of them.
+
+    Lines are then named by the titles of the runs, which contain what differs.
+    """
+    sited = placed(table)
+    of_runs = [own for _, own in sited.groupby("run")]
+    equal = table.copy()
+    for column in ("probe", "position", "view"):
+        if not any(differs(own[column]) for own in of_runs):
+            equal.loc[sited.index, column] = sited[column].iloc[0]
+    return equal
 
 
 def run_map(table: pd.DataFrame, metric: str) -> go.Figure:

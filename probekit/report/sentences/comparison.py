@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import pandas as pd
 
 from probekit.amounts import joined_names
@@ -12,13 +10,10 @@ from probekit.report.figures.style import format_number, format_p
 from probekit.results.comparison import RunComparison, place_name
 from probekit.results.metrics import metric_name
 
-MOST_SETTINGS = 2  # settings in the name of a run
-LONGEST_NAME = 40  # characters
-
 
 def comparison_question(comparison: RunComparison) -> str:
     """Return the question that a comparison answers."""
-    a, b = comparison_names(comparison)
+    a, b = comparison.names
     if _is_paired(comparison):
         return f"Is {a} better than {b}?"
     return f"Does {a} score higher than {b}?"
@@ -59,49 +54,12 @@ def comparison_warnings(comparison: RunComparison) -> list[str]:
     ]
 
 
-def comparison_names(comparison: RunComparison) -> tuple[str, str]:
-    """Return a short name for each run: what differs between the two."""
-    experiments = [name.partition("/")[0] for name in (comparison.a, comparison.b)]
-    a, b = short_names(experiments, comparison.settings)
-    return a, b
-
-
-def short_names(experiments: Sequence[str], settings: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a name for each run: its experiment, its settings that differ, or a letter.
-
-    The first of these that is unique and not too long.
-
-    >>> short_names(["x", "y"], {})
-    ['x', 'y']
-    >>> short_names(["x", "x"], {"tokens.position.at": ("last", "mean"), "version of torch": "12"})
-    ['position.at last', 'position.at mean']
-    >>> short_names(["x", "x"], {})
-    ['run a', 'run b']
-    """
-    if len(set(experiments)) == len(experiments):
-        return list(experiments)
-    own = {name: values for name, values in settings.items() if " " not in name}
-    named = [
-        ", ".join(f"{_short(name)} {values[number]}" for name, values in own.items())
-        for number in range(len(experiments))
-    ]
-    fit = 0 < len(own) <= MOST_SETTINGS and max(map(len, named)) <= LONGEST_NAME
-    if fit and len(set(named)) == len(named):
-        return named
-    return [f"run {chr(ord('a') + number)}" for number in range(len(experiments))]
-
-
-def _short(name: str) -> str:
-    """Return the last two parts of the dotted name of a setting."""
-    return ".".join(name.split(".")[-2:])
-
-
 def _is_paired(comparison: RunComparison) -> bool:
     return comparison.pairing == "paired"
 
 
 def _verdict(row: pd.Series, comparison: RunComparison) -> str:
-    a, b = comparison_names(comparison)
+    a, b = comparison.names
     if pd.isna(row["p_adjusted"]):
         return "Too few groups to decide"
     if not row["holds"]:
@@ -114,7 +72,7 @@ def _verdict(row: pd.Series, comparison: RunComparison) -> str:
 
 def _values(row: pd.Series, comparison: RunComparison) -> str:
     """Return the scores of both runs with their names."""
-    a, b = comparison_names(comparison)
+    a, b = comparison.names
     value_a, value_b = (f"{row[side]:.2f}".replace("-", "−") for side in ("value_a", "value_b"))
     return f"{value_a} for {a}, {value_b} for {b}"
 

@@ -226,7 +226,7 @@ def test_baselines_missing_from_one_run_are_reported(make):
     a, b = make("a", 0.8, 1), make("b", 0.8, 1, overrides=("probe.baselines=[]",))
     found = compare(a, b)
     assert "baseline" not in set(found.rows["what"])
-    assert any("made/b has no baseline majority" in note for note in found.notes)
+    assert any("b has no baseline majority" in note for note in found.notes)
 
 
 def test_output_is_a_table_or_a_page(make, tmp_path):
@@ -235,7 +235,7 @@ def test_output_is_a_table_or_a_page(make, tmp_path):
     assert table["what"].tolist() == ["chosen", "baseline", "site", "site"]
     assert table["site_b"][0] != table["site_a"][0]
     page = write_comparison(tmp_path / "found.html", found).read_text()
-    assert "made/a" in page
+    assert "<bdi>run 1</bdi> minus <bdi>run 2</bdi>" in page
     assert found.verdict in page
     with pytest.raises(ConfigError, match=r"Allowed: \.csv"):
         write_comparison(tmp_path / "found.txt", found)
@@ -282,13 +282,13 @@ class TestRefusals:
         a, b = make("a", 0.8, 1), make("b", 0.6, 1)
         unseal(b)
         assert [note for note in compare(a, b).notes if "older version of probekit" in note] == [
-            f"made/b: {OLD_RECORD}"
+            f"b: {OLD_RECORD}"
         ]
 
     def test_different_labels_are_refused(self, make, tmp_path):
         rows = ROWS.replace({"label": {"yes": "maybe"}})
         other = write_run(tmp_path / "b", rows, guess_at(0.8, 1), labels=("maybe", "no"))
-        with pytest.raises(DataError, match="only made/a has 'yes'; only made/b has 'maybe'"):
+        with pytest.raises(DataError, match="only run 1 has 'yes'; only run 2 has 'maybe'"):
             compare(make("a", 0.8, 1), other)
 
     def test_runs_without_a_common_site_are_refused(self, make, tmp_path):

@@ -47,7 +47,7 @@ def test_each_run_of_the_map_has_its_chosen_kind_and_position(two, table):
     kinds = ["logistic at last", "svm at last"]
     for row, kind in zip(cells["hovertext"], kinds, strict=True):
         assert all(f"<br>{kind}<br>" in text for text in row)
-    assert "score: plural/3f9a0c logistic at last; plural/b svm at last. " in by_layer.caption
+    assert "score: run 1 logistic at last; run 2 svm at last. " in by_layer.caption
 
 
 def test_runs_without_cross_validation_have_a_map_of_their_first_kind(two, table):
@@ -68,14 +68,13 @@ def test_the_caption_states_the_ends_of_the_colour_scale(two):
     ("others", "configs", "names"),
     [
         ({"run": "verbs"}, ("", ""), ["plural", "verbs"]),
-        ({}, ("seed: 0", "seed: 1"), ["plural · seed 0", "plural · seed 1"]),
-        ({}, (f"seed: {'x' * 60}", "seed: 1"), ["plural/3f9a0c", "plural/b"]),
-        ({}, ("a: {b: 1, c: 1, d: 1, e: 1}", "a: {}"), ["plural/3f9a0c", "plural/b"]),
-        ({}, ("", ""), ["plural/3f9a0c", "plural/b"]),
+        ({}, ("seed: 0", "seed: 1"), ["seed 0", "seed 1"]),
+        ({}, ("seed: 0\nC: [1]", "seed: 1\nC: [2]"), ["seed 0 · C 1", "seed 1 · C 2"]),
+        ({}, ("", ""), ["run 1", "run 2"]),
     ],
-    ids=["experiment", "setting", "long", "many", "key"],
+    ids=["experiment", "setting", "settings", "equal"],
 )
-def test_runs_get_the_shortest_unique_names(two, record, others, configs, names):
+def test_runs_are_titled_by_what_differs(two, record, others, configs, names):
     (two[1] / "run.json").write_text(json.dumps(record | {"key": "b"} | others))
     for folder, config in zip(two, configs, strict=True):
         (folder / "config.yaml").write_text(f"name: plural\n{config}\n")
@@ -84,6 +83,34 @@ def test_runs_get_the_shortest_unique_names(two, record, others, configs, names)
     _, by_layer = runs_figures(runs)
     rows = by_layer.figure["layout"]["yaxis"]["ticktext"]
     assert rows == [name.replace(" · ", "<br>") for name in names]
+
+
+def test_the_page_states_each_answer_in_one_line_and_never_a_key_as_a_title(two, table):
+    for folder, seed in zip(two, (0, 1), strict=True):
+        (folder / "config.yaml").write_text(f"name: plural\nprobe: {{seed: {seed}}}\n")
+        tested = table.assign(metric="p_best", value=0.0002 if seed else 0.2)
+        tested = tested[(tested["target"] == "task") & (tested["split"] == "test")]
+        pd.concat([table, tested]).to_csv(folder / "results.csv", index=False)
+    page = runs_page(load_runs(two))
+    header = page.partition("<header>")[2].partition("</header>")[0]
+    assert (
+        "<bdi>seed 0</bdi></dt>\n      <dd>No evidence: 94 % [92, 96], chance 50 %, p = 0.20"
+        in header
+    )
+    assert (
+        "<bdi>seed 1</bdi></dt>\n      <dd>Yes: 94 % [92, 96], chance 50 %, p &lt; 0.001" in header
+    )
+    assert "3f9a0c" not in header
+
+
+def test_lines_are_named_by_the_titles_alone(two, table):
+    """The kind is in the title, so that it is not repeated after it."""
+    for folder, kind in zip(two, ("logistic", "svm"), strict=True):
+        (folder / "config.yaml").write_text(f"name: plural\nprobe: {{kinds: [{{kind: {kind}}}]}}\n")
+        table.assign(probe=kind).to_csv(folder / "results.csv", index=False)
+    curve, _ = runs_figures(load_runs(two))
+    lines = [trace["name"] for trace in curve.figure["data"] if trace["mode"] == "lines+markers"]
+    assert lines == ["task · kind logistic", "task · kind svm"]
 
 
 def test_runs_without_a_common_kind_of_site_have_no_map(two, table):
@@ -145,6 +172,15 @@ def test_duplicate_runs_and_different_metrics_are_refused(two, write_run, tmp_pa
     numbers = table[table["metric"] == "accuracy"].assign(metric="r2")
     with pytest.raises(DataError, match="r2"):
         load_runs([two[0], write_run(tmp_path / "numbers", numbers, record | {"key": "n"})])
+
+
+def test_the_index_titles_runs_by_experiment_and_settings(two, tmp_path):
+    for folder, seed in zip(two, (0, 1), strict=True):
+        (folder / "config.yaml").write_text(f"name: plural\nprobe: {{seed: {seed}}}\n")
+    page = index_page(tmp_path)
+    for title in ("plural · seed 0", "plural · seed 1"):
+        assert f"<bdi>{title}</bdi></a>" in page
+    assert page.count("<p>Not tested: 94 % [92, 96], chance 50 %</p>") == 1
 
 
 def test_the_index_names_runs_by_their_state(two, tmp_path, table, record):

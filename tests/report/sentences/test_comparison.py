@@ -9,7 +9,6 @@ from probekit.report.sentences.comparison import (
     comparison_answer,
     comparison_question,
     comparison_warnings,
-    short_names,
 )
 from tests.report.pictures import make_comparison
 
@@ -73,13 +72,3 @@ def test_a_baseline_that_differs_as_much_is_a_warning(comparison):
             changed(large, what="baseline", pairing="unpaired", **changes)
         )
     assert not comparison_warnings(replace(large, pairing="paired"))
-
-
-def test_names_are_those_of_experiments_then_settings_then_letters():
-    settings = {"tokens.position.at": ("last", "mean"), "digest of data": ("1", "2")}
-    assert short_names(["a", "b"], settings) == ["a", "b"]
-    assert short_names(["a", "a"], settings) == ["position.at last", "position.at mean"]
-    long = {"probe.kinds": ("x" * 50, "y")}
-    assert short_names(["a", "a"], long) == ["run a", "run b"]
-    many = dict.fromkeys(("seed", "split.folds", "probe.C"), ("1", "2"))
-    assert short_names(["a", "a"], many) == ["run a", "run b"]

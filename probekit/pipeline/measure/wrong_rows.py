@@ -1,0 +1,198 @@
+"""The worst errors on the test rows, of the selected probe and of each probe at each site.
+
+wrong.json   `examples` are the errors of the selected probe, with its prediction at each token.
+             `probes` are the errors of the probes at single sites; their rows are in `rows`.
+
+For a nested cross-validation, each row is predicted by the outer fold that did not train on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from probekit.data.examples import Example
+from probekit.model.network import Network
+from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.look.apply import ProbedModel, predict_texts
+from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.measure.selected_probe import SelectedProbe
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.site_result import Predictor, SiteResult
+from probekit.provenance import pretty_json
+from probekit.results.differences import answers_name
+from probekit.results.text_readings import TextReading
+
+MOST_WRONG = 10  # errors of the selected probe
+MOST_OF_A_PROBE = 5  # errors of each other probe
+MOST_PROBES = 200
+MOST_CHARACTERS = 300  # of the text of an error of another probe
+
+
+def write_wrong_rows(
+    folder: RunFolder,
+    chosen: SelectedProbe,
+    prepared: Prepared,
+    model: Network,
+    results: Sequence[SiteResult],
+) -> None:
+    """Write wrong.json, unless no row is misclassified."""
+    examples = wrong_examples(chosen, prepared, model)
+    probes, rows = wrong_of_probes(chosen, prepared, results)
+    if examples or rows:
+        classes = chosen.classes.tolist()
+        content = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
+        folder.write("wrong.json", pretty_json(content))
+
+
+def wrong_of_probes(
+    chosen: SelectedProbe, prepared: Prepared, results: Sequence[SiteResult]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the worst errors of the probes at single sites, and the rows that they refer to.
+
+    Of more than `MOST_PROBES` probes, those of the selected kind and position come first.
+    """
+    found = sorted(_probes(results), key=lambda one: not _is_like(chosen, one[0]))
+    number_of: dict[int, int] = {}
+    probes = []
+    for row, predictions in found[:MOST_PROBES]:
+        worst = worst_errors(chosen, predictions, MOST_OF_A_PROBE)
+        if worst is None:
+            continue
+        wrong = predictions.guess != predictions.truth
+        errors = [
+            {
+                "row": number_of.setdefault(number, len(number_of)),
+                "guess": str(chosen.classes[predictions.guess[number]]),
+                "ahead": ahead,
+            }
+            for number, ahead in worst.items()
+        ]
+        name = {"name": answers_name(row), "site": row["site"], "head": row["head"]}
+        place = {"position": row["position"], "probe": row["probe"]}
+        counts = {"n_wrong": int(wrong.sum()), "n_rows": len(wrong)}
+        probes.append(name | place | counts | {"errors": errors})
+    return probes, [_row(chosen, prepared, number) for number in number_of]
+
+
+def _probes(
+    results: Sequence[SiteResult],
+) -> Iterator[tuple[Mapping[str, Any], ClassPredictions]]:
+    """Yield a row of results.csv and the predictions of the task for each probe at a site."""
+    for result in results:
+        rows = {row["probe"]: row for row in result.rows if row["site"] is not None}
+        for probe, row in rows.items():
+            predictions = result.predictions.get(Predictor(probe, "task"))
+            if isinstance(predictions, ClassPredictions):
+                yield row, predictions
+
+
+def _is_like(chosen: SelectedProbe, row: Mapping[str, Any]) -> bool:
+    return all(row[name] == chosen.row[name] for name in ("probe", "position"))
+
+
+def worst_errors(
+    chosen: SelectedProbe, predictions: ClassPredictions, most: int
+) -> dict[int, float] | None:
+    """Return the errors with the largest margin over the true label, at most one per group.
+
+    The keys are indices of test rows, worst first; the values are margins. None if there are no
+    scores, or if the predictions are not those of all test rows.
+    """
+    scores, guess, truth = predictions.scores, predictions.guess, predictions.truth
+    test_rows = chosen.prober.test_rows
+    if scores is None or not len(guess) == len(truth) == len(test_rows):
+        return None
+    rows = np.arange(len(guess))
+    margin = scores[rows, guess] - scores[rows, truth]
+    order = np.argsort(-np.where(guess == truth, -np.inf, margin), kind="stable")
+    worst: dict[str, int] = {}
+    for number in order[: int((guess != truth).sum())].tolist():
+        worst.setdefault(str(chosen.prober.data.groups[test_rows[number]]), number)
+    return {n: round(float(margin[n]), 4) for n in list(worst.values())[:most]}
+
+
+def _row(chosen: SelectedProbe, prepared: Prepared, number: int) -> dict[str, Any]:
+    """Return text, span, group and label of a test row; long texts are cut around the span."""
+    example = _example(chosen, prepared, number)
+    text, span = excerpt(example.text, example.span)
+    return {"text": text, "span": span} | _truth(chosen, number)
+
+
+def _truth(chosen: SelectedProbe, number: int) -> dict[str, str]:
+    data, row = chosen.prober.data, chosen.prober.test_rows[number]
+    return {"group": str(data.groups[row]), "label": str(data.y[row])}
+
+
+def _example(chosen: SelectedProbe, prepared: Prepared, number: int) -> Example:
+    row = int(chosen.prober.test_rows[number])
+    example: Example = prepared.dataset.examples[int(prepared.example[row])]
+    return example
+
+
+def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, int] | None]:
+    """Return at most `MOST_CHARACTERS` of a text that contain the start of the span, or its end.
+
+    Ellipses replace the rest. The span is that in the returned text.
+
+    >>> excerpt("short", None)
+    ('short', None)
+    >>> text, span = excerpt("x" * 1000 + "word", (1000, 1004))
+    >>> len(text), text[slice(*span)]
+    (301, 'word')
+    """
+    if len(text) <= MOST_CHARACTERS:
+        return text, span
+    middle = len(text) if span is None else span[0]
+    start = max(0, min(middle - MOST_CHARACTERS // 2, len(text) - MOST_CHARACTERS))
+    end = start + MOST_CHARACTERS
+    cut = "…" * (start > 0) + text[start:end] + "…" * (end < len(text))
+    if span is None:
+        return cut, None
+    moved = (start > 0) - start
+    return cut, (span[0] + moved, min(span[1], end) + moved)
+
+
+def wrong_examples(
+    chosen: SelectedProbe, prepared: Prepared, model: Network
+) -> list[dict[str, Any]]:
+    """Return the worst errors of the selected probe.
+
+    If the probe was saved, each error has its tokens, with the probe's prediction at each token.
+    """
+    worst = worst_errors(chosen, chosen.predictions, MOST_WRONG) or {}
+    examples = [_example(chosen, prepared, number) for number in worst]
+    readings = _readings(chosen, prepared, model, [example.text for example in examples])
+    return [
+        {
+            "text": example.text,
+            "span": example.span,
+            **_truth(chosen, number),
+            "guess": str(chosen.classes[chosen.predictions.guess[number]]),
+            "ahead": worst[number],
+            "tokens": _tokens(reading),
+        }
+        for number, example, reading in zip(worst, examples, readings, strict=True)
+    ]
+
+
+def _tokens(reading: TextReading | None) -> list[dict[str, Any]]:
+    """Return each token with its character span in the text and the probe's prediction."""
+    if reading is None:
+        return []
+    return [
+        {"token": token, "span": span, "label": answer.label, "score": round(answer.score, 4)}
+        for token, span, answer in zip(reading.tokens, reading.spans, reading.answers, strict=True)
+    ]
+
+
+def _readings(
+    chosen: SelectedProbe, prepared: Prepared, model: Network, texts: Sequence[str]
+) -> Sequence[TextReading | None]:
+    probe = chosen.saved(chosen.site.text)
+    if probe is None or not texts or not all(texts):
+        return [None] * len(texts)
+    network = ProbedModel(model, prepared.tokenizer, tuple(chosen.site.parts))
+    return predict_texts(probe, network, texts, too_long="truncate")

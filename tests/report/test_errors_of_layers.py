@@ -1,0 +1,127 @@
+"""The worst errors of each layer, as a browser shows them: hover, click, menu, hostile texts."""
+
+import json
+
+import pytest
+
+from probekit.errors import DataError
+from probekit.report.pages.run_page import write_report
+from probekit.results.differences import answers_name
+from tests.report.conftest import HOSTILE, SITES, row
+
+VISIBLE = "[...document.querySelectorAll('.errors [data-probe]')].filter(list => !list.hidden)"
+TITLE = f"{VISIBLE}.map(list => list.querySelector('h3').textContent).join()"
+PLOT = "document.querySelector('.plot .drawing')"
+
+
+def name_of(site):
+    return answers_name(row(site, "task", 0.9))
+
+
+def wrong(label=HOSTILE):
+    """The contents of wrong.json of a run in which every site has one error of its own."""
+    example = {"text": "chosen", "span": None, "group": "g", "label": label, "guess": "Sing"}
+    rows = [
+        {"text": f"{label} {site}", "span": [0, 4], "group": "g", "label": label} for site in SITES
+    ]
+    probes = [
+        {
+            "name": name_of(site),
+            "site": site,
+            "head": None,
+            "position": "last",
+            "probe": "logistic",
+            "n_wrong": 60 + number,
+            "n_rows": 1039,
+            "errors": [{"row": number, "guess": "Sing", "ahead": 1.5}],
+        }
+        for number, site in enumerate(SITES)
+    ]
+    return {
+        "classes": [label, "Sing"],
+        "examples": [example | {"ahead": 3.0}],
+        "probes": probes,
+        "rows": rows,
+    }
+
+
+@pytest.fixture
+def page(make_run):
+    run = make_run()
+    (run / "wrong.json").write_text(json.dumps(wrong()))
+    return write_report(run)
+
+
+def place(browser, number):
+    """The position of a point of the task line in the window."""
+    browser.middle(PLOT)
+    return browser.evaluate(
+        f"(() => {{ const plot = {PLOT}, box = plot.getBoundingClientRect();"
+        "const line = plot.data.find(trace => trace.customdata);"
+        "const { xaxis, yaxis } = plot._fullLayout;"
+        f"return [box.x + xaxis._offset + xaxis.d2p(line.x[{number}]),"
+        f"box.y + yaxis._offset + yaxis.d2p(line.y[{number}])]; }})()"
+    )
+
+
+def test_pointing_at_a_layer_shows_its_errors_and_a_click_keeps_them(browser, page):
+    browser.open(page)
+    assert browser.evaluate(TITLE) == "The chosen probe"
+    peek = "document.querySelector('.peek')"
+    for number in (2, 4):
+        browser.hover(*place(browser, number))
+        browser.settle()
+        assert browser.evaluate(TITLE) == SITES[number]
+        text = browser.evaluate(f"{VISIBLE}[0].textContent")
+        assert f"{HOSTILE} {SITES[number]}" in text
+        assert f"{60 + number} of 1,039 held-out rows" in text
+        assert not browser.evaluate(f"{peek}.hidden")  # the list itself is below the window
+        assert SITES[number] in browser.evaluate(f"{peek}.textContent")
+    browser.hover(5, 5)
+    browser.settle()
+    assert browser.evaluate(TITLE) == "The chosen probe"
+    assert browser.evaluate(f"{peek}.hidden")
+    browser.click(*place(browser, 2))
+    browser.settle(500)
+    browser.hover(5, 5)
+    browser.settle()
+    assert browser.evaluate(TITLE) == SITES[2]
+    assert browser.evaluate("document.querySelector('.errors select').value") == name_of(SITES[2])
+    assert browser.trouble == []
+
+
+def test_the_menu_chooses_with_the_keyboard(browser, page):
+    browser.open(page, width=400)
+    browser.evaluate("document.querySelector('.errors select').focus()")
+    for _ in range(2):
+        browser.press("ArrowDown")
+        browser.settle()
+    assert browser.evaluate(TITLE) == SITES[1]
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 400
+    assert browser.evaluate("document.querySelector('.peek').hidden")
+    assert browser.trouble == []
+
+
+def test_a_run_without_errors_at_its_chosen_site_still_has_those_of_others(browser, make_run):
+    run = make_run()
+    (run / "wrong.json").write_text(json.dumps(wrong() | {"examples": []}))
+    browser.open(write_report(run))
+    assert "No held-out row is misclassified." in browser.evaluate(f"{VISIBLE}[0].textContent")
+    assert browser.evaluate("document.querySelector('.errors select').length") == 1 + len(SITES)
+
+
+def test_runs_of_older_releases_have_no_menu(make_run):
+    run = make_run()
+    older = {key: wrong()[key] for key in ("classes", "examples")}
+    (run / "wrong.json").write_text(json.dumps(older))
+    page = write_report(run).read_text("utf-8")
+    section = page.partition('<section class="errors">')[2].partition("</section>")[0]
+    assert "predicted as" in section
+    assert "<select" not in section
+
+
+def test_an_error_must_refer_to_a_stored_row(make_run):
+    run = make_run()
+    (run / "wrong.json").write_text(json.dumps(wrong() | {"rows": []}))
+    with pytest.raises(DataError, match="row that does not exist"):
+        write_report(run)
