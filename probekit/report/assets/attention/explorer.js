@@ -186,7 +186,7 @@ function showPictures({ part, matrix, lines }, shown) {
   matrix.show(shown, look, state.zoom, state.box);
   lines.show(shown, look);
   part(".pooled").hidden = !isMatrix || !matrix.isPooled;
-  part(".linestext").textContent = linesText(shown);
+  part(".linestext").textContent = linesText(shown, lines.isScrolled);
 }
 
 function showKey(key, shown) {

@@ -7,20 +7,17 @@ const PITCH = { least: 12, most: 18, scrolled: 14 }; // pixels from one token to
 /** The smallest weight with a line, with the two digits that the page shows. */
 const leastDrawn = (shown) => Number((FAINTEST * shown.top).toPrecision(2));
 
-/** Cells with a line: those of a row or column, or all that begin or end between two tokens. */
+/** Cells with a line: those of a row or column, or else all with a query between two tokens. */
 function linesOf(shown, line, [first, last]) {
   const least = leastDrawn(shown);
-  const isIn = (token) => token >= first && token <= last;
   const found = [];
   const add = (cell) => {
     const value = cell && valueAt(shown, cell);
     // The rounded value decides, because it is the one that the page shows.
     if (Math.abs(value) > least / 2 && Math.abs(asNumber(digits(value, shown))) >= least) found.push({ ...cell, value });
   };
-  for (let row = 0; row < shown.size; row++) {
-    if (line) add(cellOn(line, row));
-    else for (let column = 0; column <= row; column++) if (isIn(row) || isIn(column)) add({ row, column });
-  }
+  if (line) shown.tokens.forEach((_, token) => add(cellOn(line, token)));
+  else for (let row = first; row <= last; row++) for (let column = 0; column <= row; column++) add({ row, column });
   return found;
 }
 
@@ -55,6 +52,10 @@ class Lines extends Sheet {
     const { box, pitch, shown } = this;
     const last = Math.ceil((box.scrollTop + box.clientHeight - HEAD_ROOM) / pitch) - 1;
     return [Math.floor(box.scrollTop / pitch), Math.min(shown.size - 1, last)];
+  }
+
+  get isScrolled() {
+    return this.pitch * this.shown.size + HEAD_ROOM > TALLEST;
   }
 
   /** Scrolls until the tokens are visible; the last one takes precedence. */

@@ -49,18 +49,19 @@ function nearby(shown, line, cell) {
 function reason([place, other]) {
   const prompt = prompts[place.prompt];
   const opening = prompt.highest(data.opening);
-  if (other || !opening || !samePlace(place, opening)) return "";
+  if (other || place.prompt || !opening || !samePlace(place, opening)) return "";
   const count = prompt.layers.length * prompt.heads.length;
   const value = scoreText(prompt.score(data.opening, place));
   return `The page opens on this head because distance explains its attention least: apart from the first token, the largest weight of a token exceeds the head's mean weight at that distance by ${value} on average, the most of all ${count} heads.`;
 }
 
 /** What the lines show. */
-function linesText(shown) {
+function linesText(shown, isScrolled) {
   const [value, sign] = shown.signed ? ["size of the difference", ", their colour its sign"] : ["weight", ""];
   const full = shown.top === 1 ? "" : `, relative to ${tickText(shown.top)}`;
   const plural = shown.signed ? "Differences" : "Weights";
-  return `Lines run from queries (left) to keys (right); their opacity is the ${value}${full}${sign}. ${plural} below ${leastDrawn(shown)} have no line. Hover over a token to isolate its lines.`;
+  const queries = isScrolled ? "the visible queries" : "queries";
+  return `Lines run from ${queries} (left) to keys (right); their opacity is the ${value}${full}${sign}. ${plural} below ${leastDrawn(shown)} have no line. Hover over a token to isolate its lines.`;
 }
 
 /** Largest weight of a head, apart from that of the first token on itself, and its scores. */
