@@ -3,17 +3,18 @@
 const LEAST_DRAG = 5; // pixels; a shorter drag is a click
 
 class BoxSelection {
-  /** `zoom` is called with the selected box, or with null after a double click. */
-  constructor(matrix, zoom) {
+  /** `zoom` is called with the selected box, `reset` after a double click. */
+  constructor(matrix, { zoom, reset }) {
     Object.assign(this, { matrix, zoom, corners: null });
     const { box } = matrix;
     box.addEventListener("pointerdown", (event) => this.start(event));
     box.addEventListener("pointermove", (event) => this.move(event));
     box.addEventListener("pointerup", () => this.end());
     box.addEventListener("pointercancel", () => this.clear());
-    // Runs before the matrix's own listener: the click that ends a drag pins nothing.
-    box.addEventListener("click", (event) => this.wasDragged && event.stopImmediatePropagation(), true);
-    box.addEventListener("dblclick", () => zoom(null));
+    // Runs before the matrix's own listener: the click that ends a drag or a double click pins nothing.
+    const isPart = (event) => this.wasDragged || event.detail > 1;
+    box.addEventListener("click", (event) => isPart(event) && event.stopImmediatePropagation(), true);
+    box.addEventListener("dblclick", reset);
   }
 
   /** First and last row and column of the selection; null without one. */

@@ -14,6 +14,7 @@ const hasAddress = window === window.parent;
 
 let state = stateAt(hasAddress ? location.hash : "");
 let hover = null; // hovered item: { row, column }, { row }, { column } or { token }
+let pinBefore = null; // the pin before the last click
 let hovered = null; // the part of the page that it is in
 let isShifted = false;
 let look;
@@ -30,7 +31,12 @@ function stateAt(hash) {
 function makeView() {
   const box = find("template.view").content.cloneNode(true).firstElementChild;
   find(".views").append(box);
-  const handlers = { point: pointAt, pin: pinAt, zoom: (cells) => change({ zoom: 0, box: cells }) };
+  const handlers = {
+    point: pointAt, pin: pinAt,
+    zoom: (cells) => change({ zoom: 0, box: cells }),
+    // The first click of a double click has changed the pin.
+    reset: () => change({ zoom: 0, box: null, pin: pinBefore }),
+  };
   const part = (selector) => box.querySelector(selector);
   const view = {
     box, part,
@@ -254,6 +260,7 @@ function pointAt(at, event, source) {
 
 /** Pins the hovered row or column, or unpins it if it is already pinned. */
 function pinAt(at, event) {
+  pinBefore = state.pin;
   const line = lineOf(at, event.shiftKey);
   if (!line) return;
   const isSame = state.pin?.axis === line.axis && state.pin?.index === line.index;

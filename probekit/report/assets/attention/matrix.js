@@ -6,11 +6,11 @@ const MAGNIFICATIONS = [1, 2, 3, 4, 6, 8, 12, 16, 24, LARGEST_CELL];
 const SCROLLBAR = 16;
 
 class Matrix extends Sheet {
-  /** `handlers.zoom` is called with the box of cells to zoom to. */
+  /** `handlers.zoom` is called with the box of cells to zoom to, `handlers.reset` to show all again. */
   constructor(box, handlers) {
     super(box, handlers);
     this.cursor = { row: 0, column: 0 };
-    this.selection = new BoxSelection(this, handlers.zoom);
+    this.selection = new BoxSelection(this, handlers);
   }
 
   /** Draws the matrix with cells of `zoom` pixels, or as large as those of a box can be, or fitted. */

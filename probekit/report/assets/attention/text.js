@@ -35,7 +35,7 @@ class TokenText {
     const { box } = this;
     for (const token of tokens) {
       const { offsetTop: top, offsetHeight: height } = this.parts[token];
-      box.scrollTop = scrolledTo(box.scrollTop, top - height, top + 2 * height, box.clientHeight);
+      box.scrollTop = scrolledTo(box.scrollTop, top - 2 * height, top + 3 * height, box.clientHeight);
     }
   }
 
