@@ -21,9 +21,9 @@ function lineText(shown, line) {
   const [own, others, arrow] = line.axis === "row" ? ["dest", "src", "→"] : ["src", "dest", "←"];
   const cells = shown.tokens.map((_, token) => [token, cellOn(line, token)]).filter(([, cell]) => cell);
   const values = cells.map(([token, cell]) => [token, valueAt(shown, cell)]).filter(([, value]) => !Number.isNaN(value));
-  // The first token attends only to itself, which says nothing about the head.
-  const telling = values.filter(([token]) => line.axis === "row" || rowStart(token) >= shown.least);
-  const sorted = (telling.length ? telling : values).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
+  // The first token attends only to itself, in every head.
+  const chosen = values.filter(([token]) => line.axis === "row" || rowStart(token) >= shown.least);
+  const sorted = (chosen.length ? chosen : values).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
   const listed = sorted.slice(0, MOST_LISTED).flatMap(([token, value], i) => [
     i ? ", " : "", `${others}[${token}] `, quoted(shown, token), " ", bold(digits(value, shown)),
   ]);
