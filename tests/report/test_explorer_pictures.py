@@ -26,7 +26,7 @@ def sparse(n, seed=0):
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pictures")
-    tokens = tuple(f" {word}" for word in "a b c d e f g".split())
+    tokens = tuple(f" {letter}" for letter in "abcdefg")
     prompts = {
         "short": [AttentionPrompt(text, tokens, causal_patterns(SHORT)) for text in PAIR],
         "long": [AttentionPrompt("".join(WORDS), WORDS, sparse(LONG))],
@@ -156,19 +156,14 @@ def test_largest_leaves_out_the_first_token_on_itself(show):
     assert explorer.text(".readout") == "dest[0] ␣a → src[0] ␣a 1.0000"
 
 
-PAINTED = """((box, token, side) => {
-  const pitch = 18, shown = box.querySelector("canvas");
-  const context = new OffscreenCanvas(shown.width, shown.height).getContext("2d");
-  context.drawImage(shown, 0, 0);
-  // Pixels near the end of the lines of a token: left a query, right a key.
-  const text = context.getImageData(0, 0, shown.width, shown.height);
-  const y = Math.round(24 + (token + .5) * pitch);
-  const middle = shown.width / 2;
-  const columns = [...Array(shown.width).keys()].filter((x) => side < 0 ? x < middle : x >= middle);
-  const isInk = (x) => [-1, 0, 1].some((dy) => text.data[4 * ((y + dy) * shown.width + x) + 3] > 120);
-  const gap = side < 0 ? columns.reverse() : columns;
-  return gap.filter(isInk).length;
-})(document.querySelector(".lines"), %d, %d)"""
+# Number of pixels with ink half way between queries and keys, where only lines are.
+INK = """(() => {
+  const shown = document.querySelector(".lines canvas");
+  const context = new OffscreenCanvas(1, shown.height).getContext("2d");
+  context.drawImage(shown, -Math.floor(shown.width / 2), 0);
+  const { data } = context.getImageData(0, 0, 1, shown.height);
+  return data.filter((value, i) => i % 4 === 3 && value > 0).length;
+})()"""
 
 
 def test_a_line_has_the_opacity_of_its_weight(show, tmp_path):
@@ -213,16 +208,12 @@ def test_pointing_at_a_token_of_the_lines_isolates_them(show):
     explorer = show("short", "head=0.0.1&picture=lines")
     weights = causal_patterns(SHORT)[0, 1]
 
-    def ink(token):
-        return explorer.browser.evaluate(PAINTED % (token, -1))
-
-    all_lines = [ink(token) for token in range(1, SHORT)]
+    all_lines = explorer.browser.evaluate(INK)
     explorer.browser.hover(*inside(explorer, ".lines", -100, 12 + 18 * (4 - 3)))
     order = np.argsort(-weights[4, :5])[:3]
     assert explorer.text(".readout").startswith("dest[4] ␣e → ")
     assert [int(i) for i in re.findall(r"src\[(\d)", explorer.text(".readout"))] == order.tolist()
-    isolated = [ink(token) for token in range(1, SHORT)]
-    assert sum(isolated) < sum(all_lines)
+    assert 0 < explorer.browser.evaluate(INK) < all_lines / 2
     explorer.browser.hover(*inside(explorer, ".lines", 100, 12 + 18 * (2 - 3)))
     assert explorer.text(".readout").startswith("src[2] ␣c ← ")
 
@@ -323,14 +314,15 @@ def test_the_text_does_not_move_under_the_pointer(show):
 
 def test_a_short_text_has_no_lines_of_context(show):
     explorer = show("short")
-    assert explorer.browser.evaluate("document.querySelector('.nearby').checkVisibility()") is False
+    visible = "document.querySelector('.nearby').checkVisibility()"
+    assert explorer.browser.evaluate(visible) is False
 
 
 def test_the_lines_of_a_long_text_follow_the_pointer_and_leave_the_window(show, tmp_path):
     explorer = show("long", "head=0.0.1")
     seen = (
-        "(box => [Math.floor(box.scrollTop / 14), Math.floor((box.scrollTop + box.clientHeight - 24)"
-        " / 14)])(document.querySelector('.lines'))"
+        "(box => [box.scrollTop, box.scrollTop + box.clientHeight - 24]"
+        ".map(y => Math.floor(y / 14)))(document.querySelector('.lines'))"
     )
     assert explorer.browser.evaluate(seen)[0] == 0
     explorer.browser.hover(*inside(explorer, ".matrix", -100, 200))

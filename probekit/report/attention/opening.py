@@ -43,4 +43,5 @@ def _scores(layer: NDArray[np.float32]) -> NDArray[np.float32]:
         total = diagonal.sum(1, dtype=np.float64, keepdims=True)
         diagonal -= (total - diagonal) / max(side - distance - 1, 1)
     largest = excess.max(-1, initial=0)[:, _FIRST_QUERY - 1 :]
-    return largest.mean(-1, dtype=np.float64).astype(np.float32)
+    scores: NDArray[np.float32] = largest.mean(-1, dtype=np.float64).astype(np.float32)
+    return scores
