@@ -10,6 +10,7 @@ from probekit.results.attention import AttentionPrompt
 LAYERS, HEADS = (2, 3, 5, 7), (0, 4, 8)
 TOKENS = ("The", " keys", " the", "\n", " keys")
 COLOURS = attention_colours()
+OPENING = "Layer 5, head 4"  # the largest score beyond distance
 
 
 def scores(seed=3):
@@ -122,6 +123,7 @@ class Page:
 @pytest.fixture
 def explorer(browser, page):
     explorer = Page(browser, page)
+    explorer.go("head=0.2.0")
     yield explorer
     assert browser.trouble == []
 
@@ -245,14 +247,23 @@ def test_cells_have_the_colour_of_their_weight_in_each_scale(explorer, patterns,
     assert ("scale" in explorer.hash()) == (scale != "sqrt")
 
 
-def test_colours_can_end_at_the_largest_weight(explorer, patterns):
-    explorer.go("head=0.2.mean&scale=linear&stretch=1")
-    mean = patterns[0][0].mean(0)
-    mean[0, 0] = 0  # the first token sees nothing but itself: its weight is 1
-    explorer.go("head=0.2.mean&scale=linear&stretch=1&rest=1")
-    rest = patterns[0][0][:, 2, 1] / patterns[0][0][:, 2, 1:].sum(-1)
-    np.testing.assert_allclose(explorer.pixel(2, 1), colour_of(rest.mean()), atol=1)
-    assert explorer.texts(".ticks span") == ["0", "0.25", "0.5", "0.75", "1"]
+@pytest.mark.parametrize("rest", [False, True], ids=["all tokens", "without the first"])
+def test_colours_can_end_at_the_largest_weight_that_is_not_trivial(explorer, patterns, rest):
+    mean = patterns[0][0].copy()
+    if rest:
+        mean[:, :, 0] = 0
+        mean[:, 1:] /= mean[:, 1:].sum(-1, keepdims=True)
+    mean = mean.mean(0)
+    # The first token that is left attends only to itself: its weight is always 1.
+    mean[: 1 + rest] = 0
+    explorer.go(f"head=0.2.mean&scale=linear&stretch=1{'&rest=1' * rest}")
+    top = mean.max()
+    assert top < 0.9
+    np.testing.assert_allclose(explorer.pixel(3, 1), colour_of(mean[3, 1] / top), atol=1)
+    assert explorer.texts(".ticks span")[-1] == f"{top:.2g}"
+    row, column = np.unravel_index(mean.argmax(), mean.shape)
+    expected = f"largest {top:.{3 if rest else 4}f} at dest[{row}] → src[{column}]"
+    assert explorer.text(".facts span") == expected
 
 
 def test_without_the_first_token_rows_are_scaled_to_1(explorer, patterns):
@@ -331,7 +342,7 @@ def test_texts_of_different_lengths_have_no_difference_and_an_explanation(explor
 
 def test_the_url_restores_the_whole_state(explorer):
     hash = (
-        "head=1.5.max&other=0.3.4&view=side&scale=log&rest=1&stretch=1&zoom=16"
+        "head=1.5.max&other=0.3.4&view=side&picture=lines&scale=log&rest=1&stretch=1&box=1-4.0-2"
         "&score=entropy&order=low&low=0.1&high=0.9&pin=column.2"
     )
     explorer.go(hash)
@@ -349,18 +360,20 @@ def test_the_url_restores_the_whole_state(explorer):
     "hash",
     [
         "head=9.9.9",
-        "head=0.2.0&view=x&scale=y&zoom=z&score=none&pin=row.77",
+        "head=0.2.9&view=x&picture=p&scale=y&zoom=z&box=4-2.0-1&score=none&pin=row.77",
         "head=&pin=row.-1",
         "%",
     ],
 )
-def test_an_invalid_url_fragment_shows_the_first_head(explorer, hash):
+def test_an_invalid_url_fragment_shows_the_opening_head(explorer, hash):
     explorer.browser.call("Page.navigate", url="about:blank")
     explorer.browser.call("Page.navigate", url=f"{explorer.page.as_uri()}#{hash}")
     explorer.browser.settle(500)
     explorer.ready()
-    assert explorer.text(".name") == "Layer 2, head 0"
+    assert explorer.text(".name") == OPENING
     assert set(explorer.colours()) == {""}
+    assert explorer.hash().startswith("#head=0.5.4")
+    assert "box" not in explorer.hash()
 
 
 def test_values_are_copied_as_a_table(explorer, patterns):
@@ -388,12 +401,13 @@ def test_pictures_are_saved(explorer, tmp_path):
     for kind in ("svg", "png"):
         explorer.click(f"document.querySelector('[name={kind}]')")
         explorer.browser.settle(600)
-    svg = (tmp_path / "gpt2-L5H4-minus-L5H4.svg").read_text()
+    name = "gpt2-the-keys-the-keys-L5H4-minus-the-key-the-keys-L5H4"
+    svg = (tmp_path / f"{name}.svg").read_text()
     assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
     assert svg.count("<rect") >= 15 + 1 + 50
     assert "␣keys | ␣key" in svg
     assert "difference of attention weights (square-root scale)" in svg
-    png = (tmp_path / "gpt2-L5H4-minus-L5H4.png").read_bytes()
+    png = (tmp_path / f"{name}.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     assert len(png) > 5000
-    assert explorer.text(".status") == "Saved gpt2-L5H4-minus-L5H4.png."
+    assert explorer.text(".status") == f"Saved {name}.png."

@@ -106,10 +106,10 @@ def test_1024_tokens_open_in_8_bits_and_single_weights_can_be_reached(browser, t
     explorer = AttentionExplorer.of([AttentionPrompt("long", tokens, weights)], "gpt2", most_mb=1)
     assert explorer.reduction.levels <= 255
     browser.open(explorer.save(tmp_path / "context.html"))
-    assert browser.evaluate("document.querySelector('.view figcaption').hidden") is False
+    assert browser.evaluate("document.querySelector('.view .pooled').hidden") is False
     browser.evaluate("location.hash = 'head=0.0.1&zoom=8'")
     browser.settle(600)
-    assert browser.evaluate("document.querySelector('.view figcaption').hidden") is True
+    assert browser.evaluate("document.querySelector('.view .pooled').hidden") is True
     browser.evaluate("document.querySelector('.matrix').focus()")
     browser.press("ArrowDown")
     browser.press("ArrowRight")

@@ -22,6 +22,7 @@ from probekit.report.attention.codes import (
     packed_heads,
 )
 from probekit.report.attention.colours import attention_colours
+from probekit.report.attention.opening import scores_beyond_distance
 from probekit.report.attention.thumbnails import (
     SIDE,
     still_picture,
@@ -42,6 +43,7 @@ SCORE_NAMES = {
     "entropy": "entropy (nats)",
     "distance": "distance (tokens)",
 }
+OPENING_SCORE = "beyond_distance"  # the page opens on the head with the largest one
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,9 @@ def attention_data(
         "errors": [f"{reduction.error(weight):.6f}".rstrip("0") for weight in (1, 0.01)],
         "thumbnail": {"levels": THUMBNAIL_LEVELS, "side": SIDE},
         "colours": attention_colours(),
-        "scores": list(SCORE_NAMES.items()),  # pairs, because the page keeps their order
+        # Pairs, because the page keeps their order.
+        "scores": [*SCORE_NAMES.items(), (OPENING_SCORE, "beyond distance")],
+        "opening": OPENING_SCORE,
         "prompts": [_prompt_data(prompt, reduction.levels) for prompt in prompts],
     }
 
@@ -138,12 +142,13 @@ def attention_data(
 def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
     plain = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
     rest = np.stack([thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns])
+    scores = {**prompt.scores, OPENING_SCORE: scores_beyond_distance(prompt.patterns)}
     return {
         "text": prompt.text,
         "tokens": [token_label(token) for token in prompt.tokens],
         "layers": prompt.layers,
         "heads": prompt.heads,
-        "scores": {name: _finite(score) for name, score in prompt.scores.items()},
+        "scores": {name: _finite(score) for name, score in scores.items()},
         "weights": [packed_heads(layer, levels) for layer in prompt.patterns],
         "thumbnails": [packed(small, THUMBNAIL_LEVELS) for small in (plain, rest)],
         "still": still_picture(plain),

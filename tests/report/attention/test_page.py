@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.attention.page import SCORE_NAMES, AttentionExplorer
+from probekit.report.attention.opening import scores_beyond_distance
+from probekit.report.attention.page import OPENING_SCORE, SCORE_NAMES, AttentionExplorer
 from probekit.results.attention import AttentionPrompt
 from tests.report.attention.test_codes import unpacked
 
@@ -55,8 +56,10 @@ def test_a_selection_keeps_its_layer_and_head_numbers_and_scores(make_patterns):
     page = explorer_of(make_patterns(5)[1:3], layers=(5, 11), heads=(0, 2, 7), scores=scores).page()
     data = embedded(page)["prompts"][0]
     assert (data["layers"], data["heads"]) == ([5, 11], [0, 2, 7])
+    opening = data["scores"].pop(OPENING_SCORE)
+    np.testing.assert_allclose(opening, scores_beyond_distance(make_patterns(5)[1:3]), rtol=1e-5)
     assert data["scores"] == {"entropy": [[0.5, None, 0.333333], [0, 1, 2]]}
-    assert [name for name, _ in embedded(page)["scores"]] == list(SCORE_NAMES)
+    assert [name for name, _ in embedded(page)["scores"]] == [*SCORE_NAMES, OPENING_SCORE]
 
 
 def test_thumbnails_hold_heads_and_their_summaries_with_and_without_the_first_token(make_patterns):

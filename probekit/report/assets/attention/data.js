@@ -62,6 +62,14 @@ class Prompt {
     return this.scores[name]?.[layer][head] ?? NaN;
   }
 
+  /** The head with the largest score; null if there are not two heads with a score. */
+  highest(name) {
+    const heads = this.layers.flatMap((_, layer) => this.heads.map((__, head) => ({ layer, head })));
+    const scored = heads.filter((place) => !Number.isNaN(this.score(name, place)));
+    if (scored.length < 2) return null;
+    return scored.reduce((best, place) => (this.score(name, place) > this.score(name, best) ? place : best));
+  }
+
   codes(layer, head) {
     const key = `${layer} ${head}`;
     if (!this.decoded.has(key)) this.decoded.set(key, unpacked(this.weights[layer][head], this.levels));
@@ -104,19 +112,22 @@ async function picture(prompts, [place, other], rest, stretch) {
   } else {
     shown.tokens = prompt.tokens;
   }
-  shown.largest = largest(values);
+  // In the first row with a weight, all of it is on the only token that is left.
+  shown.least = rowStart(rest ? 2 : 1);
+  shown.largest = largest(values, shown.least);
   shown.top = stretch ? Math.abs(values[shown.largest]) || 1 : 1;
   return shown;
 }
 
 const either = (token, other) => (token === other ? token : `${token} | ${other}`);
 
-/** Index of the value with the largest magnitude. */
-function largest(values) {
-  let best = 0;
-  values.forEach((value, at) => {
-    if (Math.abs(value) > Math.abs(values[best]) || Number.isNaN(values[best])) best = at;
-  });
+/** Index, from `start` on, of the value with the largest magnitude; undefined if there is none. */
+function largest(values, start) {
+  let best;
+  for (let at = start; at < values.length; at++) {
+    const isLarger = best === undefined || Math.abs(values[at]) > Math.abs(values[best]);
+    if (isLarger && !Number.isNaN(values[at])) best = at;
+  }
   return best;
 }
 
@@ -136,3 +147,6 @@ function digits(value, shown) {
   const places = Math.min(most, Math.max(2, Math.ceil(-Math.log10(error))));
   return value.toFixed(places).replace("-", "−");
 }
+
+/** The number that a text shows; NaN for a dash. */
+const asNumber = (text) => Number(text.replace("−", "-"));

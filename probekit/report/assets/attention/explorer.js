@@ -12,8 +12,10 @@ const scoreNames = Object.keys(scoreTitles).filter((name) => prompts.every(({ sc
 // Inside a notebook's frame the URL is not that of the page that the reader sees.
 const hasAddress = window === window.parent;
 
-let state = fromHash(hasAddress ? location.hash : "", prompts, scoreNames);
+let state = stateAt(hasAddress ? location.hash : "");
 let hover = null; // hovered item: { row, column }, { row }, { column } or { token }
+let pinBefore = null; // the pin before the last click
+let hovered = null; // the part of the page that it is in
 let isShifted = false;
 let look;
 let drawn = ""; // settings that the grid was last drawn with
@@ -22,14 +24,28 @@ const views = [makeView(), makeView()];
 const picks = [makePick(0), makePick(1)];
 const grid = new HeadGrid(find(".grid"), openHead);
 
+function stateAt(hash) {
+  return fromHash(hash, prompts, scoreNames, data.opening);
+}
+
 function makeView() {
   const box = find("template.view").content.cloneNode(true).firstElementChild;
   find(".views").append(box);
-  const handlers = { point: pointAt, pin: pinAt };
+  const handlers = {
+    point: pointAt, pin: pinAt,
+    zoom: (cells) => change({ zoom: 0, box: cells }),
+    // The first click of a double click has changed the pin.
+    reset: () => change({ zoom: 0, box: null, pin: pinBefore }),
+  };
   const part = (selector) => box.querySelector(selector);
-  const view = { box, part, matrix: new Matrix(part(".matrix"), handlers), text: new TokenText(part(".tokens"), handlers) };
+  const view = {
+    box, part,
+    matrix: new Matrix(part(".matrix"), handlers),
+    lines: new Lines(part(".lines"), handlers),
+    text: new TokenText(part(".tokens"), handlers),
+  };
   part(".zoom").addEventListener("click", ({ target }) => {
-    if (target.value) change({ zoom: Number(target.value) && view.matrix.magnified(Number(target.value)) });
+    if (target.value) change({ box: null, zoom: Number(target.value) && view.matrix.magnified(Number(target.value)) });
   });
   part(".actions").addEventListener("click", ({ target }) => target.name && exportView(view, target.name));
   return view;
@@ -100,7 +116,7 @@ function placeName(place) {
 }
 
 function showControls() {
-  for (const name of ["view", "scale"]) find(`[name=${name}][value=${state[name]}]`).checked = true;
+  for (const name of ["view", "picture", "scale"]) find(`[name=${name}][value=${state[name]}]`).checked = true;
   for (const name of ["rest", "stretch"]) find(`[name=${name}]`).checked = state[name];
   for (const [name, value] of Object.entries(state.sorting)) {
     const control = find(`.sorting [name=${name}]`);
@@ -108,7 +124,6 @@ function showControls() {
     control.parentElement.hidden = name !== "score" && !state.sorting.score;
   }
   root.dataset.view = state.view;
-  find(".sorting").hidden = !scoreNames.length;
   picks.forEach(showPick);
 }
 
@@ -147,7 +162,8 @@ async function showGrid() {
   const prompt = prompts[number];
   const thumbnails = await prompt.thumbnails(state.rest);
   if (drawn !== settings) return;
-  const { passed, all } = grid.show(prompt, thumbnails, look, state.sorting);
+  const { passed, all, text } = grid.show(prompt, thumbnails, look, state.sorting);
+  find(".arrangement").textContent = text;
   find(".passed").textContent = state.sorting.score ? `${passed} of ${all} heads` : "";
   find(".heads .pooled").hidden = prompt.size <= data.thumbnail.side;
 }
@@ -159,14 +175,24 @@ function showView(view, shown) {
   view.part(".name").textContent = shown.name;
   view.part(".refusal").textContent = shown.refusal ?? "";
   view.part(".refusal").hidden = !shown.refusal;
-  for (const selector of [".facts", ".tokens", ".frame", ".below", ".readout"]) view.part(selector).hidden = !view.shown;
-  view.part("figcaption").hidden = true;
+  view.part(".content").hidden = !view.shown;
   if (!view.shown) return;
   view.part(".facts").replaceChildren(...facts(shown));
   view.text.show(shown.tokens);
-  view.matrix.show(shown, look, state.zoom);
-  view.part("figcaption").hidden = !view.matrix.isPooled;
+  view.part(".nearby").hidden = !view.text.isLong;
+  showPictures(view, shown);
+  view.part(".reason").textContent = reason(shown.places);
   showKey(view.part(".key"), shown);
+}
+
+function showPictures({ part, matrix, lines }, shown) {
+  const [isMatrix, isLines] = ["matrix", "lines"].map((name) => [name, "both"].includes(state.picture));
+  part(".frame").hidden = part(".zoom").hidden = !isMatrix;
+  part(".lines").hidden = part(".linestext").hidden = !isLines;
+  matrix.show(shown, look, state.zoom, state.box);
+  lines.show(shown, look);
+  part(".pooled").hidden = !isMatrix || !matrix.isPooled;
+  part(".linestext").textContent = linesText(shown, lines.isScrolled);
 }
 
 function showKey(key, shown) {
@@ -203,22 +229,29 @@ function shownCell() {
 
 function mark() {
   const [line, cell] = [shownLine(), shownCell()];
-  for (const { shown, part, matrix, text } of views) {
-    if (!shown) continue;
-    const isIn = (i) => i < shown.size;
-    const [ownLine, ownCell] = [line && isIn(line.index) ? line : null, cell && isIn(cell.row) ? cell : null];
-    text.paint(shown, look, ownLine);
-    matrix.mark({ line: ownLine, cell: ownCell });
-    const readout = ownCell ? cellText(shown, ownCell) : ownLine ? lineText(shown, ownLine) : [HINT];
-    part(".readout").replaceChildren(...readout);
-    part(".matrix").setAttribute("aria-label", `${shown.name}. ${part(".readout").textContent}`);
+  for (const view of views) {
+    const isIn = (i) => i < view.shown?.size;
+    if (view.shown) markView(view, line && isIn(line.index) ? line : null, cell && isIn(cell.row) ? cell : null);
   }
   const active = state.heads[state.active];
   const open = state.view === "one" ? [active] : state.heads.filter(({ prompt }) => prompt === active.prompt);
   grid.mark(open, active);
 }
 
-function pointAt(at, event) {
+function markView({ shown, part, matrix, lines, text }, line, cell) {
+  text.paint(shown, look, line, cell);
+  for (const picture of [matrix, lines]) picture.mark({ line, cell });
+  const tokens = cell ? [cell.column, cell.row] : line ? [line.index] : [];
+  // What is under the pointer never moves.
+  for (const other of [text, lines]) if (other !== hovered) other.follow(tokens);
+  const readout = cell ? cellText(shown, cell) : line ? lineText(shown, line) : [HINT];
+  part(".readout").replaceChildren(...readout);
+  part(".nearby").replaceChildren(...nearby(shown, line, cell));
+  for (const name of [".matrix", ".lines"]) part(name).setAttribute("aria-label", `${shown.name}. ${part(".readout").textContent}`);
+}
+
+function pointAt(at, event, source) {
+  hovered = at && source;
   if (JSON.stringify([at, event.shiftKey]) === JSON.stringify([hover, isShifted])) return;
   hover = at;
   isShifted = event.shiftKey;
@@ -227,6 +260,7 @@ function pointAt(at, event) {
 
 /** Pins the hovered row or column, or unpins it if it is already pinned. */
 function pinAt(at, event) {
+  pinBefore = state.pin;
   const line = lineOf(at, event.shiftKey);
   if (!line) return;
   const isSame = state.pin?.axis === line.axis && state.pin?.index === line.index;
@@ -245,9 +279,14 @@ async function exportView(view, kind) {
       return;
     }
     const paper = new Look(data.colours, state.scale, false);
-    const picture = drawing(view.shown, paper, `${data.model} · ${view.shown.name}`);
-    const heads = view.shown.places.map((place) => prompts[place.prompt].shortName(place).replace(" ", "-"));
-    const name = `${data.model.replace(/[^\w.-]+/g, "-")}-${heads.join("-minus-")}.${kind}`;
+    const { shown, lines } = view;
+    const parts = {
+      matrix: () => matrixPart(shown, paper),
+      lines: () => linesPart(shown, paper, lines.marks.line, lines.visible),
+    };
+    const chosen = Object.keys(parts).filter((name) => [name, "both"].includes(state.picture));
+    const picture = drawing(`${data.model} · ${shown.name}`, chosen.map((name) => parts[name]()));
+    const name = fileName(data.model, prompts, shown.places, kind);
     download(await SAVED_AS[kind](picture), name);
     status.textContent = `Saved ${name}.`;
   } catch (error) {
@@ -264,7 +303,9 @@ find(".sorting").addEventListener("input", ({ target }) => {
   change({ sorting });
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && state.pin) change({ pin: null });
+  if (event.key !== "Escape") return;
+  if (state.zoom || state.box) change({ zoom: 0, box: null });
+  else if (state.pin) change({ pin: null });
 });
 for (const type of ["keydown", "keyup"]) {
   document.addEventListener(type, (event) => {
@@ -275,7 +316,7 @@ for (const type of ["keydown", "keyup"]) {
 }
 addEventListener("hashchange", () => {
   if (!new URLSearchParams(location.hash.slice(1)).has("head")) return; // a link to a heading
-  state = fromHash(location.hash, prompts, scoreNames);
+  state = stateAt(location.hash);
   refresh();
 });
 darkPage.addEventListener("change", refresh);

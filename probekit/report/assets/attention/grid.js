@@ -1,4 +1,4 @@
-// Grid of all heads: layers downwards and heads across, or sorted by a score.
+// Grid of all heads: one row for each layer, or sorted by a score.
 
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
@@ -13,7 +13,7 @@ class HeadGrid {
     box.addEventListener("keydown", (event) => this.key(event));
   }
 
-  /** Draws the heads that pass the filter; returns the number of these and of all heads. */
+  /** Draws the heads that pass the filter; returns the number of these and of all heads, and how they are arranged. */
   show(prompt, thumbnail, look, sorting) {
     this.places = new Map();
     const all = prompt.layers.flatMap((_, layer) => prompt.columns.map((__, head) => ({ layer, head })));
@@ -41,7 +41,7 @@ class HeadGrid {
         this.box.append(made);
       }
     }
-    return { passed: passed.length, all: heads.length };
+    return { passed: passed.length, all: heads.length, text: arrangement(prompt, this.isRanked, sorting) };
   }
 
   button(prompt, place, canvas, { score }) {
@@ -97,8 +97,18 @@ const samePlace = (a, b) => a.layer === b.layer && a.head === b.head;
 
 const scoreText = (value) => (Number.isNaN(value) ? "–" : value.toFixed(2));
 
-/** Whether a score is within the bounds of the filter; an empty bound is ignored. */
+/** Whether a score, rounded as it is shown, is within the bounds of the filter; an empty bound is ignored. */
 function isWithin(value, { score, low, high }) {
   if (!score) return true;
-  return (low === "" || value >= Number(low)) && (high === "" || value <= Number(high));
+  const shown = asNumber(scoreText(value));
+  return (low === "" || shown >= Number(low)) && (high === "" || shown <= Number(high));
+}
+
+/** How the heads are arranged, as a sentence; empty for a single head. */
+function arrangement(prompt, isRanked, { score, order }) {
+  if (isRanked) return `Heads by ${scoreTitles[score]}, ${order === "high" ? "highest" : "lowest"} first.`;
+  const down = prompt.layers.length > 1 && "layers downwards";
+  const across = prompt.columns.length > 1 && "heads across";
+  const text = [down, across].filter(Boolean).join(", ");
+  return text && `${text[0].toUpperCase()}${text.slice(1)}.`;
 }

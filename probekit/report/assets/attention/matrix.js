@@ -1,63 +1,38 @@
 // The attention matrix of a head: rows are destinations, columns sources. Only the visible part is
 // drawn, with the tokens along its edges, so that labels stay visible at any magnification.
 
-const FONT = "12px ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace";
-const LINE_HEIGHT = 14;
 const LARGEST_CELL = 34;
-const TALLEST = 760; // largest height of the matrix's viewport, in pixels
 const MAGNIFICATIONS = [1, 2, 3, 4, 6, 8, 12, 16, 24, LARGEST_CELL];
+const SCROLLBAR = 16;
 
-const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
-
-/** A token truncated to a width, inside bidi isolates so that it keeps its own direction. */
-function fitted(context, token, width) {
-  const characters = [...token];
-  const text = () => (characters.length < [...token].length ? `${characters.join("")}…` : token);
-  while (characters.length > 1 && context.measureText(text()).width > width) characters.pop();
-  return `\u2068${text()}\u2069`;
-}
-
-class Matrix {
-  /** `handlers.point` and `handlers.pin` are called with the cell or token hovered or clicked. */
+class Matrix extends Sheet {
+  /** `handlers.zoom` is called with the box of cells to zoom to, `handlers.reset` to show all again. */
   constructor(box, handlers) {
-    this.box = box;
-    this.extent = box.querySelector(".extent");
-    this.canvas = box.querySelector("canvas");
-    this.handlers = handlers;
+    super(box, handlers);
     this.cursor = { row: 0, column: 0 };
-    this.marks = {};
-    box.addEventListener("scroll", () => this.draw());
-    box.addEventListener("pointermove", (event) => handlers.point(this.at(event), event));
-    box.addEventListener("pointerleave", (event) => handlers.point(null, event));
-    box.addEventListener("click", (event) => handlers.pin(this.at(event), event));
-    box.addEventListener("keydown", (event) => this.key(event));
+    this.selection = new BoxSelection(this, handlers);
   }
 
-  show(shown, look, zoom) {
+  /** Draws the matrix with cells of `zoom` pixels, or as large as those of a box can be, or fitted. */
+  show(shown, look, zoom, box) {
+    const region = box && Math.max(box.rows[1], box.columns[1]) < shown.size ? box : null;
     Object.assign(this, { shown, look, zoom });
     this.cursor = this.inside(this.cursor);
-    this.measure();
+    const middle = this.centre();
+    const { cell } = this;
+    this.measure(region);
+    if (region && JSON.stringify(region) !== JSON.stringify(this.region)) this.centreOn(middleOf(region));
+    else if (cell !== this.cell && middle) this.centreOn(middle);
+    this.region = region;
   }
 
-  /** Outlines `marks.cell`, the hovered cell, and `marks.line`, the row or column shown in the text. */
-  mark(marks) {
-    this.marks = marks;
-    this.draw();
-  }
-
-  measure() {
-    const context = this.canvas.getContext("2d");
-    context.font = FONT;
-    const { tokens, size } = this.shown;
-    const room = this.box.parentElement.clientWidth;
-    const most = Math.min(150, room * 0.28);
-    this.labels = tokens.map((token) => fitted(context, token, most));
-    const widest = Math.max(...this.labels.map((label) => context.measureText(label).width));
-    this.counter = context.measureText(String(size - 1)).width + 8; // column of the position numbers
-    this.margin = Math.ceil(widest + this.counter) + 10;
+  measure(region) {
+    const room = this.box.closest(".pictures").clientWidth;
+    this.measureLabels(Math.min(150, room * 0.28));
+    const { size } = this.shown;
     const fit = Math.min(LARGEST_CELL, (Math.min(room, TALLEST) - this.margin - 2) / size);
     this.fit = fit > 4 ? Math.floor(fit) : fit;
-    this.cell = this.zoom || this.fit;
+    this.cell = this.zoom || (region ? this.cellOf(region, room) : this.fit);
     const extent = Math.ceil(this.margin + this.cell * size) + 1;
     this.box.style.width = `${Math.min(room, extent)}px`;
     this.box.style.height = `${Math.min(extent, TALLEST)}px`;
@@ -67,15 +42,39 @@ class Matrix {
     this.isPooled = side < size;
   }
 
+  /** Size of the cells with which a box fills the window. */
+  cellOf({ rows, columns }, room) {
+    const across = (room - this.margin - SCROLLBAR) / (columns[1] - columns[0] + 1);
+    const down = (TALLEST - this.margin - SCROLLBAR) / (rows[1] - rows[0] + 1);
+    return clamp(Math.min(across, down), this.fit, LARGEST_CELL);
+  }
+
+  /** Row and column in the middle of the window; null before the first drawing. */
+  centre() {
+    const { box, margin, cell } = this;
+    if (!cell || !box.clientWidth) return null;
+    return {
+      row: (box.scrollTop + (box.clientHeight - margin) / 2) / cell,
+      column: (box.scrollLeft + (box.clientWidth - margin) / 2) / cell,
+    };
+  }
+
+  centreOn({ row, column }) {
+    const { box, margin, cell } = this;
+    box.scrollTop = row * cell - (box.clientHeight - margin) / 2;
+    box.scrollLeft = column * cell - (box.clientWidth - margin) / 2;
+  }
+
   /** The next larger or smaller cell size; 0 fits the matrix into the window. */
   magnified(steps) {
     const others = MAGNIFICATIONS.filter((cell) => (steps > 0 ? cell > this.cell : cell < this.cell));
-    const next = steps > 0 ? others[0] ?? this.zoom : others.at(-1) ?? 0;
+    const next = steps > 0 ? others[0] ?? this.cell : others.at(-1) ?? 0;
     return next <= this.fit ? 0 : next;
   }
 
   draw() {
     const { clientWidth: width, clientHeight: height } = this.box;
+    if (!width || !this.shown) return; // hidden
     const context = this.sharp(width, height);
     const { margin, cell, box, shown } = this;
     const [x, y] = [margin - box.scrollLeft, margin - box.scrollTop];
@@ -94,26 +93,6 @@ class Matrix {
     this.drawCorner(context);
   }
 
-  /** The canvas's context, at the resolution of the screen. */
-  sharp(width, height) {
-    const scale = devicePixelRatio || 1;
-    const pixels = { width: Math.round(width * scale), height: Math.round(height * scale) };
-    if (this.canvas.width !== pixels.width || this.canvas.height !== pixels.height) {
-      Object.assign(this.canvas, pixels);
-      Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
-    }
-    const context = this.canvas.getContext("2d");
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.clearRect(0, 0, width, height);
-    context.font = FONT;
-    context.direction = "ltr";
-    return context;
-  }
-
-  style(name) {
-    return getComputedStyle(this.box).getPropertyValue(name).trim();
-  }
-
   drawMarks(context, x, y) {
     const { cell, line } = this.marks;
     const thick = Math.max(this.cell, 2);
@@ -129,6 +108,17 @@ class Matrix {
       context.lineWidth = 2;
       context.strokeRect(x + cell.column * this.cell, y + cell.row * this.cell, thick, thick);
     }
+    if (this.selection.box) this.drawSelection(context, x, y, this.selection.box);
+  }
+
+  drawSelection(context, x, y, { rows, columns }) {
+    const [top, left] = [y + rows[0] * this.cell, x + columns[0] * this.cell];
+    const [height, width] = [rows, columns].map(([first, last]) => (last - first + 1) * this.cell);
+    context.strokeStyle = this.style("--accent");
+    context.lineWidth = 2;
+    context.setLineDash([5, 3]);
+    context.strokeRect(left, top, width, height);
+    context.setLineDash([]);
   }
 
   drawLabels(context, width, height) {
@@ -177,17 +167,39 @@ class Matrix {
     context.fillText("src →", this.margin - 8, 14);
   }
 
-  /** The hovered cell, or the row or column whose token is hovered. */
-  at(event) {
+  /** Row and column under the pointer, which may be outside of the matrix. */
+  under(event) {
     const frame = this.box.getBoundingClientRect();
     const [x, y] = [event.clientX - frame.left - this.margin, event.clientY - frame.top - this.margin];
-    const column = Math.floor((x + this.box.scrollLeft) / this.cell);
-    const row = Math.floor((y + this.box.scrollTop) / this.cell);
+    return {
+      x, y,
+      row: Math.floor((y + this.box.scrollTop) / this.cell),
+      column: Math.floor((x + this.box.scrollLeft) / this.cell),
+    };
+  }
+
+  /** The hovered cell, or the row or column whose token is hovered. */
+  at(event) {
+    const { x, y, row, column } = this.under(event);
     const isOn = (i) => i >= 0 && i < this.shown.size;
     if (x < 0 && y < 0) return null;
     if (x < 0) return isOn(row) ? { row } : null;
     if (y < 0) return isOn(column) ? { column } : null;
     return isOn(row) && column <= row ? { row, column } : null;
+  }
+
+  /** Whether the pointer is on the cells, not on labels or scroll bars. */
+  isInside(event) {
+    const { x, y } = this.under(event);
+    const { clientWidth, clientHeight } = this.box;
+    return x >= 0 && y >= 0 && x + this.margin < clientWidth && y + this.margin < clientHeight;
+  }
+
+  /** The cell nearest to the pointer, masked or not. */
+  nearest(event) {
+    const { row, column } = this.under(event);
+    const last = this.shown.size - 1;
+    return { row: clamp(row, 0, last), column: clamp(column, 0, last) };
   }
 
   inside({ row, column }) {
@@ -197,23 +209,36 @@ class Matrix {
 
   key(event) {
     if (event.key in ARROWS) {
-      const [down, right] = ARROWS[event.key];
-      this.cursor = this.inside({ row: this.cursor.row + down, column: this.cursor.column + right });
-      this.reveal(this.cursor);
-      this.handlers.point(this.cursor, event);
+      this.moveCursor(...ARROWS[event.key], event);
     } else if (event.key === "Enter" || event.key === " ") {
-      this.handlers.pin(this.cursor, event);
+      if (this.selection.box) this.selection.apply();
+      else this.handlers.pin(this.cursor, event);
+    } else if (event.key === "Escape" && this.selection.box) {
+      this.selection.clear();
+      event.stopPropagation();
     } else {
       return;
     }
     event.preventDefault();
   }
 
+  /** Moves the cursor; with Shift, selects the cells between. */
+  moveCursor(down, right, event) {
+    const from = this.cursor;
+    this.cursor = this.inside({ row: from.row + down, column: from.column + right });
+    if (event.shiftKey) this.selection.extend(from, this.cursor);
+    else this.selection.clear();
+    this.reveal(this.cursor);
+    this.handlers.point(this.cursor, event, this);
+  }
+
   /** Scrolls until the cell is visible. */
   reveal({ row, column }) {
     const { box, margin, cell } = this;
-    const into = (at, scrolled, room) => clamp(scrolled, (at + 1) * cell + margin - room, at * cell);
-    box.scrollTop = into(row, box.scrollTop, box.clientHeight);
-    box.scrollLeft = into(column, box.scrollLeft, box.clientWidth);
+    box.scrollTop = scrolledTo(box.scrollTop, row * cell, (row + 1) * cell + margin, box.clientHeight);
+    box.scrollLeft = scrolledTo(box.scrollLeft, column * cell, (column + 1) * cell + margin, box.clientWidth);
   }
 }
+
+/** Row and column in the middle of a box. */
+const middleOf = ({ rows, columns }) => ({ row: (rows[0] + rows[1] + 1) / 2, column: (columns[0] + columns[1] + 1) / 2 });

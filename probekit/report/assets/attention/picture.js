@@ -11,30 +11,73 @@ function svgElement(name, attributes, text) {
   return made;
 }
 
-/** The matrix with token labels, colour bar and title on a white background, as an SVG element. */
-function drawing(shown, look, name) {
-  const { size, tokens } = shown;
-  const cell = Math.min(28, DRAWN_SIDE / size);
-  const context = element("canvas").getContext("2d");
-  context.font = `11px ${DRAWN_FONT}`;
-  const labels = tokens.map((token) => fitted(context, token, 150));
-  const margin = Math.ceil(Math.max(...labels.map((label) => context.measureText(label).width))) + 10;
-  const side = cell * size;
-  const total = { width: Math.max(margin + side + 8, margin + 330), height: margin + side + 96 };
-  const top = margin + 26;
+const TITLE_HEIGHT = 26;
+
+/** Parts of a picture next to each other on a white background, with a title, as an SVG element. */
+function drawing(name, parts) {
+  const width = Math.max(parts.reduce((sum, part) => sum + part.width, 0), 8 * name.length + 16);
+  const height = TITLE_HEIGHT + Math.max(...parts.map((part) => part.height));
   const svg = svgElement("svg", {
-    viewBox: `0 0 ${total.width} ${total.height}`, ...total,
-    "font-family": DRAWN_FONT, "font-size": 11, fill: "#1c2430",
+    viewBox: `0 0 ${width} ${height}`, width, height, "font-family": DRAWN_FONT, "font-size": 11, fill: "#1c2430",
   });
   svg.append(
     svgElement("title", {}, name),
     svgElement("rect", { width: "100%", height: "100%", fill: "#ffffff" }),
     svgElement("text", { x: 8, y: 17, "font-size": 13, "font-weight": 600 }, name),
-    ...drawnLabels(labels, cell, margin, top),
-    drawnCells(shown, look, cell, margin, top),
-    ...drawnBar(shown, look, margin, top + side + 16),
   );
+  let left = 0;
+  for (const part of parts) {
+    const group = svgElement("g", { transform: `translate(${left} ${TITLE_HEIGHT})` });
+    group.append(...part.elements);
+    svg.append(group);
+    left += part.width;
+  }
   return svg;
+}
+
+/** Labels of tokens, truncated, and the width that the widest needs. */
+function measuredLabels(tokens) {
+  const context = element("canvas").getContext("2d");
+  context.font = `11px ${DRAWN_FONT}`;
+  const labels = tokens.map((token) => fitted(context, token, 150));
+  return { labels, margin: Math.ceil(Math.max(...labels.map((label) => context.measureText(label).width))) + 10 };
+}
+
+/** The matrix with token labels and colour bar. */
+function matrixPart(shown, look) {
+  const cell = Math.min(28, DRAWN_SIDE / shown.size);
+  const { labels, margin } = measuredLabels(shown.tokens);
+  const side = cell * shown.size;
+  const elements = [
+    ...drawnLabels(labels, cell, margin, margin),
+    drawnCells(shown, look, cell, margin, margin),
+    ...drawnBar(shown, look, margin, margin + side + 16),
+  ];
+  return { elements, width: Math.max(margin + side + 8, margin + 330), height: margin + side + 70 };
+}
+
+const DRAWN_PITCH = 15;
+const DRAWN_SPAN = 220; // from the queries to the keys
+
+/** The lines of a row or column, or all, between the first and last of some tokens. */
+function linesPart(shown, look, line, [first, last]) {
+  const { labels, margin } = measuredLabels(shown.tokens);
+  const y = (token) => DRAWN_PITCH * (token - first + 1.5);
+  const [left, right] = [margin, margin + DRAWN_SPAN];
+  const isIn = (token) => token >= first && token <= last;
+  const lines = linesOf(shown, line, [first, last]).filter(({ row, column }) => isIn(row) && isIn(column));
+  const elements = lines.map(({ row, column, value }) => {
+    const [stroke, opacity] = strokeOf(shown, look, value);
+    const ends = { x1: left, y1: y(row), x2: right, y2: y(column) };
+    return svgElement("line", { ...ends, stroke, "stroke-opacity": opacity.toFixed(4), "stroke-width": 1.5 });
+  });
+  const label = (x, at, anchor, text) =>
+    svgElement("text", { x, y: at, "text-anchor": anchor, "dominant-baseline": "central" }, text);
+  elements.push(label(left - 5, y(first - 1), "end", "query"), label(right + 5, y(first - 1), "start", "key"));
+  for (let token = first; token <= last; token++) {
+    elements.push(label(left - 5, y(token), "end", labels[token]), label(right + 5, y(token), "start", labels[token]));
+  }
+  return { elements, width: right + margin + 8, height: y(last) + DRAWN_PITCH };
 }
 
 function drawnLabels(labels, cell, left, top) {
@@ -99,6 +142,30 @@ async function asPng(svg) {
   const canvas = element("canvas", size);
   canvas.getContext("2d").drawImage(image, 0, 0, size.width, size.height);
   return new Promise((done) => canvas.toBlob(done, "image/png"));
+}
+
+const LEAST_WORDS = 5;
+const LONGEST_SLUG = 60;
+
+/** The first words of a text for a file name: at least five, and so many that no other text begins with the same. */
+function slugOf(text, others) {
+  const words = (it) => it.normalize("NFC").toLowerCase().match(/[\p{L}\p{M}\p{N}]+/gu) ?? [];
+  const own = words(text);
+  const begin = (list, count) => list.slice(0, count).join("-");
+  const isShared = (count) => others.some((other) => begin(words(other), count) === begin(own, count));
+  let count = LEAST_WORDS;
+  while (count < own.length && isShared(count)) count++;
+  return [...begin(own, count)].slice(0, LONGEST_SLUG).join("") || "text";
+}
+
+/** Name of a saved picture: the model, the beginning of each text, and its head. */
+function fileName(model, prompts, places, kind) {
+  const parts = places.map(({ prompt, ...place }, i) => {
+    const [text, head] = [prompts[prompt].text, prompts[prompt].shortName(place).replace(" ", "-")];
+    if (i && prompt === places[0].prompt) return head;
+    return `${slugOf(text, prompts.map((other) => other.text).filter((other) => other !== text))}-${head}`;
+  });
+  return `${model.replace(/[^\w.-]+/g, "-")}-${parts.join("-minus-")}.${kind}`;
 }
 
 function download(blob, name) {

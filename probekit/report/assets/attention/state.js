@@ -1,15 +1,18 @@
 // State of the explorer, and its encoding in the URL fragment.
 
 const VIEWS = ["one", "side", "difference"];
+const PICTURES = ["both", "matrix", "lines"];
 
-const initialState = () => ({
+const initialState = (opening) => ({
   view: "one",
-  heads: [{ prompt: 0, layer: 0, head: 0 }, { prompt: 0, layer: 0, head: 0 }],
+  picture: "both",
+  heads: [opening, opening],
   active: 0, // index of the head that the grid changes
   scale: "sqrt",
   rest: false, // without the first token
   stretch: false, // the colour scale ends at the largest weight shown
-  zoom: 0, // pixels per cell; 0 fits the matrix
+  zoom: 0, // pixels per cell; 0 fits the matrix or the box
+  box: null, // { rows: [first, last], columns: [first, last] } to fit into the window
   sorting: { score: "", order: "layer", low: "", high: "" },
   pin: null, // { axis, index }
 });
@@ -18,16 +21,18 @@ const initialState = () => ({
 function asHash(state, prompts) {
   const head = ({ prompt, layer, head }) =>
     [prompt, prompts[prompt].layers[layer], prompts[prompt].columns[head]].join(".");
-  const { sorting, pin } = state;
+  const { sorting, box, pin } = state;
   const isCompared = state.view !== "one";
   const all = {
     head: head(state.heads[0]),
     other: isCompared && head(state.heads[1]),
     view: isCompared && state.view,
+    picture: state.picture !== "both" && state.picture,
     scale: state.scale !== "sqrt" && state.scale,
     rest: state.rest && 1,
     stretch: state.stretch && 1,
     zoom: state.zoom,
+    box: box && [box.rows, box.columns].map((ends) => ends.join("-")).join("."),
     score: sorting.score,
     order: sorting.order !== "layer" && sorting.order,
     low: sorting.low,
@@ -38,18 +43,20 @@ function asHash(state, prompts) {
 }
 
 /** State from a URL fragment; missing or invalid values get their defaults. */
-function fromHash(hash, prompts, scores) {
+function fromHash(hash, prompts, scores, openingScore) {
   const query = new URLSearchParams(hash.replace(/^#/, ""));
-  const state = initialState();
+  const state = initialState({ prompt: 0, layer: 0, head: 0, ...prompts[0].highest(openingScore) });
   const among = (key, allowed, otherwise) => (allowed.includes(query.get(key)) ? query.get(key) : otherwise);
   const number = (key) => (Number.isFinite(parseFloat(query.get(key))) ? query.get(key) : "");
   state.heads = ["head", "other"].map((key) => placeOf(query.get(key), prompts) ?? state.heads[0]);
   if (!query.has("other")) state.heads[1] = neighbour(state.heads[0], prompts);
   state.view = among("view", VIEWS, state.view);
+  state.picture = among("picture", PICTURES, state.picture);
   state.scale = among("scale", Object.keys(SCALES), state.scale);
   state.rest = query.has("rest");
   state.stretch = query.has("stretch");
   state.zoom = MAGNIFICATIONS.find((cell) => cell === Number(query.get("zoom"))) ?? 0;
+  state.box = state.zoom ? null : boxOf(query.get("box"), prompts[state.heads[0].prompt].size);
   state.sorting = {
     score: among("score", scores, ""),
     order: among("order", ["layer", "high", "low"], "layer"),
@@ -69,6 +76,13 @@ function placeOf(text, prompts) {
   const layer = prompt.layers.findIndex((name) => String(name) === layerName);
   const head = prompt.columns.findIndex((name) => String(name) === columnName);
   return layer < 0 || head < 0 ? null : { prompt: Number(number), layer, head };
+}
+
+/** The box in a text such as "5-9.0-4", rows first. */
+function boxOf(text, size) {
+  const ends = /^(\d+)-(\d+)\.(\d+)-(\d+)$/.exec(text)?.slice(1).map(Number);
+  if (!ends || ends[0] > ends[1] || ends[2] > ends[3] || Math.max(...ends) >= size) return null;
+  return { rows: ends.slice(0, 2), columns: ends.slice(2) };
 }
 
 /** Default head to compare with: the same head of the next prompt, or the next head if there is one prompt. */

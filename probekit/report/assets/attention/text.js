@@ -8,9 +8,9 @@ class TokenText {
       const token = event.target.closest(".token");
       return token && { token: Number(token.dataset.at) };
     };
-    box.addEventListener("pointermove", (event) => handlers.point(at(event), event));
-    box.addEventListener("pointerleave", (event) => handlers.point(null, event));
-    box.addEventListener("focusin", (event) => handlers.point(at(event), event));
+    box.addEventListener("pointermove", (event) => handlers.point(at(event), event, this));
+    box.addEventListener("pointerleave", (event) => handlers.point(null, event, this));
+    box.addEventListener("focusin", (event) => handlers.point(at(event), event, this));
     box.addEventListener("click", (event) => at(event) && handlers.pin(at(event), event));
     box.addEventListener("keydown", (event) => this.key(event));
   }
@@ -25,8 +25,22 @@ class TokenText {
     this.box.replaceChildren(...lines.flatMap((line) => [element("wbr"), ...line]));
   }
 
-  /** Colours the tokens by a row or column of the matrix, or removes the colours if there is none. */
-  paint(shown, look, line) {
+  /** Whether the box shows only a part of the text at a time. */
+  get isLong() {
+    return this.box.scrollHeight > this.box.clientHeight + 1;
+  }
+
+  /** Scrolls until the tokens and the lines around them are visible; the last token takes precedence. */
+  follow(tokens) {
+    const { box } = this;
+    for (const token of tokens) {
+      const { offsetTop: top, offsetHeight: height } = this.parts[token];
+      box.scrollTop = scrolledTo(box.scrollTop, top - 2 * height, top + 3 * height, box.clientHeight);
+    }
+  }
+
+  /** Colours the tokens by a row or column of the matrix, or not if there is none, and outlines those of a cell. */
+  paint(shown, look, line, pair) {
     this.parts.forEach((part, token) => {
       const cell = line && cellOn(line, token);
       const value = cell ? valueAt(shown, cell) : NaN;
@@ -34,6 +48,7 @@ class TokenText {
       part.style.background = colour ? rgb(colour) : "";
       part.style.color = colour ? inkOn(colour) : "";
       part.classList.toggle("chosen", line?.index === token);
+      part.classList.toggle("paired", pair?.row === token || pair?.column === token);
       part.setAttribute("aria-pressed", line?.index === token);
     });
   }

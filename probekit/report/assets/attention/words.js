@@ -21,18 +21,56 @@ function lineText(shown, line) {
   const [own, others, arrow] = line.axis === "row" ? ["dest", "src", "→"] : ["src", "dest", "←"];
   const cells = shown.tokens.map((_, token) => [token, cellOn(line, token)]).filter(([, cell]) => cell);
   const values = cells.map(([token, cell]) => [token, valueAt(shown, cell)]).filter(([, value]) => !Number.isNaN(value));
-  values.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
-  const listed = values.slice(0, MOST_LISTED).flatMap(([token, value], i) => [
+  // The first token attends only to itself, in every head.
+  const chosen = values.filter(([token]) => line.axis === "row" || rowStart(token) >= shown.least);
+  const sorted = (chosen.length ? chosen : values).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
+  const listed = sorted.slice(0, MOST_LISTED).flatMap(([token, value], i) => [
     i ? ", " : "", `${others}[${token}] `, quoted(shown, token), " ", bold(digits(value, shown)),
   ]);
   return [`${own}[${line.index}] `, quoted(shown, line.index), ` ${arrow} `, ...listed];
 }
 
-/** Largest weight of a head, and its scores. */
+const NEIGHBOURS = 12; // tokens on either side
+
+/** A token with those around it: what is before it, itself, and what is after it. */
+function neighbourhood(shown, name, token) {
+  const joined = (from, to) => element("bdi", { textContent: shown.tokens.slice(Math.max(0, from), to).join("") });
+  const parts = [joined(token - NEIGHBOURS, token), quoted(shown, token), joined(token + 1, token + 1 + NEIGHBOURS)];
+  return [element("span", { textContent: `${name}[${token}]` }), ...parts];
+}
+
+/** The neighbourhoods of a cell, or of the token of a row or column. */
+function nearby(shown, line, cell) {
+  const tokens = cell ? { dest: cell.row, src: cell.column } : line ? { [line.axis === "row" ? "dest" : "src"]: line.index } : {};
+  return Object.entries(tokens).flatMap(([name, token]) => neighbourhood(shown, name, token));
+}
+
+/** Why the page opens on this head; empty for other heads. */
+function reason([place, other]) {
+  const prompt = prompts[place.prompt];
+  const opening = prompt.highest(data.opening);
+  if (other || place.prompt || !opening || !samePlace(place, opening)) return "";
+  const count = prompt.layers.length * prompt.heads.length;
+  const value = scoreText(prompt.score(data.opening, place));
+  return `The page opens on this head because distance explains its attention least: apart from the first token, the largest weight of a token exceeds the head's mean weight at that distance by ${value} on average, the most of all ${count} heads.`;
+}
+
+/** What the lines show. */
+function linesText(shown, isScrolled) {
+  const [value, sign] = shown.signed ? ["size of the difference", ", their colour its sign"] : ["weight", ""];
+  const full = shown.top === 1 ? "" : `, relative to ${tickText(shown.top)}`;
+  const plural = shown.signed ? "Differences" : "Weights";
+  const queries = isScrolled ? "the visible queries" : "queries";
+  return `Lines run from ${queries} (left) to keys (right); their opacity is the ${value}${full}${sign}. ${plural} below ${leastDrawn(shown)} have no line. Hover over a token to isolate its lines.`;
+}
+
+/** Largest weight of a head, apart from that of the first token on itself, and its scores. */
 function facts(shown) {
-  const { row, column } = cellAt(shown.largest);
-  const value = shown.values[shown.largest];
-  const pairs = [["largest", `${digits(value, shown)} at dest[${row}] → src[${column}]`]];
+  const pairs = [];
+  if (shown.largest !== undefined) {
+    const { row, column } = cellAt(shown.largest);
+    pairs.push(["largest", `${digits(shown.values[shown.largest], shown)} at dest[${row}] → src[${column}]`]);
+  }
   const [place] = shown.places;
   const prompt = prompts[place.prompt];
   if (!shown.signed && prompt.isHead(place.head)) {

@@ -1,0 +1,71 @@
+// A canvas in a box that scrolls: only the visible part is drawn, at the resolution of the screen.
+
+const FONT = "12px ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace";
+const LINE_HEIGHT = 14;
+const TALLEST = 760; // largest height of the box, in pixels
+
+const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
+
+/** A token truncated to a width, inside bidi isolates so that it keeps its own direction. */
+function fitted(context, token, width) {
+  const characters = [...token];
+  const text = () => (characters.length < [...token].length ? `${characters.join("")}…` : token);
+  while (characters.length > 1 && context.measureText(text()).width > width) characters.pop();
+  return `\u2068${text()}\u2069`;
+}
+
+/** Scroll offset, changed as little as possible, at which the stretch from `start` to `end` is visible in `room`. */
+const scrolledTo = (offset, start, end, room) => clamp(offset, end - room, start);
+
+class Sheet {
+  /** `handlers.point` and `handlers.pin` are called with the cell or token hovered or clicked. */
+  constructor(box, handlers) {
+    this.box = box;
+    this.extent = box.querySelector(".extent");
+    this.canvas = box.querySelector("canvas");
+    this.handlers = handlers;
+    this.marks = {};
+    box.addEventListener("scroll", () => this.draw());
+    box.addEventListener("pointermove", (event) => handlers.point(this.at(event), event, this));
+    box.addEventListener("pointerleave", (event) => handlers.point(null, event, this));
+    box.addEventListener("click", (event) => handlers.pin(this.at(event), event));
+    box.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  /** Highlights `marks.cell`, the hovered cell, and `marks.line`, the row or column shown in the text. */
+  mark(marks) {
+    this.marks = marks;
+    this.draw();
+  }
+
+  /** Sets `labels`, truncated to `most` pixels, `counter`, the room for a position, and `margin`, that for both. */
+  measureLabels(most) {
+    const context = this.canvas.getContext("2d");
+    context.font = FONT;
+    const { tokens, size } = this.shown;
+    this.labels = tokens.map((token) => fitted(context, token, most));
+    const widest = Math.max(...this.labels.map((label) => context.measureText(label).width));
+    this.counter = context.measureText(String(size - 1)).width + 8;
+    this.margin = Math.ceil(widest + this.counter) + 10;
+  }
+
+  /** The canvas's context, cleared, at the resolution of the screen. */
+  sharp(width, height) {
+    const scale = devicePixelRatio || 1;
+    const pixels = { width: Math.round(width * scale), height: Math.round(height * scale) };
+    if (this.canvas.width !== pixels.width || this.canvas.height !== pixels.height) {
+      Object.assign(this.canvas, pixels);
+      Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
+    }
+    const context = this.canvas.getContext("2d");
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    context.clearRect(0, 0, width, height);
+    context.font = FONT;
+    context.direction = "ltr";
+    return context;
+  }
+
+  style(name) {
+    return getComputedStyle(this.box).getPropertyValue(name).trim();
+  }
+}
