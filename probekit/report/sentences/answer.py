@@ -175,26 +175,35 @@ def _but(compared: Mapping[str, pd.Series], comparisons: RivalDifferences) -> st
     return f", but {relation} {joined_names(names)}"
 
 
-def place_name(row: pd.Series, table: pd.DataFrame) -> str:
-    """Return the block of a site in words, with component, position and probe if they differ."""
+def place_name(row: pd.Series, table: pd.DataFrame, *notes: str) -> str:
+    """Return the block of a site in words, with component, position and probe if they differ.
+
+    Args:
+        row: A placed row.
+        table: Rows of results.csv.
+        notes: Other facts in the brackets behind the name.
+    """
     sited, ranked = placed(table), ranked_rows(table)
     depth = tick(row["depth"], n_blocks(sited))
-    block = {"embed": "the embedding", "final norm": "the final norm"}.get(depth, f"block {depth}")
-    has_parts = differs(ranked["line"]) or row["line"] != "residual stream"
-    details = [row["line"]] * has_parts + [row["position"]] * differs(sited["position"])
-    kind = f" with the {row['probe']} probe" if differs(ranked["probe"]) else ""
-    return block + (f" ({', '.join(details)})" if details else "") + kind
+    name = {"embed": "the embedding", "final norm": "the final norm"}.get(depth, f"block {depth}")
+    if row["line"] != "residual stream":
+        name = f"{row['line']} of {name}"
+    elif differs(ranked["line"]) and depth.isdigit():
+        name = f"the residual stream after {name}"
+    if differs(ranked["probe"]):
+        name += f" with the {row['probe']} probe"
+    position = [f"position {row['position']}"] * differs(sited["position"])
+    details = ", ".join(filter(None, [*position, *notes]))
+    return f"{name} ({details})" if details else name
 
 
 def _best_place(table: pd.DataFrame) -> str:
     """Return the chosen site among its candidates, or the site that most outer folds chose."""
     rows = choices(table)
-    counts = Counter(place_name(row, table) for row in rows)
-    (place, n), *_ = counts.most_common()
-    if is_nested(table):
-        return f"{place} in {'all' if n == len(rows) else f'{n} of'} {len(rows)} folds"
-    candidates = _of_candidates(table, "of {}")
-    return f"{place} ({candidates})" if candidates else place
+    if not is_nested(table):
+        return place_name(rows[0], table, _of_candidates(table, "of {}"))
+    (place, n), *_ = Counter(place_name(row, table) for row in rows).most_common()
+    return f"{place} in {'all' if n == len(rows) else f'{n} of'} {len(rows)} folds"
 
 
 def _of_candidates(table: pd.DataFrame, template: str) -> str:

@@ -77,6 +77,12 @@ def comparison_table(
     ]
 
 
+def differences_table(differences: Sequence[RivalDifference]) -> list[ComparedScore]:
+    """Return a row for each difference, in the same format as `comparison_table`."""
+    places = _places(differences)
+    return [_compared_score(one.name, one, places) for one in differences]
+
+
 def selectivity_row(table: pd.DataFrame, task: pd.Series) -> pd.Series | None:
     """Return the row with the selectivity of the probe of a test row; None if not measured."""
     place = {name: task[name] for name in ("run", "target", "site", "position", "probe")}

@@ -8,12 +8,15 @@ _VERBS = "is are was were do does did has have had can could will would shall sh
 # A question with one of these may ask for more than whether a label can be decoded, or the
 # opposite: "Is layer 3 better than layer 5?", "Is number absent from the embedding?".
 _UNSAFE = (
-    "not no never neither nor none nobody nothing without only than before after until earlier "
-    "later sooner more less fewer better worse best worst most least absent missing lack lacks "
-    "lose loses lost forget forgets fail fails ignore ignores blind unable"
+    "not no never neither nor none nobody nothing without only than earlier later sooner more less "
+    "fewer better worse best worst most least absent missing lack lacks lose loses lost forget "
+    "forgets fail fails ignore ignores blind unable"
 )
 _OPENING = re.compile(rf"(?:^|, )(?:{'|'.join(_VERBS.split())}) ", re.IGNORECASE)
-_DOUBT = re.compile(rf"\b(?:{'|'.join(_UNSAFE.split())})\b|n['’]t\b", re.IGNORECASE)
+_DOUBT = re.compile(
+    rf"\b(?:{'|'.join(_UNSAFE.split())})\b|n['’]t\b|\b(?:before|after|until|by) (?:block|layer)",
+    re.IGNORECASE,
+)
 _WH_WORD = re.compile(r"\b(?:which|where|what|when|why|how|who|whom|whose)\b", re.IGNORECASE)
 _CHOICE = re.compile(r"\bor\b", re.IGNORECASE)
 _EMBEDDED = re.compile(r"\b(?:whether|if)\b", re.IGNORECASE)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from probekit.amounts import counted, joined_names
+from probekit.amounts import LEVEL, counted, joined_names
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINE_GRIDS, TARGETS
@@ -21,6 +21,7 @@ from probekit.report.sentences.answer import (
     doubtful_rivals,
     reaches,
     rival_name,
+    selected_p,
 )
 from probekit.report.sentences.choice import chosen_words
 from probekit.report.sentences.comparison_table import selectivity_row
@@ -54,7 +55,11 @@ DOUBTS = {
     "length": "the probe may use only the length",
     "embedding": "the layers may add nothing",
 }
-RIVAL = "The probe is {relation} {rival}: {doubt}."
+RELATIONS = {
+    SIGNIFICANTLY_WORSE: "significantly worse than",
+    NOT_SIGNIFICANT: "not significantly better than",
+}
+RIVAL = "The probe is {relation} {rivals}: {doubt}."
 CONTROL = (
     "The control task is learnt, and selectivity is not above 0: at this position a probe can "
     "memorise labels of individual {types}."
@@ -136,16 +141,37 @@ def _rivals(
     if "task" not in compared:
         return []
     doubtful = doubtful_rivals(compared, comparisons)
-    metric = compared["task"]["metric"]
-    caveats = [
-        Caveat(name, _rival(rival_name(name, metric), DOUBTS[name], paired))
-        for name, paired in doubtful.items()
-    ]
     control = _control(compared, table, control_by)
     is_answered = "word_identity" in compared and "word_identity" not in doubtful
     if control and control_by == "word" and is_answered:
         control += WORDS_DO_NOT_HELP
+    p = selected_p(table, comparisons)
+    if "majority" in doubtful and p is not None and not p < LEVEL:
+        doubtful = {"majority": doubtful["majority"]}  # nothing was decoded that others explain
+    caveats = _by_doubt(doubtful, compared["task"]["metric"])
     return [*caveats, *([Caveat("control", control)] if control else [])]
+
+
+def _by_doubt(doubtful: Mapping[str, RivalDifference | None], metric: str) -> list[Caveat]:
+    """Return a warning for each group of rivals that imply the same doubt for the same reason."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for kind, paired in doubtful.items():
+        # Without a test, the interval decides.
+        relation = RELATIONS.get(
+            "" if paired is None else paired.verdict, "not clearly better than"
+        )
+        kinds.setdefault((relation, DOUBTS[kind]), []).append(kind)
+    return [
+        Caveat(
+            names[0],
+            RIVAL.format(
+                relation=relation,
+                rivals=joined_names([rival_name(name, metric) for name in names]),
+                doubt=doubt,
+            ),
+        )
+        for (relation, doubt), names in kinds.items()
+    ]
 
 
 def _control(compared: Mapping[str, pd.Series], table: pd.DataFrame, control_by: ControlBy) -> str:
@@ -158,18 +184,6 @@ def _control(compared: Mapping[str, pd.Series], table: pd.DataFrame, control_by:
     if selectivity["ci_low"] > 0 or sign * (worst - control["chance"]) <= 0:
         return ""
     return CONTROL.format(types=f"{control_by}s")
-
-
-def _rival(rival: str, doubt: str, paired: RivalDifference | None) -> str:
-    """Return the warning about a rival that the selected probe is not clearly better than."""
-    relations = {
-        SIGNIFICANTLY_WORSE: "significantly worse than",
-        NOT_SIGNIFICANT: "not significantly better than",
-    }
-    # Without a test, the interval decides.
-    verdict = "" if paired is None else paired.verdict
-    relation = relations.get(verdict, "not clearly better than")
-    return RIVAL.format(relation=relation, rival=rival, doubt=doubt)
 
 
 def _length_leads(table: pd.DataFrame) -> list[str]:
