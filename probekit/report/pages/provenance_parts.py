@@ -41,8 +41,8 @@ class MachinePaths:
         for path in self.paths:
             # YAML may break a long path at a space.
             words = r"\s+".join(map(re.escape, path.split(" ")))
-            shown = f"…/{_last_part(path)}"
-            text = re.sub(rf"(?<![\w/.]){words}(?![\w-])", lambda _, shown=shown: shown, text)
+            shown = f"…/{_last_part(path)}".replace("\\", r"\\")
+            text = re.sub(rf"(?<![\w/.]){words}(?![\w-])", shown, text)
         return text
 
     def hide_in(self, record: RunRecord) -> RunRecord:

@@ -207,12 +207,14 @@ def _best_place(table: pd.DataFrame) -> str:
 
 
 def _of_candidates(table: pd.DataFrame, template: str) -> str:
-    """Return the template with the number of compared sites; "" if there is only one."""
+    """Return the template with the number of compared sites, and ties; "" for a single site."""
     ranked = ranked_rows(table)
     names = {"kind": "probe", "position": "position"}
     varied = [name for name, column in names.items() if differs(ranked[column])]
     unit = f"combinations of {joined_names(['site', *varied])}" if varied else "sites"
-    return template.format(f"{len(ranked):,} {unit}") if len(ranked) > 1 else ""
+    n_tied = int((ranked["value"] == ranked["value"].iloc[0]).sum()) - 1
+    tied = f", tied with {n_tied} of them" if n_tied else ""
+    return template.format(f"{len(ranked):,} {unit}{tied}") if len(ranked) > 1 else ""
 
 
 def _chosen_in_folds(table: pd.DataFrame) -> str:
