@@ -235,15 +235,16 @@ def _ranges(table: pd.DataFrame) -> str:
     if rows.empty:
         return "No answer: no site has a test score."
     better = n_better_sites(table)
+    lead = "" if any(better.values()) else "No evidence beyond random weights: "
+    if not better:
+        lead = "No site was chosen: "
     parts = []
     for key, own in rows.groupby(["probe", "position", "metric"], sort=False):
         words, chance = range_words(own)
-        known = [f"significantly better than random weights at {better[key]}"] * (key in better)
+        is_known = key in better and any(better.values())
+        known = [f"significantly better than random weights at {better[key]}"] if is_known else []
         sites = f"over {counted(own['site'].nunique(), 'site')}"
         parts.append(_listed([f"{words} {sites}", chance, *known]))
-    lead = "" if better else "No site was chosen: "
-    if better and not any(better.values()):
-        lead = "No evidence beyond random weights: "
     return f"{lead}{'; '.join(parts)}."
 
 

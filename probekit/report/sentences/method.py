@@ -94,7 +94,7 @@ def _choice(table: pd.DataFrame) -> str:
     if is_nested(table):
         return f"{nested_sentence(table)} {NESTED_LINE.format(kind='')} {ONE_SITE}"
     return (
-        f"C and the site were selected by cross-validation on training rows: "
+        "C and the site were selected by cross-validation on training rows. "
         f"{site_with_head(chosen['site'], chosen['head'])} has the best cross-validated "
         f"{metric_name(chosen['metric'])}, {format_number(chosen['value'])}."
     )

@@ -50,9 +50,9 @@ def range_words(rows: pd.DataFrame) -> tuple[str, str]:
     scale, unit = (100, " %") if metric.in_percent else (1, "")
     numbers = [scale * number for number in (rows["value"].min(), rows["value"].max(), chance)]
     low, high, level = _texts(numbers, 0 if metric.in_percent else 2)
-    ends = low if low == high else f"{low} to {high}"
+    ends = f"{low}{unit}" + ("" if low == high else f" to {high}{unit}")
     name = LEVELS[chance_name(rows)].label
-    return f"{metric.title} {ends}{unit}", "" if math.isnan(chance) else f"{name} {level}{unit}"
+    return f"{metric.title} {ends}", "" if math.isnan(chance) else f"{name} {level}{unit}"
 
 
 def p_words(p: float) -> str:
