@@ -83,8 +83,8 @@ def _comparisons(rows: Sequence[ComparedScore], metric: str) -> Table:
     """Return the table of the scores that the selected probe is compared with."""
     shown = Table(box=None, pad_edge=False)
     shown.add_column("compared with")
-    for name in (metric, "difference", "95 % interval", "p"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    for title in (metric, "difference", "95 % interval", "p"):
+        shown.add_column(title, justify="right", no_wrap=True)
     shown.add_column("")
     for one in rows:
         interval = one.interval.strip("[]").replace(", ", " to ")

@@ -107,6 +107,8 @@ def selected_p(table: pd.DataFrame, comparisons: RivalDifferences) -> float | No
     class.
     """
     chosen = reported_row(table)
+    if chosen is None:
+        return None
     if is_nested(table):
         tested = only(table, target=HEADLINE, metric="p_value")["value"]
     else:
@@ -239,13 +241,16 @@ def _ranges(table: pd.DataFrame) -> str:
     if not better:
         lead = "No site was chosen: "
     parts = []
-    for key, own in rows.groupby(["probe", "position", "metric"], sort=False):
+    for _, own in rows.groupby(["probe", "position", "metric"], sort=False):
+        first = own.iloc[0]
+        key = (str(first["probe"]), str(first["position"]), str(first["metric"]))
         words, chance = range_words(own)
         is_known = key in better and any(better.values())
         known = [f"significantly better than random weights at {better[key]}"] if is_known else []
         sites = f"over {counted(own['site'].nunique(), 'site')}"
         parts.append(_listed([f"{words} {sites}", chance, *known]))
-    return f"{lead}{'; '.join(parts)}."
+    text = f"{lead}{'; '.join(parts)}."
+    return text[0].upper() + text[1:]
 
 
 def comparison_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:

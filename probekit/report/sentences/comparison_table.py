@@ -113,7 +113,8 @@ def _paired(
         limits = own["value"], own["ci_low"], own["ci_high"]
         return RivalDifference("", name, row["value"], *limits, math.nan, row["metric"])
     same = [one for one in comparisons.others if row["site"] and one.name == answers_name(row)]
-    unknown = RivalDifference("", name, row["value"], *[math.nan] * 4, row["metric"])
+    nan = math.nan
+    unknown = RivalDifference("", name, row["value"], nan, nan, nan, nan, row["metric"])
     return next(iter(same), unknown)
 
 

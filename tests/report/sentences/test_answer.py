@@ -110,7 +110,7 @@ def test_many_rivals_are_counted(table):
 
 def test_a_run_without_cross_validated_scores_has_a_range(table):
     assert answer(table[table["split"] == "test"]) == (
-        "accuracy 71 % to 94 % over 6 sites, chance 50 %, significantly better than random weights "
+        "Accuracy 71 % to 94 % over 6 sites, chance 50 %, significantly better than random weights "
         "at 5."
     )
     task = table[(table["split"] == "test") & (table["target"] == "task")]
