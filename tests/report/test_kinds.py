@@ -215,7 +215,7 @@ def test_a_length_baseline_above_the_word_baseline_gives_a_warning(table, record
     length = words.assign(target="length", value=0.65, ci_low=0.63)
     run = RunRecord.model_validate(record)
     (warning,) = warnings(pd.concat([table, words, length], ignore_index=True), run)
-    assert warning.startswith("Text length alone scores 0.650, more than a bag of words, 0.600")
+    assert warning.startswith("Text length alone scores more than a bag of words: texts of diff")
     near = length.assign(ci_low=0.59)
     assert warnings(pd.concat([table, words, near], ignore_index=True), run) == []
 
