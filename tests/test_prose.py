@@ -27,7 +27,7 @@ REFUSED = {
     "stand(s|ing)? (?!(for|out)\\b)|stood": "is, occurs",
     "lies?(?! (on|above|below|between|within|outside))|lay|lain": "is, is stored",
     "told": "reported, logged, passed",
-    "tells|to tell|telling": "reports, shows",
+    "tells|to tell(?!$|:)|telling": "reports, shows",  # not in a verdict: "too few groups to tell"
     "(is|are|was|were|be|as|it|probes?|model|message|error) said": "predicted, reported, stated",
     "says": "shows, reports, states, predicts",
     "what (it|he|one|each|the \\w+) (says?|said|told)": "prediction, message",

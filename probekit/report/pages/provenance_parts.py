@@ -35,7 +35,7 @@ class MachinePaths:
     def hide(self, text: str) -> str:
         """Return a text in which only the last part of each of the paths is left.
 
-        >>> MachinePaths(("/home/ann/data",)).hide("root: /home/ann/data")
+        >>> MachinePaths(("/mnt/ann/data",)).hide("root: /mnt/ann/data")
         'root: …/data'
         """
         for path in self.paths:

@@ -67,7 +67,7 @@ def answer(
         return _ranges(table)
     compared = comparison_rows(chosen, table)
     if "task" not in compared:
-        return f"No test score: {place_name(chosen, table)} was chosen, but it has no test row."
+        return f"No test score: {site_in_words(chosen, table)} was chosen, but it has no test row."
     found = comparisons or RivalDifferences()
     verdict = _verdict(table, compared, found)
     score, chance = score_words(compared["task"])
@@ -78,7 +78,7 @@ def answer(
         return f"Best at {_best_place(table)}{but}: {_listed(facts)}."
     if is_nested(table):
         return f"{verdict}{but}: {_listed(facts)}; {_chosen_in_folds(table)}."
-    facts[0] += f" at {place_name(chosen, table)}"
+    facts[0] += f" at {site_in_words(chosen, table)}"
     return f"{verdict}{but}: {_listed([*facts, _of_candidates(table, 'best of {}')])}."
 
 
@@ -177,7 +177,7 @@ def _but(compared: Mapping[str, pd.Series], comparisons: RivalDifferences) -> st
     return f", but {relation} {joined_names(names)}"
 
 
-def place_name(row: pd.Series, table: pd.DataFrame, *notes: str) -> str:
+def site_in_words(row: pd.Series, table: pd.DataFrame, *notes: str) -> str:
     """Return the block of a site in words, with component, position and probe if they differ.
 
     Args:
@@ -203,8 +203,8 @@ def _best_place(table: pd.DataFrame) -> str:
     """Return the chosen site among its candidates, or the site that most outer folds chose."""
     rows = choices(table)
     if not is_nested(table):
-        return place_name(rows[0], table, _of_candidates(table, "of {}"))
-    (place, n), *_ = Counter(place_name(row, table) for row in rows).most_common()
+        return site_in_words(rows[0], table, _of_candidates(table, "of {}"))
+    (place, n), *_ = Counter(site_in_words(row, table) for row in rows).most_common()
     return f"{place} in {'all' if n == len(rows) else f'{n} of'} {len(rows)} folds"
 
 
@@ -221,7 +221,7 @@ def _of_candidates(table: pd.DataFrame, template: str) -> str:
 
 def _chosen_in_folds(table: pd.DataFrame) -> str:
     rows = choices(table)
-    counts = Counter(place_name(row, table) for row in rows).most_common()
+    counts = Counter(site_in_words(row, table) for row in rows).most_common()
     if len(counts) == 1:
         return f"{counts[0][0]} chosen in all {len(rows)} folds"
     named = [f"{place} in {n}" for place, n in counts[:MOST_CHOICES]]

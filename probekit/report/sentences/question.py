@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 _VERBS = "is are was were do does did has have had can could will would shall should may might must"
-# A question with one of these may ask for more than whether a label can be decoded, or the
-# opposite: "Is layer 3 better than layer 5?", "Is number absent from the embedding?".
+# A question with one of these may be about more than whether a label can be decoded, or about
+# the opposite: "Is layer 3 better than layer 5?", "Is number absent from the embedding?".
 _UNSAFE = (
     "not no never neither nor none nobody nothing without only than earlier later sooner more less "
     "fewer better worse best worst most least absent missing lack lacks lose loses lost forget "

@@ -9,13 +9,13 @@ from probekit.report.pages.provenance_parts import MachinePaths
 from probekit.report.pages.run_page import write_report
 from probekit.results.record import RunRecord
 
-ROOT = "/home/ann/my projects/plurals/data"
+ROOT = "/mnt/ann/my projects/plurals/data"
 MODEL = "/srv/models/gpt2-tuned"
 CONFIG = f"""name: plural
 model:
   source: {MODEL}
 data:
-  root: /home/ann/my projects/plurals/data
+  root: /mnt/ann/my projects/plurals/data
   file: nouns.csv
   train: {ROOT}/train.csv
 """
@@ -30,7 +30,7 @@ def test_no_folder_of_the_machine_is_on_the_page(make_run, table, record):
     page = write_report(run).read_text("utf-8")
     csv = base64.b64decode(re.search(r"base64,([^\"]*)", page)[1]).decode()
     for text in (page, csv):
-        for part in ("/home", "ann/", "/srv", str(run.parent)):
+        for part in ("/mnt", "ann/", "/srv", str(run.parent)):
             assert part not in text
     assert "root: …/data" in page
     assert "train: …/train.csv" in page
@@ -46,7 +46,6 @@ def test_no_folder_of_the_machine_is_on_the_page(make_run, table, record):
         ("in\n  /data/x/y.csv", "in\n  …/y.csv"),
         ("root: /data/x", "root: …/x"),
         ("/data/xy and /other/data/x", "/data/xy and /other/data/x"),
-        ("C:/data/x", "C:/data/x"),
     ],
 )
 def test_only_whole_paths_are_shortened(text, expected):

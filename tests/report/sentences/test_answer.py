@@ -172,7 +172,7 @@ def test_a_metric_where_lower_is_better_states_it(table):
     [
         (YES_NO, True),
         (WHICH, False),
-        ("Does the network know whether it is singular or plural, past another noun?", True),
+        ("Does the network encode whether it is singular or plural, past another noun?", True),
         ("In the last layer, can it be decoded?", True),
         ("In which layer, if any, does a token encode the previous word?", False),
         ("Can it be decoded in a sentence in which negation reverses the words?", True),
