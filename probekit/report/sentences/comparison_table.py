@@ -94,7 +94,7 @@ def selectivity_row(table: pd.DataFrame, task: pd.Series) -> pd.Series | None:
 def _name(target: str, metric: str, n_networks: int) -> str:
     name = rival_name(target, metric).removeprefix("the ")
     several = target == "random_weights" and n_networks > 1
-    return f"{name} (mean of {n_networks})" if several else name
+    return f"{name} (mean of {n_networks} networks)" if several else name
 
 
 def _paired(

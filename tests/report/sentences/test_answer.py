@@ -200,7 +200,7 @@ def test_the_table_has_every_comparison_with_its_difference(table, record):
     assert cells == [
         ("majority class", "0.50", "+0.20", "[0.15, 0.25]", "0.001", ""),
         ("words alone", "0.71", "−0.10", "[−0.15, −0.05]", "0.010", "worse"),
-        ("random weights (mean of 3)", "0.74", "–", "", "–", ""),
+        ("random weights (mean of 3 networks)", "0.74", "–", "", "–", ""),
         ("embedding", "0.71", "–", "", "–", ""),
         ("control task", "0.55", "+0.39", "[0.37, 0.41]", "–", ""),
     ]
