@@ -47,7 +47,7 @@ MOST_NETWORKS = 9  # maximum number of networks with random weights
 _ROWS = (
     Target("task", "task", "the task", chooses=True),
     Target("control", "control task", "control task"),
-    Target("random_weights", "random weights", "a random network", is_mean_of_networks=True),
+    Target("random_weights", "random weights", "random weights", is_mean_of_networks=True),
     *(
         Target(
             f"random_weights_{n}",
@@ -58,7 +58,7 @@ _ROWS = (
         )
         for n in range(MOST_NETWORKS)
     ),
-    Target("majority", "majority", "the majority label", is_baseline=True),
+    Target("majority", "majority", "the majority class", is_baseline=True),
     Target("word_identity", "word identity", "the words alone", is_baseline=True),
     Target("bag_of_words", "bag of words", "the bag of words", is_baseline=True, is_tuned=True),
     Target("n_grams", "n-grams", "the n-grams", is_baseline=True, is_tuned=True),
@@ -75,7 +75,7 @@ _ROWS = (
     Target(
         "chosen_random_weights",
         "random weights, own sites",
-        "random networks",
+        "random weights",
         is_mean_of_networks=True,
         choice_of="random_weights",
     ),

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from probekit.cli.show.runs import show_results
+from probekit.cli.show.runs import show_results, show_warnings
+from tests.report.conftest import make_record, make_table, write_shown
 
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 
@@ -58,22 +59,54 @@ def show(tmp_path, capsys):
     """A function that prints the results of rows and returns the lines."""
 
     def call(rows):
-        path = Path(tmp_path) / "results.csv"
-        pd.DataFrame(rows).to_csv(path, index=False)
-        show_results(SimpleNamespace(results=path))
+        folder = write_shown(Path(tmp_path) / "run", pd.DataFrame(rows))
+        show_results(SimpleNamespace(results=folder / "results.csv", folder=folder))
         return capsys.readouterr().out.splitlines()
 
     return call
 
 
-def test_single_kind_has_no_heading(show):
+def test_sites_legend_answer_and_comparisons_are_printed_in_this_order(show):
     baseline = row(None, "majority", 0.5, probe="none", position="last")
-    assert [line.split() for line in show([*make_rows("logistic"), baseline])] == [
+    lines = show([*make_rows("logistic"), baseline])
+    assert [line.split() for line in lines[:3]] == [
         ["site", "accuracy", "95", "%", "interval", "control"],
         [SITES[0], "0.600", "0.500", "to", "0.700", "0.500"],
         [SITES[1], "*", "0.700", "0.600", "to", "0.800", "0.500"],
-        ["*", "selected", "by", "cross-validation."],
-        ["Baselines", "without", "the", "network:", "majority", "0.500."],
+    ]
+    assert lines[3] == (
+        "accuracy: score on held-out rows with 95 % interval; *: selected by cross-validation; "
+        "control: the same probe on random labels."
+    )
+    assert lines[5] == (
+        "Not tested against chance: 70 % [60, 80] of held-out rows at block 1, chance 50 %, best "
+        "of 2 sites."
+    )
+    assert [line.split() for line in lines[7:]] == [
+        ["compared", "with", "accuracy", "difference", "95", "%", "interval", "p"],
+        ["majority", "class", "0.50", "–", "–"],
+        ["control", "task", "0.50", "–", "–"],
+    ]
+
+
+def test_warnings_are_printed_most_serious_first(tmp_path, capsys):
+    record = make_record()
+    record["data"]["findings"] = [
+        {"level": "warning", "code": "few-groups", "message": "Few groups."},
+        {"level": "warning", "code": "duplicates-across", "message": "Duplicates."},
+        {"level": "error", "code": "crossing-groups", "message": "Groups cross."},
+    ]
+    table = make_table()
+    words = table["target"].eq("word_identity")
+    table.loc[words, "value"] = 0.95
+    folder = write_shown(tmp_path / "run", table, record)
+    show_warnings(SimpleNamespace(results=folder / "results.csv", folder=folder))
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: Groups cross.",
+        "warning: Duplicates.",
+        "warning: The probe is not clearly better than the words alone: the probe may not use the "
+        "context.",
+        "warning: Few groups.",
     ]
 
 
@@ -92,19 +125,3 @@ def test_p_and_compression_have_columns_if_measured(show):
     head, first, *_ = show([*make_rows("logistic"), *more])
     assert head.split()[-2:] == ["p", "compression"]
     assert first.split()[-2:] == ["0.020", "1.500"]
-
-
-def test_sweep_lists_a_baseline_once_unless_it_depends_on_the_position(show):
-    rows = [
-        line
-        for n, position in enumerate(("word:last-1", "word:last"))
-        for line in (
-            *({**one, "position": position} for one in make_rows("logistic")),
-            row(None, "majority", 0.5, probe="none", position=position),
-            row(None, "word_identity", 0.6 + 0.1 * n, probe="none", position=position),
-        )
-    ]
-    assert show(rows)[-1] == (
-        "Baselines without the network: majority 0.500, word identity 0.600 at word:last-1 and "
-        "0.700 at word:last."
-    )

@@ -15,7 +15,7 @@ def page(write_run, tmp_path_factory):
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_report_fits_every_window_without_console_messages(browser, page, dark):
     browser.open(page, width=1920, dark=dark)
-    assert browser.evaluate("document.querySelectorAll('.plot .main-svg').length") >= 3
+    assert browser.evaluate("document.querySelectorAll('.plot .main-svg').length") >= 1
     for width in (1400, 700, 360):
         browser.resize(width)
         browser.settle()
@@ -29,7 +29,7 @@ def test_the_report_fits_every_window_without_console_messages(browser, page, da
 def test_maps_fit_every_window_without_console_messages(browser, make_run, kind, request):
     browser.open(write_report(make_run(request.getfixturevalue(kind))), width=1400)
     cells = "document.querySelectorAll('.plot .hm image').length"
-    assert browser.evaluate(cells) == 2  # accuracy and selectivity
+    assert browser.evaluate(cells) == 1  # selectivity is folded
     for width in (1400, 700, 360):
         browser.resize(width)
         browser.settle()
@@ -56,7 +56,7 @@ def test_a_folded_figure_is_drawn_when_it_is_opened(browser, page):
     browser.open(page)
     folded = "document.querySelectorAll('details .main-svg').length"
     assert browser.evaluate(folded) == 0
-    browser.evaluate("document.querySelector('summary').click()")
+    browser.evaluate("document.querySelector('.folds summary').click()")
     browser.settle()
     assert browser.evaluate(folded) > 0
     assert browser.trouble == []
@@ -110,3 +110,51 @@ def test_buttons_of_a_figure_work_with_the_keyboard(browser, make_run):
     browser.press("Enter")
     browser.settle()
     assert browser.evaluate(reach) < before
+
+
+BOTTOM = "document.querySelector('{}').getBoundingClientRect().bottom"
+
+
+@pytest.mark.parametrize("kind", ["table", "heads", "sweep"])
+def test_answer_table_and_first_warning_are_on_the_first_screen(browser, make_run, kind, request):
+    browser.open(write_report(make_run(request.getfixturevalue(kind))), width=1400)
+    for selector in (".answer", ".screen .compact", ".warnings li"):
+        assert browser.evaluate(BOTTOM.format(selector)) <= 900, selector
+    if kind == "table":  # a plain run: one position, no maps
+        assert browser.evaluate("document.documentElement.scrollHeight") <= 4000
+    left, right = (
+        browser.evaluate(f"document.querySelector('.screen > {one}').getBoundingClientRect().left")
+        for one in ("figure", "div")
+    )
+    assert left < right
+    # No table is cut off.
+    assert browser.evaluate(
+        "[...document.querySelectorAll('.screen .scroll')]"
+        ".every(one => one.scrollWidth <= one.clientWidth)"
+    )
+
+
+@pytest.mark.parametrize("width", [700, 400])
+def test_narrow_windows_show_answer_figure_table_and_warnings_in_this_order(browser, page, width):
+    browser.open(page, width=width)
+    selectors = (".answer", ".screen figure", ".screen table", ".warnings")
+    tops = [browser.evaluate(BOTTOM.format(one)) for one in selectors]
+    assert tops == sorted(tops)
+    headings = browser.evaluate(
+        "[...document.querySelectorAll('h1, h2')].map(one => one.textContent)"
+    )
+    assert headings[1:4] == ["Accuracy by layer", "Comparisons", "Warnings (2)"]
+    assert browser.evaluate(
+        "[...document.querySelectorAll('.compact thead th, .compact tbody th')]"
+        ".every(one => one.scope)"
+    )
+
+
+def test_everything_but_the_results_is_closed(browser, page):
+    browser.open(page)
+    summaries = browser.evaluate(
+        "[...document.querySelectorAll('details:not([open]) > summary')].map(e => e.textContent)"
+    )
+    for closed in ("About this figure", "Data card", "Data checks", "Full configuration"):
+        assert closed in summaries
+    assert browser.evaluate("document.querySelectorAll('details[open]').length") == 0

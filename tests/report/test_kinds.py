@@ -14,9 +14,11 @@ from probekit.report.figures.style import LINES
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import answer
+from probekit.report.sentences.method import method
 from probekit.report.sentences.sites_table import site_table
 from probekit.report.sentences.warnings import warnings
 from probekit.report.sentences.words import caption, learning_curve_caption, sparse_description
+from probekit.results.differences import RivalDifferences
 from probekit.results.record import RunRecord
 from probekit.results.selection import hidden_kinds
 from tests.report.conftest import row
@@ -66,10 +68,8 @@ def test_of_many_lines_the_chosen_one_alone_has_a_band(kinds):
 
 
 def test_the_answer_names_the_kind(kinds, table):
-    assert answer(kinds).startswith(
-        "Chosen: block 2 (blocks.2.hook_resid_post), logistic probe, with cross-validated accuracy"
-    )
-    assert "(next: block 3 logistic, 0.912)" in answer(kinds)
+    assert "at block 2 with the logistic probe" in answer(kinds)
+    assert "best of 30 combinations of site and kind" in answer(kinds)
     assert "probe" not in answer(table)
 
 
@@ -157,7 +157,7 @@ def described(table):
 def test_compression_has_a_curve_a_meaning_and_a_column(table):
     both = described(table)
     (part,) = [part for part in result_parts(both) if part.title == "Compression by layer"]
-    assert part.is_open
+    assert not part.is_open
     assert "1 = no compression" in part.caption
     assert "Measured on 1,039 training rows in 15 groups" in part.caption
     figure = layer_curve(both, "compression")
@@ -172,22 +172,16 @@ def judged(table, p, null="random signs of whole groups"):
     return pd.concat([table, p_rows], ignore_index=True)
 
 
-def test_the_p_value_is_over_all_sites_and_kinds(table, kinds):
-    text = answer(judged(table, 0.004))
-    assert (
-        "Predictions and labels are tested for association: "
-        "p = 0.004 (one-sided; random signs of whole groups; "
-        "maximum over 6 sites)." in text
-    )
-    older = answer(judged(table, 0.004, null=""))
-    assert (
-        "p = 0.004 (one-sided; predictions exchanged group by group; maximum over 6 sites)" in older
-    )
-    assert "maximum over 30 pairs of site and kind)" in answer(judged(kinds, 0.004))
-    joined = row("blocks.1.hook_resid_post + blocks.2.hook_resid_post", "task", 0.9)
-    with_joined = pd.concat([table, pd.DataFrame([joined])], ignore_index=True)
-    assert "maximum over 7 sites)" in answer(judged(with_joined, 0.004))
+def test_the_p_value_of_the_selected_site_is_stated(table):
+    assert ", p = 0.004." in answer(judged(table, 0.004))
     assert site_table(judged(table, 0.25)).rows[0].cells["p"] == ("0.25", "")
+
+
+def test_the_null_of_the_p_values_is_in_the_closed_part(table, record):
+    of_record = RunRecord.model_validate(record)
+    for null, named in (("random signs of whole groups", True), ("", False)):
+        text = " ".join(method(judged(table, 0.004, null=null), of_record, RivalDifferences()))
+        assert ("whole groups (random signs of whole groups)." in text) == named
 
 
 def test_warnings_count_unconverged_fits_by_kind_and_target(kinds, record):
@@ -214,7 +208,7 @@ def test_a_length_baseline_above_the_word_baseline_gives_a_warning(table, record
     length = words.assign(target="length", value=0.65, ci_low=0.63)
     run = RunRecord.model_validate(record)
     (warning,) = warnings(pd.concat([table, words, length], ignore_index=True), run)
-    assert warning.startswith("Text length alone scores 0.650, more than a bag of words, 0.600")
+    assert warning.startswith("Text length alone scores more than a bag of words: texts of diff")
     near = length.assign(ci_low=0.59)
     assert warnings(pd.concat([table, words, near], ignore_index=True), run) == []
 
@@ -235,9 +229,7 @@ def test_a_run_on_numbers_shows_its_main_metric_first(numbers):
         "Spearman's ρ by layer",
         "Selectivity by layer",
     ]
-    said = answer(numbers)
-    assert "with cross-validated R² 0.931 on training rows" in said
-    assert "the mean label 0.500" in said
+    assert "R² 0.94 [0.92, 0.96] on held-out rows at block 2, mean label 0.50" in answer(numbers)
     assert "best cross-validated R² on" in caption(numbers, "r2")
     assert site_table(numbers).columns[0] == "R²"
 
@@ -252,12 +244,11 @@ def trees(table):
 
 
 def test_the_answer_of_a_run_on_trees_has_no_selected_site(trees):
-    said = answer(trees)
-    assert said.startswith("No layer was chosen")
-    assert (
-        "UUAS on 1,039 held-out sentences ranges from 0.712 at blocks.0.hook_resid_pre to 0" in said
+    assert answer(trees) == (
+        "UUAS 0.71 to 0.94 over 6 sites, linear chain 0.40, significantly better than random "
+        "weights at 5; root accuracy 71 % to 94 % over 6 sites, linear chain 40 %, significantly "
+        "better than random weights at 5."
     )
-    assert "linear chain 0.400" in said
     assert [part.title for part in result_parts(trees)] == [
         "UUAS by layer",
         "Root accuracy by layer",

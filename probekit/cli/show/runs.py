@@ -14,29 +14,46 @@ from probekit.cli.show.tables import print_table
 from probekit.pipeline.experiment.run import RunResult
 from probekit.pipeline.experiment.validate import ValidationReport
 from probekit.probes.selftest.checks import Verdict
-from probekit.probes.targets import BASELINES, TARGETS
-from probekit.report.figures.style import format_number
-from probekit.report.sentences.choice import nested_sentence
+from probekit.report.sentences.answer import answer
+from probekit.report.sentences.comparison_table import ComparedScore, comparison_table
 from probekit.report.sentences.sites_table import SiteRow, filled_columns, site_rows
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.glyphs import line_label
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import load_record
-from probekit.results.selection import headline_row, is_nested, main_metric
-from probekit.results.table import differs, load_table
+from probekit.results.selection import is_nested, main_metric
+from probekit.results.table import load_table
 
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
 _SHORT = {"control task": "control"}
+_LEGEND = {
+    "control task": "control: the same probe on random labels",
+    "random weights": "random weights: the same probe on networks with random weights",
+    "p": "p: association of predictions and labels, adjusted for the maximum over all sites",
+    "compression": "compression: code length without activations divided by that with them",
+}
 _HEADS = {"error": "Error"}  # same spelling as errors that end a command
 
 
 def show_results(result: RunResult) -> None:
-    """Print the main score of each site with controls and baselines, by kind of probe and position.
+    """Print the scores of each site, then the answer of the run and what it is compared with.
 
-    The selected site is marked.
+    There is a table of sites for each kind of probe and position; the selected site is marked.
     """
     table = load_table(result.results)
+    comparisons = rival_differences(table, load_differences(result.folder / "differences.csv"))
+    record = load_record(result.folder / "run.json")
+    _show_sites(table)
+    click.echo(f"\n{answer(table, comparisons, record.question)}")
+    rows = comparison_table(table, comparisons, record)
+    if rows:
+        click.echo()
+        print_table(_comparisons(rows, metric_name(main_metric(table))))
+
+
+def _show_sites(table: pd.DataFrame) -> None:
+    """Print the table of sites of each kind of probe and position, and a legend."""
     rows = site_rows(table)
     columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
     blocks: dict[tuple[str, str], list[SiteRow]] = {}
@@ -48,17 +65,32 @@ def show_results(result: RunResult) -> None:
         if heading:
             click.echo(f"{chr(10) * (number > 0)}{heading}")
         print_table(_block(block, columns))
+    if rows:
+        click.echo(_legend(table, rows, columns))
+
+
+def _legend(table: pd.DataFrame, rows: Sequence[SiteRow], columns: Sequence[str]) -> str:
+    """Return the legend of the columns, and of the mark of selected sites."""
+    parts = [text for name, text in _LEGEND.items() if name in columns]
     if any(row.chosen for row in rows):
         by = " of at least one outer fold" if is_nested(table) else ""
-        click.echo(f"* selected by cross-validation{by}.")
-    headline = headline_row(table)
-    if headline is not None:
-        value = format_number(headline["value"], headline["ci_low"], headline["ci_high"])
-        click.echo(nested_sentence(table))
-        click.echo(f"Test {metric_name(headline['metric'])} of these choices: {value}.")
-    baselines = _baselines(table)
-    if baselines:
-        click.echo(f"Baselines without the network: {baselines}.")
+        parts.insert(0, f"*: selected by cross-validation{by}")
+    main = metric_name(main_metric(table))
+    return "; ".join([f"{main}: score on held-out rows with 95 % interval", *parts]) + "."
+
+
+def _comparisons(rows: Sequence[ComparedScore], metric: str) -> Table:
+    """Return the table of the scores that the selected probe is compared with."""
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("compared with")
+    for title in (metric, "difference", "95 % interval", "p"):
+        shown.add_column(title, justify="right", no_wrap=True)
+    shown.add_column("")
+    for one in rows:
+        interval = one.interval.strip("[]").replace(", ", " to ")
+        name = Text(line_label(one.name))
+        shown.add_row(name, one.score, one.difference, interval, one.p, one.verdict)
+    return shown
 
 
 def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
@@ -80,33 +112,6 @@ def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
             cells += [value, below.strip("[]").replace(", ", " to ")] if is_main else [value]
         shown.add_row(Text(f"{line_label(row.site)}{' *' if row.chosen else ''}"), *cells)
     return shown
-
-
-def _baselines(table: pd.DataFrame) -> str:
-    """Return the baseline scores of the main metric as text."""
-    rows = table[table["target"].isin(BASELINES) & (table["split"] == "test")]
-    # In a sweep, baselines without a position belong to the nested choice.
-    if differs(rows["position"]):
-        rows = rows[rows["position"] != ""]
-    rows = rows[rows["metric"] == main_metric(rows)]
-    values: dict[str, dict[str, str]] = {}
-    for row in rows.to_dict("records"):
-        name = TARGETS[str(row["target"])].title
-        values.setdefault(name, {})[row["position"]] = format_number(row["value"])
-    return ", ".join(f"{name} {_by_position(scores)}" for name, scores in values.items())
-
-
-def _by_position(values: dict[str, str]) -> str:
-    """Return the values at the positions of a sweep; a single value if they are all equal.
-
-    >>> _by_position({"word:last-1": "0.50", "word:last": "0.50"})
-    '0.50'
-    >>> _by_position({"word:last-1": "0.50", "word:last": "0.75"})
-    '0.50 at word:last-1 and 0.75 at word:last'
-    """
-    if len(set(values.values())) == 1:
-        return next(iter(values.values()))
-    return " and ".join(f"{value} at {position}" for position, value in values.items())
 
 
 def show_warnings(result: RunResult) -> None:

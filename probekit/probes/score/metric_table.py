@@ -59,8 +59,11 @@ class Metric:
         is_main: whether it is a default main metric, by which C and sites are selected; the first
             that fits the labels is used.
         selects: whether C and sites can be selected by it.
-        figure: whether its figures are shown open or folded on the page, or not drawn.
+        is_drawn: whether it has figures.
         explanation: a sentence for captions of less common metrics.
+        sentence: how a score is stated in a sentence, with {score} and {unit}, such as rows; empty
+            for the default, which names the metric.
+        in_percent: whether sentences state it in percent.
     """
 
     name: str
@@ -77,8 +80,10 @@ class Metric:
     beats_the_mean: bool = False
     is_main: bool = False
     selects: bool = True
-    figure: Literal["open", "folded", "none"] = "folded"
+    is_drawn: bool = True
     explanation: str = ""
+    sentence: str = ""
+    in_percent: bool = False
 
     @property
     def sign(self) -> int:
@@ -108,14 +113,16 @@ _ROWS = (
         "accuracy",
         {"class": f"{_SCORE}.metrics:accuracy"},
         is_main=True,
-        figure="open",
         associations={"class": f"{_ASSOCIATION}:of_accuracy"},
+        sentence="{score} of held-out {unit}",
+        in_percent=True,
     ),
     Metric(
         "balanced_accuracy",
         "balanced accuracy",
         {"class": f"{_SCORE}.metrics:balanced_accuracy"},
         associations={"class": f"{_ASSOCIATION}:of_balanced_accuracy"},
+        in_percent=True,
     ),
     Metric(
         "macro_f1",
@@ -182,7 +189,6 @@ _ROWS = (
         {"number": f"{_SCORE}.regression:r2"},
         beats_the_mean=True,
         is_main=True,
-        figure="open",
         range=(-inf, 1.0),
         associations={"number": f"{_ASSOCIATION}:of_r2"},
     ),
@@ -193,7 +199,6 @@ _ROWS = (
         needs="uuas",
         reference="chain",
         is_main=True,
-        figure="open",
         explanation=(
             "Fraction of the edges of each dependency tree that are also in the minimum spanning "
             "tree of the predicted distances (Hewitt and Manning 2019). Linear chain: the head of "
@@ -207,11 +212,11 @@ _ROWS = (
         needs="root_accuracy",
         reference="chain",
         is_main=True,
-        figure="open",
         explanation=(
             "Fraction of sentences in which the word of smallest predicted depth is the root. "
             "Linear chain: the first word."
         ),
+        in_percent=True,
     ),
     Metric(
         "spearman",
@@ -219,7 +224,6 @@ _ROWS = (
         {"number": f"{_SCORE}.regression:spearman", "tree": f"{_TREE}:tree_spearman"},
         beats_the_mean=True,
         is_rank=True,
-        figure="open",
         range=(-1.0, 1.0),
         associations={"number": f"{_ASSOCIATION}:of_spearman"},
     ),
@@ -247,13 +251,13 @@ _ROWS = (
         ),
         range=UNBOUNDED,
     ),
-    Metric("selectivity", "selectivity", kind="difference", range=UNBOUNDED, figure="open"),
+    Metric("selectivity", "selectivity", kind="difference", range=UNBOUNDED),
     Metric(
         "codelength",
         "description length, bits",
         {"code": f"{_SCORE}.description_length:codelength"},
         lower_is_better=True,
-        figure="none",
+        is_drawn=False,
         range=(0.0, inf),
     ),
     Metric(
@@ -261,7 +265,6 @@ _ROWS = (
         "compression",
         {"code": f"{_SCORE}.description_length:compression"},
         reference="label_counts",
-        figure="open",
         explanation=(
             "Code length of the training labels under the label frequencies, divided by that of "
             "online coding (Voita and Titov 2020). Both code the same blocks: the first with the "
@@ -270,9 +273,9 @@ _ROWS = (
         ),
         range=(0.0, inf),
     ),
-    Metric("p_value", "p", kind="p_value", figure="none"),
-    Metric("p_holm", "p, adjusted for all sites", kind="p_value", figure="none"),
-    Metric("p_best", "p, against the best site", kind="p_value", figure="none"),
+    Metric("p_value", "p", kind="p_value", is_drawn=False),
+    Metric("p_holm", "p, adjusted for all sites", kind="p_value", is_drawn=False),
+    Metric("p_best", "p, against the best site", kind="p_value", is_drawn=False),
 )
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ROWS})
 

@@ -52,23 +52,19 @@ class FigurePart:
 
 
 def result_parts(table: pd.DataFrame, control: Control = BY_WORD) -> list[FigurePart]:
-    """Return the figures of a run, main metric first; minor metrics are folded and come last.
+    """Return the figures of a run: main metrics first, then the other metrics, folded.
 
     Args:
         table: rows of results.csv.
         control: describes the control task.
     """
-    measured = measured_metrics(table)
-    names = dict.fromkeys((*main_metrics(table), *METRICS))
-    metrics = [name for name in names if name in measured and METRICS[name].figure != "none"]
-    first = [metric for metric in metrics if _is_open(table, metric)]
-    codes = [metric for metric in first if "code" in METRICS[metric].functions]
-    by_metric = {metric: list(_metric_parts(table, metric, control)) for metric in metrics}
-    parts = [part for metric in first if metric not in codes for part in by_metric[metric]]
-    parts += _size_parts(table)
-    parts += [part for metric in codes for part in by_metric[metric]]
-    parts += _learning_curve_parts(table)
-    return parts + [p for metric in metrics if metric not in first for p in by_metric[metric]]
+    measured, main = measured_metrics(table), main_metrics(table)
+    drawn = [name for name in METRICS if name in measured and METRICS[name].is_drawn]
+    first = [name for name in main if name in drawn]
+    parts = [part for metric in first for part in _metric_parts(table, metric, control, True)]
+    parts += [*_size_parts(table), *_learning_curve_parts(table)]
+    others = (metric for metric in drawn if metric not in first)
+    return parts + [p for metric in others for p in _metric_parts(table, metric, control, False)]
 
 
 def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
@@ -112,12 +108,9 @@ def title(metric: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _is_open(table: pd.DataFrame, metric: str) -> bool:
-    return METRICS[metric].figure == "open" or metric in main_metrics(table)
-
-
-def _metric_parts(table: pd.DataFrame, metric: str, control: Control) -> Iterator[FigurePart]:
-    is_open = _is_open(table, metric)
+def _metric_parts(
+    table: pd.DataFrame, metric: str, control: Control, is_open: bool
+) -> Iterator[FigurePart]:
     name = title(metric)
     curve, position = curve_rows(table), curve_position(table)
     if metric in measured_metrics(curve):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,24 +17,23 @@ from probekit.errors import DataError
 from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
 from probekit.report.figures.over_training import load_training, step_parts
-from probekit.report.figures.style import format_number, format_p
+from probekit.report.figures.style import format_number
 from probekit.report.pages.chosen_parts import WrongExample, WrongRow, chosen_parts, load_wrong
 from probekit.report.pages.parts import FigurePart, norms_part, reliability_part, result_parts
+from probekit.report.pages.provenance_parts import MachinePaths, date_words, facts
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.choice import OLD_FOLDS
+from probekit.report.sentences.comparison_table import comparison_table, differences_table
 from probekit.report.sentences.confidence import load_bins
 from probekit.report.sentences.feature_table import load_features
+from probekit.report.sentences.method import method, size_words
+from probekit.report.sentences.severity import Caveat
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
-from probekit.report.sentences.warnings import warnings
+from probekit.report.sentences.warnings import OLD_STATISTICS, warnings
 from probekit.report.texts.paint import DENSEST
 from probekit.results.attention import AttentionPrompt
-from probekit.results.differences import (
-    SIGNIFICANT,
-    RivalDifference,
-    load_differences,
-    rival_differences,
-)
+from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import (
     OLD_RECORD,
@@ -86,13 +86,6 @@ def _result_figures(run_dir: Path, table: pd.DataFrame, control: Control) -> lis
     return [*figures, *reliable, *chosen_parts(run_dir, table)]
 
 
-OLD_STATISTICS = (
-    "An older version of probekit wrote this run: its intervals come from a bootstrap over groups, "
-    "and its p-values compare with the best constant guess and are adjusted by Holm's method. The "
-    "captions describe the present methods. Run the experiment again to use them."
-)
-
-
 def report_page(run_dir: Path) -> str:
     """Return the page of a run as HTML.
 
@@ -100,36 +93,22 @@ def report_page(run_dir: Path) -> str:
         MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
     """
+    config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
+    paths = MachinePaths.of(config, record)
+    record = paths.hide_in(record)
     table = load_table(run_dir / "results.csv")
-    header = (run_dir / "results.csv").read_text().partition("\n")[0].split(",")
-    differences = load_differences(run_dir / "differences.csv")
-    comparisons = rival_differences(table, differences)
-    chosen = chosen_row(table)
     figures = _result_figures(run_dir, table, record.control)
     return render(
         "report.html",
         record=record,
-        answer=answer(table, comparisons),
-        warnings=[
-            *warnings(table, record, comparisons),
-            *([] if record.is_sealed else [OLD_RECORD]),
-            *_old_folds(run_dir, table),
-            *([] if "null" in header else [OLD_STATISTICS]),
-        ],
+        **_first_screen(run_dir, table, record, _older(run_dir, table, config, record)),
         figures=[part for part in figures if part.is_open],
         folded_figures=[part for part in figures if not part.is_open],
-        comparisons=comparisons,
-        lacks_differences=differences is None and chosen is not None,
-        difference_cell=_difference,
         number=format_number,
-        p_text=format_p,
-        significant=SIGNIFICANT,
-        answer_is_chosen=chosen is not None,
         is_nested=is_nested(table),
         sites=site_table(table),
-        metric=metric_name(main_metric(table)),
-        csv=b64encode(inside(run_dir / "results.csv").read_bytes()).decode(),
+        csv=b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode(),
         unconverged=UNCONVERGED,
         norms=norms_part(record.norms) if record.norms else None,
         attention=_attention(run_dir, record) if record.attention else None,
@@ -138,22 +117,43 @@ def report_page(run_dir: Path) -> str:
         densest=DENSEST,
         around_span=_around_span,
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
-        config=_config(run_dir / "config.yaml"),
-        facts=_facts(record),
+        config=paths.hide(_text(run_dir / "config.yaml")),
+        facts=facts(record),
     )
 
 
-def _old_folds(run_dir: Path, table: pd.DataFrame) -> list[str]:
-    """Return the warning about a nested cross-validation that an older release ran; else []."""
-    config = load_config(run_dir / "config.yaml")
+def _first_screen(
+    run_dir: Path, table: pd.DataFrame, record: RunRecord, older: list[Caveat]
+) -> dict[str, Any]:
+    """Return the values of the first screen, and of the sections that explain it."""
+    differences = load_differences(run_dir / "differences.csv")
+    comparisons = rival_differences(table, differences)
+    return {
+        "model": record.model.source,
+        "date": date_words(record.created),
+        "size": size_words(table),
+        "metric": metric_name(main_metric(table)),
+        "answer": answer(table, comparisons, record.question),
+        "compared": comparison_table(table, comparisons, record),
+        "other_comparisons": differences_table(comparisons.others),
+        "lacks_differences": differences is None and chosen_row(table) is not None,
+        "warnings": warnings(table, record, comparisons, older=older),
+        "method": method(table, record, comparisons),
+    }
+
+
+def _older(
+    run_dir: Path, table: pd.DataFrame, config: Mapping[str, Any], record: RunRecord
+) -> list[Caveat]:
+    """Return the warnings about a run of an older release; [] for a run of this one."""
     folds = (config.get("split") or {}).get("folds")
-    return [OLD_FOLDS] if folds is not None and not is_nested(table) else []
-
-
-def _difference(one: RivalDifference) -> tuple[str, str]:
-    """Return a difference with an explicit sign, and its interval, as text."""
-    value, _, interval = format_number(one.difference, one.ci_low, one.ci_high).partition(" ")
-    return ("+" if one.difference > 0 else "") + value, interval
+    header = _text(run_dir / "results.csv").partition("\n")[0].split(",")
+    is_older = {
+        Caveat("old-record", OLD_RECORD): not record.is_sealed,
+        Caveat("old-folds", OLD_FOLDS): folds is not None and not is_nested(table),
+        Caveat("old-statistics", OLD_STATISTICS): "null" not in header,
+    }
+    return [caveat for caveat, holds in is_older.items() if holds]
 
 
 def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
@@ -190,18 +190,6 @@ def _around_span(example: ExampleRecord | WrongExample | WrongRow) -> tuple[str,
     return example.text[:start], example.text[start:end], example.text[end:]
 
 
-def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Return the names and values of the provenance section, by heading."""
-    return {
-        "Run": {"run": record.run, "key": record.key, "created": record.created},
-        "Model": record.model.model_dump(),
-        "Versions": record.versions,
-        "Digests": record.digests,
-        "Seeds": record.seeds,
-        "Seconds": {step: f"{seconds:,.2f}" for step, seconds in record.seconds.items()},
-    }
-
-
-def _config(path: Path) -> str:
+def _text(path: Path) -> str:
     with reading_run_file(path):
         return inside(path).read_text("utf-8")

@@ -18,9 +18,8 @@ from probekit.report.maps.maps import map_cells, map_colours
 from probekit.report.maps.text_map import cell_text, text_map
 from probekit.report.pages.parts import FigurePart, figure_json, title
 from probekit.report.pages.template import render
-from probekit.report.sentences.answer import comparison_rows
+from probekit.report.sentences.answer import answer, comparison_rows
 from probekit.report.sentences.choice import chosen_words, nested_line
-from probekit.report.sentences.verdict import verdict
 from probekit.report.sentences.words import colour_words, description
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
@@ -105,7 +104,7 @@ class ShownRun:
             table,
             TitledRun.of(config, record),
             run_facts(config, record),
-            verdict(table, comparisons),
+            answer(table, comparisons, record.question),
             () if record.is_sealed else (OLD_RECORD,),
         )
 

@@ -1,34 +1,31 @@
-"""Summary of a run in sentences: selected site, score, controls, baselines and significance."""
+"""The answer of a run in one sentence, and the scores that it is compared with."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
-from probekit.amounts import joined_names
+from probekit.amounts import LEVEL, counted, joined_names
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
-from probekit.report.figures.layer_curve import series_names
-from probekit.report.figures.levels import chance_name
-from probekit.report.figures.style import LEVELS, format_number, format_p
-from probekit.report.sentences.choice import nested_sentence
-from probekit.report.sentences.words import unit_of
+from probekit.report.sentences.question import is_yes_no
+from probekit.report.sentences.random_networks import n_better_sites
+from probekit.report.sentences.score_words import p_words, range_words, score_words
 from probekit.results.differences import (
-    NOT_SIGNIFICANT,
-    SIGNIFICANT,
     SIGNIFICANTLY_WORSE,
-    TOO_FEW_GROUPS,
+    RivalDifference,
     RivalDifferences,
 )
-from probekit.results.metrics import metric_name
 from probekit.results.selection import (
     best_first,
+    choices,
     is_nested,
     main_metrics,
     ranked_rows,
     reported_row,
-    site_with_head,
 )
 from probekit.results.table import (
     EMBED_DEPTH,
@@ -41,168 +38,219 @@ from probekit.results.table import (
     tick,
 )
 
-# Phrases for the comparisons of the selected probe, in the order of the sentence.
-NAMES = {
-    "control": TARGETS["control"].phrase,
-    **{name: TARGETS[name].phrase for name in BASELINES if name != "majority"},
-    "random_weights": TARGETS["random_weights"].phrase,
-    "embedding": "the embedding",
-    "majority": TARGETS["majority"].phrase,
-    "concatenated": "concatenated sites",
-}
-RIVALS = (*BASELINES, "embedding", "random_weights")
+YES = "Yes"
+NOT_BETTER = "Decodable"
+NO_EVIDENCE = "No evidence"
+TOO_FEW = "Too few groups to tell"
+UNTESTED = "Not tested against chance"
+
+# Rivals that can explain away the result: the selected probe must be better than each of them.
+RIVALS = (*BASELINES, "random_weights", "embedding")
+MOST_RIVALS = 2  # named in the sentence
+MOST_CHOICES = 3  # sites of outer folds named in the sentence
 
 
-def answer(table: pd.DataFrame, comparisons: RivalDifferences | None = None) -> str:
-    """Return the summary of a run: selected site and probe, its score, and the comparisons.
+def answer(
+    table: pd.DataFrame, comparisons: RivalDifferences | None = None, question: str | None = None
+) -> str:
+    """Return the answer of a run as one sentence: verdict, score, chance level, p and site.
+
+    The sentence begins with "Yes" only if the question allows no other reading; see `is_yes_no`.
 
     Args:
         table: Rows of results.csv.
         comparisons: Paired differences from the selected probe, from differences.csv.
+        question: Question of the experiment.
     """
     chosen = reported_row(table)
     if chosen is None:
-        reason = "No layer was chosen: the results contain no cross-validated scores of the task."
-        return " ".join([reason, *_ranges(table)])
+        return _ranges(table)
     compared = comparison_rows(chosen, table)
-    task = compared.pop("task", None)
-    if task is None:
-        return f"Chosen by cross-validation: {_site(chosen, table)}, which has no test row."
-    names = _names(chosen["metric"])
-    others = [
-        f"{phrase} {format_number(compared[name]['value'])}"
-        for name, phrase in names.items()
-        if name in compared and name != "embedding"
-    ]
-    sentences = [
-        *_choice(chosen, table),
-        format_number(task["value"], task["ci_low"], task["ci_high"]),
-        f"on {task['n_test']:,.0f} held-out rows in {task['n_groups']:,.0f} groups.",
-        f"For comparison: {'; '.join(others)}." if others else "No control or baseline was run.",
-        _p_value(table, chosen),
-        _significance(comparisons, names),
-    ]
-    return " ".join(filter(None, sentences))
-
-
-def _choice(chosen: pd.Series, table: pd.DataFrame) -> list[str]:
-    """Return how the site was chosen, and the name of the score."""
-    metric = metric_name(chosen["metric"])
+    if "task" not in compared:
+        return f"No test score: {site_in_words(chosen, table)} was chosen, but it has no test row."
+    found = comparisons or RivalDifferences()
+    verdict = _verdict(table, compared, found)
+    score, chance = score_words(compared["task"])
+    p = selected_p(table, found)
+    facts = [score, chance, "" if p is None or np.isnan(p) else p_words(p)]
+    but = _but(compared, found) if verdict == NOT_BETTER else ""
+    if verdict in (YES, NOT_BETTER) and not is_yes_no(question):
+        return f"Best at {_best_place(table)}{but}: {_listed(facts)}."
     if is_nested(table):
-        return [nested_sentence(table), f"Test {metric} of these choices"]
-    return [
-        f"Chosen: {_site(chosen, table)}, with cross-validated {metric} "
-        f"{format_number(chosen['value'])} on training rows{_next(table)}. Test {metric}"
-    ]
+        return f"{verdict}{but}: {_listed(facts)}; {_chosen_in_folds(table)}."
+    facts[0] += f" at {site_in_words(chosen, table)}"
+    return f"{verdict}{but}: {_listed([*facts, _of_candidates(table, 'best of {}')])}."
 
 
-def _names(metric: str) -> dict[str, str]:
-    return NAMES | ({"majority": "the mean label"} if METRICS[metric].beats_the_mean else {})
+def _listed(facts: list[str]) -> str:
+    return ", ".join(filter(None, facts))
 
 
-def _p_value(table: pd.DataFrame, chosen: pd.Series) -> str:
-    """Return the p-value of the selected probe, adjusted for the maximum over all sites.
+def _verdict(
+    table: pd.DataFrame, compared: Mapping[str, pd.Series], comparisons: RivalDifferences
+) -> str:
+    p = selected_p(table, comparisons)
+    if p is None:
+        return UNTESTED
+    if np.isnan(p):
+        return TOO_FEW
+    if p >= LEVEL:
+        return NO_EVIDENCE
+    return NOT_BETTER if doubtful_rivals(compared, comparisons) else YES
 
-    The p-value of a nested choice is not adjusted, because the choice did not use the test rows.
+
+def selected_p(table: pd.DataFrame, comparisons: RivalDifferences) -> float | None:
+    """Return the p-value of the reported score; NaN with too few groups, None without a test.
+
+    It is adjusted for the maximum over all sites, except for a nested choice, which did not use the
+    test rows. Runs without exchanges of labels have the p-value of the difference from the majority
+    class.
     """
+    chosen = reported_row(table)
+    if chosen is None:
+        return None
     if is_nested(table):
-        own = only(table, target=HEADLINE, metric="p_value")
-        return _p_sentence(own["value"].iloc[0], _null(own)) if len(own) else ""
-    tested = only(table, target="task", metric="p_best")  # concatenated sites are in the maximum
-    own = same_features(placed(tested), chosen)
-    if own.empty:
-        return ""
-    units = "pairs of site and kind" if differs(tested["probe"]) else "sites"
-    how = f"{_null(own)}; maximum over {len(tested):,} {units}"
-    return _p_sentence(own["value"].iloc[0], how)
+        tested = only(table, target=HEADLINE, metric="p_value")["value"]
+    else:
+        own = same_features(placed(only(table, target="task")), chosen)
+        tested = pd.concat([only(own, metric=name)["value"] for name in ("p_best", "p_holm")])
+    majority = [one.p for one in comparisons.named if one.key == "majority"]
+    return next((float(p) for p in [*tested, *majority]), None)
 
 
-def _null(own: pd.DataFrame) -> str:
-    """Return the name of the null distribution; older releases did not write it."""
-    return own["null"].iloc[0] or "predictions exchanged group by group"
+def doubtful_rivals(
+    compared: Mapping[str, pd.Series], comparisons: RivalDifferences
+) -> dict[str, RivalDifference | None]:
+    """Return the rivals that the selected probe is not clearly better than, with the difference.
 
+    With a paired difference, that is decided by its p-value. Without one, by whether the rival
+    reaches the interval of the selected probe.
 
-def _p_sentence(value: float, how: str) -> str:
-    text = format_p(value)
-    p = f"p {text.replace('<', '< ')}" if text.startswith("<") else f"p = {text}"
-    return f"Predictions and labels are tested for association: {p} (one-sided; {how})."
-
-
-def _significance(comparisons: RivalDifferences | None, names: Mapping[str, str]) -> str:
-    """Return which baselines the selected probe beats significantly, and which it does not."""
-    named = [] if comparisons is None else [row for row in comparisons.named if row.key in RIVALS]
-    by_verdict = {
-        verdict: [names[row.key] for row in named if row.verdict == verdict]
-        for verdict in (SIGNIFICANT, NOT_SIGNIFICANT, SIGNIFICANTLY_WORSE, TOO_FEW_GROUPS)
+    Args:
+        compared: The rows of `comparison_rows`.
+        comparisons: Paired differences from the selected probe.
+    """
+    found = {
+        name: comparisons.find(name, compared[name]["value"]) for name in RIVALS if name in compared
     }
-    templates = {
-        SIGNIFICANT: "significantly better than {}",
-        NOT_SIGNIFICANT: "not significantly better than {}",
-        SIGNIFICANTLY_WORSE: "significantly worse than {}",
-        TOO_FEW_GROUPS: "not compared with {}, because there are too few groups",
+    return {
+        name: paired
+        for name, paired in found.items()
+        if (reaches(compared[name], compared["task"]) if paired is None else paired.is_doubtful)
     }
-    parts = [
-        templates[v].format(joined_names(rivals)) for v, rivals in by_verdict.items() if rivals
+
+
+def reaches(row: pd.Series, other: pd.Series) -> bool:
+    """Return whether the score of `row` is in the interval of the score of `other`, or better."""
+    if METRICS[row["metric"]].lower_is_better:
+        return bool(row["value"] <= other["ci_high"])
+    return bool(row["value"] >= other["ci_low"])
+
+
+def rival_name(target: str, metric: str) -> str:
+    """Return the name of a rival in sentences.
+
+    >>> rival_name("majority", "accuracy"), rival_name("majority", "r2")
+    ('the majority class', 'the mean label')
+    """
+    if target == "majority" and METRICS[metric].beats_the_mean:
+        return "the mean label"
+    return TARGETS[target].phrase if target in TARGETS else f"the {target}"
+
+
+def _but(compared: Mapping[str, pd.Series], comparisons: RivalDifferences) -> str:
+    """Return the rivals that the selected probe is not better than, best first, after a comma."""
+    metric = compared["task"]["metric"]
+    doubtful = doubtful_rivals(compared, comparisons)
+    worse = [
+        name
+        for name, paired in doubtful.items()
+        if paired is not None and paired.verdict == SIGNIFICANTLY_WORSE
     ]
-    return f"On the same test rows it is {'; '.join(parts)}." if parts else ""
+    best = sorted(
+        worse or doubtful, key=lambda name: compared[name]["value"] * METRICS[metric].sign
+    )[::-1]
+    names = [rival_name(name, metric) for name in best]
+    if len(names) > MOST_RIVALS:
+        names = [names[0], f"{len(names) - 1} others"]
+    relation = "worse than" if worse else "not significantly better than"
+    return f", but {relation} {joined_names(names)}"
 
 
-def _ranges(table: pd.DataFrame) -> list[str]:
-    """Return a sentence for each main metric with the range of test scores over all sites."""
-    test = placed(only(table, split="test"))
-    sentences = []
-    for metric in main_metrics(table):
-        rows = only(test, metric=metric)
-        task = only(rows, target="task")
-        if task.empty:
-            continue
-        others = [_range("a random network", only(rows, target="random_weights")["value"])]
-        others += [_range(LEVELS[chance_name(task)].label, task["chance"].dropna())]
-        compared = f" (for comparison: {'; '.join(filter(None, others))})" if any(others) else ""
-        name = metric_name(metric)
-        ordered = task.sort_values("value", kind="stable")
-        low, high = ordered.iloc[0], ordered.iloc[-1]
-        sentences.append(
-            f"{name[0].upper()}{name[1:]} on {task['n_test'].max():,.0f} held-out "
-            f"{unit_of(task)} ranges from "
-            f"{format_number(low['value'])} at {low['site']} to "
-            f"{format_number(high['value'], high['ci_low'], high['ci_high'])} at {high['site']}"
-            f"{compared}; picking the highest would be a selection on test rows."
-        )
-    return sentences
+def site_in_words(row: pd.Series, table: pd.DataFrame, *notes: str) -> str:
+    """Return the block of a site in words, with component, position and probe if they differ.
+
+    Args:
+        row: A placed row.
+        table: Rows of results.csv.
+        notes: Other facts in the brackets behind the name.
+    """
+    sited, ranked = placed(table), ranked_rows(table)
+    depth = tick(row["depth"], n_blocks(sited))
+    name = {"embed": "the embedding", "final norm": "the final norm"}.get(depth, f"block {depth}")
+    if row["line"] != "residual stream":
+        name = f"{row['line']} of {name}"
+    elif differs(ranked["line"]) and depth.isdigit():
+        name = f"the residual stream after {name}"
+    if differs(ranked["probe"]):
+        name += f" with the {row['probe']} probe"
+    position = [f"position {row['position']}"] * differs(sited["position"])
+    details = ", ".join(filter(None, [*position, *notes]))
+    return f"{name} ({details})" if details else name
 
 
-def _range(name: str, values: pd.Series[float]) -> str:
-    if values.empty:
-        return ""
-    low, high = format_number(values.min()), format_number(values.max())
-    return f"{name} {low}" if low == high else f"{name} {low} to {high}"
+def _best_place(table: pd.DataFrame) -> str:
+    """Return the chosen site among its candidates, or the site that most outer folds chose."""
+    rows = choices(table)
+    if not is_nested(table):
+        return site_in_words(rows[0], table, _of_candidates(table, "of {}"))
+    (place, n), *_ = Counter(site_in_words(row, table) for row in rows).most_common()
+    return f"{place} in {'all' if n == len(rows) else f'{n} of'} {len(rows)} folds"
 
 
-def _next(table: pd.DataFrame) -> str:
-    """Return the site with the second-best cross-validated score, or the tied sites, if any."""
+def _of_candidates(table: pd.DataFrame, template: str) -> str:
+    """Return the template with the number of compared sites, and ties; "" for a single site."""
     ranked = ranked_rows(table)
-    if len(ranked) < 2:
-        return ""
-    second = ranked.assign(series=series_names(ranked)).iloc[1]
-    site = " ".join(filter(None, [_depth(second, table), second["series"]]))
-    n_equal = (ranked["value"] == ranked["value"].iloc[0]).sum() - 1
-    if n_equal:
-        more = f" and {n_equal - 1} more" if n_equal > 1 else ""
-        return f" (tied with {site}{more}; the first is taken)"
-    return f" (next: {site}, {format_number(second['value'])})"
+    names = {"kind": "probe", "position": "position"}
+    varied = [name for name, column in names.items() if differs(ranked[column])]
+    unit = f"combinations of {joined_names(['site', *varied])}" if varied else "sites"
+    n_tied = int((ranked["value"] == ranked["value"].iloc[0]).sum()) - 1
+    tied = f", tied with {n_tied} of them" if n_tied else ""
+    return template.format(f"{len(ranked):,} {unit}{tied}") if len(ranked) > 1 else ""
 
 
-def _site(row: pd.Series, table: pd.DataFrame) -> str:
-    ranked = ranked_rows(table)
-    position = f" at {row['position']}" if differs(placed(table)["position"]) else ""
-    kind = f", {row['probe']} probe" if differs(ranked["probe"]) else ""
-    return f"{_depth(row, table)} ({site_with_head(row['site'], row['head'])}{position}){kind}"
+def _chosen_in_folds(table: pd.DataFrame) -> str:
+    rows = choices(table)
+    counts = Counter(site_in_words(row, table) for row in rows).most_common()
+    if len(counts) == 1:
+        return f"{counts[0][0]} chosen in all {len(rows)} folds"
+    named = [f"{place} in {n}" for place, n in counts[:MOST_CHOICES]]
+    others = sum(n for _, n in counts[MOST_CHOICES:])
+    listed = ", ".join([*named, *([f"others in {others}"] if others else [])])
+    return f"site chosen in each of {len(rows)} folds ({listed})"
 
 
-def _depth(row: pd.Series, table: pd.DataFrame) -> str:
-    name = tick(row["depth"], n_blocks(placed(table)))
-    return {"embed": "the embedding", "final norm": "the final norm"}.get(name, f"block {name}")
+def _ranges(table: pd.DataFrame) -> str:
+    """Return the range of the test scores over all sites, for runs that chose no site."""
+    rows = placed(only(table, target="task", split="test"))
+    rows = rows[rows["metric"].isin(main_metrics(table))]
+    if rows.empty:
+        return "No answer: no site has a test score."
+    better = n_better_sites(table)
+    lead = "" if any(better.values()) else "No evidence beyond random weights: "
+    if not better:
+        lead = "No site was chosen: "
+    parts = []
+    for _, own in rows.groupby(["probe", "position", "metric"], sort=False):
+        first = own.iloc[0]
+        key = (str(first["probe"]), str(first["position"]), str(first["metric"]))
+        words, chance = range_words(own)
+        is_known = key in better and any(better.values())
+        known = [f"significantly better than random weights at {better[key]}"] if is_known else []
+        sites = f"over {counted(own['site'].nunique(), 'site')}"
+        parts.append(_listed([f"{words} {sites}", chance, *known]))
+    text = f"{lead}{'; '.join(parts)}."
+    return text[0].upper() + text[1:]
 
 
 def comparison_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:

@@ -12,7 +12,7 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.style import format_number
 from probekit.results.metrics import metric_name
 from probekit.results.selection import main_metrics, site_with_head
-from probekit.results.table import SAME_FEATURES, differs, only, placed
+from probekit.results.table import SAME_FEATURES, only, placed
 
 NOWHERE_BETTER = (
     "The {metric} of the {probe} probe{position} is {nowhere} significantly better than that of "
@@ -26,12 +26,29 @@ _LINE = ["run", "dataset", "probe", "position", "metric"]
 def nowhere_better(table: pd.DataFrame) -> list[str]:
     """Return a sentence for each probe that is at no site significantly better than random weights.
 
-    Only probes without validation scores are compared, such as structural probes: for others, the
-    selected site is compared. The limit of a difference combines the intervals of both scores as if
-    they were independent, which is conservative, and is adjusted for the number of sites
-    (Bonferroni).
+    See `_is_better` for the test.
+    """
+    lines = _compared_lines(table)
+    has_positions = len({line["position"].iloc[0] for line in lines}) > 1
+    return [_sentence(line, has_positions) for line in lines if not _is_better(line).any()]
 
-    Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
+
+def n_better_sites(table: pd.DataFrame) -> dict[tuple[str, str, str], int]:
+    """Return the number of sites that are significantly better than random weights.
+
+    The keys are probe, position and metric, as in `nowhere_better`.
+    """
+    return {
+        tuple(line[["probe", "position", "metric"]].iloc[0]): int(_is_better(line).sum())
+        for line in _compared_lines(table)
+    }
+
+
+def _compared_lines(table: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the scores at all sites, next to those of random networks, for each probe.
+
+    Only probes without validation scores are compared, such as structural probes: for others, the
+    selected site is compared.
     """
     selected = only(table, target="task", split="validation")["probe"]
     rows = placed(only(table, split="test"))
@@ -39,12 +56,17 @@ def nowhere_better(table: pd.DataFrame) -> list[str]:
     task, random = only(rows, target="task"), only(rows, target="random_weights")
     pairs = task.merge(random, on=[*SAME_FEATURES, "metric"], suffixes=("", "_random"))
     pairs = pairs.dropna(subset=["value", "value_random"])  # undefined for some test rows
-    has_positions = differs(pairs["position"])
-    lines = [line for _, line in pairs.groupby(_LINE, sort=False)]
-    return [_sentence(line, has_positions) for line in lines if not _is_better(line).any()]
+    return [line for _, line in pairs.groupby(_LINE, sort=False)]
 
 
 def _is_better(pairs: pd.DataFrame) -> pd.Series[bool]:
+    """Return whether each site is significantly better than random weights.
+
+    The limit of a difference combines the intervals of both scores as if they were independent,
+    which is conservative, and is adjusted for the number of sites (Bonferroni).
+
+    Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
+    """
     normal, tail = NormalDist(), LEVEL / 2
     wider = normal.inv_cdf(1 - tail / len(pairs)) / normal.inv_cdf(1 - tail)
     return _lead(pairs) > wider * _half_width(pairs)

@@ -12,15 +12,27 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from probekit.amounts import counted, joined_names
+from probekit.amounts import LEVEL, counted, joined_names
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import BASELINE_GRIDS, NESTED, TARGETS
-from probekit.report.figures.style import format_number
-from probekit.report.sentences.answer import comparison_rows
+from probekit.probes.targets import BASELINE_GRIDS, TARGETS
+from probekit.report.sentences.answer import (
+    comparison_rows,
+    doubtful_rivals,
+    reaches,
+    rival_name,
+    selected_p,
+)
 from probekit.report.sentences.choice import chosen_words
+from probekit.report.sentences.comparison_table import selectivity_row
 from probekit.report.sentences.random_networks import nowhere_better
-from probekit.results.differences import RivalDifferences
+from probekit.report.sentences.severity import Caveat, most_serious_first
+from probekit.results.differences import (
+    NOT_SIGNIFICANT,
+    SIGNIFICANTLY_WORSE,
+    RivalDifference,
+    RivalDifferences,
+)
 from probekit.results.record import ControlBy, RunRecord
 from probekit.results.selection import (
     choice_counts,
@@ -30,56 +42,39 @@ from probekit.results.selection import (
     reported_row,
     site_with_head,
 )
-from probekit.results.table import differs, only
+from probekit.results.table import differs
 
-# Comparisons that can explain away the result: the fact, and what it implies for the result.
-RIVALS = {
-    "majority": (
-        "Always predicting {guess} scores {rival}",
-        "the probe may have learnt nothing.",
-    ),
-    "random_weights": (
-        "Networks with random weights score {rival}{where}",
-        "the result may not depend on what the network has learnt.",
-    ),
-    "word_identity": (
-        "Word identity alone scores {rival}",
-        "the probe may not use the context.",
-    ),
-    "bag_of_words": (
-        "A bag of words scores {rival}",
-        "the result may not require the network.",
-    ),
-    "n_grams": (
-        "Words and pairs of words alone score {rival}",
-        "the result may not require the network.",
-    ),
-    "neighbouring_words": (
-        "The word and its neighbours alone score {rival}",
-        "the probe may use only the adjacent words.",
-    ),
-    "length": (
-        "Text length alone scores {rival}",
-        "the probe may use only the length.",
-    ),
-    "embedding": (
-        "The embedding scores {rival}",
-        "the layers may add nothing.",
-    ),
+# What it implies if the selected probe is not better than a rival.
+DOUBTS = {
+    "majority": "the probe may have learnt nothing",
+    "random_weights": "the result may not depend on what the network has learnt",
+    "word_identity": "the probe may not use the context",
+    "bag_of_words": "the result may not require the network",
+    "n_grams": "the result may not require the network",
+    "neighbouring_words": "the probe may use only the adjacent words",
+    "length": "the probe may use only the length",
+    "embedding": "the layers may add nothing",
 }
+RELATIONS = {
+    SIGNIFICANTLY_WORSE: "significantly worse than",
+    NOT_SIGNIFICANT: "not significantly better than",
+}
+RIVAL = "The probe is {relation} {rivals}: {doubt}."
 CONTROL = (
-    "The control task scores {control} on test rows whose {types} occur in the training rows, and "
-    "selectivity is {selectivity}: at this position a probe can memorise labels of individual "
-    "{types}."
+    "The control task is learnt, and selectivity is not above 0: at this position a probe can "
+    "memorise labels of individual {types}."
 )
-UNPAIRED = "{fact} (task {task}): {doubt}"
-PAIRED = "{fact} (task {task}, paired difference {difference}): {doubt}"
 LENGTH_LEADS = (
-    "Text length alone scores {length}, more than a bag of words, {words}: texts of different "
-    "labels differ in length."
+    "Text length alone scores more than a bag of words: texts of different labels differ in length."
 )
 WORDS_DO_NOT_HELP = (
-    " Memorised words do not explain the task score, because word identity alone scores {rival}."
+    " Memorised words do not explain the task score, because the probe is better than word "
+    "identity."
+)
+OLD_STATISTICS = (
+    "An older version of probekit wrote this run: its intervals come from a bootstrap over groups, "
+    "and its p-values compare with the best constant guess and are adjusted by Holm's method. The "
+    "captions describe the present methods. Run the experiment again to use them."
 )
 OLD_CODE = (
     "Compression is relative to a uniform code, because an older version of probekit wrote this "
@@ -90,28 +85,48 @@ MOST_NAMES = 12  # in a list of sites
 
 
 def warnings(
-    table: pd.DataFrame, record: RunRecord, comparisons: RivalDifferences | None = None
+    table: pd.DataFrame,
+    record: RunRecord,
+    comparisons: RivalDifferences | None = None,
+    *,
+    older: Sequence[Caveat] = (),
 ) -> list[str]:
-    """Return a sentence for each reason to doubt the result at the selected site.
+    """Return a sentence for each reason to doubt the result, most serious first.
 
     There is a warning about a baseline if the selected probe is not significantly better. Without a
     paired difference, there is one if the baseline reaches the interval of the probe's score. There
     is a warning about the control task if its interval is above chance and that of selectivity is
     not above 0. Probes without a selected site, such as structural probes, are compared with random
     networks at every site.
+
+    Args:
+        table: Rows of results.csv.
+        record: Contents of run.json.
+        comparisons: Paired differences from the selected probe, from differences.csv.
+        older: Warnings about runs of older releases that the table does not show.
     """
-    return [
-        *_rivals(table, comparisons or RivalDifferences(), record.control_by),
-        *nowhere_better(table),
-        *_length_leads(table),
-        *_edge_of_grid(table, record.C_grid),
-        *_edges_of_baselines(table),
-        *_unconverged(table),
-        *_old_code(table, record),
-        *(finding.message for finding in record.data.findings if finding.level != "info"),
-        *_other_choice(table, record),
-        *record.warnings,
-    ]
+    of_scores = {
+        "nowhere-better": nowhere_better(table),
+        "length-leads": _length_leads(table),
+        "edge-of-grid": _edge_of_grid(table, record.C_grid),
+        "edge-of-baseline": _edges_of_baselines(table),
+        "unconverged": _unconverged(table),
+        "old-code": _old_code(table, record),
+        "other-choice": _other_choice(table, record),
+        "recorded": record.warnings,
+    }
+    return most_serious_first(
+        [
+            *_rivals(table, comparisons or RivalDifferences(), record.control_by),
+            *(Caveat(kind, text) for kind, texts in of_scores.items() for text in texts),
+            *(
+                Caveat(one.code, one.message, one.level == "error")
+                for one in record.data.findings
+                if one.level != "info"
+            ),
+            *older,
+        ]
+    )
 
 
 def _compared(table: pd.DataFrame) -> dict[str, pd.Series]:
@@ -119,74 +134,56 @@ def _compared(table: pd.DataFrame) -> dict[str, pd.Series]:
     return {} if chosen is None else comparison_rows(chosen, table)
 
 
-def _rivals(table: pd.DataFrame, comparisons: RivalDifferences, control_by: ControlBy) -> list[str]:
+def _rivals(
+    table: pd.DataFrame, comparisons: RivalDifferences, control_by: ControlBy
+) -> list[Caveat]:
     compared = _compared(table)
     if "task" not in compared:
         return []
-    task = compared["task"]
-    sentences = {
-        name: _rival(name, compared[name], task, comparisons) for name in RIVALS if name in compared
-    }
+    doubtful = doubtful_rivals(compared, comparisons)
     control = _control(compared, table, control_by)
-    is_answered = "word_identity" in compared and not sentences["word_identity"]
+    is_answered = "word_identity" in compared and "word_identity" not in doubtful
     if control and control_by == "word" and is_answered:
-        value = format_number(compared["word_identity"]["value"])
-        control += WORDS_DO_NOT_HELP.format(rival=value)
-    return list(filter(None, [control, *sentences.values()]))
+        control += WORDS_DO_NOT_HELP
+    p = selected_p(table, comparisons)
+    if "majority" in doubtful and p is not None and not p < LEVEL:
+        doubtful = {"majority": doubtful["majority"]}  # nothing was decoded that others explain
+    caveats = _by_doubt(doubtful, compared["task"]["metric"])
+    return [*caveats, *([Caveat("control", control)] if control else [])]
+
+
+def _by_doubt(doubtful: Mapping[str, RivalDifference | None], metric: str) -> list[Caveat]:
+    """Return a warning for each group of rivals that imply the same doubt for the same reason."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for kind, paired in doubtful.items():
+        # Without a test, the interval decides.
+        relation = RELATIONS.get(
+            "" if paired is None else paired.verdict, "not clearly better than"
+        )
+        kinds.setdefault((relation, DOUBTS[kind]), []).append(kind)
+    return [
+        Caveat(
+            names[0],
+            RIVAL.format(
+                relation=relation,
+                rivals=joined_names([rival_name(name, metric) for name in names]),
+                doubt=doubt,
+            ),
+        )
+        for (relation, doubt), names in kinds.items()
+    ]
 
 
 def _control(compared: Mapping[str, pd.Series], table: pd.DataFrame, control_by: ControlBy) -> str:
     """Return the warning that a probe learns the control task as well as the task; else ""."""
-    control, task = compared.get("control"), compared["task"]
-    place = {name: task[name] for name in ("run", "target", "site", "position", "probe")}
-    rows = only(table, metric="selectivity", split="test", **place)
-    rows = rows[rows["head"].fillna(-1) == (-1 if pd.isna(task["head"]) else task["head"])]
-    if control is None or rows.empty:
+    control, selectivity = compared.get("control"), selectivity_row(table, compared["task"])
+    if control is None or selectivity is None:
         return ""
-    selectivity, sign = rows.iloc[0], METRICS[control["metric"]].sign
+    sign = METRICS[control["metric"]].sign
     worst = control["ci_low" if sign > 0 else "ci_high"]
     if selectivity["ci_low"] > 0 or sign * (worst - control["chance"]) <= 0:
         return ""
-    return CONTROL.format(
-        control=format_number(control["value"]),
-        selectivity=format_number(*selectivity[["value", "ci_low", "ci_high"]]),
-        types=f"{control_by}s",
-    )
-
-
-def _rival(
-    name: str,
-    rival: pd.Series,
-    task: pd.Series,
-    comparisons: RivalDifferences,
-) -> str:
-    """Return the warning about a rival; "" if the selected probe is clearly better."""
-    paired = comparisons.find(name, rival["value"])
-    if not (_reaches(rival, task) if paired is None else paired.is_doubtful):
-        return ""
-    fact, doubt = RIVALS[name]
-    guess = "the mean label" if _reads_numbers(task) else "the most frequent label"
-    is_own = rival["target"] == NESTED["random_weights"]  # older releases had no such choice
-    fields = {
-        "fact": fact.format(
-            rival=format_number(rival["value"]),
-            guess=guess,
-            where=", each at its own best site" if is_own else " at this site",
-        ),
-        "task": format_number(task["value"], task["ci_low"], task["ci_high"]),
-        "doubt": doubt,
-    }
-    if paired is None:
-        return UNPAIRED.format(**fields)
-    difference = format_number(paired.difference, paired.ci_low, paired.ci_high)
-    return PAIRED.format(**fields, difference=difference)
-
-
-def _reaches(row: pd.Series, other: pd.Series) -> bool:
-    """Return whether the score of `row` is in the interval of the score of `other`, or better."""
-    if METRICS[row["metric"]].lower_is_better:
-        return bool(row["value"] <= other["ci_high"])
-    return bool(row["value"] >= other["ci_low"])
+    return CONTROL.format(types=f"{control_by}s")
 
 
 def _length_leads(table: pd.DataFrame) -> list[str]:
@@ -195,10 +192,9 @@ def _length_leads(table: pd.DataFrame) -> list[str]:
         return []
     length, words = compared["length"], compared["bag_of_words"]
     # A difference within the interval may be due to chance.
-    if pd.isna(length["ci_low"]) or _reaches(words, length):
+    if pd.isna(length["ci_low"]) or reaches(words, length):
         return []
-    fields = {"length": format_number(length["value"]), "words": format_number(words["value"])}
-    return [LENGTH_LEADS.format(**fields)]
+    return [LENGTH_LEADS]
 
 
 def _edge_of_grid(table: pd.DataFrame, grid: Sequence[float]) -> list[str]:

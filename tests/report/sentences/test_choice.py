@@ -14,6 +14,7 @@ from probekit.report.sentences.choice import (
     POOLED_RANKING,
     chosen_words,
     folds_of_sites,
+    nested_sentence,
 )
 from probekit.report.sentences.confidence import reliability_caption
 from probekit.report.sentences.sites_table import site_rows
@@ -83,19 +84,22 @@ def test_a_fold_without_scores_leaves_no_choice(nested):
 
 
 def test_the_answer_is_about_the_folds(nested):
-    assert answer(nested) == (
-        "Nested choice: each of 3 outer folds chose its own site by cross-validated accuracy on "
-        "its own training rows (blocks.2.hook_resid_post in 2 folds and blocks.1.hook_resid_post "
-        "in 1 fold). Test accuracy of these choices 0.900 [0.880, 0.920] on 1,039 held-out rows in "
-        "15 groups. For comparison: control task 0.600; the words alone 0.710; a random network "
-        "0.700; the majority label 0.500. Predictions and labels are tested for association: "
-        "p = 0.010 (one-sided; predictions exchanged group by group)."
+    numbers = "90 % [88, 92] of held-out rows, chance 50 %, p = 0.010"
+    assert answer(nested) == f"Best at block 2 in 2 of 3 folds: {numbers}."
+    assert answer(nested, question="Is it decodable?") == (
+        f"Yes: {numbers}; site chosen in each of 3 folds (block 2 in 2, block 1 in 1)."
+    )
+    same = nested.copy()
+    same.loc[same["fold"].eq(2) & same["site"].eq(BEST[0]), "value"] = 0.995
+    assert answer(same) == f"Best at block 2 in all 3 folds: {numbers}."
+    assert answer(same, question="Is it decodable?") == (
+        f"Yes: {numbers}; block 2 chosen in all 3 folds."
     )
 
 
 def test_other_choices_of_a_fold_are_named(nested):
     other = nested[nested["target"] == "task"].assign(probe="mass_mean", value=0.1)
-    text = answer(pd.concat([nested, other], ignore_index=True))
+    text = nested_sentence(pd.concat([nested, other], ignore_index=True))
     assert text.startswith("Nested choice: each of 3 outer folds chose its own site and kind of pr")
 
 
@@ -204,9 +208,7 @@ def test_a_record_of_other_choices_gives_a_warning(nested, clean):
 def test_random_weights_of_a_nested_choice_are_at_no_single_site(nested, clean):
     nested.loc[nested["target"] == "chosen_random_weights", "value"] = 0.95
     (warning,) = warnings(nested, clean)
-    assert (
-        "Networks with random weights score 0.950, each at its own best site (task 0.9" in warning
-    )
+    assert warning.startswith("The probe is not clearly better than random weights: ")
 
 
 def test_a_ranking_over_all_folds_is_said_to_be_biased(table, nested):

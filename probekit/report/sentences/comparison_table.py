@@ -1,0 +1,144 @@
+"""Table of the first screen: scores that the selected probe is compared with, and differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from probekit.probes.targets import BASELINES
+from probekit.report.figures.style import format_p, without_negative_zero
+from probekit.report.sentences.answer import comparison_rows, rival_name
+from probekit.results.differences import (
+    SIGNIFICANT,
+    RivalDifference,
+    RivalDifferences,
+    answers_name,
+)
+from probekit.results.record import RunRecord
+from probekit.results.selection import reported_row
+from probekit.results.table import only
+
+# Rows of the table, in this order; neighbouring sites and other kinds of probe follow.
+ROWS = (*BASELINES, "random_weights", "embedding", "control", "concatenated")
+NETWORK = "weights (random_weights"  # beginning of the names of their digests in run.json
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class ComparedScore:
+    """A score that the selected probe is compared with.
+
+    Attributes:
+        name: the other probe or baseline.
+        score: its score.
+        difference: the score of the selected probe minus this score, with a sign; "–" if unknown.
+        interval: 95 % confidence interval of the difference; "" if unknown.
+        p: adjusted p-value of the difference; "–" if there is none.
+        verdict: "" if the selected probe is significantly better, or if there is no test.
+    """
+
+    name: str
+    score: str
+    difference: str
+    interval: str
+    p: str
+    verdict: str = ""
+
+
+def comparison_table(
+    table: pd.DataFrame, comparisons: RivalDifferences, record: RunRecord
+) -> list[ComparedScore]:
+    """Return the scores that the selected probe is compared with; [] if there is none.
+
+    Args:
+        table: Rows of results.csv.
+        comparisons: Paired differences from the selected probe, from differences.csv.
+        record: Contents of run.json.
+    """
+    chosen = reported_row(table)
+    compared = {} if chosen is None else comparison_rows(chosen, table)
+    if "task" not in compared:
+        return []
+    task = compared["task"]
+    n_networks = sum(name.startswith(NETWORK) for name in record.digests)
+    found = [
+        _paired(name, compared[name], task, table, comparisons) for name in ROWS if name in compared
+    ]
+    names = [_name(name, task["metric"], n_networks) for name in ROWS if name in compared]
+    others = [one for one in comparisons.named if not one.key]
+    everything = [*found, *others]
+    places = _places(everything)
+    return [
+        _compared_score(name, one, places)
+        for name, one in zip([*names, *(one.name for one in others)], everything, strict=True)
+    ]
+
+
+def differences_table(differences: Sequence[RivalDifference]) -> list[ComparedScore]:
+    """Return a row for each difference, in the same format as `comparison_table`."""
+    places = _places(differences)
+    return [_compared_score(one.name, one, places) for one in differences]
+
+
+def selectivity_row(table: pd.DataFrame, task: pd.Series) -> pd.Series | None:
+    """Return the row with the selectivity of the probe of a test row; None if not measured."""
+    place = {name: task[name] for name in ("run", "target", "site", "position", "probe")}
+    rows = only(table, metric="selectivity", split="test", **place)
+    rows = rows[rows["head"].fillna(-1) == (-1 if pd.isna(task["head"]) else task["head"])]
+    return next((row for _, row in rows.iterrows()), None)
+
+
+def _name(target: str, metric: str, n_networks: int) -> str:
+    name = rival_name(target, metric).removeprefix("the ")
+    several = target == "random_weights" and n_networks > 1
+    return f"{name} (mean of {n_networks} networks)" if several else name
+
+
+def _paired(
+    name: str,
+    row: pd.Series,
+    task: pd.Series,
+    table: pd.DataFrame,
+    comparisons: RivalDifferences,
+) -> RivalDifference:
+    """Return the difference from a row; for the control task it is the selectivity."""
+    paired = comparisons.find(name, row["value"])
+    if paired is not None:
+        return paired
+    own = selectivity_row(table, task) if name == "control" else None
+    if own is not None:
+        limits = own["value"], own["ci_low"], own["ci_high"]
+        return RivalDifference("", name, row["value"], *limits, math.nan, row["metric"])
+    same = [one for one in comparisons.others if row["site"] and one.name == answers_name(row)]
+    nan = math.nan
+    unknown = RivalDifference("", name, row["value"], nan, nan, nan, nan, row["metric"])
+    return next(iter(same), unknown)
+
+
+def _compared_score(name: str, one: RivalDifference, places: int) -> ComparedScore:
+    known = not math.isnan(one.difference)
+    limits = f"[{_number(one.ci_low, places)}, {_number(one.ci_high, places)}]"
+    # Neighbouring sites and other kinds of probe do not affect the verdict.
+    has_verdict = bool(one.key) and one.verdict != SIGNIFICANT
+    return ComparedScore(
+        name,
+        _number(one.other, places),
+        "+" * (known and one.difference > 0) + _number(one.difference, places) if known else NONE,
+        "" if math.isnan(one.ci_low) else limits,
+        format_p(one.p),
+        one.verdict.removeprefix("significantly ") if has_verdict else "",
+    )
+
+
+def _places(differences: Sequence[RivalDifference]) -> int:
+    """Return the number of decimals: 2, or 3 if a difference or limit would be written as 0."""
+    numbers = [x for one in differences for x in (one.difference, one.ci_low, one.ci_high)]
+    small = [abs(number) for number in numbers if 0 < abs(number) < 0.005]
+    return 3 if small else 2
+
+
+def _number(value: float, places: int) -> str:
+    return without_negative_zero(f"{value:.{places}f}").replace("-", "−")

@@ -1,0 +1,216 @@
+"""The answer is one true sentence for every verdict and every form of question."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from probekit.report.sentences.answer import answer
+from probekit.report.sentences.comparison_table import comparison_table
+from probekit.report.sentences.question import is_yes_no
+from probekit.results.differences import RivalDifference, RivalDifferences
+from probekit.results.record import RunRecord
+from probekit.results.table import only
+
+YES_NO = "Can number be decoded at the last word?"
+WHICH = "From which layer can number be decoded?"
+
+
+def with_p(table, p, metric="p_best"):
+    tested = only(table, target="task", split="test", metric="accuracy")
+    return pd.concat([table, tested.assign(metric=metric, value=p)], ignore_index=True)
+
+
+def rivals(**p_values):
+    """Paired differences of 0.2, or of -0.1 for a negative p-value."""
+    scores = {"majority": 0.5, "word_identity": 0.71, "random_weights": 0.736}
+    return RivalDifferences(
+        tuple(
+            RivalDifference(key, key, scores[key], *lead, abs(p))
+            for key, p in p_values.items()
+            for lead in [(-0.1, -0.15, -0.05) if p < 0 else (0.2, 0.15, 0.25)]
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("p", "found", "question", "expected"),
+    [
+        (
+            0.0001,
+            rivals(majority=0.001),
+            YES_NO,
+            "Yes: 94 % [92, 96] of held-out rows at block 2, chance 50 %, p < 0.001, best of 6 "
+            "sites.",
+        ),
+        (
+            0.0001,
+            rivals(majority=0.001),
+            WHICH,
+            "Best at block 2 (of 6 sites): 94 % [92, 96] of held-out rows, chance 50 %, p < 0.001.",
+        ),
+        (
+            0.21,
+            rivals(majority=0.21),
+            YES_NO,
+            "No evidence: 94 % [92, 96] of held-out rows at block 2, chance 50 %, p = 0.21, best "
+            "of 6 sites.",
+        ),
+        (
+            math.nan,
+            rivals(majority=math.nan),
+            WHICH,
+            "Too few groups to tell: 94 % [92, 96] of held-out rows at block 2, chance 50 %, best "
+            "of 6 sites.",
+        ),
+        (
+            0.01,
+            rivals(majority=0.01, word_identity=0.4, random_weights=0.3),
+            YES_NO,
+            "Decodable, but not significantly better than random weights and the words alone: 94 % "
+            "[92, 96] of held-out rows at block 2, chance 50 %, p = 0.010, best of 6 sites.",
+        ),
+        (
+            0.01,
+            rivals(majority=0.01, word_identity=-0.01, random_weights=0.3),
+            WHICH,
+            "Best at block 2 (of 6 sites), but worse than the words alone: 94 % [92, 96] of "
+            "held-out rows, chance 50 %, p = 0.010.",
+        ),
+    ],
+    ids=["yes", "which", "no", "few", "not better", "worse"],
+)
+def test_each_verdict_has_a_sentence(table, p, found, question, expected):
+    tested = table if math.isnan(p) else with_p(table, p)
+    assert answer(tested, found, question) == expected
+
+
+def test_an_older_run_without_p_values_is_not_called_tested(table):
+    assert answer(table, question=YES_NO).startswith("Not tested against chance: 94 % [92, 96]")
+    assert answer(with_p(table, 0.004, "p_holm"), question=YES_NO).startswith("Yes: 94 %")
+
+
+def test_a_run_without_permutations_uses_the_test_against_the_majority(table):
+    assert answer(table, rivals(majority=0.001), YES_NO).startswith("Yes: 94 %")
+    assert answer(table, rivals(majority=0.4), YES_NO).startswith("No evidence: 94 %")
+
+
+def test_without_paired_differences_the_interval_decides_about_rivals(table):
+    table.loc[table["target"].eq("word_identity"), "value"] = 0.93
+    text = answer(with_p(table, 0.001), question=YES_NO)
+    assert text.startswith("Decodable, but not significantly better than the words alone: 94 %")
+
+
+def test_many_rivals_are_counted(table):
+    table.loc[table["target"].isin(["word_identity", "random_weights"]), "value"] = 0.95
+    table.loc[table["target"].eq("majority"), "value"] = 0.96
+    text = answer(with_p(table, 0.001), question=YES_NO)
+    assert "better than the majority class and 2 others: " in text
+
+
+def test_a_run_without_cross_validated_scores_has_a_range(table):
+    assert answer(table[table["split"] == "test"]) == (
+        "Accuracy 71 % to 94 % over 6 sites, chance 50 %, significantly better than random weights "
+        "at 5."
+    )
+    task = table[(table["split"] == "test") & (table["target"] == "task")]
+    assert answer(task) == ("No site was chosen: accuracy 71 % to 94 % over 6 sites, chance 50 %.")
+    assert answer(table[table["site"] == ""]) == "No answer: no site has a test score."
+
+
+def test_structural_probes_that_random_networks_equal_are_no_evidence(table):
+    rows = table[(table["split"] == "test") & table["target"].isin(["task", "random_weights"])]
+    rows = rows[rows["metric"] == "accuracy"].assign(
+        metric="uuas", probe="structural_distance:64", value=0.4, ci_low=0.38, ci_high=0.42
+    )
+    assert answer(rows) == (
+        "No evidence beyond random weights: UUAS 0.40 over 6 sites, linear chain 0.50."
+    )
+
+
+def test_the_site_is_named_in_words(table, heads, sweep):
+    norm = table.copy()
+    norm.loc[(norm["split"] == "validation") & norm["site"].str.startswith("ln_"), "value"] = 1
+    assert "of held-out rows at the final norm, chance" in answer(norm)
+    assert "at attn.z head 2 of block 3, chance 50 %, best of 4 sites" in answer(heads)
+    assert "at block 2 (position word:last), chance" in answer(sweep)
+    one = table[table["site"].isin(["", "blocks.2.hook_resid_post"])]
+    assert answer(one).endswith("at block 2, chance 50 %.")
+
+
+def test_ties_are_counted(table):
+    table.loc[table["split"] == "validation", "value"] = 0.9
+    assert answer(table).endswith(
+        "at the embedding, chance 50 %, best of 6 sites, tied with 5 of them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ((0.504, 0.437, 0.572), "50.4 % [43.7, 57.2] of held-out rows at block 2, chance 50.0 %"),
+        ((0.998, 0.98, 1.0), "99.8 % [98.0, 100.0] of held-out rows"),
+        ((1.0, 0.98, 1.0), "100 % [98, 100] of held-out rows"),
+    ],
+)
+def test_rounding_never_hides_a_difference(table, numbers, text):
+    scores = table["target"].eq("task") & table["split"].eq("test") & table["metric"].eq("accuracy")
+    table.loc[scores, ["value", "ci_low", "ci_high"]] = numbers
+    assert text in answer(table)
+
+
+def test_a_metric_where_lower_is_better_states_it(table):
+    brier = table.replace({"metric": {"accuracy": "brier"}}).assign(main_metric="brier")
+    # The lowest cross-validated score is selected.
+    assert "Brier score 0.71 [0.69, 0.73] on held-out rows (lower is better) at the emb" in answer(
+        brier
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        (YES_NO, True),
+        (WHICH, False),
+        ("Does the network encode whether it is singular or plural, past another noun?", True),
+        ("In the last layer, can it be decoded?", True),
+        ("In which layer, if any, does a token encode the previous word?", False),
+        ("Can it be decoded in a sentence in which negation reverses the words?", True),
+        ("Is number absent from the embedding?", False),
+        ("Isn't it decodable?", False),
+        ("Is it decoded at the noun or at the verb?", False),
+        ("Is block 3 better than block 5?", False),
+        ("Can it be decoded before block 3?", False),
+        ("How early can it be decoded?", False),
+        ("Kann man es dekodieren?", False),
+        ("Subject number", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_only_plain_questions_are_answered_with_yes(question, expected):
+    assert is_yes_no(question) == expected
+
+
+def test_the_table_has_every_comparison_with_its_difference(table, record):
+    record["digests"] |= {f"weights (random_weights_{n})": "x" for n in range(3)}
+    found = rivals(majority=0.001, word_identity=-0.01)
+    rows = comparison_table(table, found, RunRecord.model_validate(record))
+    cells = [(r.name, r.score, r.difference, r.interval, r.p, r.verdict) for r in rows]
+    assert cells == [
+        ("majority class", "0.50", "+0.20", "[0.15, 0.25]", "0.001", ""),
+        ("words alone", "0.71", "−0.10", "[−0.15, −0.05]", "0.010", "worse"),
+        ("random weights (mean of 3 networks)", "0.74", "–", "", "–", ""),
+        ("embedding", "0.71", "–", "", "–", ""),
+        ("control task", "0.55", "+0.39", "[0.37, 0.41]", "–", ""),
+    ]
+
+
+def test_small_differences_keep_a_third_decimal(table, record):
+    close = RivalDifference("majority", "majority", 0.5, 0.004, 0.001, 0.007, 0.01)
+    rows = comparison_table(table, RivalDifferences((close,)), RunRecord.model_validate(record))
+    assert (rows[0].score, rows[0].difference, rows[0].interval) == (
+        "0.500",
+        "+0.004",
+        "[0.001, 0.007]",
+    )
