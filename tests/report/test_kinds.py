@@ -161,7 +161,7 @@ def test_compression_has_a_curve_a_meaning_and_a_column(table):
     assert "1 = no compression" in part.caption
     assert "Measured on 1,039 training rows in 15 groups" in part.caption
     figure = layer_curve(both, "compression")
-    assert "no\u00a0compression 1.00" in [note.text for note in figure.layout.annotations]
+    assert "no compression<br>1.00" in [note.text for note in figure.layout.annotations]
     assert site_table(both).rows[3].cells["compression"][0] == "1.882"
 
 

@@ -95,7 +95,7 @@ def panel_columns(rows: pd.DataFrame) -> list[str]:
 
 
 def panel_unit(rows: pd.DataFrame) -> str:
-    """Return what each panel shows, as a singular noun phrase.
+    """Return the name of the unit that has a panel, in the singular.
 
     >>> same = dict.fromkeys([*SERIES, "target"], "task")
     >>> panel_unit(pd.DataFrame([same | {"line": "attn_out"}, same | {"line": "mlp_out"}]))

@@ -72,7 +72,7 @@ _AXIS = {
     "tickcolor": "#9aa1ab",
     "ticklen": 4,
     "zeroline": False,
-    "title": {"standoff": 8},
+    "title": {"standoff": 8, "font": {"size": LARGE}},
     "automargin": True,
 }
 
