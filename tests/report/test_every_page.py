@@ -130,7 +130,7 @@ CHOOSE = """(() => {{
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_every_colouring_is_legible_and_its_masked_cells_are_grey(browser, pages, dark):
     browser.open(pages["lens"], dark=dark)
-    paper = "getComputedStyle(document.querySelector('.bglayer .bg')).fill"
+    paper = "getComputedStyle(document.querySelector('.plot:has(.choice) .bglayer .bg')).fill"
     seen = []
     for number in range(browser.evaluate(CHOOSE.format(number=0))):
         browser.evaluate(CHOOSE.format(number=number))
