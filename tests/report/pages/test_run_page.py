@@ -130,7 +130,7 @@ def test_a_missing_pattern_is_named(make_run, record):
 
 def test_scores_of_heads_are_shown_where_the_run_kept_them(make_run, make_patterns, record):
     run = make_run(record=record)
-    assert '"scores": {}' in report(run)
+    assert '"scores": {"entropy"' not in report(run)
     patterns = {str(i): make_patterns(len(p["tokens"])) for i, p in enumerate(record["attention"])}
     scores = {f"{i}.entropy": np.full((4, 3), 0.25 + i, np.float32) for i in range(2)}
     save_file(patterns | scores, run / "attention.safetensors")
