@@ -121,7 +121,9 @@ def _measured_on(task: pd.DataFrame, metric: str, is_nested: bool) -> str:
     is_online = task["split"].eq("online").any()
     sentences = {
         f"{name[0].upper()}{name[1:]} on {n_rows} held-out {unit} in {n_groups} groups, for probes "
-        f"fitted on {_spread(task, 'n_train')} {unit} (seed {seed}).": (not is_online),
+        f"fitted on {'at least ' * is_nested}{_spread(task, 'n_train')} {unit} (seed {seed}).": (
+            not is_online
+        ),
         f"Measured on {n_rows} training rows {'of all outer folds together, ' * is_nested}"
         f"in {n_groups} groups (seed {seed}).": is_online,
         "Each row was first centred and divided by its own standard deviation, as by a layer norm "
