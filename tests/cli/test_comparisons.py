@@ -69,8 +69,9 @@ def test_report_of_several_runs_prints_an_answer_for_each(call, runs, tmp_path):
     assert code == 0
     *answers, path = out.splitlines()
     assert answers == [
-        "run 1: Not tested: 95 % [95, 95], chance 50 %",
-        "run 2: Not tested: 64 % [64, 64], chance 50 %",
+        f"run {run}: Not tested against chance: {score} of held-out rows at block 1, chance 50 %, "
+        "best of 2 sites."
+        for run, score in ((1, "95 % [95, 95]"), (2, "64 % [64, 64]"))
     ]
     assert path == str(tmp_path / "runs.html")
 

@@ -188,5 +188,5 @@ def test_concatenated_sites_are_never_selected(experiment, go):
     assert result.table["site"].dropna().unique().tolist() == ["blocks.0.hook_resid_pre", joined]
     assert result.table.loc[result.table["site"] == joined, "layer"].isna().all()
     assert result.record["best"]["site"] == "blocks.0.hook_resid_pre"
-    assert "concatenated sites" in result.report.read_text()
+    assert "Concatenated: one probe on the features of several sites" in result.report.read_text()
     assert max(len(path.name) for path in (result.folder / "sites").rglob("*")) < 120

@@ -290,7 +290,9 @@ def test_rows_of_another_shape_are_refused(shape):
 def test_fewer_groups_than_folds_are_refused():
     groups = np.array(["one", "two"])[np.arange(450) // 300]
     groups[400:] = "three"
-    with pytest.raises(DataError, match=r"3 folds need at least 3 groups.* are 1\. Use finer"):
+    with pytest.raises(
+        DataError, match=r"3 folds of .* need at least 3 groups.* in 1 group\. Use finer"
+    ):
         Prober(make_data(groups=groups), SETTINGS)
 
 

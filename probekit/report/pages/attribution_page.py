@@ -16,8 +16,8 @@ from probekit.report.maps.attribution_map import (
     step_rows,
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
-from probekit.report.sentences.names import model_title
 from probekit.report.texts.glyphs import line_label, token_label
+from probekit.report.texts.names import model_title
 from probekit.results.network import MEAN, AttributedLogit
 
 CAVEAT = (

@@ -18,8 +18,8 @@ from probekit.report.figures.learning_curve import TICKS
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
-from probekit.report.sentences.names import without_folders
 from probekit.report.sentences.pretraining import evaluations, pretraining_answer
+from probekit.report.texts.names import without_folders
 from probekit.results.record import RecordPart, changed_files, check_seal, reading_run_file
 from probekit.training.log import LogRow, read_log, read_verified_log
 from probekit.training.progress import LOG, RECIPE, STATE, Progress, read_progress

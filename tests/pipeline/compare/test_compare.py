@@ -235,7 +235,7 @@ def test_output_is_a_table_or_a_page(make, tmp_path):
     assert table["what"].tolist() == ["chosen", "baseline", "site", "site"]
     assert table["site_b"][0] != table["site_a"][0]
     page = write_comparison(tmp_path / "found.html", found).read_text()
-    assert "<bdi>run 1</bdi> minus <bdi>run 2</bdi>" in page
+    assert "<bdi>Is run 1 better than run 2?</bdi>" in page
     assert found.verdict in page
     with pytest.raises(ConfigError, match=r"Allowed: \.csv"):
         write_comparison(tmp_path / "found.txt", found)

@@ -191,8 +191,12 @@ def test_random_weights_control_can_be_disabled(experiment, go):
             DataError,
             r"^--set tokens\.position: .*no token 40 \(it has: 0 to \d+, or -\d+ to -1 from",
         ),
-        ("probe.folds=40", DataError, r"^--set probe\.folds: 40 folds need"),
-        ("split.folds=90", DataError, r"^--set split\.folds: 90 folds need .* are \d+\. Set `f"),
+        ("probe.folds=40", DataError, r"^--set probe\.folds: 40 folds of"),
+        (
+            "split.folds=90",
+            DataError,
+            r"^--set split\.folds: 90 folds of .* in \d+ groups\. Set `f",
+        ),
         ("data.columns.label=group", DataError, "group"),
     ],
 )

@@ -94,11 +94,12 @@ def test_the_page_states_each_answer_in_one_line_and_never_a_key_as_a_title(two,
     page = runs_page(load_runs(two))
     header = page.partition("<header>")[2].partition("</header>")[0]
     assert (
-        "<bdi>seed 0</bdi></dt>\n      <dd>No evidence: 94 % [92, 96], chance 50 %, p = 0.20"
-        in header
+        "<bdi>seed 0</bdi></dt>\n      <dd>No evidence: 94 % [92, 96] of held-out rows at block 2, "
+        "chance 50 %, p = 0.20, best of 6 sites." in header
     )
     assert (
-        "<bdi>seed 1</bdi></dt>\n      <dd>Yes: 94 % [92, 96], chance 50 %, p &lt; 0.001" in header
+        "<bdi>seed 1</bdi></dt>\n      <dd>Best at block 2 (of 6 sites): 94 % [92, 96] of held-out "
+        "rows, chance 50 %, p &lt; 0.001." in header
     )
     assert "3f9a0c" not in header
 
@@ -180,7 +181,7 @@ def test_the_index_titles_runs_by_experiment_and_settings(two, tmp_path):
     page = index_page(tmp_path)
     for title in ("plural · seed 0", "plural · seed 1"):
         assert f"<bdi>{title}</bdi></a>" in page
-    assert page.count("<p>Not tested: 94 % [92, 96], chance 50 %</p>") == 1
+    assert page.count("<p>Not tested against chance: 94 % [92, 96] of held-out rows ") == 1
 
 
 def test_the_index_names_runs_by_their_state(two, tmp_path, table, record):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.report.sentences.names import model_title, without_folders
+from probekit.report.texts.names import model_title, without_folders
 
 
 @pytest.mark.parametrize(
