@@ -60,7 +60,8 @@ def _sizes(table: pd.DataFrame, by: list[str]) -> str:
     n_over = int((table["rate"] - 2 * table["error"] > ALLOWED_SIZE).sum())
     lines += [
         "",
-        f"{n_over} of {len(table)} designs reject more than 6 % beyond two standard errors.",
+        f"{n_over} of {len(table)} designs reject more than 6 % beyond two standard errors, in "
+        f"{table['draws'].min():,} draws or more.",
     ]
     return "\n".join(lines)
 
