@@ -108,6 +108,7 @@ def _transfer_parts() -> Iterator[FigurePart]:
                 f"data.root={folder}",
                 f"data.file={path.name}",
                 "data.card=null",
+                "split.folds=null",
                 f"name=attractor_{kind}",
                 'capture.sites=["blocks.5.hook_resid_post"]',
                 *_QUICK,
