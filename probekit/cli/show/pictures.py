@@ -25,7 +25,7 @@ from probekit.report.pages.attribution_page import (
 from probekit.report.pages.heads_page import heads_answer, heads_text, known_head_rows
 from probekit.report.pages.lens_page import lens_accuracy, lens_answer
 from probekit.report.texts.glyphs import line_label, token_label
-from probekit.report.texts.names import model_title
+from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import AttributedLogit, ScoredHeads
 
 MOST_PARTS = 12

@@ -17,7 +17,7 @@ from probekit.report.maps.attribution_map import (
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
 from probekit.report.texts.glyphs import line_label, token_label
-from probekit.report.texts.names import model_title
+from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import MEAN, AttributedLogit
 
 CAVEAT = (

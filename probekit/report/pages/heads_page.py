@@ -17,7 +17,7 @@ from probekit.report.maps.head_map import (
     scale_end,
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
-from probekit.report.texts.names import model_title
+from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import ScoredHeads
 
 QUESTION = "Which heads are previous-token or induction heads?"

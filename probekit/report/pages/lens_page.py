@@ -12,7 +12,7 @@ from probekit.report.maps.lens_curve import lens_curve
 from probekit.report.maps.lens_map import MEASURES, MOST_TEXTS, lens_map, site_labels
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
 from probekit.report.texts.glyphs import line_label, token_label
-from probekit.report.texts.names import model_title
+from probekit.report.texts.machine_paths import model_title
 
 QUESTION = "From which layer on does the network predict its next token?"
 CAVEAT = (

@@ -19,8 +19,9 @@ from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.report.sentences.pretraining import evaluations, pretraining_answer
-from probekit.report.texts.names import without_folders
+from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.record import RecordPart, changed_files, check_seal, reading_run_file
+from probekit.results.settings import load_config
 from probekit.training.log import LogRow, read_log, read_verified_log
 from probekit.training.progress import LOG, RECIPE, STATE, Progress, read_progress
 
@@ -99,7 +100,8 @@ def pretraining_page(run_dir: Path) -> str:
     _check_belongs(run_dir, record, progress)
     with reading_run_file(run_dir / RECIPE):
         recipe = inside(run_dir / RECIPE).read_text("utf-8")
-    return _page(log, record, recipe)
+    paths = MachinePaths.of(load_config(run_dir / RECIPE))
+    return _page(log, record, paths.hide(recipe))
 
 
 def load_pretraining(run_dir: Path) -> PretrainRecord:
@@ -155,7 +157,7 @@ def _page(log: Sequence[LogRow], record: PretrainRecord, recipe: str) -> str:
         figures=figures,
         folded=list(_folded(log)),
         measured=measured,
-        recipe=without_folders(recipe),
+        recipe=recipe,
         method=METHOD,
     )
 

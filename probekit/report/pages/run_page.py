@@ -20,7 +20,6 @@ from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
 from probekit.report.pages.chosen_parts import WrongExample, WrongRow, chosen_parts, load_wrong
 from probekit.report.pages.parts import FigurePart, norms_part, reliability_part, result_parts
-from probekit.report.pages.provenance_parts import MachinePaths, date_words, facts
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.choice import OLD_FOLDS
@@ -31,6 +30,7 @@ from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.severity import Caveat
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import OLD_STATISTICS, warnings
+from probekit.report.texts.machine_paths import MachinePaths
 from probekit.report.texts.paint import DENSEST
 from probekit.results.attention import AttentionPrompt
 from probekit.results.differences import load_differences, rival_differences
@@ -45,7 +45,7 @@ from probekit.results.record import (
     reading_run_file,
 )
 from probekit.results.selection import chosen_row, is_nested, main_metric
-from probekit.results.settings import load_config
+from probekit.results.settings import date_text, load_config
 from probekit.results.table import load_table
 
 
@@ -95,7 +95,7 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    paths = MachinePaths.of(config, record)
+    paths = MachinePaths.of(config.get("model"), config.get("data"), record.model.source)
     record = paths.hide_in(record)
     table = load_table(run_dir / "results.csv")
     figures = _result_figures(run_dir, table, record.control)
@@ -118,7 +118,7 @@ def report_page(run_dir: Path) -> str:
         around_span=_around_span,
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
         config=paths.hide(_text(run_dir / "config.yaml")),
-        facts=facts(record),
+        facts=_facts(record),
     )
 
 
@@ -130,7 +130,7 @@ def _first_screen(
     comparisons = rival_differences(table, differences)
     return {
         "model": record.model.source,
-        "date": date_words(record.created),
+        "date": date_text(record.created),
         "size": size_words(table),
         "metric": metric_name(main_metric(table)),
         "answer": answer(table, comparisons, record.question),
@@ -193,3 +193,15 @@ def _around_span(example: ExampleRecord | WrongExample | WrongRow) -> tuple[str,
 def _text(path: Path) -> str:
     with reading_run_file(path):
         return inside(path).read_text("utf-8")
+
+
+def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
+    """Return the names and values of the provenance section, by heading."""
+    return {
+        "Run": {"run": record.run, "key": record.key, "created": record.created},
+        "Model": record.model.model_dump(),
+        "Versions": record.versions,
+        "Digests": record.digests,
+        "Seeds": record.seeds,
+        "Seconds": {step: f"{seconds:,.2f}" for step, seconds in record.seconds.items()},
+    }

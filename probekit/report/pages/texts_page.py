@@ -11,7 +11,7 @@ from probekit.probes.saved.facts import ProbeFacts
 from probekit.report.figures.style import format_number
 from probekit.report.pages.template import render
 from probekit.report.texts.glyphs import token_label
-from probekit.report.texts.names import model_title
+from probekit.report.texts.machine_paths import model_title
 from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
 from probekit.results.metrics import metric_name
 from probekit.results.text_readings import RowPrediction, TextReading

@@ -24,7 +24,7 @@ from probekit.report.maps.text_map import Colours, text_map
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.report.sentences.transfer import transfer_answer, transfer_question
-from probekit.report.texts.names import model_title
+from probekit.report.texts.machine_paths import model_title
 from probekit.results.metrics import metric_name
 from probekit.results.table import only
 from probekit.results.transfer import Transfer, matrix

@@ -1,18 +1,23 @@
-"""Provenance of a run as its page shows it: without folders of the machine that ran it."""
+"""Names of models and files on pages, without folders of the machine that wrote the page."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from probekit.results.record import RunRecord
-from probekit.results.settings import flat
 
-_WITH_PATHS = ("model.", "data.")  # settings that may be paths
+
+def model_title(source: str) -> str:
+    """Return the name of a model; of a path outside the working folder only the last part.
+
+    >>> model_title("org/name@main"), model_title("/data/models/mine/"), model_title("runs/mine")
+    ('org/name@main', 'mine', 'runs/mine')
+    """
+    return _last_part(source) or source
 
 
 @dataclass(frozen=True)
@@ -26,10 +31,9 @@ class MachinePaths:
     paths: tuple[str, ...]
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], record: RunRecord) -> MachinePaths:
-        """Return the absolute paths among the settings of a run and the name of its model."""
-        settings = [text for name, text in flat(config).items() if name.startswith(_WITH_PATHS)]
-        found = {text for text in (*settings, record.model.source) if _last_part(text)}
+    def of(cls, *settings: Any) -> MachinePaths:
+        """Return the absolute paths among texts and the leaves of nested mappings and lists."""
+        found = {text for text in _texts(settings) if _last_part(text) and text[:2] != ".."}
         return cls(tuple(sorted(found, key=lambda path: (-len(path), path))))
 
     def hide(self, text: str) -> str:
@@ -57,33 +61,19 @@ class MachinePaths:
         return record.model_copy(update={"data": data, "model": model})
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in nested mappings and lists."""
+    if isinstance(value, str):
+        yield value
+        return
+    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value
+    for one in inner if isinstance(value, dict | list | tuple) else ():
+        yield from _texts(one)
+
+
 def _last_part(text: str) -> str:
-    """Return the last part of an absolute path; "" for other texts."""
+    """Return the last part of a path outside the working folder; "" for other texts."""
     local = text.removeprefix("file://")
     path = PureWindowsPath(local) if re.match(r"[A-Za-z]:[\\/]", local) else PurePosixPath(local)
-    return path.name if path.is_absolute() else ""
-
-
-def date_words(created: str) -> str:
-    """Return the day of a time in ISO format; other texts are returned unchanged.
-
-    >>> date_words("2026-11-23T01:33:06+00:00"), date_words("yesterday")
-    ('23 Nov 2026', 'yesterday')
-    """
-    try:
-        day = datetime.fromisoformat(created)
-    except ValueError:
-        return created
-    return f"{day.day} {day:%b %Y}"
-
-
-def facts(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Return the names and values of the provenance section, by heading."""
-    return {
-        "Run": {"run": record.run, "key": record.key, "created": record.created},
-        "Model": record.model.model_dump(),
-        "Versions": record.versions,
-        "Digests": record.digests,
-        "Seeds": record.seeds,
-        "Seconds": {step: f"{seconds:,.2f}" for step, seconds in record.seconds.items()},
-    }
+    is_outside = path.is_absolute() or local.startswith(("~", ".."))
+    return path.name if is_outside else ""
