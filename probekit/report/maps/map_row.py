@@ -26,19 +26,24 @@ def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
     for number, (title, width) in enumerate(zip(maps, widths, strict=True), start=1):
         end = start + unit * width
         _place(figure, maps[title], number, (start, min(end, 1.0)))
-        figure.add_annotation(
-            text=plotly_text(title),
-            x=start,
-            xref="paper",
-            xanchor="left",
-            y=1,
-            yref="paper",
-            yanchor="bottom",
-            showarrow=False,
-            font={"size": SMALL},
-        )
+        write_above(figure, title, start)
         start = end + GAP
     return figure
+
+
+def write_above(figure: go.Figure, text: str, x: float = 0.0) -> None:
+    """Add a text above the maps, from `x`, a share of the width of the row."""
+    figure.add_annotation(
+        text=plotly_text(text),
+        x=x,
+        xref="paper",
+        xanchor="left",
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        showarrow=False,
+        font={"size": SMALL},
+    )
 
 
 def _place(figure: go.Figure, one: go.Figure, number: int, domain: tuple[float, float]) -> None:

@@ -13,9 +13,9 @@ from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.figures.layer_curve import measured_rows
-from probekit.report.figures.style import SMALL, format_number, plotly_text
+from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import position_offset
-from probekit.report.maps.map_row import map_row
+from probekit.report.maps.map_row import map_row, write_above
 from probekit.report.maps.text_map import Colours, cell_text, text_map
 from probekit.results.metrics import metric_name
 from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
@@ -259,14 +259,4 @@ def _frame(figure: go.Figure, column: int, row: int) -> None:
     corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
     for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
         figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
-    figure.add_annotation(
-        text="framed: best by cross-validation",
-        x=0,
-        xref="paper",
-        xanchor="left",
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        showarrow=False,
-        font={"size": SMALL},
-    )
+    write_above(figure, "framed: best by cross-validation")
