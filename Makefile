@@ -1,7 +1,7 @@
 # Everything runs in .venv, which `make` builds from pyproject.toml and constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-# Compiled modules are kept, whatever the environment says: tests start hundreds of processes.
+# Keep compiled modules in every environment: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: quickstart check fast test format lint types tests slow hooks data schema bench clean
