@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -56,6 +57,35 @@ def name_lines(figure: go.Figure, labels: Sequence[LineLabel]) -> None:
     for trace in named:
         trace.showlegend = trace is first[trace.name]
     figure.update_layout(showlegend=True)
+
+
+def name_traces(figure: go.Figure) -> None:
+    """Label every named line at its last point, if there are several.
+
+    The x axis must have a range. The y axis gets one that contains all points and error bars,
+    unless it has a range already.
+    """
+    lines = [trace for trace in figure.data if isinstance(trace, go.Scatter) and len(trace.y)]
+    if figure.layout.yaxis.range is None:
+        figure.layout.yaxis.range = _range_of(lines)
+    named = [trace for trace in lines if trace.name]
+    labels = [
+        LineLabel(html.unescape(trace.name), trace.y[-1], trace.line.color, trace.x[-1])
+        for trace in named
+    ]
+    name_lines(figure, labels if len(labels) > 1 else [])
+
+
+def _range_of(lines: Sequence[go.Scatter]) -> list[float]:
+    """Return the range of points and error bars, with a margin of 4 %."""
+    low, high = math.inf, -math.inf
+    for line in lines:
+        above, below = line.error_y.array, line.error_y.arrayminus
+        for number, value in enumerate(line.y):
+            low = min(low, value - (0 if below is None else below[number]))
+            high = max(high, value + (0 if above is None else above[number]))
+    margin = 0.04 * max(high - low, 0.05)
+    return [low - margin, high + margin]
 
 
 def labels_that_fit(labels: Sequence[LineLabel], height: float) -> list[LineLabel]:

@@ -15,6 +15,7 @@ from probekit.disk import inside
 from probekit.drafts import write_atomic
 from probekit.errors import DataError
 from probekit.report.figures.learning_curve import TICKS
+from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
@@ -251,7 +252,7 @@ def _figure(log: Sequence[LogRow], lines: Sequence[_Line], unit: str) -> go.Figu
         ticktext=[f"{step:,}" for step in TICKS],
     )
     figure.update_yaxes(title_text=unit)
-    figure.update_layout(showlegend=len(lines) > 1)
+    name_traces(figure)
     return figure
 
 
