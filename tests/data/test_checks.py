@@ -55,8 +55,18 @@ def test_notes_of_the_reader_are_passed_on():
             "error",
             "^1 group on both .* 'group 3'",
         ),
-        ({50: {"label": "z"}}, "missing-from-train", "error", "1 label of test does not occur in train: z"),
-        ({3: {"label": "z"}}, "missing-from-test", "warning", "1 label of train does not occur in test: z"),
+        (
+            {50: {"label": "z"}},
+            "missing-from-train",
+            "error",
+            "1 label of test does not occur in train: z",
+        ),
+        (
+            {3: {"label": "z"}},
+            "missing-from-test",
+            "warning",
+            "1 label of train does not occur in test: z",
+        ),
         ({3: {"text": "text 001"}}, "duplicates-in-train", "warning", "1 of 40 examples in train"),
         ({53: {"text": "text 051"}}, "duplicates-in-test", "warning", "1 of 40 examples in test"),
         (
