@@ -139,11 +139,12 @@ def _missing_labels(sides: _Sides) -> Iterator[Finding]:
     for level, side, other in levels:
         missing = sorted(labels[other] - labels[side])
         if missing:
+            verb = "does" if len(missing) == 1 else "do"
             yield Finding(
                 level,
                 f"missing-from-{side}",
-                f"{counted(len(missing), 'label')} of {other} {'does' if len(missing) == 1 else 'do'} "
-                f"not occur in {side}: {', '.join(missing[:_SHOWN])}.",
+                f"{counted(len(missing), 'label')} of {other} {verb} not occur in {side}: "
+                f"{', '.join(missing[:_SHOWN])}.",
             )
 
 
