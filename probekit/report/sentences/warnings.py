@@ -219,11 +219,10 @@ def _at_edge(chosen: pd.Series, grid: Sequence[float]) -> list[tuple[str, float,
 
 
 def _edges_of_baselines(table: pd.DataFrame) -> list[str]:
-    """Return a sentence for each baseline that another penalty could improve.
+    """Return a warning for each baseline whose selected penalty is at an end of its grid.
 
-    A baseline is named if its penalty is at an end of the grid, with two exceptions. If all its
-    predictions are correct, it cannot be improved. With ever stronger regularisation it becomes the
-    majority class or the mean, so at the strong end it is named only if it is better than these.
+    There is no warning if all its predictions are correct, nor if the penalty is the strongest
+    one and the baseline scores no more than the majority class.
     """
     compared = _compared(table)
     if "task" not in compared:
