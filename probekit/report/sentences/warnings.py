@@ -222,7 +222,7 @@ def _edges_of_baselines(table: pd.DataFrame) -> list[str]:
     """Return a warning for each baseline whose selected penalty is at an end of its grid.
 
     There is no warning if all its predictions are correct, nor if the penalty is the strongest
-    one and the baseline scores no more than the majority class.
+    one and the baseline scores at most as high as the majority class.
     """
     compared = _compared(table)
     if "task" not in compared:
