@@ -82,8 +82,8 @@ def test_the_answer_names_the_layer_from_which_the_lens_agrees_with_the_output()
     rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"
     answer = lens_answer(rows)
     assert answer == (
-        "At the last layer: one site earlier, at layer 1, the most likely token is the final one at "
-        "0 of 5 positions."
+        "At the last layer: one site earlier, at layer 1, the most likely token is the final one "
+        "at 0 of 5 positions."
     )
 
 
