@@ -32,8 +32,8 @@ from probekit.pipeline.experiment.tables import (
 )
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.report.pages.run_page import write_report
-from probekit.results.headline import HeadlineScore, headline_score
 from probekit.results.record import pack_record
+from probekit.results.selection import HeadlineScore, headline_score
 from probekit.watcher import SILENT, Watcher
 
 _BUSY = (
