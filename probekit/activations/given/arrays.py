@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,7 +48,7 @@ class MemoryArray:
     def __init__(self, values: Any) -> None:
         has_array = all(hasattr(values, name) for name in ("shape", "dtype", "__getitem__"))
         self._values = values if has_array else np.asarray(values)
-        self._spilled: _Spilled | None = None
+        self._file: Path | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,24 +65,12 @@ class MemoryArray:
         return as_float32(self._values[start:stop])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._spilled is None:
-            self._spilled = _Spilled.of(self)
-        return NpyArray, (self._spilled.path,)
-
-
-@dataclass(frozen=True)
-class _Spilled:
-    """A temporary file with the float32 rows of an array; deleted with this object."""
-
-    path: Path
-    folder: tempfile.TemporaryDirectory[str] = field(repr=False)
-
-    @classmethod
-    def of(cls, array: SiteArray) -> _Spilled:
-        folder = tempfile.TemporaryDirectory(prefix="probekit-", ignore_cleanup_errors=True)
-        path = Path(folder.name) / "rows.npy"
-        np.save(path, array.read(0, array.shape[0]), allow_pickle=False)
-        return cls(path, folder)
+        if self._file is None:
+            folder = tempfile.mkdtemp(prefix="probekit-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._file = Path(folder) / "rows.npy"
+            np.save(self._file, self.read(0, self.shape[0]), allow_pickle=False)
+        return NpyArray, (self._file,)
 
 
 class NpyArray:

@@ -66,16 +66,14 @@ def find_arrays(folder: Path) -> dict[str, SiteArray]:
     return {site: found[site] for site in sorted(found, key=natural)}
 
 
-def natural(name: str) -> list[tuple[bool, int, str]]:
+def natural(name: str) -> list[tuple[int, int, str]]:
     """Return a sort key that orders the numbers in names by value.
 
     >>> sorted(["layer_10", "layer_2", "embed"], key=natural)
     ['embed', 'layer_2', 'layer_10']
     """
-    parts = re.split(r"(\d+)", name)
-    return [
-        (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts if part
-    ]
+    parts = filter(None, re.split(r"(\d+)", name))
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def row_ids(folder: Path) -> list[str] | None:
