@@ -35,7 +35,7 @@ Position = int | Sequence[int]
 
 @dataclass(frozen=True)
 class Contents:
-    """What one pass over the array of a site has measured.
+    """Measurements of the array of a site, made in one pass.
 
     Attributes:
         digest: digest of the shape and of all numbers as float32.
@@ -50,7 +50,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class GivenArrays:
-    """Arrays of the same rows at several sites, and what is in each of them."""
+    """Arrays of the same rows at several sites, and the measurements of each."""
 
     arrays: Mapping[str, SiteArray]
     contents: Mapping[str, Contents]
@@ -254,7 +254,7 @@ def _digest(array: SiteArray, parts: Iterable[FloatArray]) -> str:
 
 
 def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uint64]]:
-    """Return what is in an array, and a hash of each row, after one pass over its numbers.
+    """Return measurements of an array, and a hash of each row, after one pass over its numbers.
 
     Raises:
         DataError: a number is NaN or infinite, or cannot be stored as float32.

@@ -70,7 +70,7 @@ def site_name(key: Any) -> str:
 
 
 def _problem(name: str) -> str:
-    """Return what is wrong with the name of a site; "" if nothing is."""
+    """Return the problem of the name of a site; "" if it is valid."""
     problems = {
         "is empty": not name.strip(),
         f"has more than {LONGEST_SITE} characters": len(name) > LONGEST_SITE,

@@ -17,7 +17,7 @@ from probekit.pipeline.experiment.models import TASK, Models
 from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.rows import PositionRows
-from probekit.pipeline.experiment.source import RowsOrigin, SiteReader
+from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
 from probekit.pipeline.look.apply import ProbedModel, predict_texts
 from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.probes.saved.saved_probe import SavedProbe
@@ -128,7 +128,7 @@ class CapturedFeatures:
         """The folder of the cache of each target."""
         return {target: str(part.store.folder) for target, part in self.captured.items()}
 
-    def readers(self, at: PositionRows) -> dict[str, SiteReader]:
+    def readers(self, at: PositionRows) -> dict[str, RowsReader]:
         """Return the readers of a position, by target."""
         config = self.prepared.config
         return {

@@ -44,7 +44,7 @@ class RowsOrigin:
     cache: str
 
 
-class SiteReader(Protocol):
+class RowsReader(Protocol):
     """Reads the features of the rows at one position, one site at a time."""
 
     def features(self, selection: Probed) -> FloatArray:
@@ -62,7 +62,7 @@ class Features(Protocol):
     def folders(self) -> dict[str, str]:
         """The folder of the activations of each target."""
 
-    def readers(self, at: PositionRows, /) -> dict[str, SiteReader]:
+    def readers(self, at: PositionRows, /) -> dict[str, RowsReader]:
         """Return the readers of a position: `task`, then one for each untrained network."""
 
     def origin(self, at: PositionRows, /) -> RowsOrigin:
@@ -81,7 +81,7 @@ class Source(Protocol):
         """The random seeds of networks, by name."""
 
     def identity(self) -> Any:
-        """Return what identifies the activations, as JSON, for the run key."""
+        """Return the identity of the activations, as JSON, for the run key."""
 
     def open(self, capture: Capture, /) -> Features:
         """Return the activations; `capture` computes those of a model."""

@@ -66,8 +66,8 @@ def contradictions(keys: Keys, dataset: Dataset) -> list[Finding]:
     several = np.flatnonzero(np.bincount(np.unique(np.stack([number, code]), axis=1)[0]) > 1)
     if not len(several):
         return []
-    first, *others = np.flatnonzero(number == several[0])
-    second = next(row for row in others if code[row] != code[first])
+    first = np.flatnonzero(np.isin(number, several))[0]
+    second = np.flatnonzero((number == number[first]) & (code != code[first]))[0]
     a, b = dataset.examples[first], dataset.examples[second]
     message = (
         f"{counted(len(several), 'set')} of rows with the same activations at all sites and "

@@ -28,13 +28,13 @@ def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> list[str]:
         if reads_classes and isinstance(label, float):
             raise DataError(
                 f"labels[{row}] is the number {label}, but the kinds of probe read classes. For "
-                f"regression give {_REGRESSION}; for classes convert the labels to whole numbers "
-                "or texts."
+                f"regression give {_REGRESSION}; for classes convert the labels to integers or "
+                "texts."
             )
-    return texts("labels", cells)
+    return plain_texts("labels", cells)
 
 
-def texts(name: str, values: Iterable[Any]) -> list[str]:
+def plain_texts(name: str, values: Iterable[Any]) -> list[str]:
     """Return values as texts.
 
     Raises:
@@ -61,7 +61,7 @@ def token_texts(tokens: Iterable[Any]) -> list[str]:
     Raises:
         DataError: a token is missing, or neither a text nor a number.
     """
-    return [token if token.strip() else repr(token) for token in texts("tokens", tokens)]
+    return [token if token.strip() else repr(token) for token in plain_texts("tokens", tokens)]
 
 
 def dataset_of(

@@ -13,7 +13,7 @@ from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import settings_of_values
 from probekit.pipeline.experiment.run import RunResult, run_inputs
 from probekit.pipeline.experiment.tables import read_inputs
-from probekit.pipeline.given.memory import dataset_of, label_texts, texts, token_texts
+from probekit.pipeline.given.memory import dataset_of, label_texts, token_texts
 from probekit.pipeline.given.rows import GivenTable
 from probekit.watcher import SILENT, Watcher
 
@@ -48,7 +48,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         activations: mapping from names of sites or layers to arrays of shape (n_rows, n_features),
             NumPy or torch on any device; or the cache of TransformerLens; or the path of a folder
             of .npy, .safetensors, .parquet or .zarr arrays, which are read one site at a time.
-        labels: label of each row: text, whole number, or with `kind: ridge_regression` any number.
+        labels: label of each row: text, integer, or with `kind: ridge_regression` any number.
         groups: name of the group of each row. A group is never split between train and test. None
             makes each row its own group.
         tokens: word or token of each row, for the control task and the word-identity baseline.
@@ -84,7 +84,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     experiment = _experiment(activations, split, probe, sites, name, question, source, positive)
     reads_classes = experiment.probe.reads == "classes"
     names = None if tokens is None else token_texts(tokens)
-    sides = None if split is None or isinstance(split, Mapping) else texts("split", split)
+    sides = None if split is None or isinstance(split, Mapping) else plain_texts("split", split)
     if sides is not None and experiment.split.folds is not None:
         raise ConfigError("`split.folds` requires rows without a given split.")
     table = GivenTable(
@@ -92,7 +92,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         dataset_of(
             name,
             label_texts(labels, reads_classes=reads_classes),
-            groups=None if groups is None else texts("groups", groups),
+            groups=None if groups is None else plain_texts("groups", groups),
             tokens=names,
             sides=sides,
         ),

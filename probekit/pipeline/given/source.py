@@ -13,7 +13,7 @@ from probekit.model.sites import SiteConcatenation
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.models import TASK
 from probekit.pipeline.experiment.rows import PositionRows
-from probekit.pipeline.experiment.source import RowsOrigin, SiteReader
+from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
 from probekit.pipeline.given.rows import GivenRows
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import digest_json
@@ -78,12 +78,12 @@ class GivenSource:
         """Return the activations; nothing is captured."""
         return self
 
-    def readers(self, _at: PositionRows) -> dict[str, SiteReader]:
+    def readers(self, _at: PositionRows) -> dict[str, RowsReader]:
         """Return the reader of the activations."""
         return {TASK: GivenReader(self.prepared.given.rows)}
 
     def origin(self, at: PositionRows) -> RowsOrigin:
-        """Return the origin of the rows, of which only the name of the model is known."""
+        """Return the origin of the rows; only the name of the model is known."""
         return RowsOrigin(
             position={"at": at.position.text},
             bos=False,

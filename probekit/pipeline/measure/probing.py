@@ -17,7 +17,7 @@ from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.rows import PositionRows
-from probekit.pipeline.experiment.source import RowsOrigin, SiteReader
+from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
 from probekit.probes.data import ProbeData
@@ -111,7 +111,7 @@ class PositionProbing:
     at: PositionRows
     origin: RowsOrigin
     prober: Prober
-    readers: Mapping[str, SiteReader]
+    readers: Mapping[str, RowsReader]
 
 
 def probe_sites(

@@ -28,7 +28,7 @@ from probekit.csv_files import csv_text
 from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.prepared import PreparedRows
-from probekit.pipeline.experiment.source import SiteReader
+from probekit.pipeline.experiment.source import RowsReader
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import probe_path
 from probekit.probes.directions import bound_of_null, null_cosines, unit_rows
@@ -71,7 +71,7 @@ class SelectedProbe:
     prober: Prober
     site: Probed
     X: NDArray[np.float32]
-    reader: SiteReader
+    reader: RowsReader
     run_dir: Path
     offset: int
 
@@ -91,7 +91,7 @@ def find_selected_probe(
     probers: Sequence[Prober],
     results: Sequence[SiteResult],
     table: pd.DataFrame,
-    readers: Mapping[str, SiteReader],
+    readers: Mapping[str, RowsReader],
     folder: Path,
 ) -> SelectedProbe | None:
     """Return the selected probe; None if there is none or it does not predict classes of rows."""

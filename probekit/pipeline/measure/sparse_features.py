@@ -10,7 +10,7 @@ import pandas as pd
 from probekit.activations.given.sites import GivenSite
 from probekit.model.sites import SiteConcatenation, SiteSelection, describe
 from probekit.pipeline.experiment.prepared import PreparedRows
-from probekit.pipeline.experiment.source import SiteReader
+from probekit.pipeline.experiment.source import RowsReader
 from probekit.pipeline.measure.selected_probe import find_site
 from probekit.probes.prober import Prober
 from probekit.results.selection import ranked_rows
@@ -24,7 +24,7 @@ def feature_rows(
     prepared: PreparedRows,
     probers: Sequence[Prober],
     table: pd.DataFrame,
-    readers: Mapping[str, SiteReader],
+    readers: Mapping[str, RowsReader],
 ) -> pd.DataFrame:
     """Return the features that the k-sparse probes select at their best site, best feature first.
 

@@ -98,7 +98,7 @@ def test_unusable_activations_are_refused(activations, message):
 
 
 def test_globs_choose_sites():
-    layers = {n: ROWS for n in range(3)}
+    layers = dict.fromkeys(range(3), ROWS)
     assert names(open_activations(layers, sites=["layer_[12]"])) == ["layer_1", "layer_2"]
     with pytest.raises(UnknownNameError, match="No site matches 'layr_1'. Nearest: layer_"):
         open_activations(layers, sites=["layr_1"])
@@ -172,7 +172,9 @@ def test_safetensors_of_several_layers(tmp_path):
     torch_rows = torch.from_numpy(ROWS).bfloat16()
     import safetensors.torch
 
-    safetensors.torch.save_file({"h.0": torch_rows, "h.1": torch_rows.clone()}, tmp_path / "x.safetensors")
+    safetensors.torch.save_file(
+        {"h.0": torch_rows, "h.1": torch_rows.clone()}, tmp_path / "x.safetensors"
+    )
     given = open_activations(tmp_path)
     assert names(given) == ["h.0", "h.1"]
     np.testing.assert_array_equal(given.rows.read("h.1"), torch_rows.float().numpy())

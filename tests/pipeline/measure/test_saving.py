@@ -5,8 +5,8 @@ import numpy as np
 from probekit.activations.identity import digest_weights
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.experiment.model_source import captured_origin
+from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
 from probekit.probes.saved.saved_probe import SavedProbe
 
