@@ -13,7 +13,7 @@ from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import settings_of_values
 from probekit.pipeline.experiment.run import RunResult, run_inputs
 from probekit.pipeline.experiment.tables import read_inputs
-from probekit.pipeline.given.memory import dataset_of, label_texts, token_texts
+from probekit.pipeline.given.memory import dataset_of, label_texts, plain_texts, token_texts
 from probekit.pipeline.given.rows import GivenTable
 from probekit.watcher import SILENT, Watcher
 
