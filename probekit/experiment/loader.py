@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    if "activations" in top_keys(path, overrides):
+    keys = top_keys(path, overrides)
+    is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
+    if "activations" in keys or is_misspelt:
         return load_settings(ActivationExperiment, path, overrides, _resolve_activations)
     return load_experiment(path, overrides)
 

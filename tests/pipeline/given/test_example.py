@@ -55,7 +55,7 @@ def test_the_call_and_the_file_give_the_same_scores(place):
         table = table[table["split"] == "test"]
         both.append(table.set_index(["site", "probe", "target"])["value"].to_dict())
     assert both[0] == both[1]
-    assert called.best.value > 0.8
+    assert called.best.value > called.best.chance
     assert [s for s in called.table["site"].unique() if s] == [f"layer_{n}" for n in range(7)]
 
 

@@ -289,6 +289,12 @@ def test_mistakes_in_a_file_are_located(file, override, message):
         validate(load_any_experiment(file, [override]))
 
 
+def test_a_misspelt_section_is_named(file):
+    file.write_text(file.read_text().replace("activations:", "activatons:"))
+    with pytest.raises(ConfigError, match=r"line 2: unknown key 'activatons'\. Nearest: activations"):
+        load_any_experiment(file)
+
+
 def test_row_counts_and_ids_are_compared(file):
     ids = [f"n{n}" for n in range(N)]
     ids[5], ids[6] = ids[6], ids[5]
