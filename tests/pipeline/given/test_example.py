@@ -12,7 +12,6 @@ from probekit.model.weights.sources import find_model
 from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.experiment.run import run
 
-
 FAST = {"C": [0.1], "folds": 2, "description": False, "permutations": 0, "control_draws": 1}
 FAST_YAML = json.dumps(FAST)
 
@@ -37,11 +36,11 @@ def place(tmp_path_factory, repository, page):
     script = script.replace('"gpt2"  # any model', f"{str(find_model('mini'))!r}  # any model")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        exec(script, {})  # noqa: S102  # the example of the page
+        exec(script, {})  # the example of the page
         (folder / "mine.yaml").write_text(blocks(page, "yaml")[0])
         names = {}
         probing = probing.replace('{"C": [0.01, 0.1, 1]}', str(FAST)).replace("5", "2")
-        exec(probing.replace("name=", "workers=1, page=False, name="), names)  # noqa: S102
+        exec(probing.replace("name=", "workers=1, page=False, name="), names)
     return folder, names["result"]
 
 
