@@ -13,7 +13,7 @@ from probekit.errors import ConfigError, DamagedError, MissingError
 from probekit.provenance import digest
 
 
-class RowsReader:
+class SiteReader:
     """Reader of the committed rows of one site.
 
     Args:

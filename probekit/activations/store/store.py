@@ -25,7 +25,7 @@ from probekit.activations.files.places import files_at, join
 from probekit.activations.identity import Identity, Spec
 from probekit.activations.store.committed import MANIFEST, ROWS, SPEC, Committed
 from probekit.activations.store.layout import FloatArray, IntArray, pack_layout
-from probekit.activations.store.reader import RowsReader, row_numbers
+from probekit.activations.store.reader import SiteReader, row_numbers
 from probekit.activations.store.records import ShardRecord
 from probekit.activations.store.writer import ShardWriter, draft_name
 from probekit.data.positions import RowPlan
@@ -57,7 +57,7 @@ class ActivationStore(Committed):
         super().__init__(files, spec)
         self.root = root
         self.verifies = verifies
-        self._readers: dict[str, RowsReader] = {}
+        self._readers: dict[str, SiteReader] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process opens its own memory maps.
@@ -289,12 +289,12 @@ class ActivationStore(Committed):
         """Return the sorted indices of the stored rows of a site."""
         return self._reader(site).rows
 
-    def _reader(self, site: str) -> RowsReader:
+    def _reader(self, site: str) -> SiteReader:
         if site not in self._readers:
             records = self.records(site)
             if self.root is not None:
                 self.require_sealed(site, records)
-            reader = RowsReader(
+            reader = SiteReader(
                 self.files, self.layout, records, digested=self.digested if self.verifies else None
             )
             if not reader.is_complete:
