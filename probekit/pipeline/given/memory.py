@@ -83,6 +83,11 @@ def dataset_of(
                 f"{other} has {len(values):,} entries, but labels has {len(labels):,}. Give one "
                 "for each row."
             )
+    if groups is not None and len(set(groups)) == 1:
+        raise DataError(
+            f"all {len(groups):,} rows are in one group, {groups[0]!r}, which cannot be split into "
+            "train and test. Give several groups, or leave `groups` out if rows are independent."
+        )
     examples = []
     for row, label in enumerate(labels):
         id = f"row {row}"

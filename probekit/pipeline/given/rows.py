@@ -113,7 +113,7 @@ def prepare_given(experiment: ActivationExperiment, table: GivenTable | None = N
     dataset, tokens = _read_rows(experiment) if table is None else (table.dataset, table.tokens)
     given = _open(experiment, table)
     _check_rows(experiment, dataset, given, table)
-    if table.has_groups if table else experiment.data.columns.group is not None:
+    if table is None and experiment.data.columns.group is not None:
         with experiment.at("data", "columns", "group"):
             require_groups(dataset, has_folds=experiment.split.folds is not None)
     if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):
@@ -185,13 +185,13 @@ def _read_rows(experiment: ActivationExperiment) -> tuple[Dataset, Sequence[str]
 
 def _open(experiment: ActivationExperiment, table: GivenTable | None) -> GivenActivations:
     settings = experiment.activations
-    activations = settings.folder if table is None else table.activations
-    if activations is None:
+    if table is not None:
+        return open_activations(table.activations, sites=settings.sites, position=table.position)
+    if settings.folder is None:
         with experiment.at("activations"):
             raise ConfigError("the key 'activations.folder' is missing. Give the folder.")
-    position = settings.position if table is None else table.position
-    with experiment.at("activations", "folder" if isinstance(activations, str) else "sites"):
-        return open_activations(activations, sites=settings.sites, position=position)
+    with experiment.at("activations", "folder"):
+        return open_activations(settings.folder, sites=settings.sites, position=settings.position)
 
 
 def _check_rows(
