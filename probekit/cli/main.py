@@ -170,9 +170,9 @@ def probe_command(**given: Any) -> None:
 
 def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
     """Run an experiment and print its results and warnings."""
-    from probekit.experiment.loader import load_experiment
+    from probekit.experiment.loader import load_any_experiment
 
-    experiment = load_experiment(file, overrides)
+    experiment = load_any_experiment(file, overrides)
 
     from probekit.cli.show.progress import watching
     from probekit.cli.show.runs import show_results, show_warnings
@@ -267,9 +267,9 @@ def transfer_command(
 @file_options
 def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
     """Validate file and data before a run: counts, duplicates, leaks, sizes, time."""
-    from probekit.experiment.loader import load_experiment
+    from probekit.experiment.loader import load_any_experiment
 
-    experiment = load_experiment(file, overrides)
+    experiment = load_any_experiment(file, overrides)
 
     from probekit.cli.show.runs import show_validation
     from probekit.pipeline.experiment.validate import validate as validate_experiment
