@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -17,6 +18,7 @@ TRANSFERS = "works"
 PARTLY = "works less well"
 AT_CHANCE = "is not significantly different from chance"
 BELOW = "is below chance"
+UNDEFINED = "has no score"
 
 
 def transfer_answer(transfer: Transfer) -> str:
@@ -26,11 +28,13 @@ def transfer_answer(transfer: Transfer) -> str:
     counted and the best and the worst one are named.
     """
     pairs = transferred(transfer)
+    if pairs["value"].isna().all():  # also without pairs
+        return "No score of a probe on another data set is defined."
     works = pairs["verdict"].isin([TRANSFERS, PARTLY])
     if len(pairs) <= 2:
         lead = "Yes" if works.all() else "In one direction only" if works.any() else "No"
         return f"{lead}: {'; '.join(_pair(row, transfer) for _, row in pairs.iterrows())}."
-    ordered = pairs.sort_values("value", kind="stable")
+    ordered = pairs.dropna(subset="value").sort_values("value", kind="stable")
     if METRICS[transfer.metric].lower_is_better:
         ordered = ordered[::-1]
     n, verb = int(works.sum()), "is" if works.sum() == 1 else "are"
@@ -55,6 +59,8 @@ def transferred(transfer: Transfer) -> pd.DataFrame:
 
 def _verdict(row: pd.Series, lower_is_better: bool) -> str:
     """Return how the score of a transferred probe compares with chance and with the own probe."""
+    if math.isnan(row["value"]):
+        return UNDEFINED
     sign = -1 if lower_is_better else 1
     ends = sorted(sign * (row[end] - row["chance"]) for end in ("ci_low", "ci_high"))
     if ends[1] < 0:
@@ -67,6 +73,8 @@ def _verdict(row: pd.Series, lower_is_better: bool) -> str:
 
 def _pair(row: pd.Series, transfer: Transfer) -> str:
     """Return the result of one probe on one other data set, as a clause."""
+    if row["verdict"] == UNDEFINED:
+        return f"the score of the probe of {row['train']} on {row['test']} is undefined"
     name = metric_name(transfer.metric)
     own = row["value"] - row["difference"]
     numbers = [
