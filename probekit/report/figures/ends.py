@@ -15,6 +15,6 @@ def finite_ends(values: Iterable[float]) -> tuple[float, float]:
     >>> finite_ends([0.5, float("nan"), 0.75]), finite_ends([float("nan")])
     ((0.5, 0.75), (0.0, 1.0))
     """
-    numbers = np.fromiter(values, dtype=np.float64)
+    numbers = np.array(list(values), dtype=np.float64)
     finite = numbers[np.isfinite(numbers)]
     return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)

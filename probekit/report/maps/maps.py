@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
+from probekit.report.figures.ends import finite_ends
 from probekit.report.figures.layer_curve import measured_rows
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import position_offset
@@ -127,13 +128,13 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     """Return the colour scale for values of a metric, on which bright means good.
 
     It starts at chance, or at 0 for differences such as selectivity. If differences are negative,
-    it is diverging. If lower is better, it is reversed.
+    it is diverging. If lower is better, it is reversed. Undefined values are ignored.
 
     >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
     >>> shown.low, shown.high, shown.is_diverging
     (-0.2, 0.2, True)
     """
-    least, most = float(np.min(values)), float(np.max(values))
+    least, most = finite_ends(values)
     is_difference = METRICS[metric].kind == "difference"
     if is_difference and least < 0:
         reach = max(-least, most, LEAST_RANGE)
