@@ -295,13 +295,12 @@ def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
     Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """
     tested = [single_choice(own) for _, own in table.groupby("run", sort=False)]
+    tasks = only(rows.dropna(subset="value"), target="task")
     return [
         row
         for chosen in tested
         if chosen is not None
-        for _, row in only(
-            same_features(rows.dropna(subset="value"), chosen), target="task"
-        ).iterrows()
+        for _, row in same_features(tasks, chosen).iterrows()
     ]
 
 

@@ -35,8 +35,9 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
     """Return name and row of each horizontal line: scores that belong to no single layer.
 
     These are the baselines, with one line per distinct value, the nested choice, and concatenated
-    sites. Undefined scores are left out. Chance is included without a majority baseline. Of several runs, or if
-    `is_brief`, only the majority baseline and the best other baseline of each run are included.
+    sites. Undefined scores are left out. Chance is included if there is no majority baseline. Of
+    several runs, or if `is_brief`, only the majority baseline and the best other baseline of each
+    run are included.
     """
     is_brief = is_brief or differs(measured["run"])
     measured = measured.reset_index(drop=True)
@@ -95,9 +96,9 @@ def _is_difference(metric: str) -> bool:
 def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
     """Return a y range from chance to the highest possible value, with a margin on both sides.
 
-    It also contains all lines and intervals below chance; undefined scores are ignored. Metrics without a chance level or a
-    maximum, and those whose lower values are better, have the range of the lines. Bands of the null
-    may be cut off at the bottom.
+    It also contains all lines and intervals below chance; undefined scores are ignored. Metrics
+    without a chance level or a maximum, and those whose lower values are better, have the range of
+    the lines. Bands of the null may be cut off at the bottom.
     """
     traces = [trace for trace in figure.data if trace.legendgroup != NULL_BAND]
     low, high = finite_ends(value for trace in traces for value in trace.y)

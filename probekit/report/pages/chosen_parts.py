@@ -54,14 +54,17 @@ class Token(RecordPart):
 
 
 class WrongExample(RecordPart):
-    """A misclassified test row; `ahead` is the score of the predicted minus the true label."""
+    """A misclassified test row; `ahead` is the score of the predicted minus the true label.
+
+    It is None if the probe was not fitted on the true label, whose score is then minus infinity.
+    """
 
     text: str
     span: tuple[int, int] | None
     group: str
     label: str
     guess: str
-    ahead: float
+    ahead: float | None
     tokens: tuple[Token, ...] = ()
 
     def is_marked(self, token: Token) -> bool:
@@ -84,7 +87,7 @@ class ErrorOfProbe(RecordPart):
 
     row: int = Field(ge=0)
     guess: str
-    ahead: float
+    ahead: float | None
 
 
 class WrongOfProbe(RecordPart):

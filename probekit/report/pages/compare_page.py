@@ -31,6 +31,7 @@ from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import placed, tick
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
+_LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
 _STEP = 0.06  # in layers, from the error bars of one line to those of the next
 
 
@@ -94,7 +95,7 @@ def _sites(row: pd.Series) -> str:
 def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
     """Yield the figure, unless it would have no line or too many."""
     rows = difference_lines(comparison)
-    n_lines = len(rows[["line", "probe"]].drop_duplicates())
+    n_lines = len(rows[_LINE].drop_duplicates())
     if not 0 < n_lines <= MOST_LINES:
         return
     name = metric_name(comparison.metric)
@@ -132,7 +133,7 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
     rows = difference_lines(comparison)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})
-    series = rows.groupby(["line", "probe", "position_a"], sort=False)
+    series = rows.groupby(_LINE, sort=False)
     for number, (names, points) in enumerate(series):
         trace = _trace(points, names, number)
         trace.hovertext = [_hover(row, comparison.names) for _, row in points.iterrows()]
