@@ -43,7 +43,8 @@ from probekit.results.comparison import COLUMNS, RunComparison
 from probekit.results.finished_run import FinishedRun
 from probekit.results.record import OLD_RECORD
 from probekit.results.selection import main_metric
-from probekit.results.settings import TitledRun, load_config, run_titles
+from probekit.results.settings import load_config
+from probekit.results.titles import TitledRun, run_titles
 
 Key = TypeVar("Key")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate

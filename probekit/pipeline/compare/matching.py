@@ -15,7 +15,6 @@ from probekit.experiment.schema import DataSection, Experiment
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.site_result import Predictor
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
-from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.finished_run import FinishedRun
 from probekit.results.selection import reported_row, site_with_head
 from probekit.results.settings import differing, run_facts
@@ -238,15 +237,7 @@ def _baselines(a: _Side, b: _Side) -> Iterator[PairedPredictions]:
 def settings_that_differ(
     a: FinishedRun[Experiment], b: FinishedRun[Experiment]
 ) -> dict[str, tuple[str, ...]]:
-    """Return settings, digests and versions that differ between two runs, except for names.
-
-    Of absolute paths, only the last part is returned, because folders of a machine do not belong on
-    a page.
-    """
-    return differing([_shown_facts(run) for run in (a, b)])
-
-
-def _shown_facts(run: FinishedRun[Experiment]) -> dict[str, str]:
-    settings = run.experiment.model_dump(mode="json")
-    paths = MachinePaths.of(settings)
-    return {name: paths.hide(text) for name, text in run_facts(settings, run.record).items()}
+    """Return settings, digests and versions that differ between two runs, except for names."""
+    return differing(
+        [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
+    )

@@ -25,6 +25,7 @@ from probekit.report.sentences.comparison import (
     comparison_question,
     comparison_warnings,
 )
+from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
 from probekit.results.site_results import NESTED_SITE
@@ -68,7 +69,15 @@ def comparison_page(comparison: RunComparison) -> str:
         metric=metric_name(comparison.metric),
         figures=list(_parts(comparison)),
         lines=lines,
+        settings=_settings(comparison),
     )
+
+
+def _settings(comparison: RunComparison) -> dict[str, list[str]]:
+    """Return the settings that differ, without folders of the machine."""
+    settings = comparison.settings
+    paths = MachinePaths.of([list(texts) for texts in settings.values()])
+    return {name: [paths.hide(text) for text in texts] for name, texts in settings.items()}
 
 
 def _line(row: pd.Series) -> Line:

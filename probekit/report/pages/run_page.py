@@ -32,9 +32,9 @@ from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import OLD_STATISTICS, warnings
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.report.texts.paint import DENSEST
-from probekit.results.attention import AttentionPrompt
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
+from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
     OLD_RECORD,
     Control,
@@ -45,8 +45,9 @@ from probekit.results.record import (
     reading_run_file,
 )
 from probekit.results.selection import chosen_row, is_nested, main_metric
-from probekit.results.settings import date_text, load_config
+from probekit.results.settings import load_config
 from probekit.results.table import load_table
+from probekit.results.titles import date_text
 
 
 def write_report(run_dir: Path) -> Path:

@@ -32,14 +32,9 @@ from probekit.results.selection import (
     ranked_rows,
     reported_row,
 )
-from probekit.results.settings import (
-    TitledRun,
-    differing,
-    load_config,
-    run_facts,
-    run_titles,
-)
+from probekit.results.settings import differing, load_config, run_facts
 from probekit.results.table import differs, load_table, n_blocks, only, placed, tick
+from probekit.results.titles import TitledRun, run_titles
 
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
