@@ -61,11 +61,13 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
 def _by_layer(rows: pd.DataFrame) -> PageSection:
     """Return the section with the numbers of the answer: curve and table by layer."""
     summary = lens_summary(rows)
+    n, n_next = summary[["n", "n_next"]].iloc[0]
     curve = Picture(
         title="Agreement with the final prediction by layer",
         views={"": lens_curve(summary)},
-        caption=f"Share of the {summary['n'].iloc[0]} positions at which the most likely token of "
-        "a layer is the final one, and at which it is the next token of the text.",
+        caption=f"Share of {counted(n, 'position')} at which the most likely token of a layer is "
+        f"the final one, and share of {n_next} with a next token in the text at which it is that "
+        "token.",
         description="Agreement with the final prediction by layer. "
         + "; ".join(
             f"{row['layer']}: {row['as_output']} of {row['n']}" for _, row in summary.iterrows()

@@ -135,7 +135,7 @@ def _first_screen(
         "size": size_words(table),
         "metric": metric_name(main_metric(table)),
         "answer": answer(table, comparisons, record.question),
-        "compared": comparison_table(table, comparisons, record),
+        "compared": comparison_table(table, comparisons),
         "other_comparisons": differences_table(comparisons.others),
         "lacks_differences": differences is None and chosen_row(table) is not None,
         "warnings": warnings(table, record, comparisons, older=older),
