@@ -17,7 +17,7 @@ from probekit.report.figures.layer_curve import measured_rows
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import position_offset
 from probekit.report.maps.map_row import map_row, write_above
-from probekit.report.maps.text_map import Colours, cell_text, text_map
+from probekit.report.maps.text_map import Colours, cell_text, frame_cell, text_map
 from probekit.results.metrics import metric_name
 from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
 from probekit.results.table import SAME_FEATURES, figure_rows, n_blocks, only, placed, tick
@@ -189,7 +189,8 @@ def _draw(
     )
     framed = chosen_cell(table, whole)
     if framed is not None and framed.name in cells.index:
-        _frame(figure, columns[framed[across]], rows[framed["depth"]])
+        frame_cell(figure, columns[framed[across]], rows[framed["depth"]])
+        write_above(figure, "framed: best by cross-validation")
     return figure
 
 
@@ -253,11 +254,3 @@ def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
     }
     ranked = _features(ranked_rows(table))
     return next((by_features[key] for key in ranked if key in by_features), None)
-
-
-def _frame(figure: go.Figure, column: int, row: int) -> None:
-    """Frame a cell with outlines visible on every colour, and explain the frame in a note."""
-    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
-    for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
-        figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
-    write_above(figure, "framed: best by cross-validation")

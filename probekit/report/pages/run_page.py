@@ -18,9 +18,10 @@ from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
-from probekit.report.pages.chosen_parts import WrongExample, WrongRow, chosen_parts, load_wrong
+from probekit.report.pages.chosen_parts import chosen_parts
 from probekit.report.pages.parts import FigurePart, norms_part, reliability_part, result_parts
 from probekit.report.pages.template import render
+from probekit.report.pages.wrong_examples import WrongExample, WrongRow, load_wrong
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.choice import OLD_FOLDS
 from probekit.report.sentences.comparison_table import comparison_table, differences_table

@@ -24,6 +24,7 @@ from probekit.report.maps.text_map import Colours, text_map
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.report.sentences.transfer import transfer_answer, transfer_question
+from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.metrics import metric_name
 from probekit.results.table import only
@@ -95,7 +96,7 @@ def place_part(transfer: Transfer, site: str, probe: str) -> PlacePart:
 def _score_part(rows: pd.DataFrame, transfer: Transfer) -> FigurePart:
     metric = metric_name(transfer.metric)
     return FigurePart(
-        f"{metric[0].upper()}{metric[1:]} on the test rows",
+        f"{capitalised(metric)} on the test rows",
         figure_json(score_map(rows, transfer.names, transfer.metric)),
         "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, or at "
         "the lowest score if that is below chance.",
