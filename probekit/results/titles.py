@@ -211,7 +211,7 @@ def _short_paths(texts: Sequence[str]) -> list[str]:
 
 
 def cut_texts(texts: Sequence[str], longest: int = LONGEST_VALUE) -> list[str]:
-    """Return texts of limited length, of which those that differ still differ.
+    """Return texts of limited length; texts that differ are still different.
 
     A long text is cut in the middle. If that makes texts equal, they are cut before their first
     difference instead; texts that would still be equal are not cut.
