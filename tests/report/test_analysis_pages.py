@@ -72,6 +72,12 @@ def test_the_summary_of_two_texts_keeps_their_positions_apart():
     assert "at 3 of 5 positions" in lens_accuracy(both)
 
 
+def test_the_caption_of_the_lens_names_both_numbers_of_positions():
+    page = lens_page(lens_rows(), model="made", facts=FACTS)
+    assert "Share of 5 positions at which the most likely token of a layer is the final one" in page
+    assert "and share of 4 with a next token in the text at which it is that token." in page
+
+
 def test_the_answer_names_the_layer_from_which_the_lens_agrees_with_the_output():
     rows = lens_rows()
     already = "the most likely token is already the final one at"

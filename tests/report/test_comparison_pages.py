@@ -8,6 +8,7 @@ import pytest
 
 from probekit.report.figures.line_labels import LABEL
 from probekit.report.pages.compare_page import (
+    MOST_LINES,
     comparison_page,
     difference_figure,
     difference_lines,
@@ -41,6 +42,17 @@ def test_each_line_of_a_comparison_is_labelled_at_its_end(comparison):
     labels = [note.text for note in figure.layout.annotations if note.name == LABEL]
     assert len(labels) == 2
     assert not figure.layout.showlegend
+
+
+def test_positions_count_as_lines_of_a_comparison(comparison):
+    sites = comparison.rows[comparison.rows["what"] == "site"]
+    n_positions = MOST_LINES // 2  # each with two kinds of probe
+    for n, n_figures in ((n_positions, 1), (n_positions + 1, 0)):
+        moved = [sites.assign(position_a=f"at {i}", position_b=f"at {i}") for i in range(n)]
+        many = replace(comparison, rows=pd.concat(moved))
+        drawn = [trace for trace in difference_figure(many).data if trace.error_y.array]
+        assert len(drawn) == 2 * n
+        assert comparison_page(many).count('class="drawing"') == n_figures
 
 
 def test_the_choice_of_nested_cross_validation_is_no_point_of_the_curve(comparison):

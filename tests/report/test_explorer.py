@@ -5,7 +5,7 @@ import pytest
 
 from probekit.report.attention.colours import attention_colours
 from probekit.report.attention.page import SCORE_NAMES, AttentionExplorer
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 
 LAYERS, HEADS = (2, 3, 5, 7), (0, 4, 8)
 TOKENS = ("The", " keys", " the", "\n", " keys")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from probekit.report.attention.page import AttentionExplorer
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 
 RTL = " שלום"
 EMOJI = " 👩‍👩‍👧"

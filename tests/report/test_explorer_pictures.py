@@ -7,7 +7,7 @@ import pytest
 
 from probekit.report.attention.opening import scores_beyond_distance
 from probekit.report.attention.page import AttentionExplorer
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 from tests.report.conftest import causal_patterns
 from tests.report.test_explorer import Page
 

@@ -46,7 +46,7 @@ def show_results(result: RunResult) -> None:
     record = load_record(result.folder / "run.json")
     _show_sites(table)
     click.echo(f"\n{answer(table, comparisons, record.question)}")
-    rows = comparison_table(table, comparisons, record)
+    rows = comparison_table(table, comparisons)
     if rows:
         click.echo()
         print_table(_comparisons(rows, metric_name(main_metric(table))))

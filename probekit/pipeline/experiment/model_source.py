@@ -22,7 +22,7 @@ from probekit.pipeline.look.apply import ProbedModel, predict_texts
 from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import digest_json
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 from probekit.results.record import ModelFacts, Norms
 from probekit.results.text_readings import TextReading
 

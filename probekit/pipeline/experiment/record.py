@@ -22,7 +22,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.probes.score.metric_table import METRICS
 from probekit.provenance import versions
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
     NO_CONTROL,
     AttentionText,

@@ -11,7 +11,7 @@ from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.rows import PositionRows
 from probekit.probes.saved.facts import Scalar
 from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 from probekit.results.record import ModelFacts, Norms
 from probekit.results.text_readings import TextReading
 

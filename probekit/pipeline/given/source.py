@@ -17,7 +17,7 @@ from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
 from probekit.pipeline.given.rows import GivenRows
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import digest_json
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 from probekit.results.record import ModelFacts, Norms
 from probekit.results.text_readings import TextReading
 

@@ -94,10 +94,11 @@ def _is_like(chosen: SelectedProbe, row: Mapping[str, Any]) -> bool:
 
 def worst_errors(
     chosen: SelectedProbe, predictions: ClassPredictions, most: int
-) -> dict[int, float] | None:
+) -> dict[int, float | None] | None:
     """Return the errors with the largest margin over the true label, at most one per group.
 
-    The keys are indices of test rows, worst first; the values are margins. None if there are no
+    The keys are indices of test rows, worst first. The values are margins, or None if the margin is
+    infinite, because the probe was not fitted on the true label. Returns None if there are no
     scores, or if the predictions are not those of all test rows.
     """
     scores, guess, truth = predictions.scores, predictions.guess, predictions.truth
@@ -110,7 +111,10 @@ def worst_errors(
     worst: dict[str, int] = {}
     for number in order[: int((guess != truth).sum())].tolist():
         worst.setdefault(str(chosen.prober.data.groups[test_rows[number]]), number)
-    return {n: round(float(margin[n]), 4) for n in list(worst.values())[:most]}
+    return {
+        n: round(float(margin[n]), 4) if np.isfinite(margin[n]) else None
+        for n in list(worst.values())[:most]
+    }
 
 
 def _row(chosen: SelectedProbe, prepared: PreparedRows, number: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from probekit.errors import UnknownNameError, nearest
 from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
-from probekit.report.figures.line_labels import LineLabel, name_lines
+from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.style import (
     GREY,
     LINES,
@@ -218,7 +218,10 @@ def run_colours(rows: pd.DataFrame) -> dict[str, str]:
 
 
 def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
-    """Return a label for each line with markers and each band of the null, one for each name."""
+    """Return a label for each line with markers and each band of the null, one for each name.
+
+    Labels are at the last defined point of a line.
+    """
     banded = {trace.legendgroup for trace in traces if trace.fill}
     labels: dict[str, LineLabel] = {}
     for trace in traces:
@@ -226,12 +229,12 @@ def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
         text = text.replace("blocks.", "").replace("hook_", "")  # sites are long
         if trace.mode == "lines+markers":
             interval = ", 95 % band" * (trace.legendgroup in banded)
-            colour = trace.line.color
-            labels.setdefault(text, LineLabel(text + interval, trace.y[-1], colour, trace.x[-1]))
+            for label in label_at_end(trace, text + interval, trace.line.color):
+                labels.setdefault(text, label)
         elif trace.legendgroup == NULL_BAND:
             # The band is drawn along its upper end, then back along the lower one.
-            last = len(trace.y) // 2 - 1
-            labels.setdefault(text, LineLabel(text, trace.y[last], GREY, trace.x[last]))
+            for label in label_at_end(trace, text, GREY, len(trace.y) // 2):
+                labels.setdefault(text, label)
     return list(labels.values())
 
 
@@ -289,16 +292,17 @@ def _mark_chosen(
 
 
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
-    """Return the placed task row at the selected site of each run in the table.
+    """Return the placed task row at the selected site of each run that has a score there.
 
     Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """
     tested = [single_choice(own) for _, own in table.groupby("run", sort=False)]
+    tasks = only(rows.dropna(subset="value"), target="task")
     return [
         row
         for chosen in tested
         if chosen is not None
-        for _, row in only(same_features(rows, chosen), target="task").iterrows()
+        for _, row in same_features(tasks, chosen).iterrows()
     ]
 
 

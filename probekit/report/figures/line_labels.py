@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import plotly.graph_objects as go
 
+from probekit.report.figures.ends import finite_ends
 from probekit.report.figures.style import SMALL, label_colour, plotly_text
 
 LABEL = "line label"  # name of the annotations
@@ -60,7 +62,7 @@ def name_lines(figure: go.Figure, labels: Sequence[LineLabel]) -> None:
 
 
 def name_traces(figure: go.Figure) -> None:
-    """Label every named line at its last point, if there are several.
+    """Label every named line at its last defined point, if there are several.
 
     The x axis must have a range. The y axis gets one that contains all points and error bars,
     unless it has a range already.
@@ -70,20 +72,40 @@ def name_traces(figure: go.Figure) -> None:
         figure.layout.yaxis.range = _range_of(lines)
     named = [trace for trace in lines if trace.name]
     labels = [
-        LineLabel(html.unescape(trace.name), trace.y[-1], trace.line.color, trace.x[-1])
+        label
         for trace in named
+        for label in label_at_end(trace, html.unescape(trace.name), trace.line.color)
     ]
     name_lines(figure, labels if len(labels) > 1 else [])
 
 
+def label_at_end(line: go.Scatter, text: str, colour: str, n: int | None = None) -> list[LineLabel]:
+    """Return the label of a line at the last defined point, as a list; [] if there is none.
+
+    Args:
+        line: The line, with points in the order in which they are drawn.
+        text: Name of the line.
+        colour: Colour of the line.
+        n: Number of points to choose from, the first ones; None for all.
+    """
+    points = list(zip(line.x, line.y, strict=True))[:n]
+    ends = [(x, y) for x, y in points if math.isfinite(y)][-1:]
+    return [LineLabel(text, y, colour, x) for x, y in ends]
+
+
 def _range_of(lines: Sequence[go.Scatter]) -> list[float]:
-    """Return the range of points and error bars, with a margin of 4 %."""
-    low, high = math.inf, -math.inf
+    """Return the range of points and error bars, with a margin of 4 %.
+
+    Undefined points are ignored; an undefined error bar has length 0.
+    """
+    values = []
     for line in lines:
-        above, below = line.error_y.array, line.error_y.arrayminus
-        for number, value in enumerate(line.y):
-            low = min(low, value - (0 if below is None else below[number]))
-            high = max(high, value + (0 if above is None else above[number]))
+        y = np.array(line.y, dtype=np.float64)
+        bars = ((1, line.error_y.array), (-1, line.error_y.arrayminus))
+        for sign, bar in bars:
+            length = 0 if bar is None else np.nan_to_num(np.array(bar, dtype=np.float64))
+            values += (y + sign * length).tolist()
+    low, high = finite_ends(values)
     margin = 0.04 * max(high - low, 0.05)
     return [low - margin, high + margin]
 

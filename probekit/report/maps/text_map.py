@@ -107,6 +107,13 @@ def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: st
     )
 
 
+def frame_cell(figure: go.Figure, column: int, row: int) -> None:
+    """Frame a cell of a map with two nested outlines, visible on every colour."""
+    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+    for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
+        figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
+
+
 def cell_text(value: float) -> str:
     """Return a value as short text: an integer as it is, else two decimals, without a leading 0.
 

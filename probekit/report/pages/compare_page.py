@@ -25,12 +25,14 @@ from probekit.report.sentences.comparison import (
     comparison_question,
     comparison_warnings,
 )
+from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import placed, tick
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
+_LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
 _STEP = 0.06  # in layers, from the error bars of one line to those of the next
 
 
@@ -67,7 +69,15 @@ def comparison_page(comparison: RunComparison) -> str:
         metric=metric_name(comparison.metric),
         figures=list(_parts(comparison)),
         lines=lines,
+        settings=_settings(comparison),
     )
+
+
+def _settings(comparison: RunComparison) -> dict[str, list[str]]:
+    """Return the settings that differ, without folders of the machine."""
+    settings = comparison.settings
+    paths = MachinePaths.of([list(texts) for texts in settings.values()])
+    return {name: [paths.hide(text) for text in texts] for name, texts in settings.items()}
 
 
 def _line(row: pd.Series) -> Line:
@@ -94,7 +104,7 @@ def _sites(row: pd.Series) -> str:
 def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
     """Yield the figure, unless it would have no line or too many."""
     rows = difference_lines(comparison)
-    n_lines = len(rows[["line", "probe"]].drop_duplicates())
+    n_lines = len(rows[_LINE].drop_duplicates())
     if not 0 < n_lines <= MOST_LINES:
         return
     name = metric_name(comparison.metric)
@@ -132,7 +142,7 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
     rows = difference_lines(comparison)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})
-    series = rows.groupby(["line", "probe", "position_a"], sort=False)
+    series = rows.groupby(_LINE, sort=False)
     for number, (names, points) in enumerate(series):
         trace = _trace(points, names, number)
         trace.hovertext = [_hover(row, comparison.names) for _, row in points.iterrows()]

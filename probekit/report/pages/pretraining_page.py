@@ -20,6 +20,7 @@ from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.report.sentences.pretraining import evaluations, pretraining_answer
+from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.record import RecordPart, changed_files, check_seal, reading_run_file
 from probekit.results.settings import load_config
@@ -206,7 +207,7 @@ def _figures(log: Sequence[LogRow], measured: Sequence[LogRow]) -> list[FigurePa
 def _folded(log: Sequence[LogRow]) -> list[FigurePart]:
     return [
         FigurePart(
-            name[0].upper() + name[1:],
+            capitalised(name),
             figure_json(_figure(log, lines, name)),
             caption,
             _words(name, log, lines[0].value),

@@ -21,6 +21,7 @@ from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer, comparison_rows
 from probekit.report.sentences.choice import chosen_words, nested_line
 from probekit.report.sentences.words import colour_words, description
+from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import OLD_RECORD, RunRecord, open_record
@@ -31,14 +32,9 @@ from probekit.results.selection import (
     ranked_rows,
     reported_row,
 )
-from probekit.results.settings import (
-    TitledRun,
-    differing,
-    load_config,
-    run_facts,
-    run_titles,
-)
+from probekit.results.settings import differing, load_config, run_facts
 from probekit.results.table import differs, load_table, only, placed, ticks
+from probekit.results.titles import TitledRun, run_titles
 
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
@@ -63,10 +59,10 @@ class ShownRun:
     Attributes:
         name: title of the run, unique on the page.
         folder: path of its folder.
-        record: contents of its run.json.
+        record: contents of its run.json, without folders of the machine.
         table: rows of its results.csv.
         titled: the facts that its title is made of.
-        facts: settings, digests and versions, by name.
+        facts: settings, digests and versions, by name, without folders of the machine.
         answer: main result, in one line.
         warnings: caveats on the results.
     """
@@ -97,13 +93,15 @@ class ShownRun:
         table = load_table(folder / "results.csv")
         comparisons = rival_differences(table, load_differences(folder / "differences.csv"))
         config = load_config(folder / "config.yaml")
+        paths = MachinePaths.of(config, record.model.source)
+        facts = run_facts(config, record)
         return cls(
             record.run,
             folder,
-            record,
+            paths.hide_in(record),
             table,
             TitledRun.of(config, record),
-            run_facts(config, record),
+            {name: paths.hide(text) for name, text in facts.items()},
             answer(table, comparisons, record.question),
             () if record.is_sealed else (OLD_RECORD,),
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from probekit.probes.targets import BASELINES
+from probekit.probes.targets import BASELINES, NETWORKS
 from probekit.report.figures.style import decimals, format_p, without_negative_zero
 from probekit.report.sentences.answer import comparison_rows, rival_name
 from probekit.results.differences import (
@@ -17,13 +17,11 @@ from probekit.results.differences import (
     RivalDifferences,
     answers_name,
 )
-from probekit.results.record import RunRecord
 from probekit.results.selection import reported_row
 from probekit.results.table import only
 
 # Rows of the table, in this order; neighbouring sites and other kinds of probe follow.
 ROWS = (*BASELINES, "random_weights", "embedding", "control", "concatenated")
-NETWORK = "weights (random_weights"  # beginning of the names of their digests in run.json
 NONE = "–"
 
 
@@ -48,22 +46,19 @@ class ComparedScore:
     verdict: str = ""
 
 
-def comparison_table(
-    table: pd.DataFrame, comparisons: RivalDifferences, record: RunRecord
-) -> list[ComparedScore]:
+def comparison_table(table: pd.DataFrame, comparisons: RivalDifferences) -> list[ComparedScore]:
     """Return the scores that the selected probe is compared with; [] if there is none.
 
     Args:
         table: Rows of results.csv.
         comparisons: Paired differences from the selected probe, from differences.csv.
-        record: Contents of run.json.
     """
     chosen = reported_row(table)
     compared = {} if chosen is None else comparison_rows(chosen, table)
     if "task" not in compared:
         return []
     task = compared["task"]
-    n_networks = sum(name.startswith(NETWORK) for name in record.digests)
+    n_networks = len(set(NETWORKS) & set(table["target"]))
     found = [
         _paired(name, compared[name], task, table, comparisons) for name in ROWS if name in compared
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
@@ -20,6 +21,7 @@ PARTLY = "works less well"
 AT_CHANCE = "is not significantly different from chance"
 BELOW = "is below chance"
 TOO_FEW = "has too few test groups for a verdict"
+UNDEFINED = "has no score"
 
 
 def transfer_answer(transfer: Transfer) -> str:
@@ -29,11 +31,13 @@ def transfer_answer(transfer: Transfer) -> str:
     counted and the best and the worst one are named.
     """
     pairs = transferred(transfer)
+    if pairs["value"].isna().all():  # also without pairs
+        return "No score of a probe on another data set is defined."
     works = pairs["verdict"].isin([TRANSFERS, PARTLY])
     if len(pairs) <= 2:
         lead = "Yes" if works.all() else "In one direction only" if works.any() else "No"
         return f"{lead}: {'; '.join(_pair(row, transfer) for _, row in pairs.iterrows())}."
-    ordered = pairs.sort_values("value", kind="stable")
+    ordered = pairs.dropna(subset="value").sort_values("value", kind="stable")
     if METRICS[transfer.metric].lower_is_better:
         ordered = ordered[::-1]
     n, verb = int(works.sum()), "is" if works.sum() == 1 else "are"
@@ -72,6 +76,8 @@ def _verdict(row: pd.Series, lower_is_better: bool, wider: float) -> str:
         wider: factor of the distances from values to the limits of their intervals.
     """
     sign = -1 if lower_is_better else 1
+    if math.isnan(row["value"]):
+        return UNDEFINED
     if pd.isna(row["ci_low"]) or pd.isna(row["ci_high"]):
         return TOO_FEW
     ends = sorted(
@@ -91,6 +97,8 @@ def _verdict(row: pd.Series, lower_is_better: bool, wider: float) -> str:
 
 def _pair(row: pd.Series, transfer: Transfer) -> str:
     """Return the result of one probe on one other data set, as a clause."""
+    if row["verdict"] == UNDEFINED:
+        return f"the score of the probe of {row['train']} on {row['test']} is undefined"
     name = metric_name(transfer.metric)
     own = row["value"] - row["difference"]
     limits = "" if pd.isna(row["ci_low"]) else f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"

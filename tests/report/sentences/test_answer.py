@@ -9,8 +9,8 @@ from probekit.report.sentences.answer import answer
 from probekit.report.sentences.comparison_table import comparison_table
 from probekit.report.sentences.question import is_yes_no
 from probekit.results.differences import RivalDifference, RivalDifferences
-from probekit.results.record import RunRecord
 from probekit.results.table import only
+from tests.report.conftest import SITES, row
 
 YES_NO = "Can number be decoded at the last word?"
 WHICH = "From which layer can number be decoded?"
@@ -200,10 +200,13 @@ def test_only_plain_questions_are_answered_with_yes(question, expected):
     assert is_yes_no(question) == expected
 
 
-def test_the_table_has_every_comparison_with_its_difference(table, record):
-    record["digests"] |= {f"weights (random_weights_{n})": "x" for n in range(3)}
+def test_the_table_has_every_comparison_with_its_difference(table):
     found = rivals(majority=0.001, word_identity=-0.01)
-    rows = comparison_table(table, found, RunRecord.model_validate(record))
+    networks = [
+        row(SITES[3], f"random_weights_{n}", 0.7, split="validation", ci_low=None, ci_high=None)
+        for n in range(3)
+    ]
+    rows = comparison_table(pd.concat([table, pd.DataFrame(networks)]), found)
     cells = [(r.name, r.score, r.difference, r.interval, r.p, r.verdict) for r in rows]
     assert cells == [
         ("majority class", "0.50", "+0.20", "[0.15, 0.25]", "0.001", ""),
@@ -214,9 +217,9 @@ def test_the_table_has_every_comparison_with_its_difference(table, record):
     ]
 
 
-def test_small_differences_keep_a_third_decimal(table, record):
+def test_small_differences_keep_a_third_decimal(table):
     close = RivalDifference("majority", "majority", 0.5, 0.004, 0.001, 0.007, 0.01)
-    rows = comparison_table(table, RivalDifferences((close,)), RunRecord.model_validate(record))
+    rows = comparison_table(table, RivalDifferences((close,)))
     assert (rows[0].score, rows[0].difference, rows[0].interval) == (
         "0.500",
         "+0.004",

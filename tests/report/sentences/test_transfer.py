@@ -1,5 +1,8 @@
 """The summary of a transfer: whether the probe of one data set works on another."""
 
+import math
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -79,3 +82,23 @@ def test_many_data_sets_are_counted():
     answer = transfer_answer(made(GOOD, WORSE, CHANCE, BELOW, GOOD, GOOD, names=("x", "y", "z")))
     assert answer.startswith("4 of 6 transfers are above chance; at best, the probe of ")
     assert "at worst, the probe of y is below chance on z (accuracy 0.10" in answer
+
+
+UNDEFINED = dict.fromkeys(GOOD, math.nan)
+
+
+def test_without_defined_scores_there_is_no_verdict():
+    found = made(GOOD, GOOD)
+    none = replace(found, scores=found.scores[found.scores["train"] == found.scores["test"]])
+    nothing = "No score of a probe on another data set is defined."
+    assert transfer_answer(none) == transfer_answer(made(UNDEFINED, UNDEFINED)) == nothing
+
+
+def test_an_undefined_score_is_neither_above_nor_at_chance():
+    assert transfer_answer(made(GOOD, UNDEFINED)).startswith("In one direction only: ")
+    assert transfer_answer(made(GOOD, UNDEFINED)).endswith(
+        "; the score of the probe of y on x is undefined."
+    )
+    answer = transfer_answer(made(UNDEFINED, WORSE, CHANCE, BELOW, GOOD, GOOD, names="xyz"))
+    assert answer.startswith("3 of 6 transfers are above chance; at best, the probe of ")
+    assert "at worst, the probe of y is below chance on z" in answer
