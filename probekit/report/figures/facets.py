@@ -34,7 +34,9 @@ from probekit.report.figures.style import (
     LARGE,
     SERIES_COLOURS,
     SMALL,
+    STACKS,
     TEMPLATE,
+    TITLE_MARGIN,
     axis_title,
     label_colour,
     plotly_text,
@@ -47,7 +49,7 @@ MOST_PANELS = 9
 COMPARED = {"run", "model", "dataset", "seed"}
 UNITS = {"line": "kind of site", "probe": "kind of probe", "view": "scaling of rows"}
 MOST_ROWS = 2  # rows of panels in a figure of the usual height
-PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 9.0, 26.0, 5.5  # rem
+PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 9.0, 27.0, 6.5  # rem
 TITLE_HEIGHT = 18  # pixels above each panel
 TITLE = "panel title"  # name of the annotations
 OTHERS, RING = "others", " ○"
@@ -146,7 +148,8 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         figure.add_traces([trace.update(showlegend=False, **_axes(number)) for trace in drawn])
         labels.append([*end_labels(lines), *of_others, *of_levels])
-    _layer_axes(figure, ticks(rows), len(parts), across)
+    depths = [set(own["depth"]) for _, own in parts]
+    _layer_axes(figure, ticks(rows), depths, across)
     figure.update_yaxes(range=value_range(figure, metric, rows["chance"].min()))
     _label_panels(figure, labels, across)
     return figure
@@ -161,10 +164,11 @@ def _grid(n_panels: int, across: int, y_title: str) -> go.Figure:
         specs=[cells[start : start + across] for start in range(0, len(cells), across)],
         shared_yaxes=True,
         horizontal_spacing=0.05,
-        vertical_spacing=0.1,
+        vertical_spacing=0.12,
         y_title=y_title,
     )
-    figure.update_layout(template=TEMPLATE, margin_l=64, showlegend=False)
+    margins = {"margin_l": 64, "margin_t": TITLE_MARGIN}
+    figure.update_layout(template=TEMPLATE, **margins, showlegend=False)
     return figure.update_annotations(font_size=LARGE)
 
 
@@ -237,22 +241,32 @@ def _levels(measured: pd.DataFrame, highlighted: pd.DataFrame) -> list[LevelLine
     return levels(measured[is_own], is_brief=True)
 
 
-def _layer_axes(figure: go.Figure, labels: dict[int, str], n_panels: int, across: int) -> None:
-    """Name the layers below the lowest panel of each column; ends only at the outer edges."""
-    layer_axis(figure, labels, most=16 // across)
-    figure.update_xaxes(title_text=None, showticklabels=False)
-    for number in range(max(1, n_panels - across + 1), n_panels + 1):
-        column = (number - 1) % across
-        axis = figure.layout["xaxis" + str(number if number > 1 else "")]
-        texts = [
-            text
-            if label.isdigit()
-            or (depth < 0 and column == 0)
-            or (depth >= 0 and column == across - 1)
-            else ""
-            for (depth, label), text in zip(labels.items(), axis.ticktext, strict=True)
-        ]
-        axis.update(title_text="layer", showticklabels=True, ticktext=texts)
+def _layer_axes(
+    figure: go.Figure, labels: dict[int, str], depths: Sequence[set[int]], across: int
+) -> None:
+    """Name the layers of each panel below the lowest panel of its column.
+
+    Other panels name only layers that the lowest panel of their column does not have. The metadata
+    of the figure contain all labels of each panel, which pages show in narrow windows.
+
+    Args:
+        figure: Figure of the panels.
+        labels: Labels of all layers, by depth.
+        depths: Depths of the layers of each panel.
+        across: Number of panels side by side.
+    """
+    lowest = range(max(0, len(depths) - across), len(depths))
+    of_column = {number % across: number for number in lowest}
+    in_narrow = {}
+    for number, own in enumerate(depths):
+        axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
+        layer_axis(figure, labels, own, most=16 // across, axis=axis)
+        in_narrow[axis.plotly_name] = list(axis.ticktext)
+        below = depths[of_column[number % across]]
+        if number not in lowest:
+            texts = [label if d in own - below else "" for d, label in labels.items()]
+            axis.update(title_text=None, ticktext=texts, showticklabels=any(texts))
+    figure.update_layout(meta={**STACKS, "ticktext": in_narrow})
 
 
 def _label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]], across: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -339,16 +339,35 @@ def layer_ends(labels: dict[int, str]) -> list[float]:
     return [first - margin, last + margin]
 
 
-def layer_axis(figure: go.Figure, labels: dict[int, str], most: int = 16) -> None:
-    """Set title, ticks and range of the layer axis; `most` is the largest number of texts."""
-    figure.update_xaxes(
-        title_text="layer",
-        tickmode="array",
-        tickvals=list(labels),
-        ticktext=list(_thinned(labels, most).values()),
-        tickangle=0,
-        range=layer_ends(labels),
-    )
+def layer_axis(
+    figure: go.Figure,
+    labels: dict[int, str],
+    depths: Collection[int] | None = None,
+    most: int = 16,
+    axis: go.layout.XAxis | None = None,
+) -> None:
+    """Set title, ticks and range of a layer axis.
+
+    Args:
+        figure: Figure of the axis.
+        labels: Labels of all layers, by depth.
+        depths: Depths that are labelled; by default all.
+        most: Largest number of labels.
+        axis: Axis of the figure; by default all of its x axes.
+    """
+    texts = _thinned(labels, most)
+    settings = {
+        "title_text": "layer",
+        "tickmode": "array",
+        "tickvals": list(labels),
+        "ticktext": [text if depths is None or d in depths else "" for d, text in texts.items()],
+        "tickangle": 0,
+        "range": layer_ends(labels),
+    }
+    if axis is None:
+        figure.update_xaxes(**settings)
+    else:
+        axis.update(**settings)
 
 
 def _thinned(labels: dict[int, str], most: int) -> dict[int, str]:

@@ -145,3 +145,43 @@ def test_panels_use_the_colours_of_the_page(browser, many_kinds, make_run):
     assert len(set(browser.evaluate(grids))) == 1
     assert browser.evaluate("document.documentElement.scrollWidth") <= 360
     assert browser.trouble == []
+
+
+def layers(figure, number):
+    axis = figure.layout[f"xaxis{number if number > 1 else ''}"]
+    texts = axis.ticktext if axis.showticklabels is not False else []
+    return [text.removeprefix("<br>") for text in texts if text]
+
+
+def test_a_panel_names_only_layers_that_it_has(many_kinds):
+    figure = curve_facets(many_kinds[~many_kinds["site"].str.contains("attn.hook_z")])
+    assert layers(figure, 1) == ["embed", "final norm"]  # the blocks are named below
+    assert layers(figure, 2) == layers(figure, 3) == ["0", "1", "2", "3"]
+    assert figure.layout.meta["ticktext"]["xaxis"] == ["<br>embed", *"0123", "<br>final norm"]
+
+
+def test_narrow_windows_show_panels_in_one_column(browser, many_kinds, make_run):
+    browser.open(write_report(make_run(many_kinds)), width=400)
+    boxes = (
+        "(() => { const { _fullLayout: full } = document.querySelector('.plot .drawing');"
+        "return ['xaxis', 'xaxis2', 'xaxis3', 'xaxis4'].map(name => {"
+        "const x = full[name], y = full[name.replace('x', 'y')];"
+        "return [x._offset, x._length, y._offset, y._length]; }); })()"
+    )
+    toolbar = "getComputedStyle(document.querySelector('.modebar-container')).display"
+    narrow = browser.evaluate(boxes)
+    assert len({left for left, *_ in narrow}) == 1
+    bottoms = [top + height for *_, top, height in narrow]
+    tops = [top for _, _, top, _ in narrow]
+    assert all(top - bottom > 60 for bottom, top in zip(bottoms[:-1], tops[1:], strict=True))
+    assert all(height > 100 for *_, height in narrow)
+    assert browser.evaluate(toolbar) == "none"
+    browser.resize(1400)
+    browser.settle()
+    wide = browser.evaluate(boxes)
+    assert wide[0][2] == wide[1][2] < wide[2][2] == wide[3][2]
+    assert browser.evaluate(toolbar) != "none"
+    browser.resize(400)
+    browser.settle()
+    assert sum(browser.evaluate(boxes), []) == pytest.approx(sum(narrow, []), abs=1)
+    assert browser.trouble == []
