@@ -41,6 +41,7 @@ from probekit.report.figures.style import (
     label_colour,
     plotly_text,
 )
+from probekit.report.figures.views import position_words
 from probekit.results.selection import chosen_row
 from probekit.results.table import SERIES, differs, only, placed, same_features, ticks
 
@@ -78,7 +79,14 @@ def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     columns = panel_columns(rows)
     if not columns:
         return [("", rows)]
-    return [(" · ".join(map(str, names)), own) for names, own in rows.groupby(columns, sort=False)]
+    return [
+        (" · ".join(map(_name, columns, names)), own)
+        for names, own in rows.groupby(columns, sort=False)
+    ]
+
+
+def _name(column: str, value: object) -> str:
+    return position_words(str(value)) if column == "position" else str(value)
 
 
 def panel_columns(rows: pd.DataFrame) -> list[str]:
@@ -147,7 +155,8 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         of_levels = draw_levels(references, _levels(measured, highlighted), ends)
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         figure.add_traces([trace.update(showlegend=False, **_axes(number)) for trace in drawn])
-        labels.append([*end_labels(lines), *of_others, *of_levels])
+        named = [*end_labels(lines), *of_levels]
+        labels.append([*named, *_clearest(of_others, named)])
     depths = [set(own["depth"]) for _, own in parts]
     _layer_axes(figure, ticks(rows), depths, across)
     figure.update_yaxes(range=value_range(figure, metric, rows["chance"].min()))
@@ -212,7 +221,7 @@ def _highlighted(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
 def _others(
     rows: pd.DataFrame, highlighted: pd.DataFrame
 ) -> tuple[list[go.Scatter], list[LineLabel]]:
-    """Return the grey task lines of all series except the highlighted one, and their label."""
+    """Return the grey task lines of all series except the highlighted one, and their labels."""
     shown = highlighted[list(SERIES)].iloc[0]
     of_series = [only(own, target="task") for _, own in series_of(rows)]
     others = [own for own in of_series if (own[list(SERIES)] != shown).any(axis=None)]
@@ -227,8 +236,12 @@ def _others(
         )
         for own in others
     ]
-    label = [LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in lines[:1]]
-    return lines, label
+    return lines, [LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in lines]
+
+
+def _clearest(candidates: Sequence[LineLabel], named: Sequence[LineLabel]) -> list[LineLabel]:
+    """Return the candidate that is farthest from all named lines, so that it points at its line."""
+    return sorted(candidates, key=lambda one: -min(abs(one.value - own.value) for own in named))[:1]
 
 
 def _levels(measured: pd.DataFrame, highlighted: pd.DataFrame) -> list[LevelLine]:

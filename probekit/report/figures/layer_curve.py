@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from probekit.errors import UnknownNameError, nearest
 from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
 from probekit.report.figures.line_labels import LineLabel, name_lines
+from probekit.report.figures.run_levels import draw_run_levels
 from probekit.report.figures.style import (
     GREY,
     LINES,
@@ -30,7 +31,7 @@ from probekit.results.differences import answers_name
 from probekit.results.selection import chosen_row, main_metric, measured_metrics, single_choice
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
-MOST_BANDS = 3  # with more task lines, only the selected one shows its interval as a band
+MOST_BANDS = 2  # with more task lines, only the selected one shows its interval as a band
 
 
 def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -52,9 +53,12 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     rows = placed(measured)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_traces(curve_lines(table, rows))
-    colours = run_colours(rows)
     at = ticks(rows)
-    labels = draw_levels(figure, levels(measured), layer_ends(at), colours)
+    labels = (
+        draw_run_levels(figure, measured, layer_ends(at), run_colours(rows))
+        if differs(rows["run"])
+        else draw_levels(figure, levels(measured), layer_ends(at))
+    )
     _mark_chosen(figure, table, rows, [row["value"] for _, row in levels(measured)])
     layer_axis(figure, at)
     figure.update_yaxes(
@@ -86,7 +90,7 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     """Return the band with 95 % of the scores under exchanged labels; empty if there is none.
 
     The band replaces the control task in figures of the main metric that have none. It is drawn
-    only for the series of the selected probe.
+    only for the series of the selected probe. For several runs it contains the bands of all.
 
     Args:
         table: All rows of the run.
@@ -98,14 +102,15 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     tested = placed(only(table, metric="p_value", target="task")).dropna(subset="null_low")
     of_series = [own for _, own in series_of(rows)]
     chosen = chosen_row(table)
-    if chosen is not None and len(of_series) > 1:
+    if chosen is not None and len(of_series) > 1 and not differs(rows["run"]):
         of_series = [own for own in of_series if not same_features(own, chosen).empty]
     if tested.empty or not of_series:
         return []
     same = [column for column in SERIES if column != "seed"]
-    first = of_series[0].iloc[0]
-    own = only(tested, **{column: first[column] for column in same}).sort_values("depth")
-    own = own.assign(ci_low=own["null_low"], ci_high=own["null_high"])
+    drawn = of_series if differs(rows["run"]) else of_series[:1]
+    shown = [only(tested, **own.iloc[0][same].to_dict()) for own in drawn]
+    limits = {"ci_low": ("null_low", "min"), "ci_high": ("null_high", "max")}
+    own = pd.concat(shown).groupby("depth", as_index=False).agg(**limits)
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
     bands = band(own["depth"], own, style)
     return [trace.update(name="95 % of the null") for trace in bands]
@@ -131,7 +136,12 @@ def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 def banded_series(
     table: pd.DataFrame, all_series: Sequence[tuple[str, pd.DataFrame]]
 ) -> tuple[str, ...]:
-    """Return the names of the series with a band: all, or the selected one if there are many."""
+    """Return the names of the series with a band: all, or the selected one if there are many.
+
+    If there are many series of several runs, none has a band.
+    """
+    if len(all_series) > MOST_BANDS and differs(pd.concat(own["run"] for _, own in all_series)):
+        return ()
     chosen = chosen_row(table)
     if len(all_series) <= MOST_BANDS or chosen is None:
         return tuple(name for name, _ in all_series[:MOST_BANDS])
@@ -204,15 +214,11 @@ def series_colour(number: int) -> str:
 
 
 def run_colours(rows: pd.DataFrame) -> dict[str, str]:
-    """Return the colour of the nested choice of each run; {} for a single run.
-
-    It is the colour of the run's line, or grey if there were more than `SERIES_COLOURS` coloured
-    lines.
-    """
-    runs = list(dict.fromkeys(rows["run"]))
-    is_coloured = 2 * len(runs) <= len(SERIES_COLOURS)
-    colours = {run: series_colour(n) if is_coloured else GREY for n, run in enumerate(runs)}
-    return colours if len(runs) > 1 else {}
+    """Return the colour of each run: that of its line, or of the first one of several."""
+    colours: dict[str, str] = {}
+    for number, (_, series) in enumerate(series_of(rows)):
+        colours.setdefault(series["run"].iloc[0], series_colour(number))
+    return colours
 
 
 def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:

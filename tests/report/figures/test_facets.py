@@ -103,7 +103,11 @@ def test_the_ring_is_only_in_the_panel_of_the_chosen_site(many_kinds):
 
 def test_each_offset_of_a_sweep_has_a_panel(sweep):
     figure = curve_figure(curve_rows(sweep))
-    assert titles(figure) == ["word:last-1", "word:last ○", "word:last+2"]
+    assert titles(figure) == [
+        "1 token before the word",
+        "last token of the word ○",
+        "2 tokens after the word",
+    ]
     highlighted = [t.y[3] for n in (1, 2, 3) for t in of_panel(figure, n) if t.name == "task"]
     assert highlighted == pytest.approx([0.641, 0.941, 0.841])
 
@@ -187,3 +191,24 @@ def test_narrow_windows_show_panels_in_one_column(browser, many_kinds, make_run)
     again = browser.evaluate(boxes)
     assert np.array(again) == pytest.approx(np.array(narrow), abs=1)
     assert browser.trouble == []
+
+
+def test_others_points_at_the_grey_line_that_is_farthest_from_other_labels(many_kinds):
+    low = many_kinds["site"].str.contains("mlp_out") & many_kinds["target"].eq("task")
+    many_kinds.loc[low, "value"] = 0.6
+    figure = curve_facets(many_kinds)
+    label = next(n for n in figure.layout.annotations if n.name == LABEL and n.text == "others")
+    panel = int(label.yref.removeprefix("y") or 1)
+    ends = [t.y[-1] for t in of_panel(figure, panel) if t.line.width == 1]
+    assert label.y in ends
+    named = [n.y for n in figure.layout.annotations if n.name == LABEL and n.yref == label.yref]
+    named.remove(label.y)
+    gaps = {end: min(abs(end - y) for y in named) for end in ends}
+    assert gaps[label.y] == max(gaps.values())
+
+
+@pytest.mark.parametrize(("dark", "opacity"), [(False, 0.2), (True, 0.42)])
+def test_bands_have_more_contrast_on_dark_pages(browser, make_run, dark, opacity):
+    browser.open(write_report(make_run()), dark=dark)
+    band = "document.querySelector('.plot .trace:has(.js-fill)')"
+    assert float(browser.evaluate(f"getComputedStyle({band}).opacity")) == opacity
