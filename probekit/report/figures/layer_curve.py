@@ -108,7 +108,7 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
         return []
     same = [column for column in SERIES if column != "seed"]
     drawn = of_series if differs(rows["run"]) else of_series[:1]
-    shown = [only(tested, **own.iloc[0][same].to_dict()) for own in drawn]
+    shown = [only(tested, **{name: own.iloc[0][name] for name in same}) for own in drawn]
     limits = {"ci_low": ("null_low", "min"), "ci_high": ("null_high", "max")}
     own = pd.concat(shown).groupby("depth", as_index=False).agg(**limits)
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
