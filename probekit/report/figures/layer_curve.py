@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from probekit.errors import UnknownNameError, nearest
 from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
+from probekit.report.figures.run_levels import draw_run_levels
 from probekit.report.figures.style import (
     GREY,
     LINES,
@@ -32,7 +33,7 @@ from probekit.results.table import SERIES, differs, figure_rows, only, placed, s
 
 MOST_NAMES = 3  # names on the layer axis below its numbers; more are slanted
 LONGEST_TICK = 20  # characters
-MOST_BANDS = 3  # with more task lines, only the selected one shows its interval as a band
+MOST_BANDS = 2  # with more task lines, only the selected one shows its interval as a band
 
 
 def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -54,9 +55,12 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     rows = placed(measured)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_traces(curve_lines(table, rows))
-    colours = run_colours(rows)
     at = ticks(rows)
-    labels = draw_levels(figure, levels(measured), layer_ends(at), colours)
+    labels = (
+        draw_run_levels(figure, measured, layer_ends(at), run_colours(rows))
+        if differs(rows["run"])
+        else draw_levels(figure, levels(measured), layer_ends(at))
+    )
     _mark_chosen(figure, table, rows, [row["value"] for _, row in levels(measured)])
     layer_axis(figure, at)
     figure.update_yaxes(
@@ -88,7 +92,7 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     """Return the band with 95 % of the scores under exchanged labels; empty if there is none.
 
     The band replaces the control task in figures of the main metric that have none. It is drawn
-    only for the series of the selected probe.
+    only for the series of the selected probe. For several runs it contains the bands of all.
 
     Args:
         table: All rows of the run.
@@ -100,14 +104,15 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     tested = placed(only(table, metric="p_value", target="task")).dropna(subset="null_low")
     of_series = [own for _, own in series_of(rows)]
     chosen = chosen_row(table)
-    if chosen is not None and len(of_series) > 1:
+    if chosen is not None and len(of_series) > 1 and not differs(rows["run"]):
         of_series = [own for own in of_series if not same_features(own, chosen).empty]
     if tested.empty or not of_series:
         return []
     same = [column for column in SERIES if column != "seed"]
-    first = of_series[0].iloc[0]
-    own = only(tested, **{column: first[column] for column in same}).sort_values("depth")
-    own = own.assign(ci_low=own["null_low"], ci_high=own["null_high"])
+    drawn = of_series if differs(rows["run"]) else of_series[:1]
+    shown = [only(tested, **{name: own.iloc[0][name] for name in same}) for own in drawn]
+    limits = {"ci_low": ("null_low", "min"), "ci_high": ("null_high", "max")}
+    own = pd.concat(shown).groupby("depth", as_index=False).agg(**limits)
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
     bands = band(own["depth"], own, style)
     return [trace.update(name="95 % of the null") for trace in bands]
@@ -133,7 +138,12 @@ def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 def banded_series(
     table: pd.DataFrame, all_series: Sequence[tuple[str, pd.DataFrame]]
 ) -> tuple[str, ...]:
-    """Return the names of the series with a band: all, or the selected one if there are many."""
+    """Return the names of the series with a band: all, or the selected one if there are many.
+
+    If there are many series of several runs, none has a band.
+    """
+    if len(all_series) > MOST_BANDS and differs(pd.concat(own["run"] for _, own in all_series)):
+        return ()
     chosen = chosen_row(table)
     if len(all_series) <= MOST_BANDS or chosen is None:
         return tuple(name for name, _ in all_series[:MOST_BANDS])
@@ -206,15 +216,11 @@ def series_colour(number: int) -> str:
 
 
 def run_colours(rows: pd.DataFrame) -> dict[str, str]:
-    """Return the colour of the nested choice of each run; {} for a single run.
-
-    It is the colour of the run's line, or grey if there were more than `SERIES_COLOURS` coloured
-    lines.
-    """
-    runs = list(dict.fromkeys(rows["run"]))
-    is_coloured = 2 * len(runs) <= len(SERIES_COLOURS)
-    colours = {run: series_colour(n) if is_coloured else GREY for n, run in enumerate(runs)}
-    return colours if len(runs) > 1 else {}
+    """Return the colour of each run: that of its line, or of the first one of several."""
+    colours: dict[str, str] = {}
+    for number, (_, series) in enumerate(series_of(rows)):
+        colours.setdefault(series["run"].iloc[0], series_colour(number))
+    return colours
 
 
 def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
@@ -345,17 +351,36 @@ def layer_ends(labels: dict[int, str]) -> list[float]:
     return [first - margin, last + margin]
 
 
-def layer_axis(figure: go.Figure, labels: dict[int, str], most: int = 16) -> None:
-    """Set title, ticks and range of the layer axis; `most` is the largest number of texts."""
+def layer_axis(
+    figure: go.Figure,
+    labels: dict[int, str],
+    depths: Collection[int] | None = None,
+    most: int = 16,
+    axis: go.layout.XAxis | None = None,
+) -> None:
+    """Set title, ticks and range of a layer axis.
+
+    Args:
+        figure: Figure of the axis.
+        labels: Labels of all layers, by depth.
+        depths: Depths that are labelled; by default all.
+        most: Largest number of labels.
+        axis: Axis of the figure; by default all of its x axes.
+    """
+    texts = _thinned(labels, most)
     names = [label for label in labels.values() if label and not label.isdigit()]
-    figure.update_xaxes(
-        title_text="layer" if len(names) < len(labels) else "site",
-        tickmode="array",
-        tickvals=list(labels),
-        ticktext=list(_thinned(labels, most).values()),
-        tickangle=0 if len(names) <= MOST_NAMES else -30,
-        range=layer_ends(labels),
-    )
+    settings = {
+        "title_text": "layer" if len(names) < len(labels) else "site",
+        "tickmode": "array",
+        "tickvals": list(labels),
+        "ticktext": [text if depths is None or d in depths else "" for d, text in texts.items()],
+        "tickangle": 0 if len(names) <= MOST_NAMES else -30,
+        "range": layer_ends(labels),
+    }
+    if axis is None:
+        figure.update_xaxes(**settings)
+    else:
+        axis.update(**settings)
 
 
 def _thinned(labels: dict[int, str], most: int) -> dict[int, str]:

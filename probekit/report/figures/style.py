@@ -33,6 +33,9 @@ class LineStyle:
 SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D", "#8C564B")
 GREY = "#7A7F87"  # baselines, bands of the null, and lines that are not highlighted
 INK = "#1c2430"
+# Metadata of figures whose panels a page stacks in one column in narrow windows.
+STACKS = {"stacks": True}
+TITLE_MARGIN = 48  # pixels above plots with a title or note, which the toolbar must not cover
 SMALL, LARGE = 12, 13  # pixels of text: ticks and labels, everything else
 SERIES_MARKERS = ("circle", "square", "diamond", "triangle-up", "pentagon", "star", "hexagon")
 

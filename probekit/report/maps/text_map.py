@@ -115,17 +115,17 @@ def frame_cell(figure: go.Figure, column: int, row: int) -> None:
 
 
 def cell_text(value: float) -> str:
-    """Return a value as short text: an integer as it is, else two decimals, without a leading 0.
+    """Return a value as short text: two decimals, without a leading 0.
 
     >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(0.996), cell_text(-0.001)
-    ('.97', '−.25', '1', '1.00', '.00')
+    ('.97', '−.25', '1.00', '1.00', '.00')
     >>> cell_text(10.25), cell_text(-20.5)
     ('10.25', '−20.50')
     """
     if np.isnan(value):
         return ""
-    places = f"{value + 0.0:.0f}" if float(value).is_integer() else f"{value:.2f}"
-    return re.sub(r"^(-?)0\.", r"\1.", without_negative_zero(places)).replace("-", "−")
+    places = without_negative_zero(f"{value:.2f}")
+    return re.sub(r"^(-?)0\.", r"\1.", places).replace("-", "−")
 
 
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:

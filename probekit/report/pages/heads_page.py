@@ -155,7 +155,7 @@ def _pictures(scored: ScoredHeads) -> list[Picture]:
         f"{meanings}.{outlined} Colour scale: 0 to {end}.",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=_height(scored),
-        width=9 + len(WEIGHTS) * 1.45 * (int(scored.rows["head"].max()) + 1),
+        width=9 + len(WEIGHTS) * max(7, 1.45 * (int(scored.rows["head"].max()) + 1)),
     )
     return [row, *(_picture(scored, score) for score in SCORES if score not in WEIGHTS)]
 

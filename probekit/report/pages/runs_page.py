@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from probekit.errors import ConfigError, DataError
 from probekit.report.figures.facets import curve_figure, facets_height
+from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import map_cells, map_colours
@@ -159,11 +160,17 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
     metric = main_metric(table)
     if metric not in measured_metrics(table):
         return []
+    drawn = curve_figure(named_by_run(table), metric)
+    has_null = any(trace.legendgroup == NULL_BAND for trace in drawn.data)
+    null = (
+        "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
+        * has_null
+    )
     curve = FigurePart(
         f"{title(metric)} by layer and run",
-        figure_json(curve_figure(named_by_run(table), metric)),
+        figure_json(drawn),
         "Score of each run; horizontal lines are baselines that do not use the model. "
-        f"{_selection_words(runs)} Runs may have "
+        f"{null}{_selection_words(runs)} Runs may have "
         "different test rows; use probekit compare to test the differences of two runs.",
         description(named_by_run(table), metric),
         height=facets_height(named_by_run(table), metric),
