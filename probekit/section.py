@@ -69,7 +69,8 @@ class KeyLocation:
             raise
 
 
-def _prefix_key(keys: KeyPath, text: str) -> str:
+def prefix_key(keys: KeyPath, text: str) -> str:
+    """Return a message with the dotted key before it, unless the message contains the key."""
     dotted = ".".join(map(str, keys))
     return text if dotted in text else f"{dotted}: {text}"
 
@@ -77,12 +78,17 @@ def _prefix_key(keys: KeyPath, text: str) -> str:
 class SettingsFile(Section):
     """Base class of a whole settings file; keeps the location of each key."""
 
-    _location: KeyLocation = PrivateAttr(KeyLocation(_prefix_key))
+    _location: KeyLocation = PrivateAttr(KeyLocation(prefix_key))
 
     def model_post_init(self, context: Any, /) -> None:
         """Store the key locations if the validation context is a `KeyLocation`."""
         if isinstance(context, KeyLocation):
             self._location = context
+
+    @property
+    def location(self) -> KeyLocation:
+        """The location of each key."""
+        return self._location
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:

@@ -18,7 +18,18 @@ from probekit.errors import DataError
 from probekit.results.record import RunRecord, reading_run_file
 
 # These settings, such as names and paths, do not affect the results.
-_WITHOUT_EFFECT = ("name", "question", "data.root", "data.card", "attention.texts")
+_WITHOUT_EFFECT = (
+    "name",
+    "question",
+    "data.root",
+    "data.card",
+    "data.memory",
+    "data.memory.kind",
+    "data.memory.n_rows",
+    "data.memory.digest",
+    "data.memory.is_split",
+    "attention.texts",
+)
 ABSENT = "–"
 
 # A section is named by one of its keys, so that its value follows the name of the section.

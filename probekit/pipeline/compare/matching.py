@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probekit.data.formats import FORMATS
 from probekit.errors import ConfigError, nearest
-from probekit.experiment.schema import DataSection, Experiment
+from probekit.experiment.data import DataSection
+from probekit.experiment.schema import Experiment
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.site_result import Predictor
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
@@ -59,7 +61,7 @@ def shares_ids(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> bool:
 
 
 def _has_ids(data: DataSection) -> bool:
-    return data.format == "conllu" or data.columns.id is not None
+    return FORMATS[data.format].has_names or data.columns.id is not None
 
 
 def n_shared(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> int:

@@ -94,7 +94,7 @@ def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int, has_classes:
 def _split_examples(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> Split:
     """Return the split given by the data, or else a random split by groups."""
     has_classes = experiment.probe.reads == "classes"
-    if experiment.data.test is not None or experiment.data.columns.split is not None:
+    if experiment.data.is_split:
         return given_split(dataset, has_classes=has_classes)
     settings, groups = experiment.split, dataset.groups
     if settings.word_disjoint:

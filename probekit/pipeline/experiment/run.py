@@ -17,7 +17,7 @@ from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
 from probekit.disk import exclusive
 from probekit.drafts import write_atomic
-from probekit.experiment.loader import load_experiment
+from probekit.experiment.loader import make_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.key import run_key
@@ -75,8 +75,9 @@ class _Clock:
 
 
 def run(
-    experiment: Experiment | str | Path,
+    experiment: Experiment | Mapping[str, Any] | str | Path,
     *,
+    data: Any = None,
     out: Path | str = "runs",
     cache_root: Location | None = None,
     device: str = "cpu",
@@ -90,7 +91,10 @@ def run(
     resumes where it stopped, and a second run of the same experiment captures and fits nothing.
 
     Args:
-        experiment: an experiment, or the path of its file.
+        experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        data: rows in memory, for an experiment whose section `data` names no file: a data frame of
+            pandas or polars, a list of dicts, a `datasets.Dataset`, or a dict of two of these,
+            "train" and "test".
         out: results folder; the run is written to `<out>/<name>/<key>`.
         cache_root: folder of the activation caches; None for the user's default.
         device: device that the model runs on.
@@ -103,8 +107,7 @@ def run(
         ConfigError: another process is running the same experiment in the same folder.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    if not isinstance(experiment, Experiment):
-        experiment = load_experiment(experiment)
+    experiment = make_experiment(experiment, data)
     clock = _Clock()
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with clock.step("prepare"):
