@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from probekit.model.kv_cache import KeyValueCache
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.pipeline.experiment.run import run
+    from probekit.pipeline.experiment.validate import validate
     from probekit.pipeline.look.apply import apply_probe
     from probekit.pipeline.look.attention import explore_attention
     from probekit.pipeline.pretrain import pretrain
@@ -46,6 +47,7 @@ __all__ = [
     "generate",
     "pretrain",
     "run",
+    "validate",
 ]
 
 _HOME = {
@@ -66,6 +68,7 @@ _HOME = {
     "generate": "probekit.model.generation.generate",
     "pretrain": "probekit.pipeline.pretrain",
     "run": "probekit.pipeline.experiment.run",
+    "validate": "probekit.pipeline.experiment.validate",
 }
 
 

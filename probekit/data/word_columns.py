@@ -21,6 +21,7 @@ from probekit.errors import ConfigError, DataError, nearest
 _DOCUMENT = "-DOCSTART-"
 _GROUPS = ("sentence", "document")
 _MAX_DIGITS = 4  # of a column number
+_N_CONLLU = 10  # columns of a CoNLL-U file, of which the first numbers the words
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,16 @@ def _sentences(path: Path, columns: WordColumns) -> Iterator[tuple[int, list[_Wo
         if first is None:
             first = number, len(cells)
             _require_columns(f"{path}:{number}", columns, cells)
-        if len(cells) != first[1] or "" in cells:
-            fault = "an empty column" if "" in cells else f"{counted(len(cells), 'column')}"
+        if "" in cells:
             raise DataError(
-                f"{path}:{number}: the line has {fault}, but line {first[0]} has {first[1]} "
-                "columns. Separate all columns in the same way, and remove comments."
+                f"{path}:{number}: column {cells.index('') + 1} is empty. Fill it in, or remove "
+                "the line."
+            )
+        if len(cells) != first[1]:
+            raise DataError(
+                f"{path}:{number}: the line has {counted(len(cells), 'column')}, but line "
+                f"{first[0]} has {first[1]}. Separate all columns in the same way, and remove "
+                "comments."
             )
         words.append(_WordLine(number, cells[int(columns.word) - 1], cells[int(columns.label) - 1]))
 
@@ -146,7 +152,13 @@ def _cells(line: str, *, tabs: bool) -> list[str]:
 
 
 def _require_columns(where: str, columns: WordColumns, cells: list[str]) -> None:
-    """Raise ConfigError if the first word has too few columns."""
+    """Raise ConfigError if the first word has too few columns, or those of CoNLL-U."""
+    if len(cells) == _N_CONLLU and cells[0] == "1" == columns.word:
+        raise ConfigError(
+            f"{where}: the first of {_N_CONLLU} columns numbers the words. If the file is CoNLL-U, "
+            "set `format: conllu`; otherwise set `columns.text` to the number of the column of "
+            "words."
+        )
     if len(cells) < columns.highest:
         shown = ", ".join(f"{number}: {cell}" for number, cell in enumerate(cells[:12], start=1))
         raise ConfigError(

@@ -121,7 +121,8 @@ class HubSection(Section):
             raise rule_error(
                 f"`revision` {given}. It must be the hash of a commit, with 40 characters: a "
                 "branch changes, and the run could not be repeated. The hash is shown by `git "
-                f"ls-remote https://huggingface.co/datasets/{self.name} HEAD`",
+                f"ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If "
+                f"{self.name} is a folder, it does not exist at this path)",
                 *(() if self.revision is None else ("revision",)),
             )
         return self
@@ -130,6 +131,8 @@ class HubSection(Section):
     def _one_or_two_splits(self) -> HubSection:
         if (self.train is None) != (self.test is None) or (self.train and self.split):
             raise rule_error("give either `split`, or both `train` and `test`")
+        if self.train is not None and self.train == self.test:
+            raise rule_error(f"`train` and `test` are the same split, {self.train}", "test")
         return self
 
 
@@ -158,8 +161,8 @@ class DataSection(Section):
 
     name: Name = Field(description="name of the data set in results")
     format: FormatName = Field(
-        description="format of the files; `columns` has one word in each line; `hub` follows from "
-        "the section `hub`, and `memory` (rows passed in Python) from the absence of files",
+        description="format of the files; `columns` has a word in each line; not needed with the "
+        "section `hub`, nor for rows passed in Python (`memory`)",
     )
     root: str = Field(
         ".", description="folder of the data files, relative to the folder of the experiment file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def resolve_experiment(kind: type[Section], values: dict[str, Any], document: Do
     resolve_path(values, ("data", "root"), document)
     resolve_path(values, ("model", "path"), document)
     resolve_model(values, ("model", "source"), document)
+    resolve_model(values, ("data", "hub", "name"), document, known=())
     model = values.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         _choose_checkpoints(model, document)
@@ -98,11 +100,20 @@ def resolve_path(values: dict[str, Any], keys: tuple[str, str], document: Docume
         section[key] = str(document.absolute(keys, path))
 
 
-def resolve_model(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
-    """Make a model's source absolute if it is a folder, not a name."""
-    section, key = values.get(keys[0]), keys[1]
+def resolve_model(
+    values: dict[str, Any],
+    keys: tuple[str, ...],
+    document: Document,
+    *,
+    known: Collection[str] = KNOWN_MODELS,
+) -> None:
+    """Make the source of a model or data set absolute if it is a folder, not a `known` name."""
+    section: Any = values
+    for above in keys[:-1]:
+        section = section.get(above) if isinstance(section, dict) else None
+    key = keys[-1]
     source = section.get(key) if isinstance(section, dict) else None
-    if isinstance(section, dict) and isinstance(source, str) and source not in ("", *KNOWN_MODELS):
+    if isinstance(section, dict) and isinstance(source, str) and source not in ("", *known):
         folder = document.absolute(keys, source)
         is_folder = source.startswith((".", "~")) or folder.is_dir()
         section[key] = str(folder) if is_folder else source

@@ -11,8 +11,6 @@ from probekit.data.examples import RowSource
 from probekit.data.tables.table import Table, TableRow, shown
 from probekit.errors import ConfigError, DataError
 
-_NARROW = {"Float16": "float16", "Float32": "float32"}  # types of columns with short floats
-
 
 def frame_table(
     frame: Any,
@@ -43,8 +41,8 @@ def frame_table(
     of_text = {str(column): column for column in narrow.columns}
     read = {
         text: column_cells(
-            narrow[of_text[text]].to_list(),
-            float_type=_NARROW.get(str(narrow.schema[of_text[text]])),
+            narrow.get_column(of_text[text]).to_list(),
+            is_narrow=narrow.schema[of_text[text]] == nw.Float32,
             classes=(class_names or {}).get(text),
         )
         for text in dict.fromkeys(columns)
@@ -58,28 +56,27 @@ def frame_table(
 def column_cells(
     values: Iterable[Any],
     *,
-    float_type: str | None = None,
+    is_narrow: bool = False,
+    is_mixed: bool = False,
     classes: Sequence[str] | None = None,
 ) -> list[Any]:
     """Return the cells of a column as plain Python objects; None for missing values.
 
     Args:
         values: the cells.
-        float_type: NumPy's name of a type with fewer digits than a Python float.
+        is_narrow: whether the cells are 32-bit floats, whose texts have fewer digits.
+        is_mixed: whether integers among floats become floats, as in a data frame.
         classes: names of the classes that the cells count from 0; negative cells are missing.
 
-    >>> column_cells([1, 0.5, float("nan")])  # whole numbers as in a column of floats
+    >>> column_cells([1, 0.5, float("nan")], is_mixed=True)
     [1.0, 0.5, None]
     """
     cells = [_plain(value) for value in values]
     if classes is not None:
         return [None if cell is None or cell < 0 else classes[cell] for cell in cells]
-    types = {type(cell) for cell in cells if cell is not None}
-    if types == {int, float}:
+    if is_mixed and {type(cell) for cell in cells if cell is not None} == {int, float}:
         return [None if cell is None else float(cell) for cell in cells]
-    if float_type is not None:
-        return [None if cell is None else _shortest(cell, float_type) for cell in cells]
-    return cells
+    return [None if cell is None else _narrow_text(cell) for cell in cells] if is_narrow else cells
 
 
 def number_text(where: str, value: object) -> str:
@@ -155,8 +152,7 @@ def _has_axes(value: Any) -> bool:
     return bool(getattr(value, "shape", ()))
 
 
-def _shortest(value: float, float_type: str) -> float:
-    """Return the float whose text is the shortest one that is read back as the narrow type."""
+def _narrow_text(value: float) -> str:
     import numpy as np
 
-    return float(str(np.dtype(float_type).type(value)))
+    return str(np.float32(value))

@@ -60,9 +60,11 @@ def tables_in(data: Any) -> tuple[MemoryData, ...]:
     """
     if isinstance(data, Mapping):
         if set(data) != set(_SIDES):
+            choose = next((f"data[{key!r}]" for key in _SIDES if key in data), None)
+            remedy = "To read columns, pass pandas.DataFrame(data)."
             raise ConfigError(
-                f"data is a {type(data).__name__} with the keys {_names(data)}. {_ALLOWED} For a "
-                "dict of columns, pass pandas.DataFrame(data)."
+                f"data is a {type(data).__name__} with the keys {_names(data)}. {_ALLOWED} "
+                + (remedy if choose is None else f"To read one table, pass {choose}.")
             )
         tables = tuple(MemoryData(data[side], side) for side in _SIDES)
     else:
@@ -112,7 +114,7 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
     cells: list[dict[str, Any]] = [{} for _ in rows]
     for column in dict.fromkeys(columns):
         having = [number for number, row in enumerate(rows) if column in row]
-        values = column_cells(rows[number][column] for number in having)
+        values = column_cells((rows[number][column] for number in having), is_mixed=True)
         for number, value in zip(having, values, strict=True):
             cells[number][column] = value
     return Table(data.name, data.name, _rows(data.name, rows, cells), None, number_text)
@@ -141,7 +143,8 @@ def _check_type(table: MemoryData) -> None:
     if kind.__name__ in ("LazyFrame", "IterableDataset"):
         remedy = ".collect()" if kind.__name__ == "LazyFrame" else "datasets.Dataset.from_list(...)"
         raise ConfigError(
-            f"{name} is a {kind.__name__}, whose rows are not in memory. Read them with {remedy}."
+            f"{name} is of type {kind.__name__}: its rows are not in memory. Read them with "
+            f"{remedy}."
         )
     import narwhals as nw
 

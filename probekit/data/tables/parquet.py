@@ -33,9 +33,9 @@ def parquet_table(path: Path, columns: Collection[str]) -> Table:
             names = file.schema_arrow.names
             frame = file.read(columns=[name for name in dict.fromkeys(names) if name in columns])
     except (pa.ArrowException, OSError) as error:
+        reason = str(error).split("\n", 1)[0].rstrip(".")
         raise DataError(
-            f"{path} is not a valid Parquet file: {str(error).splitlines()[0]} Write it again, or "
-            "check the format."
+            f"{path} is not a valid Parquet file: {reason}. Write it again, or check the format."
         ) from error
     table = frame_table(frame, columns, str(path))
     return Table(table.name, table.header, table.rows, tuple(names), table.text)

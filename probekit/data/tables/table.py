@@ -31,7 +31,7 @@ class TableRow(NamedTuple):
     cells: Mapping[str, Any]
 
 
-def cell_text(where: str, value: object) -> str:
+def plain_text(where: str, value: object) -> str:
     """Return a string unchanged, and an integer as text.
 
     Raises:
@@ -66,7 +66,7 @@ class Table:
     header: str
     rows: Iterable[TableRow]
     names: tuple[str, ...] | None = None
-    text: Callable[[str, object], str] = cell_text
+    text: Callable[[str, object], str] = plain_text
 
 
 def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
@@ -162,9 +162,8 @@ def _require_of_row(
         return
     # In the first row the configuration is wrong; in a later one, the row itself.
     try:
-        _require_columns(
-            table.header if is_first else str(row.source), columns, row.cells, defaults
-        )
+        where = table.header if is_first else str(row.source)
+        _require_columns(where, columns, row.cells, defaults if is_first else ())
     except UnknownNameError as error:
         if is_first:
             raise
@@ -179,6 +178,8 @@ def _require_columns(
     missing = [column for column in columns if column not in names]
     if not missing:
         return
+    if not names:
+        raise UnknownNameError(f"{where}: there are no columns, and {missing[0]!r} is needed.")
     message = f"{where}: no column {missing[0]!r}. {nearest(missing[0], names)}"
     only_column = names[0] if len(names) == 1 else ""
     used = [name for name, separator in _SEPARATORS.items() if separator in only_column]

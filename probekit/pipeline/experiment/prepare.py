@@ -201,11 +201,19 @@ def _read_data(experiment: Experiment) -> Dataset:
     try:
         return read_examples(experiment.data)
     except (ConfigError, MissingError) as error:  # a DataError names the row already
-        source = {"hub": "hub", "memory": "memory"}.get(experiment.data.format)
-        of_columns = "columns" if isinstance(error, ConfigError) else "file"
-        is_name = isinstance(error, UnknownNameError)
-        with experiment.at("data", of_columns if source is None or is_name else source):
+        with experiment.at("data", *_key_of(error, experiment.data)):
             raise
+
+
+def _key_of(error: Exception, data: DataSection) -> tuple[str, ...]:
+    """Return the key of the section `data` whose value caused an error."""
+    if isinstance(error, UnknownNameError):
+        return ("columns",)
+    if data.format == "memory":
+        return ("memory",) if data.memory else ()
+    if data.hub is not None:
+        return ("hub",)
+    return ("columns",) if isinstance(error, ConfigError) else ("file",)
 
 
 def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:
