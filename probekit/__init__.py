@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from probekit.model.kv_cache import KeyValueCache
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.pipeline.experiment.run import run
+    from probekit.pipeline.experiment.validate import validate
     from probekit.pipeline.given.probe import probe
     from probekit.pipeline.look.apply import apply_probe
     from probekit.pipeline.look.attention import explore_attention
@@ -48,6 +49,7 @@ __all__ = [
     "pretrain",
     "probe",
     "run",
+    "validate",
 ]
 
 _HOME = {
@@ -69,6 +71,7 @@ _HOME = {
     "pretrain": "probekit.pipeline.pretrain",
     "probe": "probekit.pipeline.given.probe",
     "run": "probekit.pipeline.experiment.run",
+    "validate": "probekit.pipeline.experiment.validate",
 }
 
 

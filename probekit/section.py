@@ -85,6 +85,11 @@ class SettingsFile(Section):
         if isinstance(context, KeyLocation):
             self._location = context
 
+    @property
+    def location(self) -> KeyLocation:
+        """The location of each key."""
+        return self._location
+
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
         """Put the location of a key before the message of errors raised in the block.

@@ -26,6 +26,7 @@ LEVELS = (
         "code_digest",
         "csv_files",
         "distribution",
+        "hub",
         "provenance",
         "section",
         "watcher",

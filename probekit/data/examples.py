@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,35 @@ StringArray = npt.NDArray[np.object_]
 TextSpan: TypeAlias = tuple[str, tuple[int, int] | None]
 
 
+class RowSource(NamedTuple):
+    """Where a row was read from, for messages.
+
+    Attributes:
+        name: path of the file, or type of the table in memory.
+        line: line in the file, from 1; 0 if the row has an index.
+        key: index of the row in a table without lines: its position, from 0, or its label.
+
+    >>> str(RowSource("rows.csv", 2)), str(RowSource("DataFrame", key="q7"))
+    ('rows.csv:2', "DataFrame index 'q7'")
+    """
+
+    name: str
+    line: int = 0
+    key: object = None
+
+    @property
+    def row(self) -> str:
+        """Line or index, without the name.
+
+        >>> RowSource("rows.csv", 2).row
+        'line 2'
+        """
+        return f"line {self.line}" if self.line else f"index {self.key!r}"
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.line}" if self.line else f"{self.name} {self.row}"
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """A labelled text, or a labelled span of characters in a text.
@@ -32,8 +61,7 @@ class Example:
         id: name in messages and results; unique within a data set.
         span: first character and one past the last; None means the whole text.
         split: "train" or "test" if the data file assigns it, else None.
-        file: source file for messages, "" if there is none; not part of the data.
-        line: line in that file, from 1, or 0; for messages, not part of the data.
+        source: where it was read from, for messages; None if unknown. It is not part of the data.
 
     Raises:
         DataError: a field is empty or is not valid Unicode, or the span is not within the text.
@@ -49,8 +77,7 @@ class Example:
     id: str
     span: tuple[int, int] | None = None
     split: str | None = None
-    file: str = field(default="", compare=False)
-    line: int = field(default=0, compare=False)
+    source: RowSource | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -73,12 +100,12 @@ class Example:
 
     @property
     def where(self) -> str:
-        """File and line, or the id without a file.
+        """The source in words, or the id if it is unknown.
 
-        >>> Example("A text.", "x", "g", "row 1", file="rows.csv", line=2).where
+        >>> Example("A text.", "x", "g", "row 1", source=RowSource("rows.csv", 2)).where
         'rows.csv:2'
         """
-        return f"{self.file}:{self.line}" if self.file else self.id
+        return str(self.source) if self.source else self.id
 
     @property
     def place(self) -> TextSpan:

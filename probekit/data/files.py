@@ -20,14 +20,9 @@ def read_text(path: Path) -> str:
     >>> read_text(path)
     'text,label\r\n'
     """
+    require_file(path)
     try:
-        if path.is_dir():
-            raise MissingError(f"{path.absolute()} is a folder. Give the path of a data file.")
-        if not path.is_file():
-            raise MissingError(f"The data file {path.absolute()} does not exist. Check the path.")
         text = path.read_bytes().decode("utf-8-sig")
-    except MissingError:
-        raise
     except OSError as error:
         raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
@@ -39,3 +34,25 @@ def read_text(path: Path) -> str:
     if not text.strip():
         raise DataError(f"{path}:1: the file is empty.")
     return text
+
+
+def require_file(path: Path) -> None:
+    """Raise MissingError if a path is not that of an existing file."""
+    try:
+        if path.is_dir():
+            raise MissingError(f"{path.absolute()} is a folder. Give the path of a data file.")
+        if not path.is_file():
+            raise MissingError(f"The data file {path.absolute()} does not exist. Check the path.")
+    except MissingError:
+        raise
+    except OSError as error:
+        raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
+
+
+def first_line(text: str) -> int:
+    r"""Return the number of the first non-blank line, which is the header or the first row.
+
+    >>> first_line("\n\ntext,label\n")
+    3
+    """
+    return text[: len(text) - len(text.lstrip())].count("\n") + 1

@@ -35,9 +35,11 @@ def by_level(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def rows_of(examples: Sequence[Example]) -> str:
-    """Return file and line of the first few examples.
+    """Return the sources of the first few examples, such as file and line.
 
-    >>> examples = [Example("a", "x", "g", f"row {n}", file="a.csv", line=n) for n in range(2, 7)]
+    >>> from probekit.data.examples import RowSource
+    >>> sources = [RowSource("a.csv", line) for line in range(2, 7)]
+    >>> examples = [Example("a", "x", "g", str(row), source=row) for row in sources]
     >>> rows_of(examples)
     'a.csv:2, a.csv:3, a.csv:4, and 2 more'
     """

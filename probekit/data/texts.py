@@ -9,16 +9,17 @@ from probekit.data.files import read_text
 from probekit.data.readers import read_column
 from probekit.errors import ConfigError, DataError, nearest
 
-TextFormat = Literal["txt", "csv", "tsv", "jsonl"]
+TextFormat = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
 
 
 def read_texts(path: Path, format: str | None = None, column: str | None = None) -> tuple[str, ...]:
     r"""Return the texts of a file, in file order.
 
     Args:
-        path: a UTF-8 file.
-        format: `txt` (one text per line, blank lines are skipped), `csv`, `tsv` or `jsonl`. None
-            means `txt`, and raises an error if the file extension is that of a table.
+        path: the file; UTF-8, unless it is a Parquet file.
+        format: `txt` (one text per line, blank lines are skipped), `csv`, `tsv`, `jsonl` or
+            `parquet`. None means `txt`, and raises an error if the file extension is that of a
+            table.
         column: column of a table; None means `text`.
 
     Raises:
@@ -45,7 +46,7 @@ def read_texts(path: Path, format: str | None = None, column: str | None = None)
         if column is not None:
             raise ConfigError(
                 f"{path} is read as lines of text, which have no column {column!r}. Pass --format "
-                "csv, tsv or jsonl."
+                "csv, tsv, jsonl or parquet."
             )
         return _lines(path)
     assert format is not None

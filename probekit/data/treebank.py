@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from probekit.data.conllu import Sentence, Surface, Word, read_sentences
-from probekit.data.examples import Dataset, Example
+from probekit.data.examples import Dataset, Example, RowSource
 from probekit.errors import ConfigError, DataError, nearest
 
 Span: TypeAlias = tuple[int, int]
@@ -139,8 +139,8 @@ def _examples(
             notes[_NOT_IN_TEXT] += 1
         else:
             try:
-                id, line = f"{name}:{word.id}", sentence.line
-                yield Example(text, value, group, id, span, file=str(path), line=line)
+                source = RowSource(str(path), sentence.line)
+                yield Example(text, value, group, f"{name}:{word.id}", span, source=source)
             except DataError as error:
                 where = f"{path}:{sentence.line}: word {word.id} of the sentence that begins here"
                 raise DataError(f"{where}: {error}") from error

@@ -15,8 +15,9 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from probekit.drafts import write_atomic
+from probekit.experiment.data import URL
 from probekit.experiment.probe import ProbeSection
-from probekit.experiment.schema import URL, Experiment, SplitSection, Strings
+from probekit.experiment.schema import Experiment, SplitSection, Strings
 from probekit.section import FolderName, Name, Section, SettingsFile, json_schema, rule_error
 
 GIVEN_POSITION = "given"  # name of the position in results

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -28,15 +28,23 @@ _ITEM = re.compile(r"\[|\.\d+(\.|$)")  # kinds[0], kinds.0
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file with overrides applied, and the keys that were overridden."""
+    """A parsed file with overrides applied, and the keys that were overridden.
 
-    path: Path
+    Attributes:
+        path: the file; None for settings in memory, whose location is the key alone.
+        content: the contents, with line numbers.
+        overridden: the keys that were overridden.
+    """
+
+    path: Path | None
     content: CommentedMap
     overridden: frozenset[KeyPath]
 
     def put(self, keys: KeyPath, text: str) -> str:
         """Return the text after a prefix: the line or override that set the value at the keys."""
         override = ".".join(map(str, self._override_of(keys)))
+        if self.path is None:
+            return prefix_key(keys, text)
         if not override:
             below = sorted(".".join(map(str, o)) for o in self.overridden if o[: len(keys)] == keys)
             or_there = f" or --set {', '.join(below)}" if below else ""
@@ -70,7 +78,8 @@ class Document:
 
     def folder_of(self, keys: KeyPath) -> Path:
         """Return the folder that a relative path at these keys starts from."""
-        return Path.cwd() if self._override_of(keys) else self.path.resolve().parent
+        in_file = self.path is not None and not self._override_of(keys)
+        return self.path.resolve().parent if self.path and in_file else Path.cwd()
 
     def absolute(self, keys: KeyPath, text: str) -> Path:
         """Return the absolute path for the text at these keys.
@@ -117,29 +126,46 @@ def load_settings(
     document = _override(Document(path, content, frozenset()), overrides)
     values = _plain(document.content)
     find_folders(values, document)
-    return _validated(kind, values, document.put, KeyLocation(document.put))
+    return validated(kind, values, KeyLocation(document.put))
 
 
-def settings_of_values(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+def settings_of_values(
+    kind: type[Settings],
+    values: Mapping[str, Any],
+    find_folders: Callable[[dict[str, Any], Document], None],
+) -> Settings:
     """Return the settings in nested mappings, with defaults filled in.
+
+    Args:
+        kind: data model of the settings.
+        values: the settings; sequences, paths and NumPy's numbers are allowed as values.
+        find_folders: makes the paths among the values absolute.
 
     Raises:
         ConfigError: a value is invalid; the message lists every error with its key.
     """
-    return _validated(kind, values, prefix_key, None)
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            f"The settings are of type {type(values).__name__}. Pass a dict with at least the keys "
+            f"of {example_of(kind)}."
+        )
+    document = Document(None, CommentedMap(), frozenset())
+    plain = _plain(values)
+    find_folders(plain, document)
+    return validated(kind, plain, KeyLocation(document.put))
 
 
-def _validated(
-    kind: type[Settings],
-    values: Mapping[str, Any],
-    put: Callable[[KeyPath, str], str],
-    location: KeyLocation | None,
-) -> Settings:
+def validated(kind: type[Settings], values: Mapping[str, Any], location: KeyLocation) -> Settings:
+    """Return the settings with these values, with defaults filled in.
+
+    Raises:
+        ConfigError: a value is invalid; the message lists every error with its location.
+    """
     try:
         return kind.model_validate(values, context=location)
     except ValidationError as error:
         faults = find_faults(error)
-        lines = [put(*explain(fault, kind)) for fault in faults[:MAX_FAULTS]]
+        lines = [location.put(*explain(fault, kind)) for fault in faults[:MAX_FAULTS]]
         if len(faults) > MAX_FAULTS:
             lines.append(f"... and {len(faults) - MAX_FAULTS:,} more.")
         raise ConfigError("\n".join(lines)) from error
@@ -224,10 +250,14 @@ def _override(document: Document, overrides: Sequence[str]) -> Document:
 
 def _plain(node: Any) -> Any:
     """Return the values as plain Python types, without the parser's formatting data."""
-    if isinstance(node, dict):
+    if isinstance(node, Mapping):
         return {str(key): _plain(value) for key, value in node.items()}
-    if isinstance(node, list):
+    if isinstance(node, list | tuple | range):
         return [_plain(value) for value in node]
+    if isinstance(node, PurePath):
+        return str(node)
+    if hasattr(node, "tolist"):  # NumPy
+        return _plain(node.tolist())
     for kind in (bool, int, float, str):
         if isinstance(node, kind):
             return kind(node)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from probekit.errors import ConfigError, MissingError
+from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.bundled import find_file
-from probekit.experiment.document import Document, dump_settings, load_settings, top_keys
-from probekit.experiment.schema import URL, Experiment
-from probekit.model.config import KNOWN_MODELS
-from probekit.section import Section
+from probekit.experiment.document import (
+    Document,
+    dump_settings,
+    load_settings,
+    settings_of_values,
+    top_keys,
+)
+from probekit.experiment.locations import (
+    refuse_other,
+    resolve_activations,
+    resolve_model,
+    resolve_path,
+)
+from probekit.experiment.schema import Experiment
 from probekit.training.recipe import Recipe
-from probekit.training.saved import find_checkpoints
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -32,7 +41,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    return load_settings(Experiment, find_file(path), overrides, _resolve_experiment)
+    return Experiment.from_file(path, overrides)
 
 
 def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyExperiment:
@@ -46,10 +55,11 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
+    path = find_file(path)
     keys = top_keys(path, overrides)
     is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
     if "activations" in keys or is_misspelt:
-        return load_settings(ActivationExperiment, path, overrides, _resolve_activations)
+        return load_settings(ActivationExperiment, path, overrides, resolve_activations)
     return load_experiment(path, overrides)
 
 
@@ -75,117 +85,66 @@ def dump_experiment(experiment: AnyExperiment) -> str:
     return dump_settings(experiment)
 
 
-def _refuse_other(
-    values: dict[str, Any], document: Document, own: type[Section], other: type[Section], hint: str
-) -> None:
-    """Raise ConfigError if a file is of the wrong kind, judged by its keys.
-
-    It is if it has keys that only the other kind of file has, and none that only its own kind has.
+def make_experiment(
+    given: AnyExperiment | Mapping[str, Any] | str | Path, data: Any = None
+) -> AnyExperiment:
+    """Return an experiment from any description of it, with rows in memory if there are any.
 
     Args:
-        values: the contents of the file.
-        document: the file.
-        own: data model of the expected kind of file.
-        other: data model of the other kind.
-        hint: template of the message, with fields `keys` and `path`.
+        given: an experiment, nested dicts with the keys of a file, or the path of a file.
+        data: rows in memory; see `Experiment.with_data`.
+
+    Raises:
+        ConfigError: the description is invalid, or there are rows for given activations.
+        DataError: the rows are invalid.
     """
-    own_keys, other_keys = own.model_fields.keys(), other.model_fields.keys()
-    keys = [key for key in values if key in other_keys - own_keys]
-    if keys and not (own_keys - other_keys) & values.keys():
-        text = hint.format(keys=", ".join(keys), path=document.path)
-        raise ConfigError(document.put((keys[0],), text))
+    if isinstance(given, str | Path):
+        experiment = load_any_experiment(given)
+    elif isinstance(given, Mapping):
+        experiment = (
+            settings_of_values(ActivationExperiment, given, resolve_activations)
+            if "activations" in given
+            else Experiment.from_dict(given)
+        )
+    elif isinstance(given, Experiment | ActivationExperiment):
+        experiment = given
+    else:
+        raise ConfigError(
+            f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict with "
+            "the keys of an experiment file, or the path of a file."
+        )
+    if data is None:
+        return experiment
+    if isinstance(experiment, ActivationExperiment):
+        raise ConfigError(
+            "`data` are rows of texts, but the experiment has given activations. Pass labels and "
+            "activations to probekit.probe."
+        )
+    return experiment.with_data(data)
 
 
-_IS_RECIPE = (
-    "this is a pretraining recipe (it has {keys}), not an experiment. Run it with `probekit "
-    "pretrain {path}`."
-)
+def make_text_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> Experiment:
+    """Return an experiment on texts from any description of it.
+
+    Raises:
+        ConfigError: the description is invalid, or that of an experiment on given activations.
+    """
+    experiment = load_experiment(given) if isinstance(given, str | Path) else make_experiment(given)
+    if isinstance(experiment, ActivationExperiment):
+        raise ConfigError(
+            f"The experiment {experiment.name} has given activations, and this step needs a model "
+            "that reads texts. Use probekit.run."
+        )
+    return experiment
+
+
 _IS_EXPERIMENT = (
     "this is an experiment (it has {keys}), not a pretraining recipe. Run it with `probekit run "
     "{path}`."
 )
 
 
-_ON_ACTIVATIONS = (
-    "this is an experiment on given activations (it has {keys}), and this step needs a model that "
-    "reads texts. Use `probekit validate {path}` or `probekit run {path}`."
-)
-_MODEL_TOO = (
-    "the sections `{key}` and `activations` exclude each other: given activations have been "
-    "computed already. Remove one of them."
-)
-
-
-def _resolve_activations(values: dict[str, Any], document: Document) -> None:
-    for key in ("model", "tokens", "capture", "attention"):
-        if key in values:
-            raise ConfigError(document.put((key,), _MODEL_TOO.format(key=key)))
-    data = values.get("data")
-    if isinstance(data, dict):
-        data.setdefault("root", ".")
-    _resolve_path(values, ("data", "root"), document)
-    _resolve_path(values, ("activations", "folder"), document)
-
-
-def _resolve_experiment(values: dict[str, Any], document: Document) -> None:
-    _refuse_other(values, document, Experiment, Recipe, _IS_RECIPE)
-    _refuse_other(values, document, Experiment, ActivationExperiment, _ON_ACTIVATIONS)
-    data = values.get("data")
-    if isinstance(data, dict):
-        data.setdefault("root", ".")
-    _resolve_path(values, ("data", "root"), document)
-    _resolve_path(values, ("model", "path"), document)
-    _resolve_model(values, ("model", "source"), document)
-    model = values.get("model")
-    if isinstance(model, dict) and isinstance(model.get("path"), str):
-        _choose_checkpoints(model, document)
-
-
-def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
-    """Fill in the list of checkpoints, and set `source` to the last one.
-
-    Raises:
-        MissingError: the folder has no checkpoints, or a requested one is missing.
-        ConfigError: `source` is given too.
-    """
-    with document.at("model", "path"):
-        folders = find_checkpoints(Path(model["path"]))
-    if model.get("checkpoints") in ("all", []):
-        model["checkpoints"] = sorted(folders)
-    requested: Any = model.get("checkpoints")
-    is_steps = isinstance(requested, list) and all(type(step) is int for step in requested)
-    listed = requested if is_steps else []  # other values are rejected later, by the schema
-    absent = [step for step in listed if step not in folders]
-    if absent:
-        steps = ", ".join(map(str, folders))
-        text = f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}."
-        raise MissingError(document.put(("model", "checkpoints"), text))
-    last = str(folders[max(listed or folders)])
-    if model.setdefault("source", last) != last:
-        raise ConfigError(
-            document.put(("model", "source"), "give either `source` or `path`, not both.")
-        )
-
-
 def _resolve_recipe(values: dict[str, Any], document: Document) -> None:
-    _refuse_other(values, document, Recipe, Experiment, _IS_EXPERIMENT)
-    _resolve_path(values, ("corpus", "source"), document)
-    _resolve_model(values, ("vocabulary", "source"), document)
-
-
-def _resolve_path(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
-    """Make a path absolute; URLs are left to the schema, which rejects them."""
-    section, key = values.get(keys[0]), keys[1]
-    path = section.get(key) if isinstance(section, dict) else None
-    if isinstance(section, dict) and isinstance(path, str) and path and not URL.match(path):
-        section[key] = str(document.absolute(keys, path))
-
-
-def _resolve_model(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
-    """Make a model's source absolute if it is a folder, not a name."""
-    section, key = values.get(keys[0]), keys[1]
-    source = section.get(key) if isinstance(section, dict) else None
-    if isinstance(section, dict) and isinstance(source, str) and source not in ("", *KNOWN_MODELS):
-        folder = document.absolute(keys, source)
-        is_folder = source.startswith((".", "~")) or folder.is_dir()
-        section[key] = str(folder) if is_folder else source
+    refuse_other(values, document, Recipe, Experiment, _IS_EXPERIMENT)
+    resolve_path(values, ("corpus", "source"), document)
+    resolve_model(values, ("vocabulary", "source"), document)

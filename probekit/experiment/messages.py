@@ -211,8 +211,22 @@ def _sections(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, typ
     """Yield a section and its subsections, each preceded by the prefix of its keys."""
     yield above, kind
     for key, field in kind.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _sections(field.annotation, f"{above}{key}.")
+        section = _section_of(field)
+        if section is not None:
+            yield from _sections(section, f"{above}{key}.")
+
+
+def _section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the data model of a section, which may be optional; None for other fields."""
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if get_origin(field.annotation) is not tuple and _is_section(kind):
+            section: type[BaseModel] = kind
+            return section
+    return None
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _fields(kind: type[BaseModel], keys: Sequence[str | int]) -> dict[str, FieldInfo]:
@@ -221,10 +235,10 @@ def _fields(kind: type[BaseModel], keys: Sequence[str | int]) -> dict[str, Field
     for key in keys:
         if isinstance(key, int):  # all items of a list have the same data model
             continue
-        inner: Any = section.model_fields[key].annotation
-        inner = get_args(inner)[0] if get_origin(inner) is tuple else inner
-        assert isinstance(inner, type), f"{key} is not a section"
-        assert issubclass(inner, BaseModel), f"{key} is not a section"
+        field = section.model_fields[key]
+        is_list = get_origin(field.annotation) is tuple
+        inner: Any = get_args(field.annotation)[0] if is_list else _section_of(field)
+        assert _is_section(inner), f"{key} is not a section"
         section = inner
     return section.model_fields
 
@@ -232,8 +246,9 @@ def _fields(kind: type[BaseModel], keys: Sequence[str | int]) -> dict[str, Field
 def _example(field: FieldInfo) -> str:
     """Return an example value of a field, as written in YAML."""
     kind: Any = field.annotation
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return example_of(kind)
+    section = _section_of(field)
+    if section is not None:
+        return example_of(section)
     if isinstance(field.default, tuple):
         items = field.default[:2] or field.examples or ("...",)
         return f"[{', '.join(map(_written, items))}]"

@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
-import re
 import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
-from pydantic_core import PydanticCustomError
 
 from probekit.drafts import write_atomic
+from probekit.errors import ConfigError, UnknownNameError
+from probekit.experiment.bundled import find_file
+from probekit.experiment.data import DataSection
+from probekit.experiment.document import load_settings, settings_of_values, validated
+from probekit.experiment.locations import resolve_experiment
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.tokens import PositionSection, TokensSection
 from probekit.probes.targets import MOST_NETWORKS
-from probekit.section import FolderName, Name, Section, Seed, SettingsFile, json_schema, rule_error
+from probekit.section import FolderName, Section, Seed, SettingsFile, json_schema, rule_error
 
 
 def _all_or_listed(steps: Any) -> Any:
@@ -41,7 +46,6 @@ RESIDUAL_STREAM = (
 )
 
 
-URL = re.compile("[a-z][a-z0-9+.-]*://")
 _STEPS_SCHEMA: JsonDict = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 
@@ -107,98 +111,6 @@ class ModelSection(Section):
     def _checkpoints_have_a_path(self) -> ModelSection:
         if self.checkpoints is not None and self.path is None:
             raise rule_error("`checkpoints` requires the `path` of a pretraining run", "path")
-        return self
-
-
-class ColumnsSection(Section):
-    """Column names of a CSV, TSV or JSONL file."""
-
-    text: str = Field("text", description="column with the text")
-    label: str = Field(
-        "label",
-        description="column with the label to predict from the activations; for CoNLL-U one of "
-        "UPOS, XPOS, DEPREL, HEAD, LEMMA, FORM or `FEATS:Name`",
-    )
-    group: str | None = Field(
-        None,
-        description="column with the group of a row; a group is never split between train and "
-        "test; for CoNLL-U `sentence` (the default) or `document`; otherwise null makes every row "
-        "its own group",
-    )
-    id: str | None = Field(
-        None, description="column with a unique name of the row; null numbers the rows"
-    )
-    start: str | None = Field(
-        None, description="column with the index of the first character of the probed span"
-    )
-    end: str | None = Field(
-        None, description="column with the index after the last character of the span"
-    )
-    split: str | None = Field(None, description="column with `train` or `test`")
-
-    @model_validator(mode="after")
-    def _span_is_whole(self) -> ColumnsSection:
-        if (self.start is None) != (self.end is None):
-            key = "end" if self.start is None else "start"
-            raise rule_error("`start` and `end` must be given together, or neither", key)
-        return self
-
-
-class DataSection(Section):
-    """The labelled examples."""
-
-    name: Name = Field(description="name of the data set in results")
-    format: Literal["csv", "tsv", "jsonl", "conllu"] = Field(description="format of the files")
-    root: str = Field(
-        ".", description="folder of the data files, relative to the folder of the experiment file"
-    )
-    file: str | None = Field(
-        None, description="single file, split by the `split` section or by a column"
-    )
-    train: str | None = Field(None, description="file of the training rows, together with `test`")
-    test: str | None = Field(None, description="file of the test rows")
-    card: str | None = Field(None, description="Markdown file with a description of the data")
-    columns: ColumnsSection = ColumnsSection()
-    positive: str | None = Field(
-        None,
-        description="label that the metrics of one class refer to, such as AUPRC; null means the "
-        "rarer of two labels in the training rows, and no label if there are more",
-        examples=["spam"],
-    )
-
-    @model_validator(mode="after")
-    def _treebanks_have_columns_of_their_own(self) -> DataSection:
-        if self.format == "conllu":
-            for key, info in type(self.columns).model_fields.items():
-                is_given = getattr(self.columns, key) != info.default
-                if is_given and key not in ("label", "group"):
-                    raise rule_error(
-                        f"`columns.{key}` is for tables; for CoNLL-U only `label` and `group` can "
-                        "be set",
-                        "columns",
-                        key,
-                    )
-        return self
-
-    @field_validator("root", "file", "train", "test", "card")
-    @classmethod
-    def _files_are_local(cls, path: str | None) -> str | None:
-        if path is not None and URL.match(path):
-            raise PydanticCustomError("url", "files are read from this machine")
-        return path
-
-    @model_validator(mode="after")
-    def _one_or_two_files(self) -> DataSection:
-        two = self.train is not None and self.test is not None
-        none_of_two = self.train is None and self.test is None
-        if not ((self.file is not None and none_of_two) or (self.file is None and two)):
-            raise rule_error("give either `file`, or both `train` and `test`")
-        if two and self.columns.split is not None:
-            raise rule_error(
-                "`columns.split` requires `file`; `train` and `test` are split already",
-                "columns",
-                "split",
-            )
         return self
 
 
@@ -270,8 +182,7 @@ class AttentionSection(Section):
 class Experiment(SettingsFile):
     """One experiment: a question, a model, labelled data, and the settings of the probes.
 
-    >>> from probekit.experiment.loader import load_experiment
-    >>> load_experiment("experiments/quickstart.yaml").model.source
+    >>> Experiment.from_file("experiments/quickstart.yaml").model.source
     'mini'
     """
 
@@ -284,6 +195,94 @@ class Experiment(SettingsFile):
     capture: CaptureSection = CaptureSection()
     probe: ProbeSection = ProbeSection()
     attention: AttentionSection = AttentionSection()
+
+    @classmethod
+    def from_file(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+        """Return the experiment described by a YAML file, with defaults filled in.
+
+        Args:
+            path: the YAML file (YAML 1.2: `no` and `4:8` stay strings), or the name of a bundled
+                one.
+            overrides: `section.key=value`; each replaces a value of the file.
+
+        Raises:
+            MissingError: the file does not exist.
+            ConfigError: the file is invalid; the message lists every error with its line.
+        """
+        return load_settings(cls, find_file(path), overrides, partial(resolve_experiment, cls))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
+        """Return the experiment described by nested dicts with the keys of a YAML file.
+
+        Relative paths start from the current directory.
+
+        Raises:
+            ConfigError: a value is invalid; the message lists every error with its key.
+
+        >>> Experiment.from_dict({
+        ...     "name": "tense",
+        ...     "model": {"source": "mini"},
+        ...     "data": {"name": "verbs", "columns": {"text": "sentence"}},
+        ...     "tokens": {"bos": True, "position": {"at": "lats"}},
+        ... })
+        Traceback (most recent call last):
+        probekit.errors.ConfigError: tokens.position.at is 'lats'. Nearest: last. Allowed: ...
+        """
+        return settings_of_values(cls, values, partial(resolve_experiment, cls))
+
+    def with_data(self, data: Any) -> Experiment:
+        """Return a copy of the experiment on rows in memory.
+
+        The section `data` of the copy describes the rows: type, number and digest. Results depend
+        on their content and order alone.
+
+        Args:
+            data: a data frame of pandas, polars or another library that narwhals reads; a list of
+                dicts; a `datasets.Dataset`; or a dict of two of these, "train" and "test".
+
+        Raises:
+            ConfigError: the type of `data` is not supported, a column is missing, the experiment
+                names a file, or it is that of a run on other rows.
+            DataError: the rows are invalid; the message names the index of the row.
+
+        >>> experiment = Experiment.from_dict({
+        ...     "name": "tense",
+        ...     "model": {"source": "mini"},
+        ...     "data": {"name": "verbs"},
+        ...     "tokens": {"bos": True, "position": {"at": "last"}},
+        ... })
+        >>> rows = [{"text": "I went", "label": "past"}, {"text": "I go", "label": "present"}]
+        >>> experiment.with_data(rows).data.memory.kind
+        'list of dicts'
+        """
+        from probekit.experiment.dataset import read_tables  # imports NumPy
+
+        if self.data.format != "memory":
+            named = self.data.file or self.data.train or (self.data.hub and self.data.hub.name)
+            with self.at("data"):
+                raise ConfigError(
+                    f"the experiment has data of its own, {named}, and `data` was passed too. "
+                    "Remove its data, except `name` and `columns`, or do not pass `data`."
+                )
+        try:
+            examples, facts = read_tables(self.data, data)
+        except UnknownNameError:
+            with self.at("data", "columns"):
+                raise
+        known = self.data.memory
+        if known is not None and known.digest != facts["digest"]:
+            with self.at("data", "memory", "digest"):
+                raise ConfigError(
+                    f"these are not the rows of the earlier run: their digest is "
+                    f"{facts['digest'][:12]}, that of the run {known.digest[:12]}. Pass the same "
+                    "rows, or remove the section `data.memory` to run on others."
+                )
+        values = self.model_dump()
+        values["data"]["memory"] = facts
+        changed = validated(type(self), values, self.location)
+        changed.data.hold(examples)
+        return changed
 
     @property
     def reads_numbers(self) -> bool:
@@ -323,8 +322,7 @@ class Experiment(SettingsFile):
 
     @model_validator(mode="after")
     def _nested_folds_split_themselves(self) -> Experiment:
-        is_given = self.data.test is not None or self.data.columns.split is not None
-        if self.split.folds is not None and is_given:
+        if self.split.folds is not None and self.data.is_split:
             raise rule_error("`split.folds` requires data without a given split", "split", "folds")
         return self
 
@@ -342,7 +340,7 @@ class Experiment(SettingsFile):
 
     @model_validator(mode="after")
     def _spans_are_there_where_needed(self) -> Experiment:
-        has_spans = self.data.format == "conllu" or self.data.columns.start is not None
+        has_spans = self.data.has_words or self.data.columns.start is not None
         if self.tokens.position.at in ("span", "word") and not has_spans:
             raise rule_error(
                 f"tokens.position.at is {self.tokens.position.at!r}, but data.columns has no "

@@ -15,7 +15,18 @@ from probekit.errors import DataError
 from probekit.results.record import RunRecord, reading_run_file
 
 # These settings, such as names and paths, do not affect the results.
-WITHOUT_EFFECT = ("name", "question", "data.root", "data.card", "attention.texts")
+WITHOUT_EFFECT = (
+    "name",
+    "question",
+    "data.root",
+    "data.card",
+    "data.memory",
+    "data.memory.kind",
+    "data.memory.n_rows",
+    "data.memory.digest",
+    "data.memory.is_split",
+    "attention.texts",
+)
 ABSENT = "–"
 
 

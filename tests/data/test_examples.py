@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from probekit.data.examples import Dataset, Example
+from probekit.data.examples import Dataset, Example, RowSource
 from probekit.errors import DataError
 
 EXAMPLE = Example("The keys", "plural", group="key", id="1", span=(4, 8), split="train")
@@ -73,7 +73,9 @@ def test_select_keeps_the_requested_order():
 
 
 def test_file_and_line_are_not_part_of_the_data():
-    here, there = (Example("a", "x", "g", "1", file=file, line=2) for file in ("a.csv", "b.csv"))
+    here, there = (
+        Example("a", "x", "g", "1", source=RowSource(file, 2)) for file in ("a.csv", "b.csv")
+    )
     assert (here.where, there.where, Example("a", "x", "g", "1").where) == (
         "a.csv:2",
         "b.csv:2",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from probekit.data.examples import Example
+from probekit.data.examples import Example, RowSource
 from probekit.data.label_checks import (
     misspelt_labels,
     other_digits,
@@ -20,7 +20,7 @@ BUNDLED = Path(__file__).parents[2] / "data"
 def rows(*labels):
     """Rows with these labels, on the lines of a file from line 2 on."""
     return [
-        Example(f"text {n}", label, f"g{n}", f"row {n}", file="rows.csv", line=n)
+        Example(f"text {n}", label, f"g{n}", f"row {n}", source=RowSource("rows.csv", n))
         for n, label in enumerate(labels, start=2)
     ]
 

@@ -43,7 +43,7 @@ def test_the_default_column_is_text(write):
     ("name", "content", "format", "column", "error", "message"),
     [
         ("a.csv", "text\nx\n", None, None, ConfigError, "--format csv"),
-        ("a.txt", "x\n", "xls", None, ConfigError, "Allowed: csv, jsonl, tsv, txt"),
+        ("a.txt", "x\n", "xls", None, ConfigError, "Allowed: csv, jsonl, parquet, tsv, txt"),
         ("a.txt", "x\n", None, "text", ConfigError, "lines of text"),
         ("a.txt", "", None, None, DataError, "empty"),
         ("a.txt", "\n \n", "txt", None, DataError, "empty"),

@@ -61,7 +61,11 @@ def refusal(path, overrides=()):
             "",
             r"the key 'name' is missing; name of the experiment and of the folder of its runs",
         ),
-        ("format: csv", "format: xls", r"line 6: data\.format is 'xls'\. Allowed: conllu, csv"),
+        (
+            "format: csv",
+            "format: xls",
+            r"line 6: data\.format is 'xls'\. Allowed: columns, c",
+        ),
         ("{at: last}", "{at: lasd}", rf"line 10: tokens\.position\.at is 'lasd'\. {AT}$"),
         ("{at: last}", "{at: index}", r"line 10: `index` must be given for `at: index`"),
         ("{at: last}", "{at: word}", r"line 10: tokens\.position\.at is 'word', but data\.columns"),

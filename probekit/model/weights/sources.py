@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from huggingface_hub import constants, errors, hf_hub_download
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
+from probekit.hub import is_hub_reachable
 from probekit.model.config import KNOWN_MODELS, PUBLISHED, GPT2Config, model_config, read_config
 from probekit.model.weights.json_files import shard_of_tensors
-
-_CONNECT_SECONDS = 5
-_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}
 
 MINI = Path(__file__).parents[1] / "mini"
 
@@ -161,26 +156,6 @@ def _download(source: str, *, weights: bool = True) -> Path:
 
 def _shards(weight_file: Path) -> Iterable[str]:
     return shard_of_tensors(weight_file).values() if weight_file.suffix == ".json" else ()
-
-
-def is_hub_reachable() -> bool:
-    """Return whether the hub, or the proxy configured in the environment, accepts a connection.
-
-    Only the connection is tested, so a slow network counts as reachable; the hub's client then
-    applies its own timeouts and retries.
-    """
-    if constants.HF_HUB_OFFLINE:
-        return False
-    hub = urlsplit(constants.ENDPOINT)
-    proxies = {} if proxy_bypass(hub.hostname or "") else getproxies()
-    proxy = proxies.get(hub.scheme) or proxies.get("all")
-    target = hub if proxy is None else urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    port = target.port or _PORTS.get(target.scheme, 80)
-    try:
-        socket.create_connection((target.hostname or "", port), _CONNECT_SECONDS).close()
-    except OSError:
-        return False
-    return True
 
 
 def _fetch_first(

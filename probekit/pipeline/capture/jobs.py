@@ -18,7 +18,7 @@ from probekit.activations.shared.work import Work
 from probekit.activations.store.committed import SPEC
 from probekit.activations.store.store import ActivationStore
 from probekit.activations.upkeep.maintenance import HOW_TO_CREATE, JOB, caches_at
-from probekit.errors import DamagedError, MissingError
+from probekit.errors import ConfigError, DamagedError, MissingError
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device
@@ -55,8 +55,14 @@ class Job:
         """Write the job file next to a cache, if it does not exist.
 
         Raises:
+            ConfigError: the rows are in the memory of this process.
             StoreError: the cache cannot be written.
         """
+        if self.experiment.data.in_memory is not None:
+            raise ConfigError(
+                "Other processes cannot read rows that were passed in Python. Capture without "
+                "workers, or write the rows to a file."
+            )
         files.create(self.name, seal(self.content))
 
     @classmethod

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probekit.data.formats import FORMATS
 from probekit.errors import ConfigError, nearest
 from probekit.experiment.activations import AnyExperiment, RowsSection
-from probekit.experiment.schema import DataSection
+from probekit.experiment.data import DataSection
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.site_result import Predictor
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
@@ -60,7 +61,8 @@ def shares_ids(a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> 
 
 
 def _has_ids(data: DataSection | RowsSection) -> bool:
-    return data.format == "conllu" or data.columns.id is not None
+    has_names = data.format is not None and FORMATS[data.format].has_names
+    return has_names or data.columns.id is not None
 
 
 def n_shared(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> int:

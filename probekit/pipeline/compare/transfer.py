@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
 from probekit.drafts import sweep_drafts, write_atomic
-from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.experiment.loader import dump_experiment, make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
@@ -65,7 +65,7 @@ class _Fitted:
 
 
 def transfer(
-    experiments: Sequence[Experiment | str | Path],
+    experiments: Sequence[Experiment | Mapping[str, Any] | str | Path],
     *,
     out: Path | str,
     null_draws: int = NULL_DRAWS,
@@ -91,7 +91,7 @@ def transfer(
         DataError: The data sets have different labels, or cannot be read.
         StoreError: A file cannot be written.
     """
-    loaded = [e if isinstance(e, Experiment) else load_experiment(e) for e in experiments]
+    loaded = [make_text_experiment(experiment) for experiment in experiments]
     sets = make_sets(loaded, cache_root=cache_root, device=device, watcher=watcher)
     leaks = {
         (train.name, test.name): find_leak(train, test)

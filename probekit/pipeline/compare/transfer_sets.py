@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from probekit.activations.files.local import Location
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.schema import DataSection, Experiment
+from probekit.experiment.data import DataSection
+from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.model.network import Network
 from probekit.pipeline.capture.captures import capture_rows
@@ -271,9 +272,9 @@ def find_leak(train: TransferSet, test: TransferSet) -> SharedRows:
 def _name_groups_alike(a: DataSection, b: DataSection) -> bool:
     """Return whether equal group names mean the same group in both data sets.
 
-    Without a group column, the groups are row numbers, which are comparable only within a file.
+    Without a group column, the groups are row numbers, which are comparable only within a table.
     """
-    files = ("root", "file", "train", "test")
-    if all(getattr(a, key) == getattr(b, key) for key in files):
+    sources = ("root", "file", "train", "test", "hub", "memory")
+    if all(getattr(a, key) == getattr(b, key) for key in sources):
         return True
-    return all(data.columns.group is not None and data.format != "conllu" for data in (a, b))
+    return all(data.columns.group is not None and not data.has_words for data in (a, b))

@@ -15,7 +15,8 @@ def run_key(inputs: RunInputs) -> str:
     """Return the run key: a hash of every input that affects the results."""
     experiment, prepared = inputs.experiment, inputs.prepared
     config = experiment.model_dump(mode="json")
-    del config["data"]["root"]  # results depend on the contents of files, not on their location
+    for key in ("root", "hub", "memory"):  # results depend on the contents, not on their source
+        config["data"].pop(key, None)
     config.get("activations", {}).pop("folder", None)
     installed = versions()
     return digest_json(

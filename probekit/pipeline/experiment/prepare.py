@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example
+from probekit.data.examples import Dataset
 from probekit.data.findings import rows_of
 from probekit.data.positions import IntArray, RowPlan
-from probekit.data.readers import TableColumns, read_dataset
-from probekit.data.treebank import ConlluColumns
-from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    MissingError,
+    UnknownNameError,
+)
 from probekit.experiment.activations import RowsSection
-from probekit.experiment.schema import ColumnsSection, DataSection, Experiment
+from probekit.experiment.data import DataSection
+from probekit.experiment.dataset import read_examples
+from probekit.experiment.schema import Experiment
 from probekit.model.config import GPT2Config
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.model.weights.sources import find_config
@@ -169,43 +174,20 @@ def require_groups(dataset: Dataset, *, has_folds: bool) -> None:
 def _read_data(experiment: Experiment) -> Dataset:
     try:
         return read_examples(experiment.data)
-    except (ConfigError, MissingError) as error:  # a DataError names the line already
-        key = "columns" if isinstance(error, ConfigError) else "file"
-        with experiment.at("data", key):
+    except (ConfigError, MissingError) as error:  # a DataError names the row already
+        with experiment.at("data", *_key_of(error, experiment.data)):
             raise
 
 
-def read_examples(data: DataSection) -> Dataset:
-    """Return the examples of the data file, or of the training and test files together."""
-    columns = _columns(data.format, data.columns)
-
-    def read(file: str) -> Dataset:
-        path = Path(data.root) / file
-        return read_dataset(path, format=data.format, columns=columns, name=data.name)
-
-    if data.file is not None:
-        return read(data.file)
-    assert data.train is not None
-    assert data.test is not None
-    if (Path(data.root) / data.train).resolve() == (Path(data.root) / data.test).resolve():
-        raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
-    examples: list[Example] = []
-    notes: list[str] = []
-    for side, file in (("train", data.train), ("test", data.test)):
-        part = read(file)
-        # Row numbers given by the reader repeat in the second file.
-        own_group = data.columns.group is None and data.format != "conllu"
-        examples += [
-            replace(
-                example,
-                id=f"{side} {example.id}",
-                group=f"{side} {example.group}" if own_group else example.group,
-                split=side,
-            )
-            for example in part.examples
-        ]
-        notes += [f"{side}: {note}" for note in part.notes]
-    return replace(part, examples=tuple(examples), notes=tuple(notes))
+def _key_of(error: Exception, data: DataSection) -> tuple[str, ...]:
+    """Return the key of the section `data` whose value caused an error."""
+    if isinstance(error, UnknownNameError):
+        return ("columns",)
+    if data.format == "memory":
+        return ("memory",) if data.memory else ()
+    if data.hub is not None:
+        return ("hub",)
+    return ("columns",) if isinstance(error, ConfigError) else ("file",)
 
 
 def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:
@@ -233,13 +215,6 @@ def read_card(data: DataSection | RowsSection) -> str | None:
         raise MissingError(f"data.card: file {path.absolute()} does not exist.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"data.card: {path} cannot be read as text: {error}.") from error
-
-
-def _columns(format: str, columns: ColumnsSection) -> TableColumns | ConlluColumns:
-    if format == "conllu":
-        return ConlluColumns(columns.label, cast(Any, columns.group or "sentence"))
-    span = None if columns.start is None or columns.end is None else (columns.start, columns.end)
-    return TableColumns(columns.text, columns.label, columns.group, columns.id, span, columns.split)
 
 
 def _tokenize(

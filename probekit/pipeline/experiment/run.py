@@ -18,7 +18,7 @@ from probekit.csv_files import csv_text
 from probekit.disk import exclusive
 from probekit.drafts import write_atomic
 from probekit.experiment.activations import AnyExperiment
-from probekit.experiment.loader import load_any_experiment
+from probekit.experiment.loader import make_experiment
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.key import run_key
 from probekit.pipeline.experiment.over_training import over_training
@@ -84,8 +84,9 @@ class _Clock:
 
 
 def run(
-    experiment: AnyExperiment | str | Path,
+    experiment: AnyExperiment | Mapping[str, Any] | str | Path,
     *,
+    data: Any = None,
     out: Path | str = "runs",
     cache_root: Location | None = None,
     device: str = "cpu",
@@ -99,7 +100,10 @@ def run(
     resumes where it stopped, and a second run of the same experiment captures and fits nothing.
 
     Args:
-        experiment: an experiment, or the path of its file.
+        experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        data: rows in memory, for an experiment whose section `data` names no file: a data frame of
+            pandas or polars, a list of dicts, a `datasets.Dataset`, or a dict of two of these,
+            "train" and "test".
         out: results folder; the run is written to `<out>/<name>/<key>`.
         cache_root: folder of the activation caches; None for the user's default.
         device: device that the model runs on.
@@ -112,8 +116,7 @@ def run(
         ConfigError: another process is running the same experiment in the same folder.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    if isinstance(experiment, str | Path):
-        experiment = load_any_experiment(experiment)
+    experiment = make_experiment(experiment, data)
     return run_inputs(
         experiment,
         partial(read_inputs, experiment, device),

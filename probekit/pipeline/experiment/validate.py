@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,6 +15,7 @@ from probekit.activations.sizing import shape_of
 from probekit.data.findings import Finding
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.loader import make_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
@@ -49,15 +53,23 @@ class ValidationReport:
         return all(finding.level != "error" for finding in self.findings)
 
 
-def validate(experiment: AnyExperiment) -> ValidationReport:
+def validate(
+    experiment: AnyExperiment | Mapping[str, Any] | str | Path, *, data: Any = None
+) -> ValidationReport:
     """Return the findings on an experiment's data and the estimated cost of its capture.
+
+    Args:
+        experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        data: rows in memory; see `run`.
 
     Raises:
         ProbekitError: a file is missing or cannot be read. Problems in readable data are returned
             as findings.
     """
+    experiment = make_experiment(experiment)
     read_card(experiment.data)
     try:
+        experiment = make_experiment(experiment, data)
         if isinstance(experiment, ActivationExperiment):
             return _of_activations(experiment)
         prepared = prepare(experiment)

@@ -1,0 +1,32 @@
+"""Connection to the Hugging Face hub."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from huggingface_hub import constants
+
+_CONNECT_SECONDS = 5
+_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}
+
+
+def is_hub_reachable() -> bool:
+    """Return whether the hub, or the proxy configured in the environment, accepts a connection.
+
+    Only the connection is tested, so a slow network counts as reachable; the hub's client then
+    applies its own timeouts and retries.
+    """
+    if constants.HF_HUB_OFFLINE:
+        return False
+    hub = urlsplit(constants.ENDPOINT)
+    proxies = {} if proxy_bypass(hub.hostname or "") else getproxies()
+    proxy = proxies.get(hub.scheme) or proxies.get("all")
+    target = hub if proxy is None else urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    port = target.port or _PORTS.get(target.scheme, 80)
+    try:
+        socket.create_connection((target.hostname or "", port), _CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True

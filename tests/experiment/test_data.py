@@ -1,0 +1,220 @@
+"""The section `data`: its sources, and rows in memory."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
+from probekit.experiment.dataset import read_examples
+from probekit.experiment.loader import dump_experiment, load_experiment, make_experiment
+from probekit.experiment.schema import Experiment
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+ROWS = [
+    {"text": f"The {colour} {noun}", "label": colour, "noun": noun}
+    for noun in ("house", "door", "hat")
+    for colour in ("red", "black")
+]
+FRAME = pd.DataFrame(ROWS)
+
+
+def values(**data):
+    return {
+        "name": "small",
+        "model": {"source": "mini"},
+        "data": {"name": "rows"} | data,
+        "tokens": {"bos": False, "position": {"at": "last"}},
+    }
+
+
+def experiment(**data):
+    return Experiment.from_dict(values(**data))
+
+
+def refusal(**data):
+    with pytest.raises(ConfigError) as error:
+        experiment(**data)
+    return str(error.value)
+
+
+HUB = {"name": "org/name", "revision": COMMIT}
+
+
+@pytest.mark.parametrize(
+    ("data", "format"),
+    [
+        ({}, "memory"),
+        ({"format": "memory"}, "memory"),
+        ({"hub": HUB}, "hub"),
+        ({"format": "hub", "hub": HUB}, "hub"),
+        ({"format": "parquet", "file": "a.parquet"}, "parquet"),
+        ({"format": "columns", "file": "a.txt", "columns": {"text": 1, "label": 4}}, "columns"),
+    ],
+)
+def test_the_format_follows_from_the_source(data, format):
+    assert experiment(**data).data.format == format
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"file": "a.csv"}, "the key 'data.format' is missing; format of the files"),
+        (
+            {"format": "xls", "file": "a"},
+            "data.format is 'xls'. Allowed: columns, conllu, csv",
+        ),
+        ({"format": "csv"}, "data: give either `file`, or both `train` and `test`."),
+        (
+            {"format": "memory", "file": "a"},
+            "data.file: `file` names a file, but the format is m",
+        ),
+        ({"file": "a", "hub": HUB}, "data.file: `file` names a file, but the format is hub"),
+        ({"format": "csv", "file": "a", "hub": HUB}, "data.hub: the section `hub` excludes the fo"),
+        ({"format": "hub"}, "data: `format: hub` requires the section `hub`"),
+        ({"hub": {}}, "the key 'data.hub.name' is missing; name on the hub, or a folder"),
+        ({"hub": {"nam": "a"}}, "unknown key 'data.hub.nam'. Nearest: name."),
+        ({"hub": {"name": "org/name"}}, "data.hub: `revision` is missing. It must be the hash"),
+        (
+            {"hub": HUB | {"revision": "main"}},
+            "data.hub.revision: `revision` is 'main'. It must",
+        ),
+        (
+            {"hub": HUB | {"revision": COMMIT[:7]}},
+            "git ls-remote https://huggingface.co/datasets",
+        ),
+        (
+            {"hub": HUB | {"name": "https://huggingface.co/a/b"}},
+            "not a URL (https://hugging",
+        ),
+        ({"hub": HUB | {"train": "train"}}, "give either `split`, or both `train` and `test`"),
+        ({"hub": HUB | {"train": "a", "test": "a"}}, "`train` and `test` are the same split, a"),
+        (
+            {"hub": HUB | {"train": "a", "test": "b"}, "columns": {"split": "s"}},
+            "`columns.split` requires a single table",
+        ),
+        (
+            {"format": "columns", "file": "a", "columns": {"id": 3}},
+            "`columns.id` is for tables; for the format columns only `text`, `label` and `group`",
+        ),
+        ({"columns": {"text": True}}, "data.columns.text is true. It must be text"),
+    ],
+)
+def test_contradictions_are_reported_with_their_key(data, message):
+    assert message in refusal(**data)
+
+
+def test_a_folder_has_no_revision(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "saved").mkdir()
+    assert experiment(hub={"name": "saved"}).data.hub.name == str(tmp_path / "saved")
+    assert "a folder has no revision" in refusal(hub={"name": "saved", "revision": COMMIT})
+    with pytest.raises(MissingError, match="There is no folder"):
+        read_examples(experiment(hub={"name": "./none"}).data)
+
+
+def test_words_in_columns_have_spans(tmp_path):
+    (tmp_path / "words.txt").write_text("The DT\nhouse NN\n")
+    given = values(format="columns", root=tmp_path, file="words.txt", columns={"label": 2})
+    given["tokens"]["position"]["at"] = "word"  # requires spans
+    examples = read_examples(Experiment.from_dict(given).data).examples
+    assert [(e.label, e.span) for e in examples] == [("DT", (0, 3)), ("NN", (4, 9))]
+
+
+def test_a_dict_is_read_like_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    built = experiment(format="csv", file=Path("rows.csv"))
+    (tmp_path / "saved.yaml").write_text(dump_experiment(built))
+    assert load_experiment("saved.yaml") == built == Experiment.from_file("saved.yaml")
+    assert built.data.root == str(tmp_path)
+
+
+def test_a_dict_may_have_tuples_and_numbers_of_numpy():
+    given = values() | {"probe": {"C": np.array([0.1, 1]), "folds": np.int64(3)}}
+    given["probe"]["kinds"] = ({"kind": "lda"},)
+    probe = Experiment.from_dict(given).probe
+    assert (probe.C, probe.folds, probe.kinds[0].kind) == ((0.1, 1.0), 3, "lda")
+
+
+def test_errors_in_a_dict_name_the_key():
+    with pytest.raises(ConfigError, match=r"^unknown key 'modle'\. Nearest: model\.$"):
+        Experiment.from_dict(values() | {"modle": 1})
+    with pytest.raises(ConfigError, match=r"^The settings are of type list\. Pass a dict"):
+        Experiment.from_dict([])
+    with pytest.raises(ConfigError, match=r"this is a pretraining recipe \(it has corpus\)"):
+        Experiment.from_dict({"name": "a", "corpus": {}})
+    with pytest.raises(ConfigError, match=r"^data\.columns\.start: `start` and `end` must"):
+        experiment(columns={"start": "a"})
+
+
+def test_other_descriptions_of_experiments_are_refused():
+    with pytest.raises(ConfigError, match=r"of type int\. Pass an Experiment, a dict .* or the"):
+        make_experiment(3)
+
+
+def test_rows_in_memory_are_described():
+    with_rows = experiment(columns={"group": "noun"}).with_data(FRAME)
+    facts = with_rows.data.memory
+    assert (facts.kind, facts.n_rows, facts.is_split) == ("pandas DataFrame", 6, False)
+    assert facts.digest == read_examples(with_rows.data).digest
+    as_dicts = experiment(columns={"group": "noun"}).with_data(ROWS)
+    assert as_dicts.data.memory == facts.model_copy(update={"kind": "list of dicts"})
+
+
+def test_the_digest_depends_on_the_rows_that_are_read():
+    columns = {"group": "noun"}
+    first = experiment(columns=columns).with_data(FRAME).data.memory.digest
+
+    def digest(frame, **others):
+        return experiment(columns=columns | others).with_data(frame).data.memory.digest
+
+    assert digest(FRAME.assign(unused=1).set_index("noun", drop=False)) == first
+    assert digest(FRAME.iloc[::-1]) != first
+    assert digest(FRAME.iloc[:-1]) != first
+    assert digest(FRAME.assign(label=FRAME["noun"])) != first
+    assert digest(FRAME, id="text") != first
+
+
+def test_training_and_test_rows_in_memory_are_split():
+    data = experiment(columns={"group": "noun"}).with_data({"train": FRAME, "test": ROWS[:2]}).data
+    assert data.is_split
+    assert data.memory.is_split
+    examples = read_examples(data).examples
+    assert [e.split for e in examples] == ["train"] * 6 + ["test"] * 2
+    assert (examples[0].id, examples[-1].id) == ("train row 1", "test row 2")
+    with pytest.raises(
+        ConfigError, match=r"data\.columns\.split: `columns.split` requires a single"
+    ):
+        experiment(columns={"split": "label"}).with_data({"train": FRAME, "test": FRAME})
+    with pytest.raises(ConfigError, match=r"`split\.folds` requires data without a given split"):
+        Experiment.from_dict(values() | {"split": {"folds": 2}}).with_data(
+            {"train": FRAME, "test": FRAME}
+        )
+
+
+def test_errors_in_rows_in_memory():
+    with pytest.raises(UnknownNameError, match=r"^data\.columns: DataFrame: no column 'textt'\."):
+        experiment(columns={"text": "textt"}).with_data(FRAME)
+    with pytest.raises(DataError, match=r"^DataFrame index 3: The text is empty"):
+        experiment().with_data(FRAME.replace("The black door", ""))
+    with pytest.raises(ConfigError, match=r"^the experiment has data of its own, rows\.csv"):
+        experiment(format="csv", file="rows.csv").with_data(FRAME)
+    with pytest.raises(ConfigError, match=r"^the experiment has data of its own, org/name"):
+        experiment(hub=HUB).with_data(FRAME)
+
+
+def test_a_saved_experiment_accepts_the_same_rows_only(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_experiment(experiment().with_data(FRAME)))
+    with pytest.raises(ConfigError, match=r"were passed in Python \(pandas DataFrame, 6 rows, dig"):
+        read_examples(load_experiment(path).data)
+    same = load_experiment(path).with_data(ROWS)
+    assert read_examples(same.data).examples[0].text == "The red house"
+    with pytest.raises(ConfigError, match=r"config\.yaml, line \d+: these are not the rows of the"):
+        load_experiment(path).with_data(FRAME.iloc[1:])
+
+
+def test_rows_that_were_not_passed_are_reported():
+    with pytest.raises(ConfigError, match=r"names no file, so that rows must be passed in Python"):
+        read_examples(experiment().data)
