@@ -107,8 +107,8 @@ def test_imports_point_down(path):
             assert own == "cli", f"{path} imports the top of the package"
 
 
-def test_the_pipeline_imports_report_only_to_write_pages():
-    pages = ("probekit.report.pages.", "probekit.report.attention.")
+def test_the_pipeline_imports_report_only_for_pages_and_notebooks():
+    pages = ("probekit.report.pages.", "probekit.report.attention.", "probekit.report.notebooks.")
     for path in (PACKAGE / "pipeline").rglob("*.py"):
         for module in own_imports(path):
             assert not module.startswith("probekit.report.") or module.startswith(pages), path

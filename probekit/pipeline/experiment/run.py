@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
@@ -32,6 +29,7 @@ from probekit.pipeline.experiment.tables import (
     write_scores,
 )
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.results.record import pack_record
 from probekit.watcher import SILENT, Watcher
@@ -40,25 +38,6 @@ _BUSY = (
     "Another process is running this experiment in {}. Wait for it to end: the same command then "
     "reuses its results. Or give another --out."
 )
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """Folder, table, page and record of a finished run.
-
-    Attributes:
-        folder: `<out>/<name>/<key>`, with config.yaml, run.json and the files below.
-        table: the rows of results.csv.
-        results: the path of results.csv.
-        report: the path of report.html; None if no page was written.
-        record: the contents of run.json.
-    """
-
-    folder: Path
-    table: pd.DataFrame
-    results: Path
-    report: Path | None
-    record: Mapping[str, Any]
 
 
 @dataclass
@@ -142,5 +121,6 @@ def run(
         content = record.model_copy(update=ended).model_dump()
         write_atomic(folder.path / "run.json", pack_record(content))
         folder.finish()
-        report = write_report(folder.path) if page else None
-        return RunResult(folder.path, table, folder.path / "results.csv", report, content)
+        if page:
+            write_report(folder.path)
+        return RunResult(folder.path)
