@@ -19,9 +19,11 @@ LEVELS = (
     {
         "amounts",
         "errors",
+        "escapes",
         "disk",
         "drafts",
         "moved",
+        "progress",
         "interrupts",
         "code_digest",
         "csv_files",

@@ -46,7 +46,7 @@ from probekit.pipeline.look.endings import PAGE_OR_ROWS
 
 if TYPE_CHECKING:
     from probekit.activations.files.local import Location
-    from probekit.pipeline.experiment.run import RunResult
+    from probekit.report.notebooks.run_result import RunResult
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from probekit.cli.streams import unfiltered, visible
+from probekit.cli.streams import unfiltered
+from probekit.escapes import visible
 
 # A pipe or file has no width, so tables are not cut.
 _WIDTH_OF_PIPES = 400

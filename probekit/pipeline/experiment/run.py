@@ -29,10 +29,11 @@ from probekit.pipeline.experiment.tables import (
     write_scores,
 )
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.results.record import pack_record
-from probekit.watcher import SILENT, Watcher
+from probekit.watcher import Watcher
 
 _BUSY = (
     "Another process is running this experiment in {}. Wait for it to end: the same command then "
@@ -60,7 +61,8 @@ def run(
     cache_root: Location | None = None,
     device: str = "cpu",
     workers: int | None = None,
-    watcher: Watcher = SILENT,
+    watcher: Watcher | None = None,
+    progress: bool = True,
     page: bool = True,
 ) -> RunResult:
     """Run an experiment and return its results.
@@ -75,7 +77,8 @@ def run(
         device: device that the model runs on.
         workers: number of sites probed in parallel, in worker processes where that is faster;
             None for one per core. Results do not depend on it.
-        watcher: receives progress.
+        watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
+        progress: False shows no progress.
         page: whether to write report.html.
 
     Raises:
@@ -84,6 +87,28 @@ def run(
     """
     if not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment)
+    with shown_progress(watcher, progress=progress) as shown:
+        return _run(
+            experiment,
+            out=out,
+            cache_root=cache_root,
+            device=device,
+            workers=workers,
+            watcher=shown,
+            page=page,
+        )
+
+
+def _run(
+    experiment: Experiment,
+    *,
+    out: Path | str,
+    cache_root: Location | None,
+    device: str,
+    workers: int | None,
+    watcher: Watcher,
+    page: bool,
+) -> RunResult:
     clock = _Clock()
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with clock.step("prepare"):

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import plotly.colors
@@ -149,7 +150,7 @@ class Marks:
 
     def _bars(self, trace: Mapping[str, Any], x: Axis, y: Axis) -> None:
         at = [x.at(x.number(value)) for value in trace["x"]]
-        gaps = [abs(b - a) for a, b in zip(at, at[1:], strict=False) if b != a]
+        gaps = [abs(b - a) for a, b in pairwise(at) if b != a]
         wide = 0.7 * min(gaps, default=abs(x.end - x.start) / 4)
         colours = _each((trace.get("marker") or {}).get("color") or GREY, len(at))
         ends = [(y.at(y.number(value)), y.at(max(y.low, 0))) for value in trace["y"]]

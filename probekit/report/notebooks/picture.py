@@ -45,7 +45,7 @@ def figure_svg(figure: Mapping[str, Any], label: str, *, height: float = HEIGHT)
     for trace, (x, y) in zip(traces, pairs, strict=True):
         marks.add_trace(trace, axes[x], axes[y])
     drawn = [
-        *(part for pair in dict.fromkeys(pairs) for part in _frame(box, axes, *pair)),
+        *(part for pair in dict.fromkeys(pairs) for part in _frame(axes, *pair)),
         *marks.drawn,
         *(_shape(shape, axes) for shape in layout.get("shapes") or []),
         *(part for note in layout.get("annotations") or [] for part in _note(note, axes, box)),
@@ -109,7 +109,7 @@ def _longest_tick(layout: Mapping[str, Any]) -> int:
     return max((len(str(text)) for axis in own for text in axis.get("ticktext") or []), default=0)
 
 
-def _frame(box: _Box, axes: Mapping[str, Axis], x: str, y: str) -> Iterator[str]:
+def _frame(axes: Mapping[str, Axis], x: str, y: str) -> Iterator[str]:
     """Yield grid, lines, ticks and titles of a pair of axes."""
     across, down = axes[x], axes[y]
     line = 'stroke="currentColor" stroke-opacity="0.45"'
@@ -178,7 +178,7 @@ def _note(note: Mapping[str, Any], axes: Mapping[str, Axis], box: _Box) -> Itera
         width = note.get("arrowwidth") or 1
         yield (
             f'<path d="M{x:.1f} {y:.1f}L{end[0]:.1f} {end[1]:.1f}" '
-            f'{stroke({"color": arrow, "width": width})}/>'
+            f"{stroke({'color': arrow, 'width': width})}/>"
         )
         x, y = end[0] + (3 if anchor == "start" else 0), end[1]
     below = {"bottom": -4.0 - 1.3 * size * (lines - 1), "top": size}
@@ -200,7 +200,8 @@ def _has_legend(layout: Mapping[str, Any], traces: list[Any]) -> bool:
     """Return whether Plotly would show a legend."""
     if layout.get("showlegend") is not None:
         return bool(layout["showlegend"])
-    return sum(trace["type"] != "heatmap" and trace.get("showlegend", True) for trace in traces) > 1
+    shown = [t for t in traces if t["type"] != "heatmap" and t.get("showlegend", True)]
+    return len(shown) > 1
 
 
 def _legend(traces: list[Any], height: float) -> Iterator[str]:
@@ -236,7 +237,8 @@ def _scale(trace: Mapping[str, Any], box: _Box) -> Iterator[str]:
         sample_colours(trace["colorscale"], [s / (n - 1) for s in range(n)])
     ):
         y = box.bottom - (step + 1) * tall
-        yield f'<rect x="{x:.1f}" y="{y:.1f}" width="12" height="{tall + 0.5:.1f}" fill="{colour}"/>'
+        size = f'width="12" height="{tall + 0.5:.1f}"'
+        yield f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{colour}"/>'
     axis = Axis({"nticks": 5}, low, high, box.bottom, box.top)
     for at, text in axis.ticks():
         yield words(text, x + 16, at + 4, size=SMALL)

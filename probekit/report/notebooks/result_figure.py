@@ -14,7 +14,7 @@ from probekit.report.pages.parts import FigurePart, figure_json
 PLOTLY_TYPE = "application/vnd.plotly.v1+json"
 
 
-class ResultFigure(go.Figure):
+class ResultFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
     """Plotly figure of a run, which can be changed like any other.
 
     JupyterLab and VS Code draw it with Plotly. Everywhere else, such as in HTML that nbconvert

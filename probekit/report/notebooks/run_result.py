@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -196,5 +196,5 @@ def _curve_lines(table: pd.DataFrame) -> list[str]:
     return _wrapped(f"{metric_name(metric)} by layer: {', '.join(points)}.")
 
 
-def _wrapped(text: str) -> Sequence[str]:
+def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, TEXT_WIDTH, subsequent_indent="  ")
