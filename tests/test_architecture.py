@@ -19,11 +19,9 @@ LEVELS = (
     {
         "amounts",
         "errors",
-        "escapes",
         "disk",
         "drafts",
         "moved",
-        "progress",
         "interrupts",
         "code_digest",
         "csv_files",
@@ -33,6 +31,7 @@ LEVELS = (
         "workers",
         "products",
         "sealed",
+        "terminal",
     },
     {"model", "data"},
     {"activations", "analysis", "probes", "training"},
@@ -159,6 +158,11 @@ def test_public_names_are_there_and_documented():
             assert getattr(probekit, name).__doc__, name
 
 
+def test_the_docstring_of_the_package_lists_the_public_names():
+    listed = re.findall(r"^    (\w+) {2,}\S", probekit.__doc__, re.MULTILINE)
+    assert sorted(listed) == sorted(probekit.__all__) == dir(probekit)
+
+
 def test_the_command_line_starts_without_anything_heavy():
     code = (
         "import sys, probekit.cli.main; "
@@ -216,5 +220,5 @@ def test_strangers_texts_leave_by_one_door():
             }
             assert not writers, name
             assert "pd.read_csv" not in used, name
-        if name != "cli/show/tables.py":
+        if name != "terminal/console.py":
             assert not {"rich.console.Console", "rich.print", "click.secho"} & used, name

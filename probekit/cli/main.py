@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli import streams
 from probekit.cli.caches import cache
 from probekit.cli.captures import worker
 from probekit.cli.generation import generate_command
@@ -43,6 +42,7 @@ from probekit.cli.saved_probes import apply, directions
 from probekit.errors import ProbekitError, nearest
 from probekit.interrupts import Interruptible
 from probekit.pipeline.look.endings import PAGE_OR_ROWS
+from probekit.terminal import streams
 
 if TYPE_CHECKING:
     from probekit.activations.files.local import Location

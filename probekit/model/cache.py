@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import UnknownNameError, nearest
-from probekit.model.site_parts import expand_parts, part_axes, part_of
+from probekit.model.site_parts import expand_parts, head_or_neuron, part_axes
 from probekit.model.sites import SitePattern, describe
 from probekit.model.taps import Tap
 
@@ -125,7 +125,7 @@ class ActivationCache(Mapping[str, Tensor]):
         values = [
             self._values[part.text]
             if part.text in self._values
-            else part_of(self._values[part.site], part)
+            else head_or_neuron(self._values[part.site], part)
             for part in requested
             if part.text in self._values or part.site in self._values
         ]

@@ -63,7 +63,7 @@ def part_axes(name: str) -> tuple[str, ...]:
     return tuple(axis for axis in describe(site).axes if axis != left_out)
 
 
-def part_of(value: Tensor, part: SiteSelection) -> Tensor:
+def head_or_neuron(value: Tensor, part: SiteSelection) -> Tensor:
     """Return the values of a head or neuron, given those of the whole site."""
     if part.index is None:
         return value
@@ -91,7 +91,7 @@ def tap_parts(tap: Tap, parts: Iterable[SiteSelection]) -> Tap:
 
 
 def _tap_part(tap: Tap, part: SiteSelection, value: Tensor) -> Tensor:
-    before = part_of(value, part)
+    before = head_or_neuron(value, part)
     returned = tap(part.text, before.clone())  # the tap may change its argument
     check_returned(returned, before, part.text)
     # Reading a part must not change a bit of what follows, and a copy may be computed otherwise.

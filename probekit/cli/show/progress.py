@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from probekit.cli import streams
-from probekit.cli.show.tables import Console
-from probekit.progress import ProgressLines, terminal_bars
+from probekit.terminal import streams
+from probekit.terminal.console import Console
+from probekit.terminal.progress import ProgressLines, terminal_bars
 from probekit.watcher import Watcher
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import socket
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from huggingface_hub import constants, errors, hf_hub_download
-
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.config import KNOWN_MODELS, PUBLISHED, GPT2Config, model_config, read_config
 from probekit.model.weights.json_files import shard_of_tensors
+
+with warnings.catch_warnings():
+    # In a notebook without ipywidgets, tqdm warns as soon as it is imported.
+    warnings.filterwarnings("ignore", "IProgress not found")
+    from huggingface_hub import constants, errors, hf_hub_download
 
 _CONNECT_SECONDS = 5
 _PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}

@@ -258,7 +258,7 @@ def test_the_padding_side_is_needed_only_where_texts_differ_in_length(mini):
         alone = mini.batch(texts, bos=True)
         assert bool(alone.mask.all())
         assert alone.ids.tolist() == mini.batch(texts, bos=True, side="left").ids.tolist()
-    with pytest.raises(ConfigError, match='1 to 4 tokens.*side="left"'):
+    with pytest.raises(ConfigError, match=r'1 to 4 tokens.*side="left"'):
         mini.batch(["The", "The keys to the"], bos=False)
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,7 +21,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from probekit.escapes import visible
+from probekit.terminal.console import Console
+from probekit.terminal.streams import visible
 from probekit.watcher import SILENT, Watcher
 
 SECONDS_BETWEEN_LINES = 10
@@ -47,7 +47,7 @@ def shown_progress(watcher: Watcher | None = None, *, progress: bool = True) -> 
         with _notebook_bars() as bars:
             yield bars
     elif sys.stderr.isatty():
-        with terminal_bars(Console(stderr=True, markup=False, highlight=False)) as bars:
+        with terminal_bars(Console(stderr=True)) as bars:
             yield bars
     else:
         yield ProgressLines()
