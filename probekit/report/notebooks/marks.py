@@ -193,7 +193,7 @@ def _places(values: Sequence[Any] | None, n: int, axis: Axis) -> list[float]:
 
 
 def sample_colours(
-    scale: Sequence[tuple[float, str]], shares: Iterable[float | None]
+    scale: Sequence[Sequence[Any]], shares: Iterable[float | None]
 ) -> list[str | None]:
     """Return the colours of shares of a colour scale; None stays None.
 
@@ -201,7 +201,8 @@ def sample_colours(
     ['rgb(128, 128, 128)', None, 'rgb(255, 255, 255)']
     """
     known = [None if share is None else min(max(share, 0.0), 1.0) for share in shares]
-    found = iter(plotly.colors.sample_colorscale(scale, [s for s in known if s is not None]))
+    stops = [list(stop) for stop in scale]
+    found = iter(plotly.colors.sample_colorscale(stops, [s for s in known if s is not None]))
     return [None if share is None else next(found) for share in known]
 
 

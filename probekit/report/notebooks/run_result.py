@@ -102,6 +102,8 @@ class RunResult:
             if self._curve is None:
                 raise UnknownNameError("This run has no layer curve. See `figures` for the others.")
             return ResultFigure.of(self._curve)
+        if self._curve is not None and name.casefold() == self._curve.title.casefold():
+            return ResultFigure.of(self._curve)  # without drawing the others
         by_name = {part.title.casefold(): part for part in self._parts}
         by_name |= dict(zip(file_names(self.figures), self._parts, strict=True))
         part = by_name.get(name.casefold())
