@@ -61,7 +61,7 @@ class RunResult:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The rows of results.csv."""
+        """The rows of results.csv; empty cells are "" in text columns and NaN in number columns."""
         return load_table(self.results)
 
     @cached_property
