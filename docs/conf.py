@@ -86,6 +86,8 @@ def _prepare_notebooks() -> None:
     for name in ("data", "experiments"):
         shutil.copytree(ROOT / name, work / name, dirs_exist_ok=True)
     shutil.copy(DOCS / "_ext" / "kernel_start.py", startup)
+    # Without it, each kernel logs a remark about its connection.
+    (startup.parent / "ipython_kernel_config.py").write_text('c.Application.log_level = "ERROR"\n')
     script = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     shutil.copy(script, BUILD / "static")
     os.environ["IPYTHONDIR"] = str(BUILD / "ipython")

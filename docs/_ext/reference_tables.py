@@ -293,7 +293,13 @@ class ReferenceTable(SphinxDirective):
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
+def _skip_routing(app: Sphinx, what: str, name: str, *_: Any) -> bool | None:
+    """Leave out the methods that scikit-learn adds to every estimator; their links lead elsewhere."""
+    return True if name.endswith("_request") or name == "get_metadata_routing" else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add the directive."""
+    app.connect("autodoc-skip-member", _skip_routing)
     app.add_directive("reference-table", ReferenceTable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
