@@ -47,9 +47,11 @@ html_theme = "pydata_sphinx_theme"
 html_title = "probekit"
 html_static_path = ["_static", str(BUILD / "static")]
 html_css_files = ["probekit.css"]
+html_js_files = ["figures.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_math_renderer = "mathml"
+html_sidebars: dict[str, list[str]] = {"gallery": [], "index": []}
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "show_prev_next": True,

@@ -13,7 +13,7 @@ _SCRIPT = '<script src="../_static/plotly.min.js"></script>'
 
 
 def _show(figure: Figure) -> None:
-    html = figure.to_html(
+    html = Figure(figure).update_layout(width=None, autosize=True).to_html(
         include_plotlyjs=False, full_html=False, config={"responsive": True, "displaylogo": False}
     )
     display(HTML(_SCRIPT + html))

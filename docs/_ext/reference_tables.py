@@ -94,10 +94,10 @@ def _keys(section: Json, schema: Json, title: str, path: str) -> Iterator[str]:
         default = "required" if needed else _default_text(key, inner)
         text = key.get("description") or (inner or {}).get("description", "")
         examples = ", ".join(f"`{_yaml(item)}`" for item in key.get("examples", ()))
-        kind = _type_text(key, definitions)
-        yield f"`{name}`"
-        yield f": {', '.join(filter(None, [kind, default]))}" + (f"; for example {examples}" if examples else "")
-        yield f"\n  {text[:1].upper()}{text[1:]}.\n".replace("..\n", ".\n") if text else ""
+        facts = [_type_text(key, definitions), default]
+        facts += [f"for example {examples}"] if examples else []
+        yield f"`{name}` ({'; '.join(facts)})"
+        yield f": {text[:1].upper()}{text[1:].rstrip('.')}.\n"
 
 
 def _yaml(value: Any) -> str:
