@@ -74,8 +74,8 @@ def check_dataset(
     >>> for finding in check_dataset(Dataset("tiny", examples), split)[:3]:
     ...     print(f"{finding.level}: {finding.message}")
     warning: 2 labels with fewer than 5 examples in train: n, y.
-    warning: train has labels that test lacks: n.
-    warning: test has only 1 group: intervals over fewer than 20 groups are approximate.
+    warning: 1 label of train does not occur in test: n.
+    warning: There is only 1 test group: intervals over fewer than 20 groups are approximate.
     """
     sides = _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
@@ -139,10 +139,12 @@ def _missing_labels(sides: _Sides) -> Iterator[Finding]:
     for level, side, other in levels:
         missing = sorted(labels[other] - labels[side])
         if missing:
+            verb = "does" if len(missing) == 1 else "do"
             yield Finding(
                 level,
                 f"missing-from-{side}",
-                f"{other} has labels that {side} lacks: {', '.join(missing[:_SHOWN])}.",
+                f"{counted(len(missing), 'label')} of {other} {verb} not occur in {side}: "
+                f"{', '.join(missing[:_SHOWN])}.",
             )
 
 
@@ -164,9 +166,10 @@ def few_groups(n_groups: int) -> list[Finding]:
     """Return a warning if there are so few test groups that intervals are approximate."""
     if n_groups >= _FEW_GROUPS:
         return []
+    verb = "is" if n_groups == 1 else "are"
     message = (
-        f"test has only {counted(n_groups, 'group')}: intervals over fewer than {_FEW_GROUPS} "
-        "groups are approximate."
+        f"There {verb} only {counted(n_groups, 'test group')}: intervals over fewer than "
+        f"{_FEW_GROUPS} groups are approximate."
     )
     return [Finding("warning", "few-groups", message)]
 

@@ -81,14 +81,17 @@ def test_the_answer_names_the_layer_from_which_the_lens_agrees_with_the_output()
     assert answer == f"From layer 1 on: there {already} 3 of 5 positions, at layer 0 at 0."
     rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"
     answer = lens_answer(rows)
-    assert answer == f"Only at the last layer: at layer 1, just before, {already} 0 of 5 positions."
+    assert answer == (
+        "At the last layer: one site earlier, at layer 1, the most likely token is the final one "
+        "at 0 of 5 positions."
+    )
 
 
 def test_a_last_site_that_is_not_the_output_is_named():
     rows = lens_rows().assign(kl=1.0)
     assert "is already that of layer 2 at 3 of 5" in lens_answer(rows)
     rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"
-    assert lens_answer(rows).startswith("Only at layer 2: at layer 1, just before,")
+    assert lens_answer(rows).startswith("At layer 2: one site earlier, at layer 1,")
 
 
 def test_texts_of_one_token_have_no_next_token():

@@ -54,7 +54,8 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
         yaxis={"title_text": "accuracy", "range": [0, 1.04], "domain": CURVES},
         yaxis2={"title_text": "rows", "domain": COUNTS, "rangemode": "tozero", "nticks": 3},
     )
-    name_traces(figure)
+    if len(lines) > 1:
+        name_traces(figure)
     return figure
 
 

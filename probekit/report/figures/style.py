@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 
@@ -169,6 +170,20 @@ def format_number(value: float, low: float = math.nan, high: float = math.nan) -
     if not math.isnan(low):
         text += f" [{low:.3f}, {high:.3f}]"
     return without_negative_zero(text).replace("-", "−")
+
+
+def decimals(numbers: Iterable[float], most: int) -> int:
+    """Return the number of decimals, at least 2, at which no number is written as 0 unless it is.
+
+    Args:
+        numbers: the numbers; NaN is ignored.
+        most: largest number of decimals.
+
+    >>> decimals([0.25, -0.004, 0.0], most=4), decimals([0.00001], most=4)
+    (3, 4)
+    """
+    least = min((abs(number) for number in numbers if abs(number) > 0), default=1.0)
+    return next((n for n in range(2, most) if round(least, n) > 0), most)
 
 
 def without_negative_zero(text: str) -> str:

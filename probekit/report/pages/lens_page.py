@@ -157,8 +157,8 @@ def lens_answer(rows: pd.DataFrame) -> str:
     before = summary.iloc[first - 1] if first else None
     if before is not None and first == len(summary) - 1:
         return (
-            f"Only at {'the last layer' if is_output else _layer(last['layer'])}: at "
-            f"{_layer(before['layer'])}, just before, the most likely token is already {final} at "
+            f"At {'the last layer' if is_output else _layer(last['layer'])}: one site earlier, at "
+            f"{_layer(before['layer'])}, the most likely token is {final} at "
             f"{before['as_output']} of {n}."
         )
     earlier = "" if before is None else f", at {_layer(before['layer'])} at {before['as_output']}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from probekit.probes.targets import BASELINES
-from probekit.report.figures.style import format_p, without_negative_zero
+from probekit.report.figures.style import decimals, format_p, without_negative_zero
 from probekit.report.sentences.answer import comparison_rows, rival_name
 from probekit.results.differences import (
     SIGNIFICANT,
@@ -94,7 +94,7 @@ def selectivity_row(table: pd.DataFrame, task: pd.Series) -> pd.Series | None:
 def _name(target: str, metric: str, n_networks: int) -> str:
     name = rival_name(target, metric).removeprefix("the ")
     several = target == "random_weights" and n_networks > 1
-    return f"{name} (mean of {n_networks} networks)" if several else name
+    return f"{name}, own best sites (mean of {n_networks})" if several else name
 
 
 def _paired(
@@ -136,8 +136,7 @@ def _compared_score(name: str, one: RivalDifference, places: int) -> ComparedSco
 def _places(differences: Sequence[RivalDifference]) -> int:
     """Return the number of decimals: 2, or 3 if a difference or limit would be written as 0."""
     numbers = [x for one in differences for x in (one.difference, one.ci_low, one.ci_high)]
-    small = [abs(number) for number in numbers if 0 < abs(number) < 0.005]
-    return 3 if small else 2
+    return decimals(numbers, most=3)
 
 
 def _number(value: float, places: int) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import pandas as pd
 
-from probekit.amounts import counted
+from probekit.amounts import LEVEL, counted
 from probekit.probes.score.metric_table import METRICS
+from probekit.report.figures.style import without_negative_zero
 from probekit.results.metrics import metric_name
 from probekit.results.table import only
 from probekit.results.transfer import Transfer
@@ -17,6 +19,7 @@ TRANSFERS = "works"
 PARTLY = "works less well"
 AT_CHANCE = "is not significantly different from chance"
 BELOW = "is below chance"
+TOO_FEW = "has too few test groups for a verdict"
 
 
 def transfer_answer(transfer: Transfer) -> str:
@@ -49,19 +52,40 @@ def transferred(transfer: Transfer) -> pd.DataFrame:
         ["train", "test"], key=lambda names: names.map(list(transfer.names).index)
     )
     lower_is_better = METRICS[transfer.metric].lower_is_better
-    verdicts = [_verdict(row, lower_is_better) for _, row in others.iterrows()]
+    wider = _wider(len(others))
+    verdicts = [_verdict(row, lower_is_better, wider) for _, row in others.iterrows()]
     return others.assign(verdict=verdicts)
 
 
-def _verdict(row: pd.Series, lower_is_better: bool) -> str:
-    """Return how the score of a transferred probe compares with chance and with the own probe."""
+def _wider(n_pairs: int) -> float:
+    """Return the factor that widens 95 % intervals to hold for all pairs at once (Bonferroni)."""
+    normal, tail = NormalDist(), LEVEL / 2
+    return normal.inv_cdf(1 - tail / max(n_pairs, 1)) / normal.inv_cdf(1 - tail)
+
+
+def _verdict(row: pd.Series, lower_is_better: bool, wider: float) -> str:
+    """Return how the score of a transferred probe compares with chance and with the own probe.
+
+    Args:
+        row: a row of `transferred`.
+        lower_is_better: whether lower scores are better.
+        wider: factor of the distances from values to the limits of their intervals.
+    """
     sign = -1 if lower_is_better else 1
-    ends = sorted(sign * (row[end] - row["chance"]) for end in ("ci_low", "ci_high"))
+    if pd.isna(row["ci_low"]) or pd.isna(row["ci_high"]):
+        return TOO_FEW
+    ends = sorted(
+        sign * (row["value"] + wider * (row[end] - row["value"]) - row["chance"])
+        for end in ("ci_low", "ci_high")
+    )
     if ends[1] < 0:
         return BELOW
-    if not ends[0] > 0:  # also without an interval
+    if not ends[0] > 0:
         return AT_CHANCE
-    lost = sorted(sign * row[end] for end in ("difference_low", "difference_high"))
+    lost = sorted(
+        sign * (row["difference"] + wider * (row[end] - row["difference"]))
+        for end in ("difference_low", "difference_high")
+    )
     return PARTLY if lost[1] < 0 else TRANSFERS
 
 
@@ -69,11 +93,12 @@ def _pair(row: pd.Series, transfer: Transfer) -> str:
     """Return the result of one probe on one other data set, as a clause."""
     name = metric_name(transfer.metric)
     own = row["value"] - row["difference"]
+    limits = "" if pd.isna(row["ci_low"]) else f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
     numbers = [
-        f"{name} {row['value']:.2f} [{row['ci_low']:.2f}, {row['ci_high']:.2f}]",
-        f"chance {row['chance']:.2f}",
-        f"own probe of {row['test']} {own:.2f}",
+        without_negative_zero(text).replace("-", "−")
+        for text in (f"{name} {row['value']:.2f}{limits}", f"chance {row['chance']:.2f}")
     ]
+    numbers.append(f"own probe of {row['test']} {own:.2f}".replace(" -", " −"))
     return f"the probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"
 
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from probekit.report.sentences.transfer import transfer_answer, transferred
+from probekit.report.sentences.transfer import AT_CHANCE, transfer_answer, transferred
 from probekit.results.transfer import COSINES, SCORES, Transfer
 
 GOOD = {"value": 0.9, "ci_low": 0.8, "ci_high": 0.95, "difference": -0.02,
@@ -52,6 +52,18 @@ def test_verdicts():
         "is below chance",
     ]  # fmt: skip
     assert found["train"].tolist() == ["x", "x", "y", "y", "z", "z"]
+
+
+def test_verdicts_hold_for_all_pairs_at_once():
+    barely = {**GOOD, "value": 0.6, "ci_low": 0.51, "ci_high": 0.69}
+    assert transferred(made(barely, barely)).iloc[0]["verdict"] == AT_CHANCE
+    assert transferred(made({**barely, "ci_low": 0.53}, barely)).iloc[0]["verdict"] != AT_CHANCE
+
+
+def test_a_score_without_an_interval_has_no_verdict():
+    nan = float("nan")
+    answer = transfer_answer(made({**GOOD, "ci_low": nan, "ci_high": nan}, GOOD))
+    assert "has too few test groups for a verdict on y (accuracy 0.90, chance 0.50" in answer
 
 
 def test_a_loss_is_better_if_lower():

@@ -52,7 +52,7 @@ function reason([place, other]) {
   if (other || place.prompt || !opening || !samePlace(place, opening)) return "";
   const count = prompt.layers.length * prompt.heads.length;
   const value = scoreText(prompt.score(data.opening, place));
-  return `The page opens on this head because distance explains its attention least: apart from the first token, the largest weight of a token exceeds the head's mean weight at that distance by ${value} on average, the most of all ${count} heads.`;
+  return `The page opens here: of all ${count} heads, distance explains this head's attention least (beyond distance ${value}).`;
 }
 
 /** What the lines show. */
