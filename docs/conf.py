@@ -28,8 +28,8 @@ extensions = [
     "reference_tables",
 ]
 exclude_patterns = ["_ext"]
-# Links to other projects would need a network.
 nitpicky = False
+smartquotes = False  # they turn the -- of an option into a dash
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

@@ -123,14 +123,14 @@ def _type_text(key: Json, definitions: Json) -> str:
         inner = definitions[key["$ref"].rpartition("/")[2]]
         return "section" if "properties" in inner else _type_text(inner, definitions)
     if "anyOf" in key:
-        return " or ".join(_type_text(form, definitions) for form in key["anyOf"])
+        return "; or ".join(_type_text(form, definitions) for form in key["anyOf"])
     if "const" in key:
         return f"`{_yaml(key['const'])}`"
     if "enum" in key:
         return "one of " + ", ".join(f"`{_yaml(value)}`" for value in key["enum"])
     if key.get("type") == "array":
         items = _type_text(key["items"], definitions) if "items" in key else "values"
-        return f"list of: {items}"
+        return f"list of {items}"
     return ", ".join([key.get("type", "any value"), *_limits(key)])
 
 
