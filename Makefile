@@ -47,6 +47,7 @@ data: .venv/installed
 
 schema: .venv/installed
 	$(BIN)/python -m probekit.experiment.schema experiments/experiment.schema.json
+	$(BIN)/python -m probekit.experiment.activations experiments/activations.schema.json
 	$(BIN)/python -m probekit.training.recipe experiments/recipe.schema.json
 
 # The documentation, with every notebook executed; warnings are errors. It needs no network.

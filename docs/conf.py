@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-from importlib.metadata import version as installed_version
 from pathlib import Path
 
 import plotly
@@ -13,11 +12,12 @@ ROOT = DOCS.parent
 BUILD = ROOT / "build" / "docs"
 sys.path[:0] = [str(ROOT), str(DOCS / "_ext")]
 
+from probekit import __version__  # noqa: E402
 from probekit.code_digest import digest_code  # noqa: E402
 
 project = "probekit"
 author = "the probekit authors"
-release = installed_version("probekit")
+release = __version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
@@ -66,6 +66,7 @@ copybutton_prompt_is_regexp = True
 
 _CODE = digest_code(
     "probekit.pipeline.experiment.run",
+    "probekit.pipeline.given.probe",
     "probekit.pipeline.compare.transfer",
     "probekit.pipeline.look.causes",
     "probekit.report.pages.run_page",

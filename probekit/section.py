@@ -18,12 +18,12 @@ Items = TypeVar("Items", bound=Sequence[Any])
 KeyPath = tuple[str | int, ...]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
-_DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
+DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
 
 
 def _refuse_device(name: str) -> str:
     """Return the name of a folder unchanged; raise if Windows does not allow it."""
-    if _DEVICES.fullmatch(name):
+    if DEVICES.fullmatch(name):
         raise PydanticCustomError(
             "device",
             "Windows reserves this name for a device; try '{other}'",
@@ -69,7 +69,8 @@ class KeyLocation:
             raise
 
 
-def _prefix_key(keys: KeyPath, text: str) -> str:
+def prefix_key(keys: KeyPath, text: str) -> str:
+    """Return a message with the dotted key before it, unless the message contains the key."""
     dotted = ".".join(map(str, keys))
     return text if dotted in text else f"{dotted}: {text}"
 
@@ -77,7 +78,7 @@ def _prefix_key(keys: KeyPath, text: str) -> str:
 class SettingsFile(Section):
     """Base class of a whole settings file; keeps the location of each key."""
 
-    _location: KeyLocation = PrivateAttr(KeyLocation(_prefix_key))
+    _location: KeyLocation = PrivateAttr(KeyLocation(prefix_key))
 
     def model_post_init(self, context: Any, /) -> None:
         """Store the key locations if the validation context is a `KeyLocation`."""

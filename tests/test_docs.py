@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 import probekit
 from probekit.cli.main import cli, main
-from probekit.experiment.loader import load_experiment, load_recipe
+from probekit.experiment.loader import load_any_experiment, load_experiment, load_recipe
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
@@ -131,6 +131,10 @@ def test_every_yaml_block_is_valid(name, tmp_path):
     for block in blocks(PAGES[name], "yaml"):
         given = YAML(typ="safe").load(block)
         if "apiVersion" in given:  # of Kubernetes
+            continue
+        if "activations" in given:
+            (tmp_path / "given.yaml").write_text(block)
+            load_any_experiment(tmp_path / "given.yaml")
             continue
         assert given.keys() <= SECTIONS, f"{name}: {block}"
         shipped = YAML(typ="safe").load((ROOT / "experiments" / "quickstart.yaml").read_text())

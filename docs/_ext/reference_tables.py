@@ -15,6 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import probekit
 from probekit.cli.main import cli
+from probekit.experiment.activations import activation_schema
 from probekit.experiment.schema import experiment_schema
 from probekit.model.sites import SITES
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
@@ -48,6 +49,13 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def experiment_keys() -> str:
     """Return every key of an experiment file: type, default and description."""
     return "\n".join(_sections(json.loads(experiment_schema())))
+
+
+def activations_keys() -> str:
+    """Return the section of an experiment on given activations that others do not have."""
+    schema = json.loads(activation_schema())
+    section = _target(schema["properties"]["activations"], schema["$defs"])
+    return "\n".join(_keys(section or {}, schema, "`activations`", "activations"))
 
 
 def recipe_keys() -> str:
@@ -245,7 +253,7 @@ def api_names() -> dict[str, tuple[str, ...]]:
 
 
 API = {
-    "Experiments": ("run", "Experiment", "pretrain"),
+    "Experiments": ("run", "Experiment", "probe", "pretrain"),
     "Probes": ("LinearProbe", "SavedProbe", "apply_probe"),
     "Model and tokens": ("GPT2", "GPT2Config", "Tokenizer", "TokenBatch"),
     "Generation": ("generate", "StopStrings", "KeyValueCache"),
@@ -270,6 +278,7 @@ def api() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
+        activations_keys,
         api,
         commands,
         differences_columns,

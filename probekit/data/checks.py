@@ -62,11 +62,12 @@ class _Sides:
 
 
 def check_dataset(
-    dataset: Dataset, split: Split, *, has_classes: bool = True
+    dataset: Dataset, split: Split, *, has_classes: bool = True, has_texts: bool = True
 ) -> tuple[Finding, ...]:
     """Return the findings about a data set and its split, errors first.
 
     With `has_classes=False`, for labels that are numbers or heads, checks of classes are skipped.
+    With `has_texts=False`, for given activations, checks of texts are skipped.
 
     >>> rows = [("Yes!", "y", "a"), ("No!", "n", "b"), ("Yes!", "y", "c")]
     >>> examples = tuple(Example(*row, id=f"row {i}") for i, row in enumerate(rows))
@@ -80,7 +81,8 @@ def check_dataset(
     sides = _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
     findings += [] if dataset.has_groups else [_NO_GROUPS]
-    checks = _CHECKS if has_classes else [check for check in _CHECKS if check not in _OF_CLASSES]
+    skipped = (*(() if has_classes else _OF_CLASSES), *(() if has_texts else _OF_TEXTS))
+    checks = [check for check in _CHECKS if check not in skipped]
     findings += [finding for check in checks for finding in check(sides)]
     of_labels = _OF_LABELS if has_classes else _OF_NUMBERS
     findings += [finding for check in of_labels for finding in check(sides.examples)]
@@ -312,6 +314,14 @@ _OF_CLASSES = (
     _imbalance,
     _rare_labels,
     _missing_labels,
+    _length,
+)
+
+_OF_TEXTS = (
+    _duplicates_within,
+    _duplicates_across,
+    _contradictions,
+    _nul_characters,
     _length,
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -17,7 +17,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from probekit.errors import ConfigError
 from probekit.experiment.messages import example_at, example_of, explain, find_faults
 from probekit.experiment.parsing import parse_yaml, read_yaml
-from probekit.section import KeyLocation, KeyPath, Section
+from probekit.section import KeyLocation, KeyPath, Section, prefix_key
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -117,14 +117,44 @@ def load_settings(
     document = _override(Document(path, content, frozenset()), overrides)
     values = _plain(document.content)
     find_folders(values, document)
+    return _validated(kind, values, document.put, KeyLocation(document.put))
+
+
+def settings_of_values(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """Return the settings in nested mappings, with defaults filled in.
+
+    Raises:
+        ConfigError: a value is invalid; the message lists every error with its key.
+    """
+    return _validated(kind, values, prefix_key, None)
+
+
+def _validated(
+    kind: type[Settings],
+    values: Mapping[str, Any],
+    put: Callable[[KeyPath, str], str],
+    location: KeyLocation | None,
+) -> Settings:
     try:
-        return kind.model_validate(values, context=KeyLocation(document.put))
+        return kind.model_validate(values, context=location)
     except ValidationError as error:
         faults = find_faults(error)
-        lines = [document.put(*explain(fault, kind)) for fault in faults[:MAX_FAULTS]]
+        lines = [put(*explain(fault, kind)) for fault in faults[:MAX_FAULTS]]
         if len(faults) > MAX_FAULTS:
             lines.append(f"... and {len(faults) - MAX_FAULTS:,} more.")
         raise ConfigError("\n".join(lines)) from error
+
+
+def top_keys(path: str | Path, overrides: Sequence[str] = ()) -> set[str]:
+    """Return the names of the sections of a YAML file, and of those that overrides add.
+
+    Raises:
+        MissingError: the file does not exist.
+        ConfigError: the file is not valid YAML.
+    """
+    content = parse_yaml(read_yaml(Path(path)), str(path))
+    keys = map(str, content) if isinstance(content, CommentedMap) else ()
+    return {*keys, *(text.partition("=")[0].partition(".")[0] for text in overrides)}
 
 
 def dump_settings(settings: Section) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from probekit.errors import ConfigError, MissingError
-from probekit.experiment.document import Document, dump_settings, load_settings
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.bundled import find_file
+from probekit.experiment.document import Document, dump_settings, load_settings, top_keys
 from probekit.experiment.schema import URL, Experiment
 from probekit.model.config import KNOWN_MODELS
 from probekit.section import Section
@@ -19,17 +22,35 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     """Return the experiment described by a YAML file, with defaults filled in.
 
     Args:
-        path: the YAML file (YAML 1.2: `no` and `4:8` stay strings).
+        path: the YAML file (YAML 1.2: `no` and `4:8` stay strings), or the name of a bundled one.
         overrides: `section.key=value`; each replaces a value of the file.
 
-    >>> load_experiment("experiments/quickstart.yaml", ["probe.folds=3"]).probe.folds
+    >>> load_experiment("quickstart", ["probe.folds=3"]).probe.folds
     3
 
     Raises:
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    return load_settings(Experiment, path, overrides, _resolve_experiment)
+    return load_settings(Experiment, find_file(path), overrides, _resolve_experiment)
+
+
+def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyExperiment:
+    """Return the experiment described by a YAML file, on texts or on given activations.
+
+    Args:
+        path: the YAML file; with the section `activations` it is one on given activations.
+        overrides: `section.key=value`; each replaces a value of the file.
+
+    Raises:
+        MissingError: the file does not exist.
+        ConfigError: the file is invalid; the message lists every error with its line.
+    """
+    keys = top_keys(path, overrides)
+    is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
+    if "activations" in keys or is_misspelt:
+        return load_settings(ActivationExperiment, path, overrides, _resolve_activations)
+    return load_experiment(path, overrides)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -42,10 +63,10 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    return load_settings(Recipe, path, overrides, _resolve_recipe)
+    return load_settings(Recipe, find_file(path), overrides, _resolve_recipe)
 
 
-def dump_experiment(experiment: Experiment) -> str:
+def dump_experiment(experiment: AnyExperiment) -> str:
     """Return the experiment as YAML with every default written out.
 
     >>> print(dump_experiment(load_experiment("experiments/quickstart.yaml"))[:16])
@@ -85,8 +106,30 @@ _IS_EXPERIMENT = (
 )
 
 
+_ON_ACTIVATIONS = (
+    "this is an experiment on given activations (it has {keys}), and this step needs a model that "
+    "reads texts. Use `probekit validate {path}` or `probekit run {path}`."
+)
+_MODEL_TOO = (
+    "the sections `{key}` and `activations` exclude each other: given activations have been "
+    "computed already. Remove one of them."
+)
+
+
+def _resolve_activations(values: dict[str, Any], document: Document) -> None:
+    for key in ("model", "tokens", "capture", "attention"):
+        if key in values:
+            raise ConfigError(document.put((key,), _MODEL_TOO.format(key=key)))
+    data = values.get("data")
+    if isinstance(data, dict):
+        data.setdefault("root", ".")
+    _resolve_path(values, ("data", "root"), document)
+    _resolve_path(values, ("activations", "folder"), document)
+
+
 def _resolve_experiment(values: dict[str, Any], document: Document) -> None:
     _refuse_other(values, document, Experiment, Recipe, _IS_RECIPE)
+    _refuse_other(values, document, Experiment, ActivationExperiment, _ON_ACTIVATIONS)
     data = values.get("data")
     if isinstance(data, dict):
         data.setdefault("root", ".")

@@ -40,7 +40,7 @@ RESULTS = (
     TableColumn("run", "key of the run, the name of its folder"),
     TableColumn("model", "model as given in the experiment"),
     TableColumn("dataset", "name of the data set"),
-    TableColumn("site", "probed site; `all` if the folds of `split.folds` chose different sites"),
+    TableColumn("site", "probed site; empty for baselines and for scores that combine choices"),
     TableColumn("layer", "block of the site; empty outside of the blocks", "number"),
     TableColumn("component", "kind of the site, without the block"),
     TableColumn("head", "attention head, if a single one is probed", "number"),
@@ -76,6 +76,7 @@ RESULTS = (
     TableColumn("null_high", "upper end of the 95 % band of the null", "number", is_new=True),
     TableColumn("main_metric", "metric that selected C and the site", is_new=True),
     TableColumn("positive", "label that metrics of one class refer to", is_new=True),
+    TableColumn("order", "place of given activations on the layer axis", "number", is_new=True),
 )
 
 DIFFERENCES = (

@@ -203,5 +203,7 @@ def _named_of_folds() -> dict[str, tuple[str, str]]:
 
 
 def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:
+    if not pd.isna(row.get("order")):
+        return f"neighbour: {row['site']}"
     name = tick(row["depth"], n_blocks(placed(table)))
     return f"neighbour: {'block ' if name.isdigit() else ''}{name}"

@@ -133,9 +133,15 @@ def show_validation(validation: ValidationReport) -> None:
         click.echo(
             f"{counted(validation.n_examples, 'example')}, {counted(validation.n_rows, 'row')} at "
             f"each of {counted(validation.n_sites, 'site')}, {validation.bytes / 1e6:,.1f} MB, "
-            f"{_duration(validation.minutes)} to capture on this machine, plus probing."
+            f"{_cost(validation.minutes)}."
         )
     click.echo("ok" if validation.ok else "not ok")
+
+
+def _cost(minutes: float | None) -> str:
+    if minutes is None:
+        return "nothing to capture"
+    return f"{_duration(minutes)} to capture on this machine, plus probing"
 
 
 def _duration(minutes: float) -> str:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
-from probekit.experiment.loader import load_experiment
-from probekit.experiment.schema import Experiment
+from probekit.experiment.activations import AnyExperiment
+from probekit.experiment.loader import load_any_experiment
 from probekit.pipeline.compare.matching import (
     PairedPredictions,
     align,
@@ -64,7 +64,7 @@ class RowsOfBoth:
     places: NDArray[np.int64] | None
 
     @classmethod
-    def of(cls, a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> RowsOfBoth:
+    def of(cls, a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> RowsOfBoth:
         """Return the test rows of two finished runs."""
         groups = [run.test_rows["group"].to_numpy(dtype=str) for run in (a, b)]
         places = align(a.test_rows, b.test_rows) if shares_ids(a, b) else None
@@ -91,7 +91,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     """
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
-    a, b = (FinishedRun.open(run, load_experiment) for run in (run_a, run_b))
+    a, b = (FinishedRun.open(run, load_any_experiment) for run in (run_a, run_b))
     titles = run_titles([_titled(run) for run in (a, b)])
     _check_labels(a, b, titles)
     pairs = match(a, b)
@@ -124,12 +124,12 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     )
 
 
-def _titled(run: FinishedRun[Experiment]) -> TitledRun:
+def _titled(run: FinishedRun[AnyExperiment]) -> TitledRun:
     return TitledRun.of(load_config(run.folder / "config.yaml"), run.record)
 
 
 def _main_metric(
-    a: FinishedRun[Experiment], b: FinishedRun[Experiment], titles: Sequence[str]
+    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
 ) -> str:
     metrics = [main_metric(run.table) for run in (a, b)]
     if len(set(metrics)) > 1:
@@ -199,7 +199,7 @@ def write_comparison(path: Path, comparison: RunComparison) -> Path:
 
 
 def _check_labels(
-    a: FinishedRun[Experiment], b: FinishedRun[Experiment], titles: Sequence[str]
+    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
 ) -> None:
     if a.reads_numbers != b.reads_numbers:
         numbers, labels = titles if a.reads_numbers else reversed(titles)
@@ -259,7 +259,9 @@ def _table_row(pair: PairedPredictions, result: Difference, rows: RowsOfBoth) ->
     }
 
 
-def _rows_note(a: FinishedRun[Experiment], b: FinishedRun[Experiment], rows: RowsOfBoth) -> str:
+def _rows_note(
+    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], rows: RowsOfBoth
+) -> str:
     n_a, n_b = len(rows.groups_a), len(rows.groups_b)
     if rows.places is not None:
         return (
@@ -292,7 +294,7 @@ def _left_out_note(
     return [f"{n_skipped} comparisons are skipped: no scores for {metric}."] if n_skipped else []
 
 
-def _baselines_note(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> list[str]:
+def _baselines_note(a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> list[str]:
     notes = []
     for side, own, other in (("a", a, b), ("b", b, a)):
         missing = set(other.experiment.probe.baselines) - set(own.experiment.probe.baselines)

@@ -11,10 +11,12 @@ from probekit.activations.capture import estimate_seconds
 from probekit.activations.sizing import shape_of
 from probekit.data.findings import Finding
 from probekit.errors import DataError
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.experiment.record import findings
+from probekit.pipeline.given.rows import prepare_given
 from probekit.pipeline.measure.probing import make_probers
 
 _BYTES = {"float32": 4, "float16": 2}
@@ -30,7 +32,8 @@ class ValidationReport:
         n_rows: rows per captured site.
         n_sites: captured sites.
         bytes: size of all captured activations, of all networks together.
-        minutes: estimated duration of the capture on this machine's CPU, from one timed batch.
+        minutes: estimated duration of the capture on this machine's CPU, from one timed batch;
+            None if there is nothing to capture.
     """
 
     findings: tuple[Finding, ...]
@@ -38,7 +41,7 @@ class ValidationReport:
     n_rows: int = 0
     n_sites: int = 0
     bytes: int = 0
-    minutes: float = 0.0
+    minutes: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -46,7 +49,7 @@ class ValidationReport:
         return all(finding.level != "error" for finding in self.findings)
 
 
-def validate(experiment: Experiment) -> ValidationReport:
+def validate(experiment: AnyExperiment) -> ValidationReport:
     """Return the findings on an experiment's data and the estimated cost of its capture.
 
     Raises:
@@ -55,6 +58,8 @@ def validate(experiment: Experiment) -> ValidationReport:
     """
     read_card(experiment.data)
     try:
+        if isinstance(experiment, ActivationExperiment):
+            return _of_activations(experiment)
         prepared = prepare(experiment)
         probers = make_probers(experiment, prepared)
     except DataError as error:
@@ -67,6 +72,19 @@ def validate(experiment: Experiment) -> ValidationReport:
         n_sites=len(prepared.sites),
         bytes=n_models * _bytes(prepared, experiment.capture.dtype),
         minutes=n_models * _seconds(prepared, experiment) / 60,
+    )
+
+
+def _of_activations(experiment: ActivationExperiment) -> ValidationReport:
+    """Return the findings on given activations and their size; there is nothing to capture."""
+    prepared = prepare_given(experiment)
+    probers = make_probers(experiment, prepared)
+    return ValidationReport(
+        findings=findings(prepared, probers),
+        n_examples=len(prepared.dataset),
+        n_rows=len(prepared.example),
+        n_sites=len(prepared.selections),
+        bytes=prepared.given.rows.n_bytes,
     )
 
 

@@ -30,6 +30,8 @@ from probekit.results.differences import answers_name
 from probekit.results.selection import chosen_row, main_metric, measured_metrics, single_choice
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
+MOST_NAMES = 3  # names on the layer axis below its numbers; more are slanted
+LONGEST_TICK = 20  # characters
 MOST_BANDS = 3  # with more task lines, only the selected one shows its interval as a band
 
 
@@ -341,12 +343,13 @@ def layer_ends(labels: dict[int, str]) -> list[float]:
 
 def layer_axis(figure: go.Figure, labels: dict[int, str], most: int = 16) -> None:
     """Set title, ticks and range of the layer axis; `most` is the largest number of texts."""
+    names = [label for label in labels.values() if label and not label.isdigit()]
     figure.update_xaxes(
-        title_text="layer",
+        title_text="layer" if len(names) < len(labels) else "site",
         tickmode="array",
         tickvals=list(labels),
         ticktext=list(_thinned(labels, most).values()),
-        tickangle=0,
+        tickangle=0 if len(names) <= MOST_NAMES else -30,
         range=layer_ends(labels),
     )
 
@@ -354,7 +357,20 @@ def layer_axis(figure: go.Figure, labels: dict[int, str], most: int = 16) -> Non
 def _thinned(labels: dict[int, str], most: int) -> dict[int, str]:
     """Return labels that do not overlap: every n-th block, and names on a second line."""
     step = math.ceil(len(labels) / most)
+    n_names = sum(not label.isdigit() for label in labels.values())
+    below = "<br>" * (n_names <= MOST_NAMES)
     return {
-        depth: f"<br>{label}" if not label.isdigit() else label if depth % step == 0 else ""
+        depth: (label if depth % step == 0 else "") if label.isdigit() else below + _short(label)
         for depth, label in labels.items()
     }
+
+
+def _short(label: str) -> str:
+    """Return the name of a site, escaped for plotly, without its middle if it is long.
+
+    >>> _short("model.layers.11.post_attention_layernorm")
+    'model.layer…layernorm'
+    """
+    half = LONGEST_TICK // 2
+    is_long = len(label) > LONGEST_TICK
+    return plotly_text(f"{label[: half + 1]}…{label[1 - half :]}" if is_long else label)

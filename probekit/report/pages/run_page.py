@@ -95,7 +95,8 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    paths = MachinePaths.of(config.get("model"), config.get("data"), record.model.source)
+    sections = [config.get(name) for name in ("model", "activations", "data")]
+    paths = MachinePaths.of(*sections, record.model.source)
     record = paths.hide_in(record)
     table = load_table(run_dir / "results.csv")
     figures = _result_figures(run_dir, table, record.control)
@@ -199,7 +200,7 @@ def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
     """Return the names and values of the provenance section, by heading."""
     return {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
-        "Model": record.model.model_dump(),
+        "Model": record.model.model_dump(exclude_none=True),
         "Versions": record.versions,
         "Digests": record.digests,
         "Seeds": record.seeds,

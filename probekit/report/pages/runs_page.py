@@ -38,7 +38,7 @@ from probekit.results.settings import (
     run_facts,
     run_titles,
 )
-from probekit.results.table import differs, load_table, n_blocks, only, placed, tick
+from probekit.results.table import differs, load_table, only, placed, ticks
 
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
@@ -240,18 +240,18 @@ def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
     values[at] = cells["value"]
     hover = np.full(values.shape, "", dtype=object)
     hover[at] = [
-        f"<b>{plotly_text(row['run'])}</b><br>{row['site']}<br>"
+        f"<b>{plotly_text(row['run'])}</b><br>{plotly_text(row['site'])}<br>"
         f"{plotly_text(row['probe'])} at {plotly_text(row['position'])}<br>"
         f"{metric_name(metric)}: {format_number(row['value'], row['ci_low'], row['ci_high'])}"
         for _, row in cells.iterrows()
     ]
-    blocks = n_blocks(placed(table))
+    labels = ticks(cells)
     figure = text_map(
         values,
         [cell_text(value) for value in values.ravel()],
         hover.ravel().tolist(),
         map_colours(cells, metric),
-        across=[tick(int(depth), blocks) for depth in depths],
+        across=[plotly_text(labels[int(depth)]) for depth in depths],
         down=[plotly_text(run).replace(" · ", "<br>") for run in runs],
         title="layer",
     )

@@ -35,8 +35,8 @@ from probekit.results.table import (
     n_blocks,
     only,
     placed,
+    row_tick,
     same_features,
-    tick,
 )
 
 YES = "Yes"
@@ -206,9 +206,11 @@ def site_in_words(row: pd.Series, table: pd.DataFrame, *notes: str) -> str:
         notes: Other facts in the brackets behind the name.
     """
     sited, ranked = placed(table), ranked_rows(table)
-    depth = tick(row["depth"], n_blocks(sited))
+    depth = row_tick(row, n_blocks(sited))
     name = {"embed": "the embedding", "final norm": "the final norm"}.get(depth, f"block {depth}")
-    if row["line"] != "residual stream":
+    if not pd.isna(row.get("order")):
+        name = str(row["site"])
+    elif row["line"] != "residual stream":
         name = f"{row['line']} of {name}"
     elif differs(ranked["line"]) and depth.isdigit():
         name = f"the residual stream after {name}"

@@ -140,9 +140,9 @@ def test_scores_of_heads_are_shown_where_the_run_kept_them(make_run, make_patter
 
 
 def test_a_record_that_lacks_a_key_is_refused_with_the_key(make_run, record):
-    del record["model"]["n_layers"]
+    del record["model"]["source"]
     record["data"]["n_rows"] = "many"
-    with pytest.raises(DataError, match=r"model\.n_layers: .*data\.n_rows: "):
+    with pytest.raises(DataError, match=r"model\.source: .*data\.n_rows: "):
         write_report(make_run(record=record))
     run = make_run()
     (run / "run.json").write_text("{")
