@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
-from probekit.probes.targets import TARGETS
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.warnings import warnings
 from probekit.results.differences import (
@@ -75,7 +74,8 @@ def test_a_rival_that_is_significantly_better_is_named_so(table, differences):
     differences.loc[0, ["difference", "p_adjusted"]] = [-0.2, 0.001]
     found = rival_differences(table, differences)
     assert found.named[0].verdict == SIGNIFICANTLY_WORSE
-    assert f"but worse than {TARGETS[found.named[0].key].phrase}:" in answer(table, found)
+    # Without a test of association, a score below the majority class shows nothing.
+    assert answer(table, found).startswith("No evidence: ")
 
 
 def test_without_a_p_value_there_are_too_few_groups_for_a_verdict(table, differences):
