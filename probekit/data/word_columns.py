@@ -21,7 +21,7 @@ from probekit.errors import ConfigError, DataError, nearest
 _DOCUMENT = "-DOCSTART-"
 _GROUPS = ("sentence", "document")
 _MAX_DIGITS = 4  # of a column number
-_N_CONLLU = 10  # columns of a CoNLL-U file, of which the first numbers the words
+_N_CONLLU = 10  # columns of a CoNLL-U file; the first numbers the words
 
 
 @dataclass(frozen=True)

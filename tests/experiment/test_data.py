@@ -183,6 +183,8 @@ def test_training_and_test_rows_in_memory_are_split():
     examples = read_examples(data).examples
     assert [e.split for e in examples] == ["train"] * 6 + ["test"] * 2
     assert (examples[0].id, examples[-1].id) == ("train row 1", "test row 2")
+    without = read_examples(experiment().with_data({"train": ROWS, "test": ROWS[:2]}).data)
+    assert len({example.group for example in without.examples}) == 8  # each row is a group
     with pytest.raises(
         ConfigError, match=r"data\.columns\.split: `columns.split` requires a single"
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,5 +38,4 @@ def parquet_table(path: Path, columns: Collection[str]) -> Table:
         raise DataError(
             f"{path} is not a valid Parquet file: {reason}. Write it again, or check the format."
         ) from error
-    table = frame_table(frame, columns, str(path))
-    return Table(table.name, table.header, table.rows, tuple(names), table.text)
+    return replace(frame_table(frame, columns, str(path)), names=tuple(names))
