@@ -1,6 +1,8 @@
 # Everything runs in .venv, which `make` builds from pyproject.toml and constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
+# Keep compiled modules in every environment: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: quickstart check fast test format lint types tests slow hooks data schema bench clean
 .DELETE_ON_ERROR:
@@ -45,6 +47,7 @@ data: .venv/installed
 
 schema: .venv/installed
 	$(BIN)/python -m probekit.experiment.schema experiments/experiment.schema.json
+	$(BIN)/python -m probekit.experiment.activations experiments/activations.schema.json
 	$(BIN)/python -m probekit.training.recipe experiments/recipe.schema.json
 
 bench: .venv/installed-test .bench-venv/installed

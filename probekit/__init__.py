@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.pipeline.experiment.run import run
     from probekit.pipeline.experiment.validate import validate
+    from probekit.pipeline.given.probe import probe
     from probekit.pipeline.look.apply import apply_probe
     from probekit.pipeline.look.attention import explore_attention
     from probekit.pipeline.pretrain import pretrain
@@ -46,6 +47,7 @@ __all__ = [
     "explore_attention",
     "generate",
     "pretrain",
+    "probe",
     "run",
     "validate",
 ]
@@ -67,6 +69,7 @@ _HOME = {
     "explore_attention": "probekit.pipeline.look.attention",
     "generate": "probekit.model.generation.generate",
     "pretrain": "probekit.pipeline.pretrain",
+    "probe": "probekit.pipeline.given.probe",
     "run": "probekit.pipeline.experiment.run",
     "validate": "probekit.pipeline.experiment.validate",
 }
@@ -78,7 +81,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("importlib.metadata").version("probekit")
+        return import_module("probekit.distribution").origin().version
     if name not in _HOME:
         raise AttributeError(f"module 'probekit' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

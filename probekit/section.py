@@ -18,12 +18,12 @@ Items = TypeVar("Items", bound=Sequence[Any])
 KeyPath = tuple[str | int, ...]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
-_DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
+DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
 
 
 def _refuse_device(name: str) -> str:
     """Return the name of a folder unchanged; raise if Windows does not allow it."""
-    if _DEVICES.fullmatch(name):
+    if DEVICES.fullmatch(name):
         raise PydanticCustomError(
             "device",
             "Windows reserves this name for a device; try '{other}'",

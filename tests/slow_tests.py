@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 LIST = Path(__file__).with_name("slow.txt")
-LIMIT = 0.1
+LIMIT = 0.05
 # What these need is slow: real data, and a browser.
 FIXTURES = {"shared", "browser"}
 # In the quick loop the first test of a kind pays for imports: only far more than the limit fails.
@@ -24,11 +24,6 @@ REFUSED = 1.5
 def listed():
     """The names of slow tests, file and function without parameters, or files of slow tests."""
     return set(LIST.read_text().split())
-
-
-def is_slow(item, slow):
-    is_listed = not slow.isdisjoint({name(item), name(item).partition("::")[0]})
-    return is_listed or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def name(item):
@@ -47,12 +42,25 @@ class Stopwatch:
         self.is_fast = config.getoption("fast")
         self.writes = config.getoption("write_slow")
         self.seconds = Counter()
+        self.slow = listed()
+
+    def pytest_ignore_collect(self, collection_path, config):
+        """Skip a listed file: not even its imports are run."""
+        if self.is_fast and collection_path.is_relative_to(config.rootpath):
+            return collection_path.relative_to(config.rootpath).as_posix() in self.slow or None
+        return None
+
+    def pytest_pycollect_makeitem(self, collector, name):
+        """Skip a listed test before its parameters are expanded."""
+        return [] if self.is_fast and f"{collector.nodeid}::{name}" in self.slow else None
 
     def pytest_collection_modifyitems(self, config, items):
         if self.is_fast:
-            slow = listed()
-            config.hook.pytest_deselected(items=[item for item in items if is_slow(item, slow)])
-            items[:] = [item for item in items if not is_slow(item, slow)]
+            config.hook.pytest_deselected(items=[item for item in items if self.is_slow(item)])
+            items[:] = [item for item in items if not self.is_slow(item)]
+
+    def is_slow(self, item):
+        return name(item) in self.slow or bool(FIXTURES & set(getattr(item, "fixturenames", ())))
 
     def pytest_collection_finish(self):
         gc.freeze()  # else some test pays two seconds for a walk over all that was imported

@@ -25,6 +25,7 @@ LEVELS = (
         "interrupts",
         "code_digest",
         "csv_files",
+        "distribution",
         "hub",
         "provenance",
         "section",

@@ -231,7 +231,7 @@ def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_
     "format_",
     default="npy",
     show_default=True,
-    help="Output format: npy, parquet or zarr.",
+    help="Output format: npy, safetensors, parquet or zarr.",
 )
 @click.option(
     "--site", "sites", multiple=True, help="Full name of a site; repeatable.  [default: all]"

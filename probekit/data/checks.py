@@ -62,11 +62,12 @@ class _Sides:
 
 
 def check_dataset(
-    dataset: Dataset, split: Split, *, has_classes: bool = True
+    dataset: Dataset, split: Split, *, has_classes: bool = True, has_texts: bool = True
 ) -> tuple[Finding, ...]:
     """Return the findings about a data set and its split, errors first.
 
     With `has_classes=False`, for labels that are numbers or heads, checks of classes are skipped.
+    With `has_texts=False`, for given activations, checks of texts are skipped.
 
     >>> rows = [("Yes!", "y", "a"), ("No!", "n", "b"), ("Yes!", "y", "c")]
     >>> examples = tuple(Example(*row, id=f"row {i}") for i, row in enumerate(rows))
@@ -74,13 +75,14 @@ def check_dataset(
     >>> for finding in check_dataset(Dataset("tiny", examples), split)[:3]:
     ...     print(f"{finding.level}: {finding.message}")
     warning: 2 labels with fewer than 5 examples in train: n, y.
-    warning: train has labels that test lacks: n.
-    warning: test has only 1 group: intervals over fewer than 20 groups are approximate.
+    warning: 1 label of train does not occur in test: n.
+    warning: There is only 1 test group: intervals over fewer than 20 groups are approximate.
     """
     sides = _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
     findings += [] if dataset.has_groups else [_NO_GROUPS]
-    checks = _CHECKS if has_classes else [check for check in _CHECKS if check not in _OF_CLASSES]
+    skipped = (*(() if has_classes else _OF_CLASSES), *(() if has_texts else _OF_TEXTS))
+    checks = [check for check in _CHECKS if check not in skipped]
     findings += [finding for check in checks for finding in check(sides)]
     of_labels = _OF_LABELS if has_classes else _OF_NUMBERS
     findings += [finding for check in of_labels for finding in check(sides.examples)]
@@ -139,10 +141,12 @@ def _missing_labels(sides: _Sides) -> Iterator[Finding]:
     for level, side, other in levels:
         missing = sorted(labels[other] - labels[side])
         if missing:
+            verb = "does" if len(missing) == 1 else "do"
             yield Finding(
                 level,
                 f"missing-from-{side}",
-                f"{other} has labels that {side} lacks: {', '.join(missing[:_SHOWN])}.",
+                f"{counted(len(missing), 'label')} of {other} {verb} not occur in {side}: "
+                f"{', '.join(missing[:_SHOWN])}.",
             )
 
 
@@ -164,9 +168,10 @@ def few_groups(n_groups: int) -> list[Finding]:
     """Return a warning if there are so few test groups that intervals are approximate."""
     if n_groups >= _FEW_GROUPS:
         return []
+    verb = "is" if n_groups == 1 else "are"
     message = (
-        f"test has only {counted(n_groups, 'group')}: intervals over fewer than {_FEW_GROUPS} "
-        "groups are approximate."
+        f"There {verb} only {counted(n_groups, 'test group')}: intervals over fewer than "
+        f"{_FEW_GROUPS} groups are approximate."
     )
     return [Finding("warning", "few-groups", message)]
 
@@ -309,6 +314,14 @@ _OF_CLASSES = (
     _imbalance,
     _rare_labels,
     _missing_labels,
+    _length,
+)
+
+_OF_TEXTS = (
+    _duplicates_within,
+    _duplicates_across,
+    _contradictions,
+    _nul_characters,
     _length,
 )
 

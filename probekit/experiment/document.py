@@ -40,6 +40,11 @@ class Document:
     content: CommentedMap
     overridden: frozenset[KeyPath]
 
+    @property
+    def name(self) -> str:
+        """The path in messages; a placeholder for settings in memory."""
+        return "FILE" if self.path is None else str(self.path)
+
     def put(self, keys: KeyPath, text: str) -> str:
         """Return the text after a prefix: the line or override that set the value at the keys."""
         override = ".".join(map(str, self._override_of(keys)))
@@ -132,14 +137,14 @@ def load_settings(
 def settings_of_values(
     kind: type[Settings],
     values: Mapping[str, Any],
-    find_folders: Callable[[dict[str, Any], Document], None],
+    find_folders: Callable[[dict[str, Any], Document], None] | None = None,
 ) -> Settings:
     """Return the settings in nested mappings, with defaults filled in.
 
     Args:
         kind: data model of the settings.
         values: the settings; sequences, paths and NumPy's numbers are allowed as values.
-        find_folders: makes the paths among the values absolute.
+        find_folders: makes the paths among the values absolute; None if they are.
 
     Raises:
         ConfigError: a value is invalid; the message lists every error with its key.
@@ -151,7 +156,8 @@ def settings_of_values(
         )
     document = Document(None, CommentedMap(), frozenset())
     plain = _plain(values)
-    find_folders(plain, document)
+    if find_folders is not None:
+        find_folders(plain, document)
     return validated(kind, plain, KeyLocation(document.put))
 
 
@@ -169,6 +175,18 @@ def validated(kind: type[Settings], values: Mapping[str, Any], location: KeyLoca
         if len(faults) > MAX_FAULTS:
             lines.append(f"... and {len(faults) - MAX_FAULTS:,} more.")
         raise ConfigError("\n".join(lines)) from error
+
+
+def top_keys(path: str | Path, overrides: Sequence[str] = ()) -> set[str]:
+    """Return the names of the sections of a YAML file, and of those that overrides add.
+
+    Raises:
+        MissingError: the file does not exist.
+        ConfigError: the file is not valid YAML.
+    """
+    content = parse_yaml(read_yaml(Path(path)), str(path))
+    keys = map(str, content) if isinstance(content, CommentedMap) else ()
+    return {*keys, *(text.partition("=")[0].partition(".")[0] for text in overrides)}
 
 
 def dump_settings(settings: Section) -> str:

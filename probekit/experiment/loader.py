@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from probekit.errors import ConfigError
-from probekit.experiment.document import Document, dump_settings, load_settings
-from probekit.experiment.locations import refuse_other, resolve_model, resolve_path
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.bundled import find_file
+from probekit.experiment.document import (
+    Document,
+    dump_settings,
+    load_settings,
+    settings_of_values,
+    top_keys,
+)
+from probekit.experiment.locations import (
+    refuse_other,
+    resolve_activations,
+    resolve_model,
+    resolve_path,
+)
 from probekit.experiment.schema import Experiment
 from probekit.training.recipe import Recipe
 
@@ -17,10 +31,10 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     """Return the experiment described by a YAML file, with defaults filled in.
 
     Args:
-        path: the YAML file (YAML 1.2: `no` and `4:8` stay strings).
+        path: the YAML file (YAML 1.2: `no` and `4:8` stay strings), or the name of a bundled one.
         overrides: `section.key=value`; each replaces a value of the file.
 
-    >>> load_experiment("experiments/quickstart.yaml", ["probe.folds=3"]).probe.folds
+    >>> load_experiment("quickstart", ["probe.folds=3"]).probe.folds
     3
 
     Raises:
@@ -28,6 +42,83 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
         ConfigError: the file is invalid; the message lists every error with its line.
     """
     return Experiment.from_file(path, overrides)
+
+
+def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyExperiment:
+    """Return the experiment described by a YAML file, on texts or on given activations.
+
+    Args:
+        path: the YAML file; with the section `activations` it is one on given activations.
+        overrides: `section.key=value`; each replaces a value of the file.
+
+    Raises:
+        MissingError: the file does not exist.
+        ConfigError: the file is invalid; the message lists every error with its line.
+    """
+    path = find_file(path)
+    if _is_on_activations(top_keys(path, overrides)):
+        return load_settings(ActivationExperiment, path, overrides, resolve_activations)
+    return load_experiment(path, overrides)
+
+
+def make_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> Experiment:
+    """Return an experiment on texts from any description of it.
+
+    Args:
+        given: an experiment, nested dicts with the keys of a file, or the path of a file.
+
+    Raises:
+        ConfigError: the description is invalid.
+    """
+    if isinstance(given, Experiment):
+        return given
+    if isinstance(given, Mapping):
+        return Experiment.from_dict(given)
+    if isinstance(given, str | Path):
+        return load_experiment(given)
+    raise ConfigError(
+        f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict with the "
+        "keys of an experiment file, or the path of a file."
+    )
+
+
+def make_any_experiment(
+    given: AnyExperiment | Mapping[str, Any] | str | Path, data: Any = None
+) -> AnyExperiment:
+    """Return an experiment from any description of it, with rows in memory if there are any.
+
+    Args:
+        given: an experiment on texts or on given activations, nested dicts with the keys of a file,
+            or the path of a file.
+        data: rows in memory; see `Experiment.with_data`.
+
+    Raises:
+        ConfigError: the description is invalid.
+        DataError: the rows are invalid.
+    """
+    made: AnyExperiment
+    if isinstance(given, ActivationExperiment):
+        made = given
+    elif isinstance(given, str | Path):
+        made = load_any_experiment(given)
+    elif isinstance(given, Mapping) and _is_on_activations(set(given)):
+        made = settings_of_values(ActivationExperiment, given, resolve_activations)
+    else:
+        made = make_experiment(given)
+    if data is None:
+        return made
+    if isinstance(made, ActivationExperiment):
+        raise ConfigError(
+            "`data` has texts, but the experiment is on given activations. For labels in memory, "
+            "call probekit.probe(activations, labels)."
+        )
+    return made.with_data(data)
+
+
+def _is_on_activations(keys: Collection[str]) -> bool:
+    """Return whether an experiment with these sections, perhaps misspelt, has no model."""
+    is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
+    return "activations" in keys or is_misspelt
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -40,43 +131,16 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    return load_settings(Recipe, path, overrides, _resolve_recipe)
+    return load_settings(Recipe, find_file(path), overrides, _resolve_recipe)
 
 
-def dump_experiment(experiment: Experiment) -> str:
+def dump_experiment(experiment: AnyExperiment) -> str:
     """Return the experiment as YAML with every default written out.
 
     >>> print(dump_experiment(load_experiment("experiments/quickstart.yaml"))[:16])
     name: quickstart
     """
     return dump_settings(experiment)
-
-
-def make_experiment(
-    given: Experiment | Mapping[str, Any] | str | Path, data: Any = None
-) -> Experiment:
-    """Return an experiment from any description of it, with rows in memory if there are any.
-
-    Args:
-        given: an experiment, nested dicts with the keys of a file, or the path of a file.
-        data: rows in memory; see `Experiment.with_data`.
-
-    Raises:
-        ConfigError: the description is invalid.
-        DataError: the rows are invalid.
-    """
-    if isinstance(given, str | Path):
-        experiment = load_experiment(given)
-    elif isinstance(given, Mapping):
-        experiment = Experiment.from_dict(given)
-    elif isinstance(given, Experiment):
-        experiment = given
-    else:
-        raise ConfigError(
-            f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict with "
-            "the keys of an experiment file, or the path of a file."
-        )
-    return experiment if data is None else experiment.with_data(data)
 
 
 _IS_EXPERIMENT = (

@@ -19,6 +19,16 @@ _IS_RECIPE = (
     "pretrain {path}`."
 )
 
+_ON_ACTIVATIONS = (
+    "this is an experiment on given activations (it has activations), and this step needs a model "
+    "that reads texts. Use `probekit validate {path}` or `probekit run {path}`."
+)
+_MODEL_TOO = (
+    "the sections `{key}` and `activations` exclude each other: given activations have been "
+    "computed already. Remove one of them."
+)
+_OF_TEXTS = ("model", "tokens", "capture", "attention")  # given activations replace these sections
+
 
 def resolve_experiment(kind: type[Section], values: dict[str, Any], document: Document) -> None:
     """Make the paths of an experiment absolute, and choose the checkpoints of its model.
@@ -33,6 +43,9 @@ def resolve_experiment(kind: type[Section], values: dict[str, Any], document: Do
         MissingError: a checkpoint does not exist.
     """
     refuse_other(values, document, kind, Recipe, _IS_RECIPE)
+    if "activations" in values and values.keys().isdisjoint(_OF_TEXTS):
+        text = _ON_ACTIVATIONS.format(path=document.name)
+        raise ConfigError(document.put(("activations",), text))
     data = values.get("data")
     if isinstance(data, dict):
         data.setdefault("root", ".")
@@ -43,6 +56,26 @@ def resolve_experiment(kind: type[Section], values: dict[str, Any], document: Do
     model = values.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         _choose_checkpoints(model, document)
+
+
+def resolve_activations(values: dict[str, Any], document: Document) -> None:
+    """Make the paths of an experiment on given activations absolute.
+
+    Args:
+        values: the contents of the file; changed in place.
+        document: the file.
+
+    Raises:
+        ConfigError: the file also has a section of experiments on texts, or a path is invalid.
+    """
+    for key in _OF_TEXTS:
+        if key in values:
+            raise ConfigError(document.put((key,), _MODEL_TOO.format(key=key)))
+    data = values.get("data")
+    if isinstance(data, dict):
+        data.setdefault("root", ".")
+    resolve_path(values, ("data", "root"), document)
+    resolve_path(values, ("activations", "folder"), document)
 
 
 def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
@@ -88,7 +121,7 @@ def refuse_other(
     own_keys, other_keys = own.model_fields.keys(), other.model_fields.keys()
     keys = [key for key in values if key in other_keys - own_keys]
     if keys and not (own_keys - other_keys) & values.keys():
-        text = hint.format(keys=", ".join(keys), path=document.path)
+        text = hint.format(keys=", ".join(keys), path=document.name)
         raise ConfigError(document.put((keys[0],), text))
 
 

@@ -16,6 +16,7 @@ from pydantic.config import JsonDict
 
 from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, UnknownNameError
+from probekit.experiment.bundled import find_file
 from probekit.experiment.data import DataSection
 from probekit.experiment.document import load_settings, settings_of_values, validated
 from probekit.experiment.locations import resolve_experiment
@@ -181,7 +182,7 @@ class AttentionSection(Section):
 class Experiment(SettingsFile):
     """One experiment: a question, a model, labelled data, and the settings of the probes.
 
-    >>> Experiment.from_file("experiments/quickstart.yaml").model.source
+    >>> Experiment.from_file("quickstart").model.source
     'mini'
     """
 
@@ -200,14 +201,15 @@ class Experiment(SettingsFile):
         """Return the experiment described by a YAML file, with defaults filled in.
 
         Args:
-            path: the YAML file (YAML 1.2: `no` and `4:8` stay strings).
+            path: the YAML file (YAML 1.2: `no` and `4:8` stay strings), or the name of a bundled
+                one.
             overrides: `section.key=value`; each replaces a value of the file.
 
         Raises:
             MissingError: the file does not exist.
             ConfigError: the file is invalid; the message lists every error with its line.
         """
-        return load_settings(cls, path, overrides, partial(resolve_experiment, cls))
+        return load_settings(cls, find_file(path), overrides, partial(resolve_experiment, cls))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:

@@ -61,7 +61,7 @@ _ROWS = (
     Target("majority", "majority", "the majority class", is_baseline=True),
     Target("word_identity", "word identity", "the words alone", is_baseline=True),
     Target("bag_of_words", "bag of words", "the bag of words", is_baseline=True, is_tuned=True),
-    Target("n_grams", "n-grams", "the n-grams", is_baseline=True, is_tuned=True),
+    Target("n_grams", "n-grams", "n-grams of the text", is_baseline=True, is_tuned=True),
     Target(
         "neighbouring_words",
         "neighbouring words",

@@ -62,6 +62,7 @@ RESULTS = (
     TableColumn("null_high", "number", is_new=True),
     TableColumn("main_metric", is_new=True),
     TableColumn("positive", is_new=True),
+    TableColumn("order", "number", is_new=True),
 )
 
 DIFFERENCES = (

@@ -20,6 +20,7 @@ from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_col
 SIGNIFICANT = "significant"
 SIGNIFICANTLY_WORSE = "significantly worse"
 NOT_SIGNIFICANT = "not significant"
+NOT_BETTER = "not better"  # than the majority class, although the predictions are associated
 TOO_FEW_GROUPS = "too few groups"
 
 
@@ -58,14 +59,25 @@ class RivalDifference:
         return -self.ci_high if METRICS[self.metric].lower_is_better else self.ci_low
 
     @property
+    def largest_lead(self) -> float:
+        """Largest lead of the selected probe within the interval."""
+        return -self.ci_low if METRICS[self.metric].lower_is_better else self.ci_high
+
+    @property
     def verdict(self) -> str:
-        """Whether the selected probe is better or worse, by the adjusted p-value."""
+        """Whether the selected probe is better or worse, by the adjusted p-value.
+
+        The p-value of the majority class tests an association of predictions and labels. With it,
+        the interval of the difference decides whether the probe is better or worse.
+        """
         if np.isnan(self.p):
             return TOO_FEW_GROUPS
         if self.p >= LEVEL or not self.difference:
             return NOT_SIGNIFICANT
-        lead = METRICS[self.metric].sign * self.difference
-        return SIGNIFICANT if lead > 0 else SIGNIFICANTLY_WORSE
+        is_better = METRICS[self.metric].sign * self.difference > 0
+        if self.key == "majority" and not (self.smallest_lead > 0 or self.largest_lead < 0):
+            return NOT_BETTER
+        return SIGNIFICANT if is_better else SIGNIFICANTLY_WORSE
 
     @property
     def is_doubtful(self) -> bool:
@@ -191,5 +203,7 @@ def _named_of_folds() -> dict[str, tuple[str, str]]:
 
 
 def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:
+    if not pd.isna(row.get("order")):
+        return f"neighbour: {row['site']}"
     name = tick(row["depth"], n_blocks(placed(table)))
     return f"neighbour: {'block ' if name.isdigit() else ''}{name}"

@@ -56,15 +56,16 @@ class ModelFacts(RecordPart):
     """The network whose activations were probed.
 
     Each file of the network was compared with a digest; `compared_with` names the digest's source.
+    The sizes are None if the activations were given, so that the network is unknown.
     """
 
     source: str
-    n_layers: int
-    n_heads: int
-    d_model: int
-    d_vocab: int
-    n_ctx: int
-    parameters: int
+    n_layers: int | None = None
+    n_heads: int | None = None
+    d_model: int | None = None
+    d_vocab: int | None = None
+    n_ctx: int | None = None
+    parameters: int | None = None
     compared_with: dict[str, str] = {}
 
 

@@ -1,13 +1,10 @@
-"""Settings, digests and versions of runs, the differences between runs, and titles made of them."""
+"""Settings, digests and versions of runs, and the differences between runs."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -18,7 +15,7 @@ from probekit.errors import DataError
 from probekit.results.record import RunRecord, reading_run_file
 
 # These settings, such as names and paths, do not affect the results.
-_WITHOUT_EFFECT = (
+WITHOUT_EFFECT = (
     "name",
     "question",
     "data.root",
@@ -31,15 +28,6 @@ _WITHOUT_EFFECT = (
     "attention.texts",
 )
 ABSENT = "–"
-
-# A section is named by one of its keys, so that its value follows the name of the section.
-_NAMING = ("source", "name", "at", "kind")
-_NOTHING: tuple[Any, ...] = (None, [], "")
-MOST_SETTINGS = 3  # in a title, unless more are needed to distinguish the runs
-LONGEST_TITLE = 60  # characters
-MOST_ITEMS = 2  # of a list in a title
-LONGEST_VALUE = 30  # characters
-TIMES = ("", " %H:%M", " %H:%M:%S")  # after the date, if it does not distinguish the runs
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -66,7 +54,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     Args:
         config: the settings of a run, as nested mappings.
     """
-    return {name: text for name, text in flat(config).items() if name not in _WITHOUT_EFFECT}
+    return {name: text for name, text in flat(config).items() if name not in WITHOUT_EFFECT}
 
 
 def run_facts(config: Mapping[str, Any], record: RunRecord) -> dict[str, str]:
@@ -125,234 +113,3 @@ def one_line(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(one_line, value))}]"
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
-
-
-@dataclass(frozen=True)
-class TitledRun:
-    """The facts of a run that its title is made of.
-
-    Attributes:
-        name: the name of the experiment.
-        settings: the settings that affect the results, by their dotted keys.
-        versions: versions of the libraries, by name.
-        created: the time at which the run began, in ISO 8601.
-    """
-
-    name: str
-    settings: Mapping[str, Any]
-    versions: Mapping[str, str]
-    created: str
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any], record: RunRecord) -> TitledRun:
-        """Return the facts of a run, given the contents of its config.yaml and run.json."""
-        settings = {key: v for key, v in leaves(config).items() if key not in _WITHOUT_EFFECT}
-        return cls(record.run, settings, record.versions, record.created)
-
-
-def run_titles(runs: Sequence[TitledRun], *, with_names: bool = False) -> list[str]:
-    """Return a unique title for each run: that in which it differs from the others.
-
-    These parts are added until all titles are different, each only to titles that are equal so far:
-    the name of the experiment, settings, the version of a library, the date, a number. A title
-    consists of as few words of the YAML file as possible: `model mini`, `split.seed 1`,
-    `no fit_rows`. An ellipsis at the end means that the runs differ in more settings.
-
-    Args:
-        runs: the runs.
-        with_names: whether titles begin with the name of the experiment even if all are equal.
-
-    >>> runs = [
-    ...     TitledRun("plural", {"model.source": "gpt2", "probe.seed": seed}, {}, created)
-    ...     for seed, created in ((0, "2026-11-22"), (1, "2026-11-22"), (1, "2026-11-23"))
-    ... ]
-    >>> run_titles(runs)
-    ['seed 0', 'seed 1 · 22 Nov 2026', 'seed 1 · 23 Nov 2026']
-    >>> run_titles(runs[:1])
-    ['plural']
-    """
-    names = [run.name for run in runs]
-    has_names = with_names or len(set(names)) > 1 or len(runs) == 1
-    titles = names if has_names else [""] * len(runs)
-    for step in (_setting_parts, _version_parts, _date_parts, _number_parts):
-        titles = _refined(titles, runs, step)
-    return titles
-
-
-def _refined(
-    titles: Sequence[str],
-    runs: Sequence[TitledRun],
-    parts_of: Callable[[Sequence[TitledRun]], list[str]],
-) -> list[str]:
-    """Return the titles, with a part added to those that are equal."""
-    equal = defaultdict(list)
-    for number, title in enumerate(titles):
-        equal[title].append(number)
-    refined = list(titles)
-    for title, numbers in equal.items():
-        if len(numbers) > 1:
-            parts = parts_of([runs[number] for number in numbers])
-            for number, part in zip(numbers, parts, strict=True):
-                refined[number] = " · ".join(filter(None, (title, part)))
-    return refined
-
-
-def _setting_parts(runs: Sequence[TitledRun]) -> list[str]:
-    """Return the settings in which each run differs from the others, as a part of its title."""
-    every = list(dict.fromkeys(key for run in runs for key in run.settings))
-    values = {key: [run.settings.get(key) for run in runs] for key in every}
-    texts = {key: _texts(key, own, every) for key, own in values.items() if _differ(own)}
-    independent = {key: own for key, own in texts.items() if not _is_determined(key, texts)}
-    shown = _needed(independent)
-    for key in independent:
-        is_short = max(map(len, _joined(independent, [*shown, key]))) <= LONGEST_TITLE
-        if key not in shown and len(shown) < MOST_SETTINGS and is_short:
-            shown.append(key)
-    more = " …" if len(shown) < len(independent) else ""
-    in_order = [key for key in independent if key in shown]
-    return [part + more for part in _joined(independent, in_order)] if shown else [""] * len(runs)
-
-
-def _differ(values: Sequence[Any]) -> bool:
-    return any(value != values[0] for value in values)
-
-
-def _is_determined(key: str, texts: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the name of the section determines the value of a key in all runs.
-
-    Runs on other data also differ in the file and its columns, which need not be listed.
-    """
-    for naming in texts:
-        section, _, last = naming.rpartition(".")
-        if last in _NAMING and naming != key and key.startswith(f"{section}."):
-            pairs = set(zip(texts[naming], texts[key], strict=True))
-            if len(pairs) == len(set(texts[naming])):
-                return True
-    return False
-
-
-def _needed(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return keys that are enough to distinguish the runs as far as settings can."""
-    shown: list[str] = []
-    distinct = 1
-    for key in texts:
-        n_titles = len(set(_joined(texts, [*shown, key])))
-        if n_titles > distinct:
-            shown, distinct = [*shown, key], n_titles
-    return shown
-
-
-def _joined(texts: Mapping[str, Sequence[str]], keys: Sequence[str]) -> list[str]:
-    return [" · ".join(parts) for parts in zip(*(texts[key] for key in keys), strict=True)]
-
-
-def _texts(key: str, values: Sequence[Any], every: Sequence[str]) -> list[str]:
-    """Return `key value` for each run, as short as possible."""
-    name = _short_key(key, every)
-    lists = [value for value in values if isinstance(value, list) and value]
-    items = [item for value in lists for item in value]
-    if items and len(items) == len(lists) and all(isinstance(item, dict) for item in items):
-        name = name.removesuffix("s")  # kinds: [{kind: svm}]
-    shown = [_cut(text) for text in _short_paths([_short_value(value) for value in values])]
-    return [
-        f"no {name}" if value in _NOTHING else f"{name} {text}"
-        for value, text in zip(values, shown, strict=True)
-    ]
-
-
-def _short_key(key: str, every: Sequence[str]) -> str:
-    """Return the end of a dotted key that no other key has.
-
-    >>> _short_key("probe.seed", ["probe.seed", "probe.C"])
-    'seed'
-    >>> _short_key("probe.seed", ["probe.seed", "split.seed"])
-    'probe.seed'
-    >>> _short_key("tokens.position.at", ["tokens.position.at"])
-    'position'
-    """
-    names = Counter(_section_name(other) for other in every)
-    parts = _section_name(key).split(".")
-    ends = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
-    is_end = [sum(f".{name}".endswith(f".{end}") for name in names) == 1 for end in ends]
-    return next((end for end, unique in zip(ends, is_end, strict=True) if unique), ends[-1])
-
-
-def _section_name(key: str) -> str:
-    section, _, last = key.rpartition(".")
-    return section if section and last in _NAMING else key
-
-
-def _short_value(value: Any) -> str:
-    """Return a value in few words.
-
-    >>> _short_value([{"kind": "k_sparse", "k": 4}, {"kind": "svm", "k": None}])
-    'k_sparse k 4, svm'
-    """
-    if isinstance(value, dict):
-        named = [
-            _short_value(inner) if key in _NAMING else f"{key} {_short_value(inner)}"
-            for key, inner in value.items()
-            if inner is not None
-        ]
-        return " ".join(named)
-    if isinstance(value, list):
-        more = f" + {len(value) - MOST_ITEMS} more" if len(value) > MOST_ITEMS else ""
-        return ", ".join(map(_short_value, value[:MOST_ITEMS])) + more
-    return " ".join(one_line(value).split())
-
-
-def _short_paths(texts: Sequence[str]) -> list[str]:
-    """Return absolute paths without the folders that are not needed to distinguish them.
-
-    >>> _short_paths(["/models/a/step-1", "/models/a/step-2", "mini"])
-    ['step-1', 'step-2', 'mini']
-    """
-    for n_parts in range(1, 100):
-        short = [_last_parts(text, n_parts) for text in texts]
-        if len(set(short)) == len(set(texts)):
-            return short
-    return list(texts)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
-
-
-def _last_parts(text: str, n_parts: int) -> str:
-    return "/".join(PurePosixPath(text).parts[-n_parts:]) if text.startswith("/") else text
-
-
-def _version_parts(runs: Sequence[TitledRun]) -> list[str]:
-    """Return the first version that differs; [""] for each run if none does."""
-    names = dict.fromkeys(["probekit", *(name for run in runs for name in run.versions)])
-    for name in names:
-        own = [run.versions.get(name, "") for run in runs]
-        if _differ(own):
-            return [f"{name} {version or 'of unknown version'}" for version in own]
-    return [""] * len(runs)
-
-
-def _date_parts(runs: Sequence[TitledRun]) -> list[str]:
-    """Return the dates of the runs, with the time if several began on one day."""
-    for time in TIMES:
-        dates = [date_text(run.created, time) for run in runs]
-        if len(set(dates)) == len(runs):
-            return dates
-    return dates if _differ(dates) else [""] * len(runs)
-
-
-def date_text(created: str, time: str = "") -> str:
-    """Return the date of a time in ISO 8601, with its time in this format; other text unchanged.
-
-    >>> date_text("2026-11-02T01:39:33+00:00"), date_text("2026-11-02T01:39:33+00:00", " %H:%M")
-    ('2 Nov 2026', '2 Nov 2026 01:39')
-    """
-    try:
-        moment = datetime.fromisoformat(created)
-    except ValueError:
-        return created
-    return f"{moment.day} {moment:%b %Y}{moment.strftime(time)}"
-
-
-def _number_parts(runs: Sequence[TitledRun]) -> list[str]:
-    return [f"run {number}" for number, _ in enumerate(runs, start=1)]

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,10 +27,12 @@ from probekit.probes.site_result import SiteResult
 from probekit.provenance import digest, digest_json, pretty_json
 from probekit.results.predictions import pack, unpack
 from probekit.results.record import changed_files
+from probekit.section import DEVICES
 
 # Exceptions that reading a truncated or changed file can raise.
 _READ_ERRORS = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
 NESTED_SITE = "chosen"  # takes the place of a site's name for the nested choice
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9 ._=+\[\]-]*(?<![ .])")  # valid on every system
 LONGEST_NAME = 100  # characters of a file name; file systems allow 255 bytes
 
 
@@ -43,14 +46,18 @@ def site_stem(site: str, offset: int = 0) -> Path:
 
 
 def file_name(text: str) -> str:
-    """Return the text, or its digest if it is too long for a file name.
+    """Return the text, or a name with its digest if it is not valid or too long for a file name.
 
-    Names of many concatenated sites are too long.
+    Names of many concatenated sites are too long, and those of given sites may have any characters.
 
-    >>> file_name("blocks.0.hook_resid_pre")
-    'blocks.0.hook_resid_pre'
+    >>> file_name("blocks.0.hook_resid_pre"), file_name("model/h/0")
+    ('blocks.0.hook_resid_pre', 'model_h_0-3521761392b4')
     """
-    return text if len(text) <= LONGEST_NAME else digest_json(text)[:24]
+    if len(text) > LONGEST_NAME:
+        return digest_json(text)[:24]
+    if _PLAIN.fullmatch(text) and not DEVICES.fullmatch(text):
+        return text
+    return f"{re.sub('[^A-Za-z0-9_-]', '_', text)}-{digest_json(text)[:12]}"
 
 
 def _read_site(

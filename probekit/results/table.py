@@ -39,7 +39,8 @@ def load_table(path: Path) -> pd.DataFrame:
     table = read_columns(path, RESULTS)
     if table.empty:
         raise DataError(f"{path} has a header but no rows. Run the experiment again.")
-    layers = pd.to_numeric(table["site"].str.extract(SITE)["layer"], errors="coerce")
+    named = table["site"].mask(table["order"].notna(), "")
+    layers = pd.to_numeric(named.str.extract(SITE)["layer"], errors="coerce")
     _raise_if(layers > MAX_LAYERS, table["site"], path, f"Layers must be at most {MAX_LAYERS}.")
     return table
 
@@ -121,6 +122,9 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     and one for every head and neuron.
     Concatenated sites have no depth and are excluded; see `concatenated`.
 
+    Sites of given activations have the column `order`, which is their depth, and `component`, which
+    is their line.
+
     >>> rows = pd.DataFrame({
     ...     "site": ["ln_final.hook_normalized", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_z"],
     ...     "head": [None, None, 2],
@@ -135,8 +139,12 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     ends = np.where(component.str.startswith("ln_final"), n_blocks(rows), EMBED_DEPTH)
     before = component.eq("resid_pre").astype(float)
     rows["depth"] = names["layer"].astype(float).sub(before).fillna(pd.Series(ends, rows.index))
-    rows["depth"] = rows["depth"].astype(int)
     rows["part"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
+    if "order" in rows and (given := rows["order"].notna()).any():
+        rows["depth"] = rows["depth"].mask(given, rows["order"])
+        rows["part"] = rows["part"].mask(given, rows["component"])
+        names["neuron"] = names["neuron"].mask(given)
+    rows["depth"] = rows["depth"].astype(int)
     rows["line"] = rows["part"]
     for axis, numbers in {"head": rows["head"], "neuron": names["neuron"]}.items():
         suffix = numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
@@ -172,10 +180,29 @@ def tick(depth: int, blocks: int) -> str:
 def ticks(rows: pd.DataFrame) -> dict[int, str]:
     """Return the label of each depth from the shallowest to the deepest of the placed rows."""
     blocks = n_blocks(rows)
-    return {
-        depth: tick(depth, blocks)
-        for depth in range(int(rows["depth"].min()), int(rows["depth"].max()) + 1)
-    }
+    depths = range(int(rows["depth"].min()), int(rows["depth"].max()) + 1)
+    if not is_given(rows):
+        return {depth: tick(depth, blocks) for depth in depths}
+    labels = {row["depth"]: row_tick(row, blocks) for _, row in rows.iterrows()}
+    return {depth: labels.get(depth, "") for depth in depths}
+
+
+def is_given(rows: pd.DataFrame) -> bool:
+    """Return whether all rows are those of sites with a place of their own on the layer axis."""
+    return "order" in rows and bool(rows["order"].notna().all())
+
+
+def row_tick(row: pd.Series, blocks: int) -> str:
+    """Return the label of a placed row on the layer axis: of given activations layer or site.
+
+    >>> row_tick(pd.Series({"site": "layer_4", "layer": 4.0, "order": 1.0, "depth": 1}), blocks=0)
+    '4'
+    >>> row_tick(pd.Series({"site": "hook_embed", "depth": -1}), blocks=2)
+    'embed'
+    """
+    if "order" not in row or pd.isna(row["order"]):
+        return tick(row["depth"], blocks)
+    return str(row["site"]) if pd.isna(row["layer"]) else f"{row['layer']:.0f}"
 
 
 def figure_rows(table: pd.DataFrame) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from probekit.distribution import PACKAGE
 from tests.interrupting import interrupt
 from tests.pipeline.planted import YAML, write_rows
 
@@ -117,7 +118,11 @@ def test_models_and_sites_need_no_network(probekit):
 
 
 def test_version_is_printed(probekit):
-    assert re.fullmatch(r"probekit \d+\.\d+\.\d+\n", probekit("--version").stdout)
+    first, package, python, torch = probekit("--version").stdout.splitlines()
+    assert re.fullmatch(r"probekit-lens \d+\.\d+\.\d+", first)
+    assert Path(package.removeprefix("package").strip()) == PACKAGE
+    assert python.endswith(".".join(map(str, sys.version_info[:3])))
+    assert torch.startswith("torch    2.")
 
 
 @pytest.mark.parametrize(

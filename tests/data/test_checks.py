@@ -55,8 +55,18 @@ def test_notes_of_the_reader_are_passed_on():
             "error",
             "^1 group on both .* 'group 3'",
         ),
-        ({50: {"label": "z"}}, "missing-from-train", "error", "labels that train lacks: z"),
-        ({3: {"label": "z"}}, "missing-from-test", "warning", "labels that test lacks: z"),
+        (
+            {50: {"label": "z"}},
+            "missing-from-train",
+            "error",
+            "label of test does not occur in train: z",
+        ),
+        (
+            {3: {"label": "z"}},
+            "missing-from-test",
+            "warning",
+            "label of train does not occur in test: z",
+        ),
         ({3: {"text": "text 001"}}, "duplicates-in-train", "warning", "1 of 40 examples in train"),
         ({53: {"text": "text 051"}}, "duplicates-in-test", "warning", "1 of 40 examples in test"),
         (
@@ -115,7 +125,7 @@ def test_the_same_text_at_another_span_is_no_duplicate():
 def test_few_test_groups_are_reported():
     level, message = findings(n_test=38)["few-groups"]
     assert level == "warning"
-    assert "19 groups: intervals over fewer than 20 groups are approximate" in message
+    assert "only 19 test groups: intervals over fewer than 20 groups are approximate" in message
     assert "few-groups" not in findings(n_test=40)
 
 

@@ -6,13 +6,18 @@ import json
 import pytest
 
 from probekit.data.positions import PositionRule
+from probekit.experiment.activations import activation_schema
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.schema import ModelSection, experiment_schema
 from probekit.experiment.tokens import PositionSection
 from probekit.probes.settings import ProbeSettings
 from probekit.training.recipe import recipe_schema as recipe_schema
 
-SCHEMAS = {"experiment": experiment_schema, "recipe": recipe_schema}
+SCHEMAS = {
+    "activations": activation_schema,
+    "experiment": experiment_schema,
+    "recipe": recipe_schema,
+}
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

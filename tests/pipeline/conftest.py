@@ -1,6 +1,6 @@
 """Fixtures: a probe of the bundled data, fitted on captured rows and saved."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from probekit.activations.store.store import ActivationStore
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
+from probekit.pipeline.experiment.model_source import captured_origin
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
 from probekit.probes.kinds.logistic import LinearProbe
@@ -49,11 +50,10 @@ class Kept:
         path = save_probe(
             self.folder / f"{'+'.join(sites)}.{view}",
             fitted,
-            self.experiment,
-            self.store.identity,
+            replace(captured_origin(self.experiment, self.store.identity), view=view),
+            seed=self.experiment.probe.seed,
             sites=sites,
             measured=[],
-            view=view,
         )
         return SavedProbe.load(path), probe, X
 

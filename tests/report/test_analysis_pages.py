@@ -72,6 +72,12 @@ def test_the_summary_of_two_texts_keeps_their_positions_apart():
     assert "at 3 of 5 positions" in lens_accuracy(both)
 
 
+def test_the_caption_of_the_lens_names_both_numbers_of_positions():
+    page = lens_page(lens_rows(), model="made", facts=FACTS)
+    assert "Share of 5 positions at which the most likely token of a layer is the final one" in page
+    assert "and share of 4 with a next token in the text at which it is that token." in page
+
+
 def test_the_answer_names_the_layer_from_which_the_lens_agrees_with_the_output():
     rows = lens_rows()
     already = "the most likely token is already the final one at"
@@ -81,14 +87,17 @@ def test_the_answer_names_the_layer_from_which_the_lens_agrees_with_the_output()
     assert answer == f"From layer 1 on: there {already} 3 of 5 positions, at layer 0 at 0."
     rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"
     answer = lens_answer(rows)
-    assert answer == f"Only at the last layer: at layer 1, just before, {already} 0 of 5 positions."
+    assert answer == (
+        "At the last layer: one site earlier, at layer 1, the most likely token is the final one "
+        "at 0 of 5 positions."
+    )
 
 
 def test_a_last_site_that_is_not_the_output_is_named():
     rows = lens_rows().assign(kl=1.0)
     assert "is already that of layer 2 at 3 of 5" in lens_answer(rows)
     rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"
-    assert lens_answer(rows).startswith("Only at layer 2: at layer 1, just before,")
+    assert lens_answer(rows).startswith("At layer 2: one site earlier, at layer 1,")
 
 
 def test_texts_of_one_token_have_no_next_token():

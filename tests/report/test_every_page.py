@@ -20,8 +20,7 @@ from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_page
 from probekit.report.pages.texts_page import texts_page
 from probekit.report.pages.transfer_page import transfer_page
-from probekit.results.attention import AttentionPrompt
-from probekit.results.network import ScoredHeads
+from probekit.results.network import AttentionPrompt, ScoredHeads
 from tests.model.reference import TINY
 from tests.report.conftest import (
     HOSTILE,

@@ -5,7 +5,7 @@ import pytest
 
 from probekit.report.attention.colours import attention_colours
 from probekit.report.attention.page import SCORE_NAMES, AttentionExplorer
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 
 LAYERS, HEADS = (2, 3, 5, 7), (0, 4, 8)
 TOKENS = ("The", " keys", " the", "\n", " keys")
@@ -153,15 +153,15 @@ def test_the_last_columns_are_the_mean_and_maximum_of_a_layer(explorer, patterns
         assert explorer.text(".name") == f"Layer 3, {name} of its heads"
         explorer.browser.hover(*explorer.cell(3, 1))
         value = merge(patterns[0][1, :, 3, 1])
-        assert explorer.text(".readout") == f"dest[3] ⏎ → src[1] ␣keys {value:.4f}"
+        assert explorer.text(".readout") == f"query[3] ⏎ → key[1] ␣keys {value:.4f}"
 
 
 def test_pointing_at_a_cell_names_it_and_the_future_is_masked(explorer, patterns):
     explorer.browser.hover(*explorer.cell(2, 1))
     weight = patterns[0][0, 0, 2, 1]
-    assert explorer.text(".readout") == f"dest[2] ␣the → src[1] ␣keys {weight:.4f}"
+    assert explorer.text(".readout") == f"query[2] ␣the → key[1] ␣keys {weight:.4f}"
     explorer.browser.hover(*explorer.cell(1, 3))
-    assert "dest" not in explorer.text(".readout")
+    assert "query" not in explorer.text(".readout")
 
 
 def test_the_keys_move_over_cells_and_pin(explorer, patterns):
@@ -169,9 +169,9 @@ def test_the_keys_move_over_cells_and_pin(explorer, patterns):
     for key in ("ArrowDown",) * 9 + ("ArrowRight",) * 2 + ("ArrowUp",):
         explorer.browser.press(key)
     weight = patterns[0][0, 0, 3, 2]
-    assert explorer.text(".readout") == f"dest[3] ⏎ → src[2] ␣the {weight:.4f}"
+    assert explorer.text(".readout") == f"query[3] ⏎ → key[2] ␣the {weight:.4f}"
     label = "document.querySelector('.matrix').getAttribute('aria-label')"
-    expected_text = f"Layer 2, head 0. dest[3] ⏎ → src[2] ␣the {weight:.4f}"
+    expected_text = f"Layer 2, head 0. query[3] ⏎ → key[2] ␣the {weight:.4f}"
     assert explorer.browser.evaluate(label) == expected_text
     explorer.browser.press("Enter")
     assert "pin=row.3" in explorer.hash()
@@ -186,20 +186,20 @@ def test_hovering_shows_what_a_token_attends_to_and_with_shift_what_attends_to_i
     explorer.point(explorer.token(3))
     order = np.argsort(-weights[3, :4])[:3]
     labels = ["The", "␣keys", "␣the", "⏎"]
-    shown = [f"src[{i}] {labels[i]} {weights[3, i]:.4f}" for i in order]
-    assert explorer.text(".readout") == f"dest[3] ⏎ → {', '.join(shown)}"
+    shown = [f"key[{i}] {labels[i]} {weights[3, i]:.4f}" for i in order]
+    assert explorer.text(".readout") == f"query[3] ⏎ → {', '.join(shown)}"
     colours = explorer.colours()
     expected = [colour_of(w, np.sqrt) for w in weights[3, :4]]
     found = [[int(c) for c in text[4:-1].split(",")] for text in colours[:4]]
     np.testing.assert_allclose(found, expected, atol=1)
     assert colours[4] == ""  # masked
     explorer.point(explorer.token(3), shift=True)
-    assert explorer.text(".readout").startswith("src[3] ⏎ ← ")
+    assert explorer.text(".readout").startswith("key[3] ⏎ ← ")
     colours = explorer.colours()
     assert colours[:3] == ["", "", ""]
     assert colours[4] == "rgb({:.0f}, {:.0f}, {:.0f})".format(*colour_of(weights[4, 3], np.sqrt))
     explorer.browser.call("Input.dispatchKeyEvent", type="keyUp", key="Shift")
-    assert explorer.text(".readout").startswith("dest[3]")
+    assert explorer.text(".readout").startswith("query[3]")
 
 
 def test_a_click_pins_and_escape_unpins(explorer, patterns):
@@ -208,7 +208,7 @@ def test_a_click_pins_and_escape_unpins(explorer, patterns):
     explorer.point(explorer.token(1))
     assert explorer.colours() == pinned
     weight = patterns[0][0, 0, 3, 1]
-    assert explorer.text(".readout") == f"dest[3] ⏎ → src[1] ␣keys {weight:.4f}"
+    assert explorer.text(".readout") == f"query[3] ⏎ → key[1] ␣keys {weight:.4f}"
     explorer.point("document.querySelector('h1')")
     assert explorer.colours() == pinned
     assert "pin=row.3" in explorer.hash()
@@ -225,7 +225,7 @@ def test_the_tokens_are_reached_by_keys(explorer):
     for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End"):
         explorer.browser.press(key)
     assert explorer.focused() == "␣keys"
-    assert explorer.text(".readout").startswith("dest[1] ␣keys → ")
+    assert explorer.text(".readout").startswith("query[1] ␣keys → ")
     tabs = "[...document.querySelectorAll('.token')].map(token => token.tabIndex)"
     assert explorer.browser.evaluate(tabs) == [-1, 0, -1, -1, -1]
 
@@ -262,7 +262,7 @@ def test_colours_can_end_at_the_largest_weight_that_is_not_trivial(explorer, pat
     np.testing.assert_allclose(explorer.pixel(3, 1), colour_of(mean[3, 1] / top), atol=1)
     assert explorer.texts(".ticks span")[-1] == f"{top:.2g}"
     row, column = np.unravel_index(mean.argmax(), mean.shape)
-    expected = f"largest {top:.{3 if rest else 4}f} at dest[{row}] → src[{column}]"
+    expected = f"largest {top:.{3 if rest else 4}f} at query[{row}] → key[{column}]"
     assert explorer.text(".facts span") == expected
 
 
@@ -271,9 +271,9 @@ def test_without_the_first_token_rows_are_scaled_to_1(explorer, patterns):
     weights = patterns[0][0, 0, 4]
     explorer.browser.hover(*explorer.cell(4, 2))
     expected = weights[2] / weights[1:].sum()
-    assert explorer.text(".readout") == f"dest[4] ␣keys → src[2] ␣the {expected:.3f}"
+    assert explorer.text(".readout") == f"query[4] ␣keys → key[2] ␣the {expected:.3f}"
     explorer.browser.hover(*explorer.cell(4, 0))
-    assert explorer.text(".readout").endswith("src[0] The –")
+    assert explorer.text(".readout").endswith("key[0] The –")
     assert explorer.pixel(4, 0) == [0xE6, 0xE9, 0xED]
     assert "rest=1" in explorer.hash()
 
@@ -307,8 +307,8 @@ def test_side_by_side_prompts_share_the_hovered_cell(explorer, patterns):
     explorer.browser.hover(*explorer.cell(4, 1, view=1))
     a, b = (patterns[i][0, 0, 4, 1] for i in (0, 1))
     assert explorer.texts(".readout") == [
-        f"dest[4] ␣keys → src[1] ␣keys {a:.4f}",
-        f"dest[4] ␣keys → src[1] ␣key {b:.4f}",
+        f"query[4] ␣keys → key[1] ␣keys {a:.4f}",
+        f"query[4] ␣keys → key[1] ␣key {b:.4f}",
     ]
     explorer.click("document.querySelectorAll('.letter')[1]")
     explorer.click(explorer.head("Layer 7, head 8"))
@@ -322,7 +322,7 @@ def test_a_difference_is_centred_and_shows_both_values(explorer, patterns):
     explorer.browser.hover(*explorer.cell(4, 1))
     difference = f"{a[4, 1] - b[4, 1]:.3f}".replace("-", "−")
     expected_text = explorer.text(".readout")
-    assert expected_text.startswith(f"dest[4] ␣keys → src[1] ␣keys | ␣key {difference} (")
+    assert expected_text.startswith(f"query[4] ␣keys → key[1] ␣keys | ␣key {difference} (")
     middle = COLOURS["differences"]["light"][5]
     assert explorer.pixel(0, 0) == middle
     largest = np.unravel_index(abs(a - b).argmax(), a.shape)
@@ -385,8 +385,8 @@ def test_values_are_copied_as_a_table(explorer, patterns):
     assert explorer.text(".status") == "Copied 5 rows and columns."
     copied = explorer.browser.evaluate("navigator.clipboard.readText()")
     rows = [line.split("\t") for line in copied.split("\n")]
-    assert rows[0] == ["", "src[0] The", "src[1] ␣keys", "src[2] ␣the", "src[3] ⏎", "src[4] ␣keys"]
-    assert [row[0] for row in rows[1:]] == [f"dest[{i}] {rows[0][i + 1][7:]}" for i in range(5)]
+    assert rows[0] == ["", "key[0] The", "key[1] ␣keys", "key[2] ␣the", "key[3] ⏎", "key[4] ␣keys"]
+    assert [row[0] for row in rows[1:]] == [f"query[{i}] {rows[0][i + 1][7:]}" for i in range(5)]
     for destination in range(5):
         found = rows[destination + 1][1:]
         assert found[destination + 1 :] == [""] * (4 - destination)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from probekit.report.attention.page import AttentionExplorer
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 
 RTL = " שלום"
 EMOJI = " 👩‍👩‍👧"
@@ -53,7 +53,7 @@ def test_hostile_tokens_are_text_wherever_they_are_shown(browser, tmp_path, host
         "⇥",
     ]
     browser.hover(*browser.middle("document.querySelector('.token')"))
-    assert texts(browser, ".readout")[0] == f"dest[0] {shown} → src[0] {shown} 1.0000"
+    assert texts(browser, ".readout")[0] == f"query[0] {shown} → key[0] {shown} 1.0000"
     assert browser.evaluate("document.querySelectorAll('b b, .tokens b, .readout b').length") == 0
     assert hostile in browser.evaluate("document.title")
     folder = tmp_path / "saved"
@@ -114,7 +114,7 @@ def test_1024_tokens_open_in_8_bits_and_single_weights_can_be_reached(browser, t
     browser.press("ArrowDown")
     browser.press("ArrowRight")
     told, value = texts(browser, ".readout")[0].rsplit(" ", 1)
-    assert told == "dest[1] ␣word1 → src[1] ␣word1"
+    assert told == "query[1] ␣word1 → key[1] ␣word1"
     assert float(value) == pytest.approx(weights[0, 1, 1, 1], abs=explorer.reduction.error(1))
     assert browser.trouble == []
 

@@ -7,7 +7,7 @@ import pytest
 
 from probekit.report.attention.opening import scores_beyond_distance
 from probekit.report.attention.page import AttentionExplorer
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 from tests.report.conftest import causal_patterns
 from tests.report.test_explorer import Page
 
@@ -89,7 +89,8 @@ def test_the_page_opens_on_the_head_that_distance_explains_least_and_gives_the_n
     layer, head = np.unravel_index(found.argmax(), found.shape)
     assert explorer.text(".name") == f"Layer {layer}, head {head}"
     reason = explorer.text(".reason")
-    assert f" by {found.max():.2f} on average, the most of all 12 heads." in reason
+    assert "of all 12 heads" in reason
+    assert f"(beyond distance {found.max():.2f})" in reason
     explorer.go(f"head=1.{layer}.{head}")
     assert explorer.text(".reason") == ""
     explorer.go(f"head=0.{layer}.{(head + 1) % 3}")
@@ -148,12 +149,12 @@ def test_largest_leaves_out_the_first_token_on_itself(show):
     weights = causal_patterns(SHORT)[1, 2]
     weights[0, 0] = 0
     row, column = np.unravel_index(weights.argmax(), weights.shape)
-    expected = f"largest {weights.max():.4f} at dest[{row}] → src[{column}]"
+    expected = f"largest {weights.max():.4f} at query[{row}] → key[{column}]"
     assert explorer.text(".facts span") == expected
     explorer.go("head=0.1.2&pin=column.0")
-    assert "dest[0]" not in explorer.text(".readout")
+    assert "query[0]" not in explorer.text(".readout")
     explorer.go("head=0.1.2&pin=row.0")
-    assert explorer.text(".readout") == "dest[0] ␣a → src[0] ␣a 1.0000"
+    assert explorer.text(".readout") == "query[0] ␣a → key[0] ␣a 1.0000"
 
 
 # Number of pixels with ink half way between queries and keys, where only lines are.
@@ -211,11 +212,11 @@ def test_pointing_at_a_token_of_the_lines_isolates_them(show):
     all_lines = explorer.browser.evaluate(INK)
     explorer.browser.hover(*inside(explorer, ".lines", -100, 12 + 18 * (4 - 3)))
     order = np.argsort(-weights[4, :5])[:3]
-    assert explorer.text(".readout").startswith("dest[4] ␣e → ")
-    assert [int(i) for i in re.findall(r"src\[(\d)", explorer.text(".readout"))] == order.tolist()
+    assert explorer.text(".readout").startswith("query[4] ␣e → ")
+    assert [int(i) for i in re.findall(r"key\[(\d)", explorer.text(".readout"))] == order.tolist()
     assert 0 < explorer.browser.evaluate(INK) < all_lines / 2
     explorer.browser.hover(*inside(explorer, ".lines", 100, 12 + 18 * (2 - 3)))
-    assert explorer.text(".readout").startswith("src[2] ␣c ← ")
+    assert explorer.text(".readout").startswith("key[2] ␣c ← ")
 
 
 def test_the_lines_are_moved_through_by_keys(show):
@@ -223,11 +224,11 @@ def test_the_lines_are_moved_through_by_keys(show):
     focus(explorer, ".lines")
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp"):
         explorer.browser.press(key)
-    assert explorer.text(".readout").startswith("dest[2] ␣c → ")
+    assert explorer.text(".readout").startswith("query[2] ␣c → ")
     label = "document.querySelector('.lines').getAttribute('aria-label')"
-    assert explorer.browser.evaluate(label).startswith("Layer 0, head 1. dest[2] ␣c → ")
+    assert explorer.browser.evaluate(label).startswith("Layer 0, head 1. query[2] ␣c → ")
     explorer.browser.press("ArrowRight")
-    assert explorer.text(".readout").startswith("src[2] ␣c ← ")
+    assert explorer.text(".readout").startswith("key[2] ␣c ← ")
     explorer.browser.press("Enter")
     explorer.ready()
     assert "pin=column.2" in explorer.hash()
@@ -272,7 +273,7 @@ def tokens_in_view(explorer):
 
 def pointed(explorer):
     """Query and key under the pointer, from the readout."""
-    return [int(i) for i in re.findall(r"(?:dest|src)\[(\d+)\]", explorer.text(".readout"))[:2]]
+    return [int(i) for i in re.findall(r"(?:query|key)\[(\d+)\]", explorer.text(".readout"))[:2]]
 
 
 def test_the_text_follows_the_pointer(show):
@@ -285,7 +286,7 @@ def test_the_text_follows_the_pointer(show):
         first, last = tokens_in_view(explorer)
         assert first < query < last
         nearby = explorer.texts(".nearby > *")
-        assert nearby[::4] == [f"dest[{query}]", f"src[{key}]"]
+        assert nearby[::4] == [f"query[{query}]", f"key[{key}]"]
         for token, (before, own, after) in zip(
             (query, key), (nearby[1:4], nearby[5:8]), strict=True
         ):

@@ -5,7 +5,7 @@ from probekit.errors import DataError, MissingError
 from probekit.results.selection import chosen_row
 from probekit.results.table import load_table, placed, same_features, ticks
 
-NEW_COLUMNS = ("null_low", "null_high", "main_metric", "positive")
+NEW_COLUMNS = ("null_low", "null_high", "main_metric", "positive", "order")
 
 
 def at(*sites: str, head: float | None = None) -> pd.DataFrame:

@@ -1,9 +1,10 @@
-"""Export of rows to .npy, Parquet or Zarr files, in data-set order."""
+"""Export of rows to .npy, safetensors, Parquet or Zarr files, in data-set order."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.store.layout import FloatArray
+from probekit.activations.store.layout import CODES, FloatArray
 from probekit.activations.store.store import ActivationStore
 from probekit.disk import Disk, as_store_error
+from probekit.distribution import install_command
 from probekit.drafts import Draft, write_atomic
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.provenance import pretty_json
@@ -40,7 +42,7 @@ def export_cache(
     Args:
         store: the store to export.
         folder: output folder; created if missing.
-        format: `npy`, `parquet` or `zarr`.
+        format: `npy`, `safetensors`, `parquet` or `zarr`.
         sites: full names; None for all finished sites.
 
     Raises:
@@ -54,7 +56,7 @@ def export_cache(
     chosen = FORMATS[format]
     if chosen.package is not None and find_spec(chosen.package) is None:
         raise ConfigError(
-            f"{format} needs {chosen.package}. Install probekit[{format}], or export as npy."
+            f"{format} needs {chosen.package}. Run {install_command(format)}, or export as npy."
         )
     finished = store.sites
     names = list(finished) if sites is None else list(dict.fromkeys(sites))
@@ -111,6 +113,21 @@ def _npy_header(values: FloatArray, n_rows: int) -> bytes:
     text = repr(metadata)
     text += " " * (-(len(text) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def _write_safetensors(path: Path, store: ActivationStore, site: str) -> None:
+    with Draft(Disk(), path) as draft:
+        for number, values in enumerate(_parts(store, site)):
+            if not number:
+                shape = (store.n_rows, *values.shape[1:])
+                n_bytes = values.dtype.itemsize * math.prod(shape)
+                code = CODES[values.dtype]
+                tensor = {"dtype": code, "shape": shape, "data_offsets": [0, n_bytes]}
+                header = json.dumps({site: tensor}).encode()
+                header += b" " * (-len(header) % 8)
+                draft.write(len(header).to_bytes(8, "little") + header)
+            draft.write(np.ascontiguousarray(values).data)
+        draft.rename(path)
 
 
 def _write_parquet(path: Path, store: ActivationStore, site: str) -> None:
@@ -180,6 +197,7 @@ def _rows_csv(store: ActivationStore) -> str:
 
 FORMATS = {
     "npy": ExportFormat(_write_npy, "npy"),
+    "safetensors": ExportFormat(_write_safetensors, "safetensors"),
     "parquet": ExportFormat(_write_parquet, "parquet", "pyarrow"),
     "zarr": ExportFormat(_write_zarr, "zarr", "zarr"),
 }

@@ -78,14 +78,14 @@ def _lens_table(rows: pd.DataFrame) -> Table:
 
 def show_attribution(result: AttributedLogit) -> None:
     """Print the largest contributions to a logit, then their sum."""
-    shown = Table("part", box=None, pad_edge=False)
+    shown = Table("component", box=None, pad_edge=False)
     shown.add_column("contribution", justify="right")
     named = strongest_parts(result)
     for name, value in zip(named["name"][:MOST_PARTS], named["value"][:MOST_PARTS], strict=True):
         shown.add_row(name, signed(value))
     others = named["value"][MOST_PARTS:]
     if len(others):
-        shown.add_row(f"{len(others)} other parts", signed(others.sum()))
+        shown.add_row(f"{len(others)} other components", signed(others.sum()))
     shown.add_row(Text(attribution_title(result)), signed(result.logit))
     print_table(shown)
     click.echo(attribution_answer(result))

@@ -46,7 +46,7 @@ def show_results(result: RunResult) -> None:
     record = load_record(result.folder / "run.json")
     _show_sites(table)
     click.echo(f"\n{answer(table, comparisons, record.question)}")
-    rows = comparison_table(table, comparisons, record)
+    rows = comparison_table(table, comparisons)
     if rows:
         click.echo()
         print_table(_comparisons(rows, metric_name(main_metric(table))))
@@ -133,9 +133,15 @@ def show_validation(validation: ValidationReport) -> None:
         click.echo(
             f"{counted(validation.n_examples, 'example')}, {counted(validation.n_rows, 'row')} at "
             f"each of {counted(validation.n_sites, 'site')}, {validation.bytes / 1e6:,.1f} MB, "
-            f"{_duration(validation.minutes)} to capture on this machine, plus probing."
+            f"{_cost(validation.minutes)}."
         )
     click.echo("ok" if validation.ok else "not ok")
+
+
+def _cost(minutes: float | None) -> str:
+    if minutes is None:
+        return "nothing to capture"
+    return f"{_duration(minutes)} to capture on this machine, plus probing"
 
 
 def _duration(minutes: float) -> str:

@@ -13,8 +13,9 @@ from huggingface_hub import constants, errors, snapshot_download
 
 from probekit.data.tables.memory import dataset_table
 from probekit.data.tables.table import Table
+from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError, MissingError, nearest
-from probekit.hub import is_hub_reachable
+from probekit.hub.connection import is_hub_reachable
 
 _SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`
 
@@ -48,8 +49,8 @@ def hub_table(data: HubData, columns: Collection[str]) -> Table:
     """
     if find_spec("datasets") is None:
         raise ConfigError(
-            "Data of the hub need the library datasets. Install it with: pip install "
-            "'probekit[datasets]'."
+            "Data of the hub need the library datasets. Install it with: "
+            f"{install_command('datasets')}."
         )
     folder = Path(data.name)
     if not folder.is_absolute():

@@ -10,6 +10,7 @@ from pathlib import Path
 from probekit.data.files import require_file
 from probekit.data.tables.frames import frame_table
 from probekit.data.tables.table import Table
+from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError
 
 
@@ -23,7 +24,7 @@ def parquet_table(path: Path, columns: Collection[str]) -> Table:
     """
     if find_spec("pyarrow") is None:
         raise ConfigError(
-            "Parquet files need pyarrow. Install it with: pip install 'probekit[parquet]'."
+            f"Parquet files need pyarrow. Install it with: {install_command('parquet')}."
         )
     import pyarrow as pa
     from pyarrow import parquet

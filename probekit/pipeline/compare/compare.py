@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
-from probekit.experiment.loader import load_experiment
-from probekit.experiment.schema import Experiment
+from probekit.experiment.activations import AnyExperiment
+from probekit.experiment.loader import load_any_experiment
 from probekit.pipeline.compare.matching import (
     PairedPredictions,
     align,
@@ -39,11 +39,12 @@ from probekit.probes.score.pooling import take
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
 from probekit.report.pages.compare_page import comparison_page
-from probekit.results.comparison import COLUMNS, RunComparison
+from probekit.results.comparison import COLUMNS, Pairing, RunComparison
 from probekit.results.finished_run import FinishedRun
 from probekit.results.record import OLD_RECORD
 from probekit.results.selection import main_metric
-from probekit.results.settings import TitledRun, load_config, run_titles
+from probekit.results.settings import load_config
+from probekit.results.titles import TitledRun, run_titles
 
 Key = TypeVar("Key")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate
@@ -64,11 +65,16 @@ class RowsOfBoth:
     places: NDArray[np.int64] | None
 
     @classmethod
-    def of(cls, a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> RowsOfBoth:
+    def of(cls, a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> RowsOfBoth:
         """Return the test rows of two finished runs."""
         groups = [run.test_rows["group"].to_numpy(dtype=str) for run in (a, b)]
         places = align(a.test_rows, b.test_rows) if shares_ids(a, b) else None
         return cls(groups[0], groups[1], places)
+
+    @property
+    def pairing(self) -> Pairing:
+        """Whether the runs have the same test rows, so that their predictions are paired."""
+        return "unpaired" if self.places is None else "paired"
 
 
 def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) -> RunComparison:
@@ -91,7 +97,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     """
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
-    a, b = (FinishedRun.open(run, load_experiment) for run in (run_a, run_b))
+    a, b = (FinishedRun.open(run, load_any_experiment) for run in (run_a, run_b))
     titles = run_titles([_titled(run) for run in (a, b)])
     _check_labels(a, b, titles)
     pairs = match(a, b)
@@ -100,36 +106,32 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     rows = RowsOfBoth.of(a, b)
     predictions = {n: (pair.predictions_a, pair.predictions_b) for n, pair in enumerate(usable)}
     results = differences(predictions, rows, metric)
-    common = {"metric": metric, "pairing": _pairing(rows)}
+    common = {"metric": metric, "pairing": rows.pairing}
     table = [_table_row(pair, results[n], rows) | common for n, pair in enumerate(usable)]
+    n_skipped = len(pairs) - len(usable)
     return RunComparison(
         a=titles[0],
         b=titles[1],
         experiment=a.record.run if a.record.run == b.record.run else "",
         metric=metric,
-        pairing=_pairing(rows),
+        pairing=rows.pairing,
         rows=pd.DataFrame(table, columns=list(COLUMNS)),
         settings=settings_that_differ(a, b),
         notes=(
-            _rows_note(a, b, rows),
+            _rows_note(a, b, rows, titles),
             *_groups_note(rows),
-            *_left_out_note(pairs, usable, metric),
-            *_baselines_note(a, b),
-            *(
-                f"{side}: {OLD_RECORD}"
-                for side, run in {"a": a, "b": b}.items()
-                if not run.record.is_sealed
-            ),
+            *[f"{n_skipped} comparisons are skipped: no scores for {metric}."] * bool(n_skipped),
+            *_notes_on_runs(a, b, titles),
         ),
     )
 
 
-def _titled(run: FinishedRun[Experiment]) -> TitledRun:
+def _titled(run: FinishedRun[AnyExperiment]) -> TitledRun:
     return TitledRun.of(load_config(run.folder / "config.yaml"), run.record)
 
 
 def _main_metric(
-    a: FinishedRun[Experiment], b: FinishedRun[Experiment], titles: Sequence[str]
+    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
 ) -> str:
     metrics = [main_metric(run.table) for run in (a, b)]
     if len(set(metrics)) > 1:
@@ -199,7 +201,7 @@ def write_comparison(path: Path, comparison: RunComparison) -> Path:
 
 
 def _check_labels(
-    a: FinishedRun[Experiment], b: FinishedRun[Experiment], titles: Sequence[str]
+    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
 ) -> None:
     if a.reads_numbers != b.reads_numbers:
         numbers, labels = titles if a.reads_numbers else reversed(titles)
@@ -237,10 +239,6 @@ def _with_metric(pairs: Sequence[PairedPredictions], metric: str) -> list[Paired
     return usable
 
 
-def _pairing(rows: RowsOfBoth) -> Any:
-    return "unpaired" if rows.places is None else "paired"
-
-
 def _table_row(pair: PairedPredictions, result: Difference, rows: RowsOfBoth) -> dict[str, Any]:
     return {
         **pair.columns,
@@ -259,7 +257,12 @@ def _table_row(pair: PairedPredictions, result: Difference, rows: RowsOfBoth) ->
     }
 
 
-def _rows_note(a: FinishedRun[Experiment], b: FinishedRun[Experiment], rows: RowsOfBoth) -> str:
+def _rows_note(
+    a: FinishedRun[AnyExperiment],
+    b: FinishedRun[AnyExperiment],
+    rows: RowsOfBoth,
+    titles: Sequence[str],
+) -> str:
     n_a, n_b = len(rows.groups_a), len(rows.groups_b)
     if rows.places is not None:
         return (
@@ -267,8 +270,8 @@ def _rows_note(a: FinishedRun[Experiment], b: FinishedRun[Experiment], rows: Row
             "groups): differences are paired."
         )
     note = (
-        f"The test rows differ ({n_a:,} of a, {n_b:,} of b): differences are unpaired "
-        "(Welch's t test over groups)."
+        f"The test rows differ ({n_a:,} in {titles[0]}, {n_b:,} in {titles[1]}): differences are "
+        "unpaired (Welch's t test over groups)."
     )
     if not shares_ids(a, b):
         return f"{note} The data differ and their rows have no ids (`data.columns.id`)."
@@ -285,20 +288,16 @@ def _groups_note(rows: RowsOfBoth) -> list[str]:
     return [f"{fewest} groups are few: intervals are approximate below {FEW_GROUPS} groups."]
 
 
-def _left_out_note(
-    pairs: Sequence[PairedPredictions], usable: Sequence[PairedPredictions], metric: str
-) -> list[str]:
-    n_skipped = len(pairs) - len(usable)
-    return [f"{n_skipped} comparisons are skipped: no scores for {metric}."] if n_skipped else []
-
-
-def _baselines_note(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> list[str]:
-    notes = []
-    for side, own, other in (("a", a, b), ("b", b, a)):
+def _notes_on_runs(
+    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
+) -> Iterator[str]:
+    """Yield a note for each run without baselines of the other one, or without a digest."""
+    for title, own, other in zip(titles, (a, b), (b, a), strict=True):
         missing = set(other.experiment.probe.baselines) - set(own.experiment.probe.baselines)
         if missing:
-            notes.append(
-                f"{side} has no baseline {', '.join(sorted(missing))}: not compared. Run it with "
+            yield (
+                f"{title} has no baseline {', '.join(sorted(missing))}: not compared. Run it with "
                 "the same `probe.baselines`."
             )
-    return notes
+        if not own.record.is_sealed:
+            yield f"{title}: {OLD_RECORD}"

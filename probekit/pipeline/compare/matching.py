@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from probekit.data.formats import FORMATS
 from probekit.errors import ConfigError, nearest
+from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection
-from probekit.experiment.schema import Experiment
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.site_result import Predictor
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
@@ -51,7 +51,7 @@ def _keys(rows: pd.DataFrame) -> pd.MultiIndex:
     return pd.MultiIndex.from_frame(rows[_ROW].assign(occurrence=occurrence))
 
 
-def shares_ids(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> bool:
+def shares_ids(a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> bool:
     """Return whether an example id refers to the same text in both runs.
 
     Ids that are row numbers do so only within the same data set.
@@ -60,8 +60,9 @@ def shares_ids(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> bool:
     return same_data or all(_has_ids(run.experiment.data) for run in (a, b))
 
 
-def _has_ids(data: DataSection) -> bool:
-    return FORMATS[data.format].has_names or data.columns.id is not None
+def _has_ids(data: DataSection | RowsSection) -> bool:
+    is_named = data.format is not None and FORMATS[data.format].has_names
+    return is_named or data.columns.id is not None
 
 
 def n_shared(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> int:
@@ -103,13 +104,13 @@ class PairedPredictions:
 class _Side:
     """One of the two runs, with the addresses of its task probes and of its selected probe."""
 
-    run: FinishedRun[Experiment]
+    run: FinishedRun[AnyExperiment]
     places: tuple[ProbeAddress, ...]
     chosen: ProbeAddress | None
     selectivity: Mapping[ProbeAddress, float]
 
     @classmethod
-    def of(cls, run: FinishedRun[Experiment]) -> _Side:
+    def of(cls, run: FinishedRun[AnyExperiment]) -> _Side:
         task = only(run.table, target="task", split="test")
         rows = pd.concat([placed(task), concatenated(task)])
         chosen = reported_row(run.table)
@@ -126,7 +127,7 @@ class _Side:
 
     @property
     def positions(self) -> list[str]:
-        return [at.text for at in self.run.experiment.tokens.positions]
+        return list(self.run.experiment.offsets)
 
     def predictions(self, place: ProbeAddress) -> Predictions | None:
         by_predictor = self.run.predictions(place.site, place.position)
@@ -134,7 +135,7 @@ class _Side:
 
 
 def match(
-    run_a: FinishedRun[Experiment], run_b: FinishedRun[Experiment]
+    run_a: FinishedRun[AnyExperiment], run_b: FinishedRun[AnyExperiment]
 ) -> list[PairedPredictions]:
     """Return the pairs of selected probes (if their addresses differ), baselines and shared sites.
 
@@ -237,7 +238,7 @@ def _baselines(a: _Side, b: _Side) -> Iterator[PairedPredictions]:
 
 
 def settings_that_differ(
-    a: FinishedRun[Experiment], b: FinishedRun[Experiment]
+    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]
 ) -> dict[str, tuple[str, ...]]:
     """Return settings, digests and versions that differ between two runs, except for names."""
     return differing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -19,7 +20,13 @@ from probekit.experiment.loader import dump_experiment, make_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
-from probekit.pipeline.compare.transfer_sets import SharedRows, TransferSet, find_leak, make_sets
+from probekit.pipeline.compare.transfer_sets import (
+    TRANSFERRED,
+    SharedRows,
+    TransferSet,
+    find_leak,
+    make_sets,
+)
 from probekit.pipeline.experiment.features import Probed
 from probekit.probes.controls.control_labels import majority_guess
 from probekit.probes.data import ProbeData
@@ -112,7 +119,7 @@ def transfer(
         scores=pd.DataFrame(scores, columns=list(SCORES)),
         cosines=pd.DataFrame(cosines, columns=list(COSINES)),
         metric=sets[0].prober.main_metric,
-        chosen=max(validation, key=lambda key: validation[key]),
+        chosen=max(validation, key=lambda key: np.nan_to_num(validation[key], nan=-np.inf)),
         notes=tuple(_notes(sets, leaks)),
     )
     _write(Path(out), result, sets)
@@ -130,11 +137,13 @@ def _place(one: TransferSet, selection: Probed, spec: ProbeSpec) -> dict[str, An
 
 
 def _cross_validated(fits: Sequence[_Fitted]) -> float:
-    """Return the cross-validated score of a kind of probe at a site, averaged over the sets."""
+    """Return the cross-validated score of a kind of probe at a site, averaged over the sets.
+
+    NaN if no set has one, because the metric is undefined.
+    """
     measured = (one for fit in fits for one in fit.measurements)
-    return float(
-        np.mean([m.value for m in measured if m.split == "validation" and m.target == "task"])
-    )
+    scores = [m.value for m in measured if m.split == "validation" and m.target == "task"]
+    return float(np.mean(scores)) if scores else math.nan
 
 
 def _training_rows(one: TransferSet, X: Features) -> Features:
@@ -216,7 +225,10 @@ def _scores(
 def _cells(
     train: _Fitted, test: _Fitted, predictions: Predictions, own: Predictions
 ) -> Iterator[dict[str, Any]]:
-    """Yield the metrics of the probe of `train` on `test`, with differences from the own probe."""
+    """Yield the metrics of the probe of `train` on `test`, with differences from the own probe.
+
+    Undefined values, such as the rank correlation of constant predictions, are NaN.
+    """
     resamples, first = test.data.prober.resamples_of(test.spec.text), train.measurements[0]
     uninformed = _uninformed(train.data.prober, predictions)
     for metric, function in metrics_of(uninformed).items():
@@ -225,25 +237,24 @@ def _cells(
         (difference,) = paired_differences([(values, function(own, resamples))], resamples)
         # The rank correlation of a constant guess is undefined and counts as 0.
         chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
-        if not np.isnan(interval.value):
-            yield {
-                "train": train.data.name,
-                "test": test.data.name,
-                "metric": metric,
-                "value": interval.value,
-                "ci_low": interval.low,
-                "ci_high": interval.high,
-                "chance": float(chance),
-                "difference": difference.value,
-                "difference_low": difference.ci_low,
-                "difference_high": difference.ci_high,
-                "n_train": first.n_train,
-                "n_test": len(resamples.group_of_row),
-                "n_groups": resamples.n_groups,
-                "C": first.C,
-                "converged": first.converged,
-                "seed": first.seed,
-            }
+        yield {
+            "train": train.data.name,
+            "test": test.data.name,
+            "metric": metric,
+            "value": interval.value,
+            "ci_low": interval.low,
+            "ci_high": interval.high,
+            "chance": float(chance),
+            "difference": difference.value,
+            "difference_low": difference.ci_low,
+            "difference_high": difference.ci_high,
+            "n_train": first.n_train,
+            "n_test": len(resamples.group_of_row),
+            "n_groups": resamples.n_groups,
+            "C": first.C,
+            "converged": first.converged,
+            "seed": first.seed,
+        }
 
 
 def _predict(spec: ProbeSpec, fit: FittedLayers, X: Floats, prober: Prober) -> Predictions:
@@ -259,7 +270,8 @@ def _predict(spec: ProbeSpec, fit: FittedLayers, X: Floats, prober: Prober) -> P
 def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
     """Return predictions of the majority class, or mean, of the training labels for every row.
 
-    Their scores are constant and not probabilities, so calibration metrics are not computed.
+    They contain what all metrics of a transfer are computed from, and no more: constant scores
+    that are not probabilities, and no alarms.
     """
     labels = prober.data.y[prober.data.train]
     if isinstance(predictions, NumberPredictions):
@@ -269,9 +281,11 @@ def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
     codes = np.searchsorted(prober.data.classes, labels)
     guess = majority_guess(codes, len(predictions.truth))
     scores = np.zeros((len(guess), predictions.n_classes))
-    return ClassPredictions(
+    uninformed = ClassPredictions(
         predictions.truth, guess, predictions.n_classes, scores, positive=predictions.positive
     )
+    assert uninformed.offers == TRANSFERRED
+    return uninformed
 
 
 def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:

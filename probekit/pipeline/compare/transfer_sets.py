@@ -21,7 +21,7 @@ from probekit.pipeline.experiment.features import FeatureReader
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
-from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metric_table import METRICS, Family, metric_functions
 from probekit.results.settings import flat
 from probekit.watcher import Watcher
 
@@ -36,6 +36,9 @@ _MAY_DIFFER = (
     "probe.learning_steps",
     "probe.permutations",
 )
+
+# What predictions for another data set contain besides the predicted classes; see `Metric.needs`.
+TRANSFERRED = frozenset({"scores"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,18 +178,28 @@ def _check_transferable(experiment: Experiment) -> None:
                 "A transfer trains one probe per data set, but nested cross-validation trains "
                 "several. Use `--set split.folds=null`."
             )
-    metric = experiment.probe.settings().main_metric
-    if METRICS[metric].needs == "probabilities":
-        with experiment.at("probe", "metric"):
-            raise ConfigError(
-                f"A transfer has no {metric}: probes of another set are not calibrated. Use "
-                "`--set probe.metric=null`, or a metric that needs no probabilities."
-            )
     for spec in experiment.probe.settings().kinds:
         if spec.task not in ("classification", "regression"):
             raise ConfigError(
                 f"The kind {spec.text} reads whole texts or trees; a transfer supports only kinds "
                 "that read rows. Choose others with --kind, such as logistic."
+            )
+    _check_metric(experiment)
+
+
+def _check_metric(experiment: Experiment) -> None:
+    """Raise ConfigError unless probes of another data set have the main metric."""
+    settings = experiment.probe.settings()
+    family: Family = "number" if settings.reads_numbers else "class"
+    metric = METRICS[settings.main_metric]
+    if not metric.fits(family, TRANSFERRED):
+        fitted = "thresholds" if metric.needs == "alarms" else metric.needs
+        allowed = [name for name in metric_functions(family, TRANSFERRED) if METRICS[name].selects]
+        with experiment.at("probe", "metric"):
+            raise ConfigError(
+                f"A transfer has no {metric.title}: its {fitted} are fitted on one data set and do "
+                "not apply to another. Use `--set probe.metric=null`, or one of these metrics: "
+                f"{', '.join(allowed)}."
             )
 
 

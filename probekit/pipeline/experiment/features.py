@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from probekit.activations.given.sites import GivenSite
 from probekit.activations.identity import Identity
 from probekit.activations.shared.work import check_storable
 from probekit.activations.store.layout import FloatArray, IntArray
 from probekit.activations.store.store import ActivationStore
 from probekit.errors import ConfigError
+from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.model.config import GPT2Config
 from probekit.model.sites import SITES, SiteConcatenation, SiteSelection, describe, select
 
-Probed = SiteSelection | SiteConcatenation
+Probed = SiteSelection | SiteConcatenation | GivenSite
 
 
-def find_features(experiment: Experiment, config: GPT2Config) -> tuple[Probed, ...]:
+def find_features(
+    experiment: Experiment, config: GPT2Config
+) -> tuple[SiteSelection | SiteConcatenation, ...]:
     """Return the selections that an experiment probes: sites in forward order, then concatenations.
 
     Raises:
@@ -30,35 +35,39 @@ def find_features(experiment: Experiment, config: GPT2Config) -> tuple[Probed, .
     with experiment.at("capture", "sites"):
         single = select(settings.sites, config.n_layer, config.axis_sizes)
         check_storable(selection.site for selection in single)
-    concatenations: list[Probed] = []
+    concatenations: list[SiteConcatenation] = []
     for number, patterns in enumerate(settings.concatenate):
         with experiment.at("capture", "concatenate", number):
             concatenations.append(_concatenation(patterns, config))
-    selections: tuple[Probed, ...] = (*single, *dict.fromkeys(concatenations))
+    joined = tuple(dict.fromkeys(concatenations))
+    selections: tuple[SiteSelection | SiteConcatenation, ...] = (*single, *joined)
     if settings.view == "normalized":
         with experiment.at("capture", "view"):
             _check_normalizable(selections)
-    _check_sparse(experiment, selections, config)
+    check_sparse(experiment, {one.text: _width(one, config) for one in selections})
     return selections
 
 
-def _check_sparse(
-    experiment: Experiment, selections: tuple[Probed, ...], config: GPT2Config
-) -> None:
-    """Raise ConfigError if a k-sparse probe selects more features than a site has."""
-    narrowest = min(selections, key=lambda selection: _width(selection, config))
-    width = _width(narrowest, config)
+def check_sparse(experiment: AnyExperiment, widths: Mapping[str, int]) -> None:
+    """Raise ConfigError if a k-sparse probe selects more features than a site has.
+
+    Args:
+        experiment: gives the kinds of probe.
+        widths: number of features of each site.
+    """
+    narrowest = min(widths, key=lambda site: widths[site])
+    width = widths[narrowest]
     for number, kind in enumerate(experiment.probe.kinds):
         wide = [spec for spec in kind.specs if dict(spec.options).get("k", 0) > width]
         if wide:
             with experiment.at("probe", "kinds", number):
                 raise ConfigError(
-                    f"{wide[0].text} selects more features than {narrowest.text} has ({width}). "
+                    f"{wide[0].text} selects more features than {narrowest} has ({width}). "
                     f"Set k to {width} or less, or remove that site."
                 )
 
 
-def _width(selection: Probed, config: GPT2Config) -> int:
+def _width(selection: SiteSelection | SiteConcatenation, config: GPT2Config) -> int:
     """Return the number of features of a selection."""
     return sum(part_width(part, config) for part in selection.parts)
 
@@ -84,7 +93,7 @@ def _concatenation(patterns: tuple[str, ...], config: GPT2Config) -> SiteConcate
     return SiteConcatenation(parts)
 
 
-def _check_normalizable(selections: tuple[Probed, ...]) -> None:
+def _check_normalizable(selections: Sequence[SiteSelection | SiteConcatenation]) -> None:
     for part in (part for selection in selections for part in selection.parts):
         axes = describe(part.site).axes
         if axes[-1] != "d_model":
@@ -132,6 +141,7 @@ class FeatureReader:
 
     def features(self, selection: Probed) -> FloatArray:
         """Return the features of a selection, shape (n_rows, n_features)."""
+        assert not isinstance(selection, GivenSite), "captures have no given sites"
         parts = [self._part(part) for part in selection.parts]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 

@@ -20,7 +20,7 @@ from probekit.data.splits import (
     without_repeated,
     without_shared_words,
 )
-from probekit.experiment.schema import Experiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.probes.folds import group_folds
 
 Words = npt.NDArray[np.str_]
@@ -41,7 +41,7 @@ class HoldOut:
     rows: tuple[Split, ...]
 
 
-def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> HoldOut:
+def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: AnyExperiment) -> HoldOut:
     """Return the training and test split of an experiment.
 
     Examples that have lost all rows are neither in train nor in test.
@@ -91,10 +91,12 @@ def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int, has_classes:
     )
 
 
-def _split_examples(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> Split:
+def _split_examples(
+    dataset: Dataset, plan: RowPlan, words: Words, experiment: AnyExperiment
+) -> Split:
     """Return the split given by the data, or else a random split by groups."""
     has_classes = experiment.probe.reads == "classes"
-    if experiment.data.is_split:
+    if any(example.split is not None for example in dataset.examples):
         return given_split(dataset, has_classes=has_classes)
     settings, groups = experiment.split, dataset.groups
     if settings.word_disjoint:
@@ -117,7 +119,7 @@ def _drop_repeated(dataset: Dataset, split: Split) -> tuple[Dataset, Split]:
 
 
 def _drop_shared_words(
-    dataset: Dataset, plan: RowPlan, words: Words, rows: Split, experiment: Experiment
+    dataset: Dataset, plan: RowPlan, words: Words, rows: Split, experiment: AnyExperiment
 ) -> tuple[Dataset, Split]:
     """Remove rows until no word is in both train and test; add a note to the data."""
     settings, labels = experiment.split, dataset.labels[plan.example]

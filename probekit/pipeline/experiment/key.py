@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from probekit.activations.identity import identify
 from probekit.code_digest import digest_code
 from probekit.pipeline.experiment.tables import RunInputs
 from probekit.provenance import digest_json, versions
@@ -17,23 +16,15 @@ def run_key(inputs: RunInputs) -> str:
     experiment, prepared = inputs.experiment, inputs.prepared
     config = experiment.model_dump(mode="json")
     for key in ("root", "hub", "memory"):  # results depend on the contents, not on their source
-        del config["data"][key]
+        config["data"].pop(key, None)
+    config.get("activations", {}).pop("folder", None)
     installed = versions()
     return digest_json(
         {
             "config": config,
             "card": inputs.card,
             "data": prepared.dataset.digest,
-            "activations": {
-                target: identify(
-                    model,
-                    prepared.tokenizer.digest,
-                    prepared.ids,
-                    prepared.plan,
-                    experiment.capture.dtype,
-                ).to_json()
-                for target, model in inputs.models.items()
-            },
+            "activations": inputs.source.identity(),
             "code": digest_code(TABLES),
             "libraries": {name: installed[name] for name in _LIBRARIES},
         }

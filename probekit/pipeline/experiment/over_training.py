@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.results.table import only
 from probekit.training.saved import find_checkpoints
@@ -36,7 +37,7 @@ _LEFT_OUT: Mapping[str, Any] = {
 
 
 def over_training(
-    experiment: Experiment, last: pd.DataFrame, run_one: RunOne
+    experiment: AnyExperiment, last: pd.DataFrame, run_one: RunOne
 ) -> pd.DataFrame | None:
     """Return the task's rows at each checkpoint, with the column `step`; None without checkpoints.
 
@@ -48,6 +49,8 @@ def over_training(
     Raises:
         MissingError: a checkpoint does not exist.
     """
+    if not isinstance(experiment, Experiment):
+        return None
     model = experiment.model
     if model.checkpoints is None or model.path is None:
         return None

@@ -13,7 +13,6 @@ from probekit.amounts import counted
 from probekit.data.examples import Dataset
 from probekit.data.findings import rows_of
 from probekit.data.positions import IntArray, RowPlan
-from probekit.data.splits import Split
 from probekit.errors import (
     CheckpointError,
     ConfigError,
@@ -21,17 +20,17 @@ from probekit.errors import (
     MissingError,
     UnknownNameError,
 )
+from probekit.experiment.activations import RowsSection
 from probekit.experiment.data import DataSection
 from probekit.experiment.dataset import read_examples
 from probekit.experiment.schema import Experiment
 from probekit.model.config import GPT2Config
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.model.weights.sources import find_config
-from probekit.pipeline.experiment.features import Probed, find_features
+from probekit.pipeline.experiment.features import find_features
 from probekit.pipeline.experiment.holdout import hold_out
+from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.rows import (
-    PositionRows,
-    StringArray,
     interleave,
     plan_positions,
     position_rows,
@@ -40,50 +39,25 @@ from probekit.probes.data import check_numbers
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Examples, tokens, rows and splits of an experiment, before the model runs.
+class Prepared(PreparedRows):
+    """Examples, tokens, rows and splits of an experiment on texts, before the model runs.
 
     Attributes:
-        dataset: the examples that have rows, with notes on those that were left out.
-        n_read: number of examples read, including those without a row.
-        split: training and test examples.
         tokenizer: tokenizer of the model.
         tokens: tokens of each example.
         plan: the tokens that each captured row reads; the rows are those of all positions.
         config: sizes of the model.
-        selections: probed sites in the order of the forward pass; concatenations last.
-        positions: the rows at each probed position: one position, or one for each offset of a
-            sweep. All positions have the same number of rows, n_rows.
-        labels: label of each row, shape (n_rows,); the same at every position.
-        example: index of the example of each row, shape (n_rows,).
-        groups: group of each row, shape (n_rows,).
-        splits: indices of training and test rows: one split, or one per outer fold of a nested
-            cross-validation.
     """
 
-    dataset: Dataset
-    n_read: int
-    split: Split
     tokenizer: Tokenizer
     tokens: tuple[TokenizedText, ...]
     plan: RowPlan
     config: GPT2Config
-    selections: tuple[Probed, ...]
-    positions: tuple[PositionRows, ...]
-    example: IntArray
-    labels: StringArray
-    groups: StringArray
-    splits: tuple[Split, ...]
 
     @property
-    def train(self) -> IntArray:
-        """Indices of the training rows; of the first split if there are several."""
-        return self.splits[0].train
-
-    @property
-    def test(self) -> IntArray:
-        """Indices of the test rows; of the first split if there are several."""
-        return self.splits[0].test
+    def axis_sizes(self) -> Mapping[str, int]:
+        """Sizes of the axes of the model's sites."""
+        return self.config.axis_sizes
 
     @property
     def texts(self) -> npt.NDArray[np.object_]:
@@ -172,7 +146,7 @@ def _read(experiment: Experiment) -> Dataset:
     dataset = _read_data(experiment)
     if experiment.data.columns.group is not None:
         with experiment.at("data", "columns", "group"):
-            _require_groups(dataset, has_folds=experiment.split.folds is not None)
+            require_groups(dataset, has_folds=experiment.split.folds is not None)
     # An invalid mix of kinds raises an error later that names them.
     if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):
         with experiment.at("probe", "kinds"):
@@ -180,7 +154,7 @@ def _read(experiment: Experiment) -> Dataset:
     return dataset
 
 
-def _require_groups(dataset: Dataset, *, has_folds: bool) -> None:
+def require_groups(dataset: Dataset, *, has_folds: bool) -> None:
     """Raise DataError if all rows, or all of a side that the file assigns, are in one group."""
     n_rows = f"all {len(dataset):,} rows"
     sides = {(n_rows, "cannot be split into train and test"): list(dataset.examples)}
@@ -225,7 +199,7 @@ def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context
                 raise ConfigError(f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {context}.")
 
 
-def read_card(data: DataSection) -> str | None:
+def read_card(data: DataSection | RowsSection) -> str | None:
     """Return the description of the data in Markdown; None if the experiment names no file.
 
     Raises:

@@ -9,25 +9,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.activations.capture import Captured
 from probekit.data.checks import check_dataset, few_groups
 from probekit.data.examples import Dataset
 from probekit.data.findings import Finding, by_level
 from probekit.data.positions import IntArray
-from probekit.experiment.schema import Experiment
-from probekit.model.network import Network
 from probekit.model.sites import layer_of
-from probekit.model.weights.checkpoint import file_checks
-from probekit.model.weights.sources import find_model
-from probekit.pipeline.experiment.models import TASK
-from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.prepared import PreparedRows
+from probekit.pipeline.experiment.source import Features
 from probekit.pipeline.experiment.tables import RunInputs
 from probekit.pipeline.measure.significance import label_exchange
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.probes.score.metric_table import METRICS
-from probekit.provenance import digest_json, versions
-from probekit.results.attention import AttentionPrompt
+from probekit.provenance import versions
+from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
     NO_CONTROL,
     AttentionText,
@@ -36,7 +31,6 @@ from probekit.results.record import (
     ExampleRecord,
     FinalProbe,
     FindingRecord,
-    ModelFacts,
     RunRecord,
 )
 from probekit.results.selection import choice_counts, choices, chosen_row, is_nested
@@ -50,7 +44,7 @@ MOST_LOST = 0.05  # largest share of examples without a row before a warning
 
 def describe_run(
     inputs: RunInputs,
-    captured: Mapping[str, Captured],
+    features: Features,
     table: pd.DataFrame,
     prompts: Sequence[AttentionPrompt],
     key: str,
@@ -60,7 +54,7 @@ def describe_run(
 
     Args:
         inputs: experiment, data, models and probers.
-        captured: the activations of each target.
+        features: the activations.
         table: the rows of results.csv.
         prompts: the texts whose attention patterns are saved.
         key: the run key.
@@ -72,12 +66,12 @@ def describe_run(
         key=key,
         created=created,
         question=experiment.question,
-        model=model_facts(experiment, inputs.models[TASK]),
+        model=inputs.source.facts,
         data=data_facts(inputs.prepared, inputs.probers, inputs.card),
         best=best_site(table),
         attention=[AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
         versions=versions(),
-        digests=digests(inputs.prepared, captured),
+        digests={"dataset": inputs.prepared.dataset.digest, **features.digests},
         C_grid=list(experiment.probe.C),
         control_by=experiment.probe.control_by,
         main_metrics=list(experiment.probe.settings().main_metrics),
@@ -86,28 +80,13 @@ def describe_run(
         seeds={
             "split": experiment.split.seed,
             "probe": experiment.probe.seed,
-            "random_weights": experiment.model.random_seed,
+            **inputs.source.seeds,
         },
-        caches={target: str(part.store.folder) for target, part in captured.items()},
+        caches=features.folders,
     )
 
 
-def model_facts(experiment: Experiment, model: Network) -> ModelFacts:
-    """Return name and sizes of the probed model, and the checks made on its files."""
-    config = model.config
-    return ModelFacts(
-        source=experiment.model.source,
-        n_layers=config.n_layer,
-        n_heads=config.n_head,
-        d_model=config.n_embd,
-        d_vocab=config.vocab_size,
-        n_ctx=config.n_positions,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        compared_with=file_checks(find_model(experiment.model.source)),
-    )
-
-
-def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) -> DataFacts:
+def data_facts(prepared: PreparedRows, probers: Sequence[Prober], card: str | None) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset, split = prepared.dataset, prepared.split
     rows = {"train": prepared.train, "test": prepared.test}
@@ -132,11 +111,14 @@ def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) 
     )
 
 
-def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ...]:
+def findings(prepared: PreparedRows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return the findings on the data, on dropped examples and on the controls, errors first."""
     results = list(
         check_dataset(
-            prepared.dataset, prepared.split, has_classes=probers[0].settings.reads == "classes"
+            prepared.dataset,
+            prepared.split,
+            has_classes=probers[0].settings.reads == "classes",
+            has_texts=prepared.texts is not None,
         )
     )
     if probers[0].settings.metric is not None:  # the finding proposes one
@@ -151,7 +133,7 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
         n_groups = len(np.unique(prepared.groups[probers[0].test_rows]))
         results = [finding for finding in results if finding.code != "few-groups"]
         results += few_groups(n_groups)
-    results += _few_arrangements(probers[0])
+    results += [*_few_arrangements(probers[0]), *prepared.findings]
     reasons = dict.fromkeys(prober.why_no_control for prober in probers if prober.why_no_control)
     results += [Finding("info", NO_CONTROL, reason) for reason in reasons]
     return by_level(results)
@@ -213,24 +195,13 @@ def _common(values: Sequence[Any]) -> Any:
     return values[0] if len(set(values)) == 1 else None
 
 
-def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, str]:
-    """Return the digests of data, tokenizer, weights, config and activations."""
-    return {
-        "dataset": prepared.dataset.digest,
-        "tokenizer": prepared.tokenizer.digest,
-        **{f"weights ({t})": part.store.identity.weights for t, part in captured.items()},
-        "config": digest_json(captured["task"].store.identity.config),
-        **{f"activations ({target})": part.root for target, part in captured.items()},
-    }
-
-
 def _counts(labels: Any) -> dict[str, int]:
     names, counts = np.unique(labels, return_counts=True)
     return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
 
 
 def _label_counts(
-    prepared: Prepared, prober: Prober, rows: Mapping[str, IntArray]
+    prepared: PreparedRows, prober: Prober, rows: Mapping[str, IntArray]
 ) -> dict[str, dict[str, int]]:
     """Return the number of rows by split and label; if labels are many numbers, by range."""
     labels = prepared.labels

@@ -15,6 +15,7 @@ from probekit.amounts import counted
 from probekit.data.examples import Dataset
 from probekit.data.positions import IntArray, PositionRule, RowPlan, Unaligned, plan_rows
 from probekit.errors import DataError
+from probekit.experiment.activations import GIVEN_POSITION
 from probekit.experiment.schema import Experiment
 from probekit.experiment.tokens import PositionSection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
@@ -25,6 +26,14 @@ LONGEST_WORD = 100  # the previous word is searched in this many characters befo
 
 BoolArray = npt.NDArray[np.bool_]
 StringArray = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class GivenPosition:
+    """The position of given activations, which were selected before they were saved."""
+
+    text: str = GIVEN_POSITION
+    offset: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +52,7 @@ class PositionRows:
             are not. None if all rows are used.
     """
 
-    position: PositionSection
+    position: PositionSection | GivenPosition
     rows: IntArray
     types: StringArray
     words: StringArray | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,15 +17,14 @@ from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
 from probekit.disk import exclusive
 from probekit.drafts import write_atomic
-from probekit.experiment.loader import make_experiment
-from probekit.experiment.schema import Experiment
+from probekit.experiment.activations import AnyExperiment
+from probekit.experiment.loader import make_any_experiment
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.key import run_key
-from probekit.pipeline.experiment.models import TASK
-from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.over_training import over_training
 from probekit.pipeline.experiment.record import describe_run
 from probekit.pipeline.experiment.tables import (
+    RunInputs,
     probe_positions,
     read_inputs,
     write_details,
@@ -34,6 +33,7 @@ from probekit.pipeline.experiment.tables import (
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.report.pages.run_page import write_report
 from probekit.results.record import pack_record
+from probekit.results.selection import HeadlineScore, headline_score
 from probekit.watcher import SILENT, Watcher
 
 _BUSY = (
@@ -60,6 +60,15 @@ class RunResult:
     report: Path | None
     record: Mapping[str, Any]
 
+    @property
+    def best(self) -> HeadlineScore | None:
+        """The reported score: `site`, `value`, `ci_low`, `ci_high`, `chance`, `p`.
+
+        It is that of the chosen site on the test rows; with outer folds, that of the pooled
+        predictions of each fold's own choice. None if no site was chosen.
+        """
+        return headline_score(self.table)
+
 
 @dataclass
 class _Clock:
@@ -75,7 +84,7 @@ class _Clock:
 
 
 def run(
-    experiment: Experiment | Mapping[str, Any] | str | Path,
+    experiment: AnyExperiment | Mapping[str, Any] | str | Path,
     *,
     data: Any = None,
     out: Path | str = "runs",
@@ -107,22 +116,45 @@ def run(
         ConfigError: another process is running the same experiment in the same folder.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    experiment = make_experiment(experiment, data)
+    made = make_any_experiment(experiment, data)
+    return run_inputs(
+        made,
+        partial(read_inputs, made, device),
+        out=out,
+        cache_root=cache_root,
+        device=device,
+        workers=workers,
+        watcher=watcher,
+        page=page,
+    )
+
+
+def run_inputs(
+    experiment: AnyExperiment,
+    read: Callable[[], RunInputs],
+    *,
+    out: Path | str,
+    cache_root: Location | None = None,
+    device: str = "cpu",
+    workers: int | None = None,
+    watcher: Watcher = SILENT,
+    page: bool = True,
+) -> RunResult:
+    """Run an experiment whose inputs `read` returns; see `run` for the other arguments."""
     clock = _Clock()
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with clock.step("prepare"):
-        inputs = read_inputs(experiment, device)
+        inputs = read()
         path = Path(out) / experiment.name / run_key(inputs)
     with exclusive(path, _BUSY.format(path)):
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with clock.step("capture"):
-            captured = capture_models(
-                experiment, inputs.prepared, inputs.models, cache_root=cache_root, watcher=watcher
-            )
+            capture = partial(capture_models, cache_root=cache_root, watcher=watcher)
+            features = inputs.source.open(capture)
         with clock.step("probe"):
             n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
-            results = probe_positions(inputs, captured, folder, watcher, n_workers)
+            results = probe_positions(inputs, features, folder, watcher, n_workers)
         with clock.step("compare"):
             table = write_scores(inputs, results, folder)
         with clock.step("checkpoints"):
@@ -138,9 +170,9 @@ def run(
             if training is not None:
                 folder.write("training.csv", csv_text(training))
         with clock.step("look"):
-            prompts = write_details(inputs, captured, results, table, folder)
-            norms = residual_norms(inputs.models[TASK], inputs.prepared)
-        record = describe_run(inputs, captured, table, prompts, folder.path.name, created)
+            prompts = write_details(inputs, features, results, table, folder)
+            norms = inputs.source.norms()
+        record = describe_run(inputs, features, table, prompts, folder.path.name, created)
         ended = {"norms": norms, "seconds": clock.seconds, "files": folder.digests()}
         content = record.model_copy(update=ended).model_dump()
         write_atomic(folder.path / "run.json", pack_record(content))

@@ -6,25 +6,27 @@ This module imports all code that affects the results. The run key is a digest o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import safetensors.numpy
 
 from probekit.csv_files import csv_text
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import dump_experiment
-from probekit.experiment.schema import Experiment
-from probekit.pipeline.experiment.features import FeatureReader
-from probekit.pipeline.experiment.models import TASK, Models, load_models
-from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
-from probekit.pipeline.look.attention_patterns import attention_prompt
+from probekit.pipeline.experiment.model_source import ModelSource
+from probekit.pipeline.experiment.models import TASK, load_models
+from probekit.pipeline.experiment.prepare import prepare, read_card
+from probekit.pipeline.experiment.prepared import PreparedRows
+from probekit.pipeline.experiment.source import Features, Source
+from probekit.pipeline.given.rows import GivenTable, prepare_given
+from probekit.pipeline.given.source import GivenSource
 from probekit.pipeline.measure.calibration import reliability_rows
 from probekit.pipeline.measure.choice_files import save_chosen_sites, save_final
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.probing import make_probers, probe_sites
+from probekit.pipeline.measure.probing import PositionProbing, make_probers, probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import find_selected_probe, write_selected_probe
 from probekit.pipeline.measure.significance import difference_rows, p_value_rows, scored
@@ -33,13 +35,10 @@ from probekit.pipeline.measure.wrong_rows import write_wrong_rows
 from probekit.probes.prober import Prober
 from probekit.probes.site_result import SiteResult
 from probekit.probes.targets import HEADLINE
-from probekit.results.attention import AttentionPrompt
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
+from probekit.results.network import AttentionPrompt
 from probekit.results.selection import chosen_row, headline_row
 from probekit.watcher import Watcher
-
-if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
-    from probekit.activations.capture import Captured
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,34 +47,46 @@ class RunInputs:
 
     Attributes:
         experiment: the settings.
-        prepared: examples, tokens and rows.
+        prepared: examples and rows.
         card: description of the data in Markdown; None if there is none.
-        models: the network of each target.
+        source: origin of the activations.
         probers: one per position.
     """
 
-    experiment: Experiment
-    prepared: Prepared
+    experiment: AnyExperiment
+    prepared: PreparedRows
     card: str | None
-    models: Models
+    source: Source
     probers: tuple[Prober, ...]
 
 
-def read_inputs(experiment: Experiment, device: str) -> RunInputs:
+def read_inputs(
+    experiment: AnyExperiment, device: str, given: GivenTable | None = None
+) -> RunInputs:
     """Return the inputs of a run, checked as far as possible before the model runs.
+
+    Args:
+        experiment: the settings.
+        device: compute device.
+        given: activations and rows in memory; None to read the files of the experiment.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the key, file or row at fault.
     """
-    prepared = prepare(experiment)
     card = read_card(experiment.data)
-    models = load_models(experiment, device)
-    return RunInputs(experiment, prepared, card, models, make_probers(experiment, prepared, device))
+    prepared: PreparedRows
+    if isinstance(experiment, ActivationExperiment):
+        prepared = rows = prepare_given(experiment, given)
+        source: Source = GivenSource(experiment, rows)
+    else:
+        prepared = texts = prepare(experiment)
+        source = ModelSource(experiment, texts, load_models(experiment, device))
+    return RunInputs(experiment, prepared, card, source, make_probers(experiment, prepared, device))
 
 
 def probe_positions(
     inputs: RunInputs,
-    captured: Mapping[str, Captured],
+    features: Features,
     folder: RunFolder,
     watcher: Watcher,
     workers: int | None,
@@ -85,14 +96,10 @@ def probe_positions(
     for at, prober in zip(prepared.positions, inputs.probers, strict=True):
         if len(inputs.probers) > 1:
             watcher.tell(f"position {at.position.text}")
-        readers = {
-            target: FeatureReader.of(part.store, at.rows, inputs.experiment, prepared.config)
-            for target, part in captured.items()
-        }
-        experiment = inputs.experiment.with_position(at.position)
-        results += probe_sites(
-            experiment, prober, readers, prepared.selections, folder, watcher, workers
+        probing = PositionProbing(
+            inputs.experiment, at, features.origin(at), prober, features.readers(at)
         )
+        results += probe_sites(probing, prepared.selections, folder, watcher, workers)
     names = [at.position.text for at in prepared.positions]
     chosen = chosen_sites(results, dict(zip(names, inputs.probers, strict=True)))
     if chosen is not None:
@@ -115,7 +122,7 @@ def write_scores(
 
 
 def _score_tables(
-    experiment: Experiment, results: Sequence[SiteResult], prober: Prober
+    experiment: AnyExperiment, results: Sequence[SiteResult], prober: Prober
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of results.csv and differences.csv."""
     rows = [row for site in results for row in site.rows]
@@ -133,7 +140,7 @@ def _score_tables(
     return make_table(rows, RESULTS), make_table(differences, DIFFERENCES)
 
 
-def _table_of_test_rows(prepared: Prepared, prober: Prober) -> pd.DataFrame:
+def _table_of_test_rows(prepared: PreparedRows, prober: Prober) -> pd.DataFrame:
     """Return example, group and label of each test row, in the row order of the predictions."""
     rows = prober.test_rows
     examples = prepared.dataset.examples
@@ -148,29 +155,23 @@ def _table_of_test_rows(prepared: Prepared, prober: Prober) -> pd.DataFrame:
 
 def write_details(
     inputs: RunInputs,
-    captured: Mapping[str, Captured],
+    opened: Features,
     results: Sequence[SiteResult],
     table: pd.DataFrame,
     folder: RunFolder,
 ) -> list[AttentionPrompt]:
     """Write the selected probe, sparse features and attention patterns; return the patterns."""
     prepared, probers = inputs.prepared, inputs.probers
-    store = captured[TASK].store
-    readers = {
-        at.position.text: FeatureReader.of(store, at.rows, inputs.experiment, prepared.config)
-        for at in prepared.positions
-    }
+    readers = {at.position.text: opened.readers(at)[TASK] for at in prepared.positions}
     save_final(folder, table, prepared)
     chosen = find_selected_probe(prepared, probers, results, table, readers, folder.path)
     if chosen is not None:
         write_selected_probe(folder, chosen, prepared)
-        write_wrong_rows(folder, chosen, prepared, inputs.models[TASK], results)
+        write_wrong_rows(folder, chosen, prepared, inputs.source, results)
     features = feature_rows(prepared, probers, table, readers)
     if not features.empty:
         folder.write("features.csv", csv_text(features))
-    bos, texts = inputs.experiment.tokens.bos, inputs.experiment.attention.texts
-    model, tokenizer = inputs.models[TASK], prepared.tokenizer
-    prompts = [attention_prompt(model, tokenizer, text, bos=bos) for text in texts]
+    prompts = inputs.source.attention_prompts()
     if prompts:
         folder.write("attention.safetensors", _patterns(prompts))
     return prompts

@@ -14,11 +14,13 @@ from probekit.activations.capture import estimate_seconds
 from probekit.activations.sizing import shape_of
 from probekit.data.findings import Finding
 from probekit.errors import DataError
-from probekit.experiment.loader import make_experiment
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.loader import make_any_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.experiment.record import findings
+from probekit.pipeline.given.rows import prepare_given
 from probekit.pipeline.measure.probing import make_probers
 
 _BYTES = {"float32": 4, "float16": 2}
@@ -34,7 +36,8 @@ class ValidationReport:
         n_rows: rows per captured site.
         n_sites: captured sites.
         bytes: size of all captured activations, of all networks together.
-        minutes: estimated duration of the capture on this machine's CPU, from one timed batch.
+        minutes: estimated duration of the capture on this machine's CPU, from one timed batch;
+            None if there is nothing to capture.
     """
 
     findings: tuple[Finding, ...]
@@ -42,7 +45,7 @@ class ValidationReport:
     n_rows: int = 0
     n_sites: int = 0
     bytes: int = 0
-    minutes: float = 0.0
+    minutes: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -51,7 +54,7 @@ class ValidationReport:
 
 
 def validate(
-    experiment: Experiment | Mapping[str, Any] | str | Path, *, data: Any = None
+    experiment: AnyExperiment | Mapping[str, Any] | str | Path, *, data: Any = None
 ) -> ValidationReport:
     """Return the findings on an experiment's data and the estimated cost of its capture.
 
@@ -63,10 +66,12 @@ def validate(
         ProbekitError: a file is missing or cannot be read. Problems in readable data are returned
             as findings.
     """
-    experiment = make_experiment(experiment)
+    experiment = make_any_experiment(experiment)
     read_card(experiment.data)
     try:
-        experiment = make_experiment(experiment, data)
+        experiment = make_any_experiment(experiment, data)
+        if isinstance(experiment, ActivationExperiment):
+            return _of_activations(experiment)
         prepared = prepare(experiment)
         probers = make_probers(experiment, prepared)
     except DataError as error:
@@ -79,6 +84,19 @@ def validate(
         n_sites=len(prepared.sites),
         bytes=n_models * _bytes(prepared, experiment.capture.dtype),
         minutes=n_models * _seconds(prepared, experiment) / 60,
+    )
+
+
+def _of_activations(experiment: ActivationExperiment) -> ValidationReport:
+    """Return the findings on given activations and their size; there is nothing to capture."""
+    prepared = prepare_given(experiment)
+    probers = make_probers(experiment, prepared)
+    return ValidationReport(
+        findings=findings(prepared, probers),
+        n_examples=len(prepared.dataset),
+        n_rows=len(prepared.example),
+        n_sites=len(prepared.selections),
+        bytes=prepared.given.rows.n_bytes,
     )
 
 

@@ -153,6 +153,12 @@ def load_network(
         ConfigError: it is not the probe's model, and `allow_other` is False.
     """
     facts = probe.facts
+    if not facts.weights:
+        raise ConfigError(
+            f"This probe was fitted on given activations of {facts.site}, so the model that reads "
+            "texts is unknown. Apply it to new activations: "
+            "SavedProbe.load(path).predict(activations)."
+        )
     try:
         config, tokenizer = find_config(source), Tokenizer.from_pretrained(source)
     except MissingError as error:

@@ -9,7 +9,7 @@ from probekit.analysis.head_scores import head_scores
 from probekit.errors import ConfigError, DataError
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 
 
 def attention_prompt(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from probekit.disk import as_store_error
-from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import probe_path
 from probekit.pipeline.measure.selected_probe import find_site
@@ -38,7 +38,7 @@ def save_chosen_sites(chosen: SiteResult, folder: RunFolder, prober: Prober) -> 
     return written
 
 
-def save_final(folder: RunFolder, table: pd.DataFrame, prepared: Prepared) -> None:
+def save_final(folder: RunFolder, table: pd.DataFrame, prepared: PreparedRows) -> None:
     """Copy the final probe of a nested cross-validation to `probes/final`.
 
     Its site, kind and position have the best validation score over all folds. It is fitted on all

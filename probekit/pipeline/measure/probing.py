@@ -9,19 +9,21 @@ from typing import Any
 
 from joblib import cpu_count
 
+from probekit.activations.given.sites import GivenSite
 from probekit.disk import as_store_error
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
-from probekit.experiment.schema import Experiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
-from probekit.pipeline.experiment.features import FeatureReader, Probed
-from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.features import Probed
+from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.rows import PositionRows
+from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.saved.files import probe_files
-from probekit.probes.settings import ProbeSpec
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.site_result import SiteResult
 from probekit.provenance import digest
 from probekit.results.site_results import SavedSiteResults, site_stem
@@ -30,7 +32,7 @@ from probekit.workers import parallel_map
 
 
 def make_probers(
-    experiment: Experiment, prepared: Prepared, device: str = "cpu"
+    experiment: AnyExperiment, prepared: PreparedRows, device: str = "cpu"
 ) -> tuple[Prober, ...]:
     """Return one prober per position; a prober uses the same folds and controls at all sites.
 
@@ -51,7 +53,7 @@ def make_probers(
 
 
 def _make_prober(
-    experiment: Experiment, prepared: Prepared, at: PositionRows, device: str
+    experiment: AnyExperiment, prepared: PreparedRows, at: PositionRows, device: str
 ) -> Prober:
     data = [
         ProbeData(
@@ -71,6 +73,8 @@ def _make_prober(
     ]
     with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
+    if not prepared.has_types:
+        settings = _without_types(settings)
     if settings.reads == "classes":
         with experiment.at("data", "positive"):
             _ = [split.positive_code for split in data]  # raises if it is no training label
@@ -84,10 +88,34 @@ def _make_prober(
             raise
 
 
+def _without_types(settings: ProbeSettings) -> ProbeSettings:
+    """Return the settings without the baseline and the control task that need words."""
+    baselines = tuple(name for name in settings.baselines if name != "word_identity")
+    draws = 0 if settings.control_by == "word" else settings.control_draws
+    return replace(settings, baselines=baselines, control_draws=draws)
+
+
+@dataclass(frozen=True, eq=False)
+class PositionProbing:
+    """What probing at one position needs.
+
+    Attributes:
+        experiment: gives the names.
+        at: the rows at the position.
+        origin: origin of their activations.
+        prober: measures each site.
+        readers: readers by target: `task`, then one for each untrained network.
+    """
+
+    experiment: AnyExperiment
+    at: PositionRows
+    origin: RowsOrigin
+    prober: Prober
+    readers: Mapping[str, RowsReader]
+
+
 def probe_sites(
-    experiment: Experiment,
-    prober: Prober,
-    stores: Mapping[str, FeatureReader],
+    probing: PositionProbing,
     selections: Sequence[Probed],
     folder: RunFolder,
     watcher: Watcher,
@@ -96,9 +124,7 @@ def probe_sites(
     """Return the results of the baselines, then of every site in forward order.
 
     Args:
-        experiment: gives the names and the position (a single one, not a sweep).
-        prober: measures each site.
-        stores: readers by target: `task`, then one for each untrained network.
+        probing: the rows, their readers and the prober.
         selections: the sites.
         folder: folder of the run; finished sites are saved in its folder `sites` and reused.
         watcher: receives the progress.
@@ -107,12 +133,13 @@ def probe_sites(
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
     """
+    prober = probing.prober
     saved = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
-    tasks = [_Task.of(selection, experiment, folder.path) for selection in (None, *selections)]
+    tasks = [_Task.of(selection, probing.at, folder.path) for selection in (None, *selections)]
     sites = [saved.read(task.stem, task.origin) for task in tasks]
     n_saved = sum(site is not None for site in sites[1:])
     progress = _Progress(InProcessWatcher(watcher), n_saved, len(selections))
-    job = _Job(experiment, prober, stores, saved, folder.path, progress)
+    job = _Job(probing, saved, folder.path, progress)
     if sites[0] is None:  # not part of the progress: baselines take a different time than a site
         sites[0] = job(tasks[0])
     for site in filter(None, sites):
@@ -128,7 +155,7 @@ def probe_sites(
         progress.report()
     watcher.progress("probe", len(selections), len(selections))
     return [
-        replace(site, place=_place(experiment, task.selection) | {"positive": prober.positive})
+        replace(site, place=_place(probing, task.selection) | {"positive": prober.positive})
         for task, site in zip(tasks, sites, strict=True)
         if site is not None
     ]
@@ -143,8 +170,8 @@ class _Task:
     origin: Mapping[str, str]
 
     @classmethod
-    def of(cls, selection: Probed | None, experiment: Experiment, run_dir: Path) -> _Task:
-        offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
+    def of(cls, selection: Probed | None, at: PositionRows, run_dir: Path) -> _Task:
+        offset, position = at.position.offset, at.position.text
         name = "baselines" if selection is None else selection.text
         origin = {"run": run_dir.name, "position": position, "site": name}
         return cls(selection, site_stem(name, offset), origin)
@@ -154,9 +181,7 @@ class _Task:
 class _Job:
     """Callable that measures one site and saves the results; picklable for worker processes."""
 
-    experiment: Experiment
-    prober: Prober
-    stores: Mapping[str, FeatureReader]
+    probing: PositionProbing
     saved: SavedSiteResults
     run_dir: Path
     progress: _Progress
@@ -167,7 +192,7 @@ class _Job:
         Reading them back makes a resumed run, which only reads them, identical.
         """
         if task.selection is None:
-            site = self.prober.baselines()
+            site = self.probing.prober.baselines()
         else:
             site = _measure(self, task.selection, Path("probes") / task.stem.relative_to("sites"))
         site = self.saved.write(task.stem, task.origin, site)
@@ -204,49 +229,41 @@ def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
     """Return the results at a site and save the probes fitted on the trained model.
 
     Args:
-        job: experiment, prober and stores.
+        job: rows, readers and prober.
         selection: the site.
         folder: folder of the site's probes, relative to the run folder.
     """
-    (_, store), *untrained = job.stores.items()
+    prober, ((_, reader), *untrained) = job.probing.prober, job.probing.readers.items()
     parts = [job.progress.part(n, 2 if untrained else 1) for n in range(2)]
-    site = job.prober.site(store.features(selection), on_fit=parts[0])
-    site.probes.update(_save_probes(job, site, store, selection, folder))
+    site = prober.site(reader.features(selection), on_fit=parts[0])
+    site.probes.update(_save_probes(job, site, selection, folder))
     if untrained:
         # One network at a time, so that the features of all are never in memory together.
         networks = (network.features(selection) for _, network in untrained)
-        random = job.prober.random_site(networks, len(untrained), parts[1])
+        random = prober.random_site(networks, len(untrained), parts[1])
         site.measurements.extend(random.measurements)
         site.predictions.update(random.predictions)
     return site
 
 
-def _save_probes(
-    job: _Job, result: SiteResult, store: FeatureReader, selection: Probed, folder: Path
-) -> dict[str, str]:
+def _save_probes(job: _Job, result: SiteResult, selection: Probed, folder: Path) -> dict[str, str]:
     """Save the fitted probes of a site and return the digests of their weights by file name."""
     digests = {}
-    for spec in job.prober.settings.kinds:
+    for spec in job.probing.prober.settings.kinds:
         if spec.text in result.fits:
             stem = folder / spec.text.replace(":", "-")
-            _save(job, stem, spec, result, store, selection)
+            _save(job, stem, spec, result, selection)
             _, weights = probe_files(stem)
             with as_store_error("read", job.run_dir / weights):
                 digests[weights.as_posix()] = digest([(job.run_dir / weights).read_bytes()])
     return digests
 
 
-def _save(
-    job: _Job,
-    stem: Path,
-    spec: ProbeSpec,
-    result: SiteResult,
-    store: FeatureReader,
-    selection: Probed,
-) -> None:
+def _save(job: _Job, stem: Path, spec: ProbeSpec, result: SiteResult, selection: Probed) -> None:
     """Save a fitted probe; classes that were absent in training have no scores."""
-    data, fit = job.prober.data, result.fits[spec.text]
-    classes = () if job.prober.settings.reads_numbers else data.classes[fit.classes]
+    prober = job.probing.prober
+    data, fit = prober.data, result.fits[spec.text]
+    classes = () if prober.settings.reads_numbers else data.classes[fit.classes]
     C = result.penalties[spec.text]
     penalty = {} if C is None else {spec.grid_name or "C": C}
     fitted = FittedProbe(
@@ -254,41 +271,44 @@ def _save(
         layers=fit.layers,
         classes=tuple(map(str, classes)),
         # With class weights, the softmax gives the probabilities of equally frequent classes.
-        scores_are_logits=spec.logits and job.prober.settings.class_weight is None,
+        scores_are_logits=spec.logits and prober.settings.class_weight is None,
         hyperparameters={**dict(spec.options), **penalty},
     )
     save_probe(
         job.run_dir / stem,
         fitted,
-        job.experiment,
-        store.identity,
+        job.probing.origin,
+        seed=prober.settings.seed,
         sites=[part.text for part in selection.parts],
-        measured=None if job.prober.is_nested else result.of_kind(spec.text),
-        view=job.experiment.capture.view,
+        measured=None if prober.is_nested else result.of_kind(spec.text),
     )
 
 
-_SITE_COLUMNS = ("site", "layer", "component", "head")
+_SITE_COLUMNS = ("site", "layer", "component", "head", "order")
 
 
-def _place(experiment: Experiment, selection: Probed | None) -> dict[str, Any]:
+def _place(probing: PositionProbing, selection: Probed | None) -> dict[str, Any]:
     """Return the columns for run, site and position; those of the site are None for baselines."""
+    experiment, origin = probing.experiment, probing.origin
     names: dict[str, Any] = {
         "run": experiment.name,
-        "model": experiment.model.source,
+        "model": origin.model,
         "dataset": experiment.data.name,
-        "position": experiment.tokens.position.text,
+        "position": probing.at.position.text,
         "main_metric": " ".join(experiment.probe.settings().main_metrics),
     }
     if selection is None:
         return names | dict.fromkeys((*_SITE_COLUMNS, "view"))
-    return names | _site_columns(selection) | {"view": experiment.capture.view}
+    return names | _site_columns(selection) | {"view": origin.view}
 
 
 def _site_columns(selection: Probed) -> dict[str, Any]:
     """Return the columns for the site; a concatenation has no layer and no head."""
-    components = dict.fromkeys(describe(part.site).component for part in selection.parts)
     place: dict[str, Any] = dict.fromkeys(_SITE_COLUMNS)
+    if isinstance(selection, GivenSite):
+        named = {"site": selection.site, "component": selection.component}
+        return place | named | {"layer": selection.layer, "order": selection.order}
+    components = dict.fromkeys(describe(part.site).component for part in selection.parts)
     place |= {"site": selection.text, "component": JOINT.join(components)}
     if isinstance(selection, SiteSelection):
         place |= {

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
-from probekit.activations.identity import Identity
-from probekit.experiment.schema import Experiment
+from probekit.pipeline.experiment.source import RowsOrigin
 from probekit.probes.saved.facts import HeldOutScore, ProbeFacts, Scalar
 from probekit.probes.saved.files import LayerArrays
 from probekit.probes.saved.saved_probe import SavedProbe
@@ -51,24 +49,22 @@ class FittedProbe:
 def save_probe(
     path: Path,
     fitted: FittedProbe,
-    experiment: Experiment,
-    identity: Identity,
+    origin: RowsOrigin,
     *,
+    seed: int,
     sites: Sequence[str],
     measured: Sequence[Measurement] | None,
-    view: Literal["raw", "normalized"] = "raw",
 ) -> Path:
     """Write a probe of an experiment and return the path of its JSON.
 
     Args:
         path: common stem of its two files.
         fitted: the probe.
-        experiment: gives the position and the names.
-        identity: identity of the store that the rows were read from.
+        origin: origin of the rows that the probe was fitted on.
+        seed: random seed for folds and draws.
         sites: sites whose features are concatenated, in the format of `SiteSelection.text`.
         measured: measurements at the site; only the test scores of the task are saved. None for a
             probe that is fitted on all rows and therefore has no test rows.
-        view: view of the rows that the probe was fitted on.
 
     Raises:
         DataError: the shapes of weights and classes do not match.
@@ -78,17 +74,7 @@ def save_probe(
         kind=fitted.kind,
         scores_are_logits=fitted.scores_are_logits,
         sites=tuple(sites),
-        view=view,
-        position=experiment.tokens.position.model_dump(mode="json"),
-        bos=experiment.tokens.bos,
-        model=experiment.model.source,
-        compute=experiment.model.dtype,
-        dtype=experiment.capture.dtype,
-        weights=identity.weights,
-        n_heads=identity.config["n_head"],
-        layer_norm_epsilon=identity.config["layer_norm_epsilon"],
-        tokenizer=identity.tokenizer,
-        cache=identity.key,
+        **asdict(origin),
         hyperparameters=dict(fitted.hyperparameters),
         metrics={
             measurement.metric: _score(measurement)
@@ -96,7 +82,7 @@ def save_probe(
             if measurement.target == "task" and measurement.split == "test"
         },
         is_tested=measured is not None,
-        seed=experiment.probe.seed,
+        seed=seed,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),
     )

@@ -26,8 +26,9 @@ from sklearn.preprocessing import StandardScaler
 
 from probekit.csv_files import csv_text
 from probekit.model.sites import SiteSelection, describe
-from probekit.pipeline.experiment.features import FeatureReader, Probed
-from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.features import Probed
+from probekit.pipeline.experiment.prepared import PreparedRows
+from probekit.pipeline.experiment.source import RowsReader
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import probe_path
 from probekit.probes.directions import bound_of_null, null_cosines, unit_rows
@@ -70,7 +71,7 @@ class SelectedProbe:
     prober: Prober
     site: Probed
     X: NDArray[np.float32]
-    reader: FeatureReader
+    reader: RowsReader
     run_dir: Path
     offset: int
 
@@ -86,11 +87,11 @@ class SelectedProbe:
 
 
 def find_selected_probe(
-    prepared: Prepared,
+    prepared: PreparedRows,
     probers: Sequence[Prober],
     results: Sequence[SiteResult],
     table: pd.DataFrame,
-    readers: Mapping[str, FeatureReader],
+    readers: Mapping[str, RowsReader],
     folder: Path,
 ) -> SelectedProbe | None:
     """Return the selected probe; None if there is none or it does not predict classes of rows."""
@@ -114,7 +115,7 @@ def find_selected_probe(
     )
 
 
-def find_site(prepared: Prepared, row: pd.Series) -> tuple[int, Probed]:
+def find_site(prepared: PreparedRows, row: pd.Series) -> tuple[int, Probed]:
     """Return the position (as an index) and the site of a row of the table."""
     texts = [at.position.text for at in prepared.positions]
     name = site_with_head(row["site"], row["head"])
@@ -141,7 +142,7 @@ def _predictions(
     return None
 
 
-def write_selected_probe(folder: RunFolder, chosen: SelectedProbe, prepared: Prepared) -> None:
+def write_selected_probe(folder: RunFolder, chosen: SelectedProbe, prepared: PreparedRows) -> None:
     """Write the tables of the selected probe; skip those without rows."""
     tables = {
         "confusion.csv": confusion_rows(chosen),

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from probekit.model.config import GPT2Config
-from probekit.model.sites import SiteSelection, describe
-from probekit.pipeline.experiment.features import FeatureReader
-from probekit.pipeline.experiment.prepare import Prepared
+from probekit.activations.given.sites import GivenSite
+from probekit.model.sites import SiteConcatenation, SiteSelection, describe
+from probekit.pipeline.experiment.prepared import PreparedRows
+from probekit.pipeline.experiment.source import RowsReader
 from probekit.pipeline.measure.selected_probe import find_site
 from probekit.probes.prober import Prober
 from probekit.results.selection import ranked_rows
@@ -21,10 +21,10 @@ MOST_FEATURES = 64
 
 
 def feature_rows(
-    prepared: Prepared,
+    prepared: PreparedRows,
     probers: Sequence[Prober],
     table: pd.DataFrame,
-    readers: Mapping[str, FeatureReader],
+    readers: Mapping[str, RowsReader],
 ) -> pd.DataFrame:
     """Return the features that the k-sparse probes select at their best site, best feature first.
 
@@ -43,7 +43,7 @@ def feature_rows(
         return pd.DataFrame(columns=list(COLUMNS))
     number, site = find_site(prepared, ranked.iloc[0])
     prober = probers[number]
-    if not isinstance(site, SiteSelection):
+    if isinstance(site, SiteConcatenation):
         return pd.DataFrame(columns=list(COLUMNS))
     sizes = np.sort(ranked["probe"].str.extract(SIZE)[0].astype(int).unique())
     X = readers[prepared.positions[number].position.text].features(site)
@@ -58,7 +58,7 @@ def feature_rows(
             "site": site.text,
             "position": prepared.positions[number].position.text,
             "rank": np.arange(len(best)) + 1,
-            "feature": [feature_name(site, int(feature), prepared.config) for feature in best],
+            "feature": [feature_name(site, int(feature), prepared.axis_sizes) for feature in best],
             "k": sizes[np.searchsorted(sizes, np.arange(len(best)) + 1)],
             "share": shares[best].round(6),
             "label": labels[means.argmax(axis=0)],
@@ -66,21 +66,25 @@ def feature_rows(
     )
 
 
-def feature_name(site: SiteSelection, feature: int, config: GPT2Config) -> str:
+def feature_name(
+    site: SiteSelection | GivenSite, feature: int, axis_sizes: Mapping[str, int]
+) -> str:
     """Return the name of a feature of a site, in the format of `capture.sites` for MLP neurons.
 
-    >>> config = GPT2Config(n_embd=12, n_head=3)
-    >>> feature_name(SiteSelection("blocks.5.mlp.hook_post"), 17, config)
+    >>> sizes = {"n_heads": 3, "d_head": 4}
+    >>> feature_name(SiteSelection("blocks.5.mlp.hook_post"), 17, sizes)
     'blocks.5.mlp.hook_post[neuron=17]'
-    >>> feature_name(SiteSelection("blocks.5.attn.hook_z"), 6, config)
+    >>> feature_name(SiteSelection("blocks.5.attn.hook_z"), 6, sizes)
     'head 1, dimension 2'
-    >>> feature_name(SiteSelection("blocks.5.hook_resid_post"), 6, config)
+    >>> feature_name(SiteSelection("blocks.5.hook_resid_post"), 6, sizes)
     'dimension 6'
     """
+    if isinstance(site, GivenSite):
+        return f"dimension {feature}"
     axes = describe(site.site).axes
     if axes[-1] == "d_mlp":
         return f"{site.site}[neuron={feature if site.neuron is None else site.neuron}]"
-    if "n_heads" in axes and site.head is None:
-        head, dimension = divmod(feature, config.axis_sizes[axes[-1]])
+    if "n_heads" in axes and site.head is None and axes[-1] in axis_sizes:
+        head, dimension = divmod(feature, axis_sizes[axes[-1]])
         return f"head {head}, dimension {dimension}"
     return f"dimension {feature}"

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from probekit.data.examples import Example
-from probekit.model.network import Network
-from probekit.pipeline.experiment.prepare import Prepared
-from probekit.pipeline.look.apply import ProbedModel, predict_texts
+from probekit.pipeline.experiment.prepared import PreparedRows
+from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.score.metrics import ClassPredictions
@@ -34,12 +33,12 @@ MOST_CHARACTERS = 300  # of the text of an error of another probe
 def write_wrong_rows(
     folder: RunFolder,
     chosen: SelectedProbe,
-    prepared: Prepared,
-    model: Network,
+    prepared: PreparedRows,
+    source: Source,
     results: Sequence[SiteResult],
 ) -> None:
     """Write wrong.json, unless no row is misclassified."""
-    examples = wrong_examples(chosen, prepared, model)
+    examples = wrong_examples(chosen, prepared, source)
     probes, rows = wrong_of_probes(chosen, prepared, results)
     if examples or rows:
         classes = chosen.classes.tolist()
@@ -48,7 +47,7 @@ def write_wrong_rows(
 
 
 def wrong_of_probes(
-    chosen: SelectedProbe, prepared: Prepared, results: Sequence[SiteResult]
+    chosen: SelectedProbe, prepared: PreparedRows, results: Sequence[SiteResult]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the worst errors of the probes at single sites, and the rows that they refer to.
 
@@ -95,10 +94,11 @@ def _is_like(chosen: SelectedProbe, row: Mapping[str, Any]) -> bool:
 
 def worst_errors(
     chosen: SelectedProbe, predictions: ClassPredictions, most: int
-) -> dict[int, float] | None:
+) -> dict[int, float | None] | None:
     """Return the errors with the largest margin over the true label, at most one per group.
 
-    The keys are indices of test rows, worst first; the values are margins. None if there are no
+    The keys are indices of test rows, worst first. The values are margins, or None if the margin is
+    infinite, because the probe was not fitted on the true label. Returns None if there are no
     scores, or if the predictions are not those of all test rows.
     """
     scores, guess, truth = predictions.scores, predictions.guess, predictions.truth
@@ -111,10 +111,13 @@ def worst_errors(
     worst: dict[str, int] = {}
     for number in order[: int((guess != truth).sum())].tolist():
         worst.setdefault(str(chosen.prober.data.groups[test_rows[number]]), number)
-    return {n: round(float(margin[n]), 4) for n in list(worst.values())[:most]}
+    return {
+        n: round(float(margin[n]), 4) if np.isfinite(margin[n]) else None
+        for n in list(worst.values())[:most]
+    }
 
 
-def _row(chosen: SelectedProbe, prepared: Prepared, number: int) -> dict[str, Any]:
+def _row(chosen: SelectedProbe, prepared: PreparedRows, number: int) -> dict[str, Any]:
     """Return text, span, group and label of a test row; long texts are cut around the span."""
     example = _example(chosen, prepared, number)
     text, span = excerpt(example.text, example.span)
@@ -126,7 +129,7 @@ def _truth(chosen: SelectedProbe, number: int) -> dict[str, str]:
     return {"group": str(data.groups[row]), "label": str(data.y[row])}
 
 
-def _example(chosen: SelectedProbe, prepared: Prepared, number: int) -> Example:
+def _example(chosen: SelectedProbe, prepared: PreparedRows, number: int) -> Example:
     row = int(chosen.prober.test_rows[number])
     example: Example = prepared.dataset.examples[int(prepared.example[row])]
     return example
@@ -156,7 +159,7 @@ def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, in
 
 
 def wrong_examples(
-    chosen: SelectedProbe, prepared: Prepared, model: Network
+    chosen: SelectedProbe, prepared: PreparedRows, source: Source
 ) -> list[dict[str, Any]]:
     """Return the worst errors of the selected probe.
 
@@ -164,7 +167,7 @@ def wrong_examples(
     """
     worst = worst_errors(chosen, chosen.predictions, MOST_WRONG) or {}
     examples = [_example(chosen, prepared, number) for number in worst]
-    readings = _readings(chosen, prepared, model, [example.text for example in examples])
+    readings = _readings(chosen, source, [example.text for example in examples])
     return [
         {
             "text": example.text,
@@ -189,10 +192,9 @@ def _tokens(reading: TextReading | None) -> list[dict[str, Any]]:
 
 
 def _readings(
-    chosen: SelectedProbe, prepared: Prepared, model: Network, texts: Sequence[str]
+    chosen: SelectedProbe, source: Source, texts: Sequence[str]
 ) -> Sequence[TextReading | None]:
     probe = chosen.saved(chosen.site.text)
     if probe is None or not texts or not all(texts):
         return [None] * len(texts)
-    network = ProbedModel(model, prepared.tokenizer, tuple(chosen.site.parts))
-    return predict_texts(probe, network, texts, too_long="truncate")
+    return source.readings(probe, chosen.site, texts)

@@ -94,7 +94,7 @@ def _counts(train: NDArray[Any], longest: int) -> FeatureExtractor:
 
 
 def word_indicators(train: NDArray[Any]) -> FeatureExtractor:
-    """Return a function that maps columns of words to one indicator per column and known word."""
+    """Return a function that one-hot encodes columns of words; words not in `train` are zeros."""
     features: FeatureExtractor = OneHotEncoder(handle_unknown="ignore").fit(train).transform
     return features
 

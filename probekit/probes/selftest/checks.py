@@ -76,7 +76,9 @@ def exchanged(rows: RowScores, groups: NDArray[Any], draws: int, seed: int) -> F
     return LabelExchange.of(rows.labels, groups, one_fold, draws, seed).null(rows)
 
 
-def probe(data: ProbeData, settings: ProbeSettings, sites: Sequence[Floats]) -> list[SiteResult]:
+def probe_arrays(
+    data: ProbeData, settings: ProbeSettings, sites: Sequence[Floats]
+) -> list[SiteResult]:
     """Return the results of all kinds at each of the sites X (n_rows, n_features)."""
     prober = Prober(data, settings)
     return [prober.site(X) for X in sites]
@@ -86,7 +88,7 @@ def probe(data: ProbeData, settings: ProbeSettings, sites: Sequence[Floats]) -> 
 class Tools:
     """The functions under test; the tests replace them by broken ones."""
 
-    probe: ProbeFunction = probe
+    probe: ProbeFunction = probe_arrays
     folds: Callable[[NDArray[Any], NDArray[Any], int, int], NDArray[np.int64]] = group_folds
     resample: Callable[[NDArray[Any]], Resamples] = Resamples.leave_one_out
     exchange: Callable[[RowScores, NDArray[Any], int, int], Floats] = exchanged

@@ -116,10 +116,15 @@ class Minimum:
 def descend(
     objectives: Objectives, start: Tensor, stopping: StoppingRule
 ) -> Iterator[tuple[int, Minimum]]:
-    """Yield the index and the result of each fit as it stops, starting at `start` (F, c, q + 1).
+    """Yield index and result of each fit when it stops.
 
-    A fit stops at the aim, when rounding errors prevent further progress, or after `max_iter`
-    iterations.
+    A fit stops when its excess is below `stopping.aim`, when rounding errors prevent further
+    progress, or after `max_iter` iterations.
+
+    Args:
+        objectives: the F objectives to minimise.
+        start: initial parameters (F, c, q + 1) of the fits; the last one is the intercept.
+        stopping: aim, tolerance and maximum number of iterations.
     """
     aim, max_iter = min(stopping.aim, stopping.tolerance), stopping.max_iter
     numbers, start = torch.arange(len(start), device=start.device), centred(start)

@@ -65,11 +65,72 @@ function press(event) {
   }
 }
 
+const NARROW = matchMedia("(max-width: 500px)");
+const GAP = 64; // pixels between stacked panels, for labels of ticks and a title
+
+/** Values of the layout, by path, with panels in one column or as they were written; sets the height of the drawing. */
+function arranged(drawing, layout) {
+  const axes = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name)).map((name) => [name, name.replace("x", "y")]);
+  if (!layout.meta?.stacks || axes.length < 2) return {};
+  drawing.style.height = drawing.dataset.height;
+  drawing.style.minWidth = "";
+  const { meta, margin } = layout;
+  const around = margin.t + 64; // and the labels of the last panel
+  const [low, high] = layout.yaxis.domain ?? [0, 1];
+  const panel = (drawing.offsetHeight - around) * (high - low);
+  const whole = axes.length * (panel + GAP) - GAP;
+  if (NARROW.matches) {
+    drawing.style.height = `${whole + around}px`;
+    drawing.style.minWidth = `calc(6rem + var(--least, 0rem) / ${axes.length})`;
+  }
+  return Object.fromEntries(axes.flatMap(([x, y], number) => {
+    const top = 1 - number * (panel + GAP) / whole;
+    const isLast = number === axes.length - 1;
+    const stacked = {
+      [`${x}.domain`]: [0, 1],
+      [`${x}.showticklabels`]: true,
+      [`${x}.ticktext`]: meta.ticktext?.[x] ?? layout[x].ticktext,
+      [`${x}.title.text`]: isLast ? layout[x].title.text : "",
+      [`${y}.domain`]: [Math.max(0, top - panel / whole), top],
+      [`${y}.showticklabels`]: true,
+    };
+    const read = (path) => path.split(".").reduce((at, part) => at?.[part], layout) ?? null;
+    return Object.entries(stacked).map(([path, value]) => [path, NARROW.matches ? value : read(path)]);
+  }));
+}
+
+/** Numbers of the maps whose colour bar is left out in narrow windows, because their cells contain the values. */
+const scaled = (data) => (
+  data.some(({ mode }) => mode === "text") ? data.flatMap(({ type, colorbar }, number) => (
+    type === "heatmap" && colorbar?.orientation !== "h" ? [number] : []
+  )) : []
+);
+
+/** Lets a map without its colour bar be narrower. */
+function narrow(drawing, maps) {
+  if (maps.length === 1) drawing.style.minWidth = NARROW.matches ? "calc(var(--least, 0rem) - 5rem)" : "";
+}
+
 async function draw(plot) {
   const { data, layout } = JSON.parse(plot.querySelector("script").textContent);
   const drawing = plot.querySelector(".drawing");
+  drawing.dataset.height = drawing.style.height;
   drawn.push(drawing);
-  await Plotly.newPlot(drawing, data, paint(layout, colours(layout)), CONFIG);
+  const written = structuredClone({ data, layout });
+  const maps = scaled(data);
+  if (NARROW.matches) maps.forEach((number) => { data[number].showscale = false; });
+  narrow(drawing, maps);
+  await Plotly.newPlot(drawing, data, paint(layout, { ...colours(layout), ...arranged(drawing, written.layout) }), CONFIG);
+  NARROW.addEventListener("change", async () => {
+    const values = arranged(drawing, written.layout);
+    if (maps.length) {
+      const shown = maps.map((number) => !NARROW.matches && (written.data[number].showscale ?? true));
+      await Plotly.restyle(drawing, { showscale: shown }, maps);
+      narrow(drawing, maps);
+    }
+    await Plotly.relayout(drawing, values);
+    await Plotly.Plots.resize(drawing);
+  });
   drawing.on("plotly_afterplot", () => name(drawing));
   drawing.addEventListener("keydown", press);
   // Sent to scripts of the page, with the custom data of the point and the height of the pointer.

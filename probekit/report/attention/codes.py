@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import DataError
 from probekit.report.attention.thumbnails import SIDE
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 
 # 16 bits for small pages, then 8 bits, then fewer levels in 8 bits, which compress better.
 LEVELS = (65535, 255, 180, 127, 90, 63, 45, 31)

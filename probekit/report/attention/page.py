@@ -32,7 +32,7 @@ from probekit.report.attention.thumbnails import (
 )
 from probekit.report.pages.template import render
 from probekit.report.texts.glyphs import token_label
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 
 THUMBNAIL_LEVELS = 255
 SCORE_NAMES = {

@@ -34,11 +34,14 @@ from probekit.report.figures.style import (
     LARGE,
     SERIES_COLOURS,
     SMALL,
+    STACKS,
     TEMPLATE,
+    TITLE_MARGIN,
     axis_title,
     label_colour,
     plotly_text,
 )
+from probekit.report.figures.views import position_words
 from probekit.results.selection import chosen_row
 from probekit.results.table import SERIES, differs, only, placed, same_features, ticks
 
@@ -47,7 +50,7 @@ MOST_PANELS = 9
 COMPARED = {"run", "model", "dataset", "seed"}
 UNITS = {"line": "kind of site", "probe": "kind of probe", "view": "scaling of rows"}
 MOST_ROWS = 2  # rows of panels in a figure of the usual height
-PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 9.0, 26.0, 5.5  # rem
+PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 9.0, 27.0, 6.5  # rem
 TITLE_HEIGHT = 18  # pixels above each panel
 TITLE = "panel title"  # name of the annotations
 OTHERS, RING = "others", " ○"
@@ -76,7 +79,14 @@ def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     columns = panel_columns(rows)
     if not columns:
         return [("", rows)]
-    return [(" · ".join(map(str, names)), own) for names, own in rows.groupby(columns, sort=False)]
+    return [
+        (" · ".join(map(_name, columns, names)), own)
+        for names, own in rows.groupby(columns, sort=False)
+    ]
+
+
+def _name(column: str, value: object) -> str:
+    return position_words(str(value)) if column == "position" else str(value)
 
 
 def panel_columns(rows: pd.DataFrame) -> list[str]:
@@ -145,8 +155,10 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         of_levels = draw_levels(references, _levels(measured, highlighted), ends)
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         figure.add_traces([trace.update(showlegend=False, **_axes(number)) for trace in drawn])
-        labels.append([*end_labels(lines), *of_others, *of_levels])
-    _layer_axes(figure, ticks(rows), len(parts), across)
+        named = [*end_labels(lines), *of_levels]
+        labels.append([*named, *_clearest(of_others, named)])
+    depths = [set(own["depth"]) for _, own in parts]
+    _layer_axes(figure, ticks(rows), depths, across)
     figure.update_yaxes(range=value_range(figure, metric, rows["chance"].min()))
     _label_panels(figure, labels, across)
     return figure
@@ -161,10 +173,11 @@ def _grid(n_panels: int, across: int, y_title: str) -> go.Figure:
         specs=[cells[start : start + across] for start in range(0, len(cells), across)],
         shared_yaxes=True,
         horizontal_spacing=0.05,
-        vertical_spacing=0.1,
+        vertical_spacing=0.12,
         y_title=y_title,
     )
-    figure.update_layout(template=TEMPLATE, margin_l=64, showlegend=False)
+    margins = {"margin_l": 64, "margin_t": TITLE_MARGIN}
+    figure.update_layout(template=TEMPLATE, **margins, showlegend=False)
     return figure.update_annotations(font_size=LARGE)
 
 
@@ -208,7 +221,7 @@ def _highlighted(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
 def _others(
     rows: pd.DataFrame, highlighted: pd.DataFrame
 ) -> tuple[list[go.Scatter], list[LineLabel]]:
-    """Return the grey task lines of all series except the highlighted one, and their label."""
+    """Return the grey task lines of all series except the highlighted one, and their labels."""
     shown = highlighted[list(SERIES)].iloc[0]
     of_series = [only(own, target="task") for _, own in series_of(rows)]
     others = [own for own in of_series if (own[list(SERIES)] != shown).any(axis=None)]
@@ -223,8 +236,12 @@ def _others(
         )
         for own in others
     ]
-    label = [LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in lines[:1]]
-    return lines, label
+    return lines, [LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in lines]
+
+
+def _clearest(candidates: Sequence[LineLabel], named: Sequence[LineLabel]) -> list[LineLabel]:
+    """Return the candidate that is farthest from all named lines, so that it points at its line."""
+    return sorted(candidates, key=lambda one: -min(abs(one.value - own.value) for own in named))[:1]
 
 
 def _levels(measured: pd.DataFrame, highlighted: pd.DataFrame) -> list[LevelLine]:
@@ -237,22 +254,32 @@ def _levels(measured: pd.DataFrame, highlighted: pd.DataFrame) -> list[LevelLine
     return levels(measured[is_own], is_brief=True)
 
 
-def _layer_axes(figure: go.Figure, labels: dict[int, str], n_panels: int, across: int) -> None:
-    """Name the layers below the lowest panel of each column; ends only at the outer edges."""
-    layer_axis(figure, labels, most=16 // across)
-    figure.update_xaxes(title_text=None, showticklabels=False)
-    for number in range(max(1, n_panels - across + 1), n_panels + 1):
-        column = (number - 1) % across
-        axis = figure.layout["xaxis" + str(number if number > 1 else "")]
-        texts = [
-            text
-            if label.isdigit()
-            or (depth < 0 and column == 0)
-            or (depth >= 0 and column == across - 1)
-            else ""
-            for (depth, label), text in zip(labels.items(), axis.ticktext, strict=True)
-        ]
-        axis.update(title_text="layer", showticklabels=True, ticktext=texts)
+def _layer_axes(
+    figure: go.Figure, labels: dict[int, str], depths: Sequence[set[int]], across: int
+) -> None:
+    """Name the layers of each panel below the lowest panel of its column.
+
+    Other panels name only layers that the lowest panel of their column does not have. The metadata
+    of the figure contain all labels of each panel, which pages show in narrow windows.
+
+    Args:
+        figure: Figure of the panels.
+        labels: Labels of all layers, by depth.
+        depths: Depths of the layers of each panel.
+        across: Number of panels side by side.
+    """
+    lowest = range(max(0, len(depths) - across), len(depths))
+    of_column = {number % across: number for number in lowest}
+    in_narrow = {}
+    for number, own in enumerate(depths):
+        axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
+        layer_axis(figure, labels, own, most=16 // across, axis=axis)
+        in_narrow[axis.plotly_name] = list(axis.ticktext)
+        below = depths[of_column[number % across]]
+        if number not in lowest:
+            texts = [label if d in own - below else "" for d, label in labels.items()]
+            axis.update(title_text=None, ticktext=texts, showticklabels=any(texts))
+    figure.update_layout(meta={**STACKS, "ticktext": in_narrow})
 
 
 def _label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]], across: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ import plotly.graph_objects as go
 
 from probekit.errors import UnknownNameError, nearest
 from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
-from probekit.report.figures.line_labels import LineLabel, name_lines
+from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
+from probekit.report.figures.run_levels import draw_run_levels
 from probekit.report.figures.style import (
     GREY,
     LINES,
@@ -30,7 +31,9 @@ from probekit.results.differences import answers_name
 from probekit.results.selection import chosen_row, main_metric, measured_metrics, single_choice
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
-MOST_BANDS = 3  # with more task lines, only the selected one shows its interval as a band
+MOST_NAMES = 3  # names on the layer axis below its numbers; more are slanted
+LONGEST_TICK = 20  # characters
+MOST_BANDS = 2  # with more task lines, only the selected one shows its interval as a band
 
 
 def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -52,9 +55,12 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     rows = placed(measured)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_traces(curve_lines(table, rows))
-    colours = run_colours(rows)
     at = ticks(rows)
-    labels = draw_levels(figure, levels(measured), layer_ends(at), colours)
+    labels = (
+        draw_run_levels(figure, measured, layer_ends(at), run_colours(rows))
+        if differs(rows["run"])
+        else draw_levels(figure, levels(measured), layer_ends(at))
+    )
     _mark_chosen(figure, table, rows, [row["value"] for _, row in levels(measured)])
     layer_axis(figure, at)
     figure.update_yaxes(
@@ -86,7 +92,7 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     """Return the band with 95 % of the scores under exchanged labels; empty if there is none.
 
     The band replaces the control task in figures of the main metric that have none. It is drawn
-    only for the series of the selected probe.
+    only for the series of the selected probe. For several runs it contains the bands of all.
 
     Args:
         table: All rows of the run.
@@ -98,14 +104,15 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     tested = placed(only(table, metric="p_value", target="task")).dropna(subset="null_low")
     of_series = [own for _, own in series_of(rows)]
     chosen = chosen_row(table)
-    if chosen is not None and len(of_series) > 1:
+    if chosen is not None and len(of_series) > 1 and not differs(rows["run"]):
         of_series = [own for own in of_series if not same_features(own, chosen).empty]
     if tested.empty or not of_series:
         return []
     same = [column for column in SERIES if column != "seed"]
-    first = of_series[0].iloc[0]
-    own = only(tested, **{column: first[column] for column in same}).sort_values("depth")
-    own = own.assign(ci_low=own["null_low"], ci_high=own["null_high"])
+    drawn = of_series if differs(rows["run"]) else of_series[:1]
+    shown = [only(tested, **{name: own.iloc[0][name] for name in same}) for own in drawn]
+    limits = {"ci_low": ("null_low", "min"), "ci_high": ("null_high", "max")}
+    own = pd.concat(shown).groupby("depth", as_index=False).agg(**limits)
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
     bands = band(own["depth"], own, style)
     return [trace.update(name="95 % of the null") for trace in bands]
@@ -131,7 +138,12 @@ def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 def banded_series(
     table: pd.DataFrame, all_series: Sequence[tuple[str, pd.DataFrame]]
 ) -> tuple[str, ...]:
-    """Return the names of the series with a band: all, or the selected one if there are many."""
+    """Return the names of the series with a band: all, or the selected one if there are many.
+
+    If there are many series of several runs, none has a band.
+    """
+    if len(all_series) > MOST_BANDS and differs(pd.concat(own["run"] for _, own in all_series)):
+        return ()
     chosen = chosen_row(table)
     if len(all_series) <= MOST_BANDS or chosen is None:
         return tuple(name for name, _ in all_series[:MOST_BANDS])
@@ -204,19 +216,18 @@ def series_colour(number: int) -> str:
 
 
 def run_colours(rows: pd.DataFrame) -> dict[str, str]:
-    """Return the colour of the nested choice of each run; {} for a single run.
-
-    It is the colour of the run's line, or grey if there were more than `SERIES_COLOURS` coloured
-    lines.
-    """
-    runs = list(dict.fromkeys(rows["run"]))
-    is_coloured = 2 * len(runs) <= len(SERIES_COLOURS)
-    colours = {run: series_colour(n) if is_coloured else GREY for n, run in enumerate(runs)}
-    return colours if len(runs) > 1 else {}
+    """Return the colour of each run: that of its line, or of the first one of several."""
+    colours: dict[str, str] = {}
+    for number, (_, series) in enumerate(series_of(rows)):
+        colours.setdefault(series["run"].iloc[0], series_colour(number))
+    return colours
 
 
 def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
-    """Return a label for each line with markers and each band of the null, one for each name."""
+    """Return a label for each line with markers and each band of the null, one for each name.
+
+    Labels are at the last defined point of a line.
+    """
     banded = {trace.legendgroup for trace in traces if trace.fill}
     labels: dict[str, LineLabel] = {}
     for trace in traces:
@@ -224,12 +235,12 @@ def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
         text = text.replace("blocks.", "").replace("hook_", "")  # sites are long
         if trace.mode == "lines+markers":
             interval = ", 95 % band" * (trace.legendgroup in banded)
-            colour = trace.line.color
-            labels.setdefault(text, LineLabel(text + interval, trace.y[-1], colour, trace.x[-1]))
+            for label in label_at_end(trace, text + interval, trace.line.color):
+                labels.setdefault(text, label)
         elif trace.legendgroup == NULL_BAND:
             # The band is drawn along its upper end, then back along the lower one.
-            last = len(trace.y) // 2 - 1
-            labels.setdefault(text, LineLabel(text, trace.y[last], GREY, trace.x[last]))
+            for label in label_at_end(trace, text, GREY, len(trace.y) // 2):
+                labels.setdefault(text, label)
     return list(labels.values())
 
 
@@ -287,16 +298,17 @@ def _mark_chosen(
 
 
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
-    """Return the placed task row at the selected site of each run in the table.
+    """Return the placed task row at the selected site of each run that has a score there.
 
     Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """
     tested = [single_choice(own) for _, own in table.groupby("run", sort=False)]
+    tasks = only(rows.dropna(subset="value"), target="task")
     return [
         row
         for chosen in tested
         if chosen is not None
-        for _, row in only(same_features(rows, chosen), target="task").iterrows()
+        for _, row in same_features(tasks, chosen).iterrows()
     ]
 
 
@@ -339,22 +351,55 @@ def layer_ends(labels: dict[int, str]) -> list[float]:
     return [first - margin, last + margin]
 
 
-def layer_axis(figure: go.Figure, labels: dict[int, str], most: int = 16) -> None:
-    """Set title, ticks and range of the layer axis; `most` is the largest number of texts."""
-    figure.update_xaxes(
-        title_text="layer",
-        tickmode="array",
-        tickvals=list(labels),
-        ticktext=list(_thinned(labels, most).values()),
-        tickangle=0,
-        range=layer_ends(labels),
-    )
+def layer_axis(
+    figure: go.Figure,
+    labels: dict[int, str],
+    depths: Collection[int] | None = None,
+    most: int = 16,
+    axis: go.layout.XAxis | None = None,
+) -> None:
+    """Set title, ticks and range of a layer axis.
+
+    Args:
+        figure: Figure of the axis.
+        labels: Labels of all layers, by depth.
+        depths: Depths that are labelled; by default all.
+        most: Largest number of labels.
+        axis: Axis of the figure; by default all of its x axes.
+    """
+    texts = _thinned(labels, most)
+    names = [label for label in labels.values() if label and not label.isdigit()]
+    settings = {
+        "title_text": "layer" if len(names) < len(labels) else "site",
+        "tickmode": "array",
+        "tickvals": list(labels),
+        "ticktext": [text if depths is None or d in depths else "" for d, text in texts.items()],
+        "tickangle": 0 if len(names) <= MOST_NAMES else -30,
+        "range": layer_ends(labels),
+    }
+    if axis is None:
+        figure.update_xaxes(**settings)
+    else:
+        axis.update(**settings)
 
 
 def _thinned(labels: dict[int, str], most: int) -> dict[int, str]:
     """Return labels that do not overlap: every n-th block, and names on a second line."""
     step = math.ceil(len(labels) / most)
+    n_names = sum(not label.isdigit() for label in labels.values())
+    below = "<br>" * (n_names <= MOST_NAMES)
     return {
-        depth: f"<br>{label}" if not label.isdigit() else label if depth % step == 0 else ""
+        depth: (label if depth % step == 0 else "") if label.isdigit() else below + _short(label)
         for depth, label in labels.items()
     }
+
+
+def _short(label: str) -> str:
+    """Return the name of a site, escaped for plotly, without its middle if it is long.
+
+    >>> _short("model.layers.11.post_attention_layernorm")
+    'model.layer…layernorm'
+    """
+    half = LONGEST_TICK // 2
+    is_long = len(label) > LONGEST_TICK
+    return plotly_text(f"{label[: half + 1]}…{label[1 - half :]}" if is_long else label)

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE
+from probekit.report.figures.ends import finite_ends
 from probekit.report.figures.line_labels import LineLabel
 from probekit.report.figures.style import (
     LEVELS,
@@ -34,20 +35,22 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
     """Return name and row of each horizontal line: scores that belong to no single layer.
 
     These are the baselines, with one line per distinct value, the nested choice, and concatenated
-    sites. Chance is included if the majority baseline was not measured. Of several runs, or if
-    `is_brief`, only the majority baseline and the best other baseline of each run are included.
+    sites. Undefined scores are left out. Chance is included if there is no majority baseline. Of
+    several runs, or if `is_brief`, only the majority baseline and the best other baseline of each
+    run are included.
     """
     is_brief = is_brief or differs(measured["run"])
     measured = measured.reset_index(drop=True)
+    defined = measured.dropna(subset="value")
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
     rows = [
         ("mean" if is_mean and target == "majority" else target, row)
         for target in (*BASELINES, HEADLINE)
-        for _, row in _rows_of(measured, target, is_brief).drop_duplicates("value").iterrows()
+        for _, row in _rows_of(defined, target, is_brief).drop_duplicates("value").iterrows()
     ]
     if not any(target in ("majority", "mean") for target, _ in rows):
         rows += _chance(measured)
-    joined = only(concatenated(measured), target="task")
+    joined = only(concatenated(defined), target="task")
     return rows + [("concatenated", row) for _, row in joined.iterrows()]
 
 
@@ -93,12 +96,12 @@ def _is_difference(metric: str) -> bool:
 def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
     """Return a y range from chance to the highest possible value, with a margin on both sides.
 
-    It also contains all lines and intervals below chance. Metrics without a chance level or a
-    maximum, and those whose lower values are better, have the range of the lines. Bands of the null
-    may be cut off at the bottom.
+    It also contains all lines and intervals below chance; undefined scores are ignored. Metrics
+    without a chance level or a maximum, and those whose lower values are better, have the range of
+    the lines. Bands of the null may be cut off at the bottom.
     """
     traces = [trace for trace in figure.data if trace.legendgroup != NULL_BAND]
-    low, high = (end(value for trace in traces for value in trace.y) for end in (min, max))
+    low, high = finite_ends(value for trace in traces for value in trace.y)
     if _has_scale(metric, chance):
         low, high = min(low, chance), METRICS[metric].range[1]
     margin = 0.04 * max(high - low, 0.05)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import plotly.graph_objects as go
 
+from probekit.report.figures.ends import finite_ends
 from probekit.report.figures.style import SMALL, label_colour, plotly_text
 
 LABEL = "line label"  # name of the annotations
@@ -56,6 +59,55 @@ def name_lines(figure: go.Figure, labels: Sequence[LineLabel]) -> None:
     for trace in named:
         trace.showlegend = trace is first[trace.name]
     figure.update_layout(showlegend=True)
+
+
+def name_traces(figure: go.Figure) -> None:
+    """Label every named line at its last defined point, if there are several.
+
+    The x axis must have a range. The y axis gets one that contains all points and error bars,
+    unless it has a range already.
+    """
+    lines = [trace for trace in figure.data if isinstance(trace, go.Scatter) and len(trace.y)]
+    if figure.layout.yaxis.range is None:
+        figure.layout.yaxis.range = _range_of(lines)
+    named = [trace for trace in lines if trace.name]
+    labels = [
+        label
+        for trace in named
+        for label in label_at_end(trace, html.unescape(trace.name), trace.line.color)
+    ]
+    name_lines(figure, labels if len(labels) > 1 else [])
+
+
+def label_at_end(line: go.Scatter, text: str, colour: str, n: int | None = None) -> list[LineLabel]:
+    """Return the label of a line at the last defined point, as a list; [] if there is none.
+
+    Args:
+        line: The line, with points in the order in which they are drawn.
+        text: Name of the line.
+        colour: Colour of the line.
+        n: Number of points to choose from, the first ones; None for all.
+    """
+    points = list(zip(line.x, line.y, strict=True))[:n]
+    ends = [(x, y) for x, y in points if math.isfinite(y)][-1:]
+    return [LineLabel(text, y, colour, x) for x, y in ends]
+
+
+def _range_of(lines: Sequence[go.Scatter]) -> list[float]:
+    """Return the range of points and error bars, with a margin of 4 %.
+
+    Undefined points are ignored; an undefined error bar has length 0.
+    """
+    values = []
+    for line in lines:
+        y = np.array(line.y, dtype=np.float64)
+        bars = ((1, line.error_y.array), (-1, line.error_y.arrayminus))
+        for sign, bar in bars:
+            length = 0 if bar is None else np.nan_to_num(np.array(bar, dtype=np.float64))
+            values += (y + sign * length).tolist()
+    low, high = finite_ends(values)
+    margin = 0.04 * max(high - low, 0.05)
+    return [low - margin, high + margin]
 
 
 def labels_that_fit(labels: Sequence[LineLabel], height: float) -> list[LineLabel]:

@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import DataError
+from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
     LEVELS,
     SERIES_COLOURS,
@@ -47,12 +48,14 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     for number, (name, points) in enumerate(lines):
         figure.add_traces([_line(name, points, number), _counts(name, points, number)])
     figure.update_layout(
-        showlegend=len(lines) > 1,
+        showlegend=False,
         barmode="group",
         xaxis={"title_text": "confidence in the prediction", "range": [0, 1.02], "anchor": "y2"},
         yaxis={"title_text": "accuracy", "range": [0, 1.04], "domain": CURVES},
         yaxis2={"title_text": "rows", "domain": COUNTS, "rangemode": "tozero", "nticks": 3},
     )
+    if len(lines) > 1:
+        name_traces(figure)
     return figure
 
 

@@ -109,4 +109,4 @@ def _all_features(
         return []
     full = only(placed(measured), target="task", probe=others["probe"].iloc[0])
     full = only(full, **{column: best[column] for column in SITE})
-    return [("all_features", row) for _, row in full.head(1).iterrows()]
+    return [("all_features", row) for _, row in full.dropna(subset="value").head(1).iterrows()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 
@@ -32,6 +33,9 @@ class LineStyle:
 SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D", "#8C564B")
 GREY = "#7A7F87"  # baselines, bands of the null, and lines that are not highlighted
 INK = "#1c2430"
+# Metadata of figures whose panels a page stacks in one column in narrow windows.
+STACKS = {"stacks": True}
+TITLE_MARGIN = 48  # pixels above plots with a title or note, which the toolbar must not cover
 SMALL, LARGE = 12, 13  # pixels of text: ticks and labels, everything else
 SERIES_MARKERS = ("circle", "square", "diamond", "triangle-up", "pentagon", "star", "hexagon")
 
@@ -169,6 +173,20 @@ def format_number(value: float, low: float = math.nan, high: float = math.nan) -
     if not math.isnan(low):
         text += f" [{low:.3f}, {high:.3f}]"
     return without_negative_zero(text).replace("-", "−")
+
+
+def decimals(numbers: Iterable[float], most: int) -> int:
+    """Return the number of decimals, at least 2, at which no number is written as 0 unless it is.
+
+    Args:
+        numbers: the numbers; NaN is ignored.
+        most: largest number of decimals.
+
+    >>> decimals([0.25, -0.004, 0.0], most=4), decimals([0.00001], most=4)
+    (3, 4)
+    """
+    least = min((abs(number) for number in numbers if abs(number) > 0), default=1.0)
+    return next((n for n in range(2, most) if round(least, n) > 0), most)
 
 
 def without_negative_zero(text: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pandas as pd
 
+from probekit.amounts import counted
 from probekit.probes.targets import HEADLINE
 from probekit.results.selection import chosen_row, hidden_kinds
 from probekit.results.table import SERIES, concatenated, differs, only, placed
@@ -15,6 +17,7 @@ MOST_NEURONS = 4  # neurons drawn as lines of a curve; the table of sites lists 
 # Columns that identify a map over training, and a cell of it.
 _SAME_MAP = ("line", "position", "probe", "view")
 _CELL = (*_SAME_MAP, "depth", "step")
+_POSITIONS = {"first": "first token", "last": "last token", "mean": "mean of all tokens"}
 OFFSET = r"^(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?$"
 
 
@@ -28,6 +31,25 @@ def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
     of_span = positions.str.fullmatch(OFFSET)
     offsets = positions.str.extract(OFFSET)["offset"].astype(float)
     return offsets.mask(of_span & offsets.isna(), 0.0)
+
+
+def position_words(position: str) -> str:
+    """Return a position in words; unchanged if it is no single token or span.
+
+    >>> position_words("word:last-1"), position_words("span+2"), position_words("word:last")
+    ('1 token before the word', '2 tokens after the span', 'last token of the word')
+    >>> position_words("mean"), position_words("index:-3"), position_words("word:all")
+    ('mean of all tokens', 'index:-3', 'word:all')
+    """
+    found = re.fullmatch(r"(span|word):?([a-z]*)([+-]\d+)?", position)
+    if found is None:
+        return _POSITIONS.get(position, position)
+    of, pieces, offset = found.groups()
+    if offset:
+        n = abs(int(offset))
+        return f"{counted(n, 'token')} {'before' if offset[0] == '-' else 'after'} the {of}"
+    words = {"first": "first token", "last": "last token", "mean": "mean", "": "mean"}
+    return f"{words[pieces]} of the {of}" if pieces in words else position
 
 
 def curve_rows(table: pd.DataFrame) -> pd.DataFrame:

@@ -15,7 +15,13 @@ from probekit.errors import UnknownNameError, nearest
 from probekit.report.figures.style import format_number
 from probekit.report.maps.map_row import map_row
 from probekit.report.maps.maps import LEAST_RANGE
-from probekit.report.maps.text_map import MOST_TEXTS, Colours, cell_text, text_map
+from probekit.report.maps.text_map import (
+    MOST_TEXTS,
+    Colours,
+    cell_text,
+    frame_cell,
+    text_map,
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def head_score_map(
         most_texts=MOST_TEXTS * 10,
     )
     for layer, head in framed:
-        _frame(figure, layer, head)
+        frame_cell(figure, head, layer)
     return figure
 
 
@@ -117,10 +123,3 @@ def _hover(score: str, layer: int, head: int, value: float, sd: float, n: int) -
     spread = "" if np.isnan(sd) else f" ± {format_number(sd)} (sd)"
     result = "no token could have it" if n == 0 else f"{format_number(value)}{spread}, {texts}"
     return f"<b>L{layer}H{head}</b><br>{SCORES[score].title.lower()}: {result}"
-
-
-def _frame(figure: go.Figure, layer: int, head: int) -> None:
-    """Frame a cell with two nested outlines, visible on every colour."""
-    corners = {"x0": head - 0.5, "x1": head + 0.5, "y0": layer - 0.5, "y1": layer + 0.5}
-    for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
-        figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})

@@ -49,7 +49,8 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
     figure.update_xaxes(
         title_text="layer",
         tickvals=list(range(len(summary))),
-        ticktext=summary["layer"].tolist(),
+        ticktext=[text if text.isdigit() else f"<br>{text}" for text in summary["layer"]],
+        tickangle=0,
         range=[-0.3, len(summary) - 0.9],  # the labels are in the margin
     )
     figure.update_yaxes(title_text="share of positions", range=[-0.03, 1.05], tickformat=".0%")

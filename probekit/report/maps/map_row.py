@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
-from probekit.report.figures.style import SMALL, TEMPLATE, plotly_text
+from probekit.report.figures.style import SMALL, STACKS, TEMPLATE, TITLE_MARGIN, plotly_text
 
 GAP = 0.025  # between maps, as a share of the row
 
@@ -19,31 +19,32 @@ def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
     Args:
         maps: Maps by title, all with the same rows and the same colour scale.
     """
-    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
+    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False, "meta": STACKS})
     widths = [len(one.data[0].z[0]) for one in maps.values()]
     unit = (1 - GAP * (len(maps) - 1)) / sum(widths)
     start = 0.0
     for number, (title, width) in enumerate(zip(maps, widths, strict=True), start=1):
         end = start + unit * width
         _place(figure, maps[title], number, (start, min(end, 1.0)))
-        write_above(figure, title, start)
+        write_above(figure, title, f"x{number if number > 1 else ''}")
         start = end + GAP
     return figure
 
 
-def write_above(figure: go.Figure, text: str, x: float = 0.0) -> None:
-    """Add a text above the maps, from `x`, a share of the width of the row."""
+def write_above(figure: go.Figure, text: str, axis: str = "x") -> None:
+    """Add a text above a map, given by its x axis."""
     figure.add_annotation(
         text=plotly_text(text),
-        x=x,
-        xref="paper",
+        x=0,
+        xref=f"{axis} domain",
         xanchor="left",
         y=1,
-        yref="paper",
+        yref=f"{axis.replace('x', 'y')} domain",
         yanchor="bottom",
         showarrow=False,
         font={"size": SMALL},
     )
+    figure.update_layout(margin_t=TITLE_MARGIN)
 
 
 def _place(figure: go.Figure, one: go.Figure, number: int, domain: tuple[float, float]) -> None:

@@ -12,11 +12,12 @@ import plotly.graph_objects as go
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
+from probekit.report.figures.ends import finite_ends
 from probekit.report.figures.layer_curve import measured_rows
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import position_offset
 from probekit.report.maps.map_row import map_row, write_above
-from probekit.report.maps.text_map import Colours, cell_text, text_map
+from probekit.report.maps.text_map import Colours, cell_text, frame_cell, text_map
 from probekit.results.metrics import metric_name
 from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
 from probekit.results.table import SAME_FEATURES, figure_rows, n_blocks, only, placed, tick
@@ -127,13 +128,13 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     """Return the colour scale for values of a metric, on which bright means good.
 
     It starts at chance, or at 0 for differences such as selectivity. If differences are negative,
-    it is diverging. If lower is better, it is reversed.
+    it is diverging. If lower is better, it is reversed. Undefined values are ignored.
 
     >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
     >>> shown.low, shown.high, shown.is_diverging
     (-0.2, 0.2, True)
     """
-    least, most = float(np.min(values)), float(np.max(values))
+    least, most = finite_ends(values)
     is_difference = METRICS[metric].kind == "difference"
     if is_difference and least < 0:
         reach = max(-least, most, LEAST_RANGE)
@@ -188,7 +189,8 @@ def _draw(
     )
     framed = chosen_cell(table, whole)
     if framed is not None and framed.name in cells.index:
-        _frame(figure, columns[framed[across]], rows[framed["depth"]])
+        frame_cell(figure, columns[framed[across]], rows[framed["depth"]])
+        write_above(figure, "framed: best by cross-validation")
     return figure
 
 
@@ -252,11 +254,3 @@ def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
     }
     ranked = _features(ranked_rows(table))
     return next((by_features[key] for key in ranked if key in by_features), None)
-
-
-def _frame(figure: go.Figure, column: int, row: int) -> None:
-    """Frame a cell with outlines visible on every colour, and explain the frame in a note."""
-    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
-    for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
-        figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
-    write_above(figure, "framed: best by cross-validation")

@@ -107,18 +107,25 @@ def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: st
     )
 
 
+def frame_cell(figure: go.Figure, column: int, row: int) -> None:
+    """Frame a cell of a map with two nested outlines, visible on every colour."""
+    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+    for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
+        figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
+
+
 def cell_text(value: float) -> str:
-    """Return a value as short text: an integer as it is, else two decimals, without a leading 0.
+    """Return a value as short text: two decimals, without a leading 0.
 
     >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(0.996), cell_text(-0.001)
-    ('.97', '−.25', '1', '1.00', '.00')
+    ('.97', '−.25', '1.00', '1.00', '.00')
     >>> cell_text(10.25), cell_text(-20.5)
     ('10.25', '−20.50')
     """
     if np.isnan(value):
         return ""
-    places = f"{value + 0.0:.0f}" if float(value).is_integer() else f"{value:.2f}"
-    return re.sub(r"^(-?)0\.", r"\1.", without_negative_zero(places)).replace("-", "−")
+    places = without_negative_zero(f"{value:.2f}")
+    return re.sub(r"^(-?)0\.", r"\1.", places).replace("-", "−")
 
 
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:

@@ -17,6 +17,7 @@ from probekit.report.maps.attribution_map import (
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
 from probekit.report.texts.glyphs import line_label, token_label
+from probekit.report.texts.headings import short_heading
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import MEAN, AttributedLogit
 
@@ -38,7 +39,6 @@ HALF = 0.5
 # Smallest logit difference with shares, relative to the summed absolute contributions; below it
 # the contributions cancel and the shares are far above 1.
 LEAST_NET = 0.1
-LONGEST_HEADING = 100  # characters of the text
 
 
 def attribution_title(attribution: AttributedLogit) -> str:
@@ -133,7 +133,7 @@ def attribution_detail(attribution: AttributedLogit) -> str:
 def attribution_question(attribution: AttributedLogit) -> str:
     """Return the question that an attribution answers, with the end of the text."""
     text = line_label("".join(attribution.tokens[: attribution.position + 1]))
-    shown = text if len(text) <= LONGEST_HEADING else f"…{text[-LONGEST_HEADING:]}"
+    shown = short_heading(text, keeps_end=True)
     token, minus = _quoted(attribution.token), attribution.minus
     rather = f" rather than {_quoted(minus)}" if minus and minus != MEAN else ""
     return f"Which components predict {token}{rather} after “{shown}”?"

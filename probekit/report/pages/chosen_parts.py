@@ -1,4 +1,4 @@
-"""Figures of the selected probe, and its most confident errors."""
+"""Figures of the selected probe."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from pydantic import Field, ValidationError, model_validator
 
 from probekit.csv_files import read_csv
-from probekit.disk import inside
-from probekit.errors import DataError
 from probekit.report.figures.chosen_figures import (
     confusion_counts,
     confusion_matrix,
@@ -22,14 +19,11 @@ from probekit.report.figures.chosen_figures import (
 )
 from probekit.report.figures.style import format_number
 from probekit.report.pages.parts import FigurePart, figure_json
-from probekit.report.pages.texts_page import TokenPart, text_part
 from probekit.report.sentences.answer import comparison_rows
 from probekit.report.sentences.choice import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
-from probekit.report.texts.paint import Palette
-from probekit.results.record import RecordPart, reading_run_file
+from probekit.results.record import reading_run_file
 from probekit.results.selection import chosen_row, is_nested, site_with_head
 from probekit.results.table import check_columns
-from probekit.results.text_readings import RowPrediction, TextReading
 
 COLUMNS = {
     "confusion.csv": ("truth", "guess", "n"),
@@ -39,149 +33,6 @@ COLUMNS = {
 TEXT = ("truth", "guess", "label")  # read as strings, because "NA" and "1" are valid labels
 NULL = "null_high"  # column of cosines.csv, which older releases did not write
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
-
-
-class Token(RecordPart):
-    """A token of an example, with the prediction of the probe at that token.
-
-    `span` are the characters that the token covers; runs of older releases do not store it.
-    """
-
-    token: str
-    span: tuple[int, int] = (0, 0)
-    label: str | None
-    score: float
-
-
-class WrongExample(RecordPart):
-    """A misclassified test row; `ahead` is the score of the predicted minus the true label."""
-
-    text: str
-    span: tuple[int, int] | None
-    group: str
-    label: str
-    guess: str
-    ahead: float
-    tokens: tuple[Token, ...] = ()
-
-    def is_marked(self, token: Token) -> bool:
-        """Return whether a token overlaps the labelled span."""
-        start, end = self.span or (0, 0)
-        return token.span[0] < end and token.span[1] > start
-
-
-class WrongRow(RecordPart):
-    """A test row that a probe at a single site misclassifies."""
-
-    text: str
-    span: tuple[int, int] | None
-    group: str
-    label: str
-
-
-class ErrorOfProbe(RecordPart):
-    """An error of a probe at a single site; `row` is an index of `WrongExamples.rows`."""
-
-    row: int = Field(ge=0)
-    guess: str
-    ahead: float
-
-
-class WrongOfProbe(RecordPart):
-    """The worst errors of a probe at a single site; `name` is its name in differences.csv."""
-
-    name: str
-    site: str
-    head: int | None
-    position: str
-    probe: str
-    n_wrong: int
-    n_rows: int
-    errors: list[ErrorOfProbe]
-
-
-class WrongExamples(RecordPart):
-    """Contents of wrong.json: the class names, and the examples with the worst errors.
-
-    `examples` are those of the selected probe, `probes` those of each probe at a single site, which
-    runs of older releases do not store.
-    """
-
-    classes: list[str]
-    examples: list[WrongExample]
-    probes: tuple[WrongOfProbe, ...] = ()
-    rows: tuple[WrongRow, ...] = ()
-
-    @model_validator(mode="after")
-    def _rows_exist(self) -> WrongExamples:
-        if any(error.row >= len(self.rows) for one in self.probes for error in one.errors):
-            raise ValueError("an error refers to a row that does not exist")
-        return self
-
-    @property
-    def has_tokens(self) -> bool:
-        """Whether the examples have predictions at tokens."""
-        return bool(self.examples) and bool(self.examples[0].tokens)
-
-    def titles(self) -> list[str]:
-        """Return the title of each of `probes`: its site, and position and kind if they differ."""
-        parts = {
-            "position": len({one.position for one in self.probes}) > 1,
-            "probe": len({one.probe for one in self.probes}) > 1,
-        }
-        return [
-            " · ".join(
-                [
-                    site_with_head(one.site, one.head),
-                    *(str(getattr(one, name)) for name, differ in parts.items() if differ),
-                ]
-            )
-            for one in self.probes
-        ]
-
-    def painted(self) -> list[tuple[WrongExample, list[tuple[TokenPart, bool]]]]:
-        """Return each example with its coloured tokens; True marks a token in the labelled span."""
-        readings = [_reading(example) for example in self.examples]
-        palette = Palette.of(readings, self.classes)
-        parts = [text_part(reading, palette).tokens for reading in readings]
-        return [
-            (example, list(zip(tokens, map(example.is_marked, example.tokens), strict=True)))
-            for example, tokens in zip(self.examples, parts, strict=True)
-        ]
-
-    @property
-    def has_marks(self) -> bool:
-        """Whether any token overlaps its labelled span."""
-        return any(one.is_marked(token) for one in self.examples for token in one.tokens)
-
-
-def _reading(example: WrongExample) -> TextReading:
-    return TextReading(
-        example.text,
-        tuple(token.token for token in example.tokens),
-        tuple(token.span for token in example.tokens),
-        tuple(RowPrediction(token.label, token.score) for token in example.tokens),
-    )
-
-
-def load_wrong(run_dir: Path) -> WrongExamples | None:
-    """Return the worst errors of the selected probe, or None if the run has no wrong.json.
-
-    Raises:
-        DataError: wrong.json cannot be read or has an unexpected content.
-    """
-    path = run_dir / "wrong.json"
-    if not path.exists():
-        return None
-    with reading_run_file(path):
-        content = inside(path).read_bytes()
-    try:
-        return WrongExamples.model_validate_json(content)
-    except ValidationError as error:
-        raise DataError(
-            f"{path} does not have the expected content: {error.errors()[0]['msg']}. "
-            "Run the experiment again to rewrite it."
-        ) from error
 
 
 def chosen_parts(run_dir: Path, table: pd.DataFrame) -> Iterator[FigurePart]:

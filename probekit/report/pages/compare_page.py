@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
     SERIES_COLOURS,
     SERIES_MARKERS,
@@ -24,12 +25,15 @@ from probekit.report.sentences.comparison import (
     comparison_question,
     comparison_warnings,
 )
+from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import placed, tick
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
+_LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
+_STEP = 0.06  # in layers, from the error bars of one line to those of the next
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,15 @@ def comparison_page(comparison: RunComparison) -> str:
         metric=metric_name(comparison.metric),
         figures=list(_parts(comparison)),
         lines=lines,
+        settings=_settings(comparison),
     )
+
+
+def _settings(comparison: RunComparison) -> dict[str, list[str]]:
+    """Return the settings that differ, without folders of the machine."""
+    settings = comparison.settings
+    paths = MachinePaths.of([list(texts) for texts in settings.values()])
+    return {name: [paths.hide(text) for text in texts] for name, texts in settings.items()}
 
 
 def _line(row: pd.Series) -> Line:
@@ -92,7 +104,7 @@ def _sites(row: pd.Series) -> str:
 def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
     """Yield the figure, unless it would have no line or too many."""
     rows = difference_lines(comparison)
-    n_lines = len(rows[["line", "probe"]].drop_duplicates())
+    n_lines = len(rows[_LINE].drop_duplicates())
     if not 0 < n_lines <= MOST_LINES:
         return
     name = metric_name(comparison.metric)
@@ -112,8 +124,11 @@ def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
 
 
 def difference_lines(comparison: RunComparison) -> pd.DataFrame:
-    """Return the rows that compare the same site in both runs, with `depth`, `line` and `probe`."""
-    rows = comparison.rows
+    """Return the rows that compare the same site in both runs, with `depth`, `line` and `probe`.
+
+    The choices of nested cross-validation are no site.
+    """
+    rows = comparison.rows[comparison.rows["site_a"].ne(NESTED_SITE)]
     same = rows[rows["site_a"].notna() & (rows["site_a"] == rows["site_b"])].copy()
     named = same["site_a"].str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
     same["site"], same["head"] = named["site"], named["head"].astype(float)
@@ -127,28 +142,30 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
     rows = difference_lines(comparison)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})
-    series = rows.groupby(["line", "probe", "position_a"], sort=False)
+    series = rows.groupby(_LINE, sort=False)
     for number, (names, points) in enumerate(series):
-        figure.add_trace(_trace(points, names, number))
+        trace = _trace(points, names, number)
+        trace.hovertext = [_hover(row, comparison.names) for _, row in points.iterrows()]
+        figure.add_trace(trace)
     blocks = int(rows["depth"].max())
     depths = sorted(set(rows["depth"]))
     ends = bool((rows["site"].str.startswith("ln_final")).any())
     figure.update_xaxes(
         title_text="layer",
+        range=[depths[0] - 0.3, depths[-1] + _STEP * len(series) + 0.2],
         tickvals=depths,
         ticktext=[tick(depth, blocks if ends else blocks + 1) for depth in depths],
     )
     figure.update_yaxes(title_text=f"difference of {metric_name(comparison.metric)}")
-    figure.update_layout(showlegend=len(series) > 1)
+    name_traces(figure)
     return figure
 
 
 def _trace(points: pd.DataFrame, names: tuple[Hashable, ...], number: int) -> go.Scatter:
     colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
     marker = SERIES_MARKERS[number % len(SERIES_MARKERS)]
-    offset = 0.06 * number  # so that error bars do not overlap
     return go.Scatter(
-        x=(points["depth"] + offset).tolist(),
+        x=(points["depth"] + _STEP * number).tolist(),
         y=points["difference"].tolist(),
         error_y={
             "type": "data",
@@ -166,16 +183,16 @@ def _trace(points: pd.DataFrame, names: tuple[Hashable, ...], number: int) -> go
             "line": {"width": 2},
         },
         name=plotly_text(" · ".join(map(str, names))),
-        hovertext=[_hover(row) for _, row in points.iterrows()],
         hoverinfo="text",
     )
 
 
-def _hover(row: pd.Series) -> str:
+def _hover(row: pd.Series, runs: tuple[str, str]) -> str:
+    a, b = map(plotly_text, runs)
     return "<br>".join(
         [
             f"<b>{plotly_text(both_places(row))}</b>",
-            f"a {format_number(row['value_a'])}, b {format_number(row['value_b'])}",
+            f"{a} {format_number(row['value_a'])}, {b} {format_number(row['value_b'])}",
             f"difference {format_number(row['difference'], row['ci_low'], row['ci_high'])}",
             f"p {format_p(row['p'])}, adjusted {format_p(row['p_adjusted'])}: "
             + ("significant" if row["holds"] else "not significant"),

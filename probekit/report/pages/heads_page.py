@@ -17,6 +17,7 @@ from probekit.report.maps.head_map import (
     scale_end,
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import ScoredHeads
 
@@ -120,8 +121,7 @@ def heads_answer(scored: ScoredHeads) -> str:
     found = [clause for score in HEAD_TYPES if (clause := _type_clause(scored, score))]
     if not found:
         return "No score that identifies a type of head is defined for these texts."
-    text = "; ".join(found)
-    return f"{text[0].upper()}{text[1:]}."
+    return capitalised(f"{'; '.join(found)}.")
 
 
 def _type_clause(scored: ScoredHeads, score: str) -> str:
@@ -155,7 +155,7 @@ def _pictures(scored: ScoredHeads) -> list[Picture]:
         f"{meanings}.{outlined} Colour scale: 0 to {end}.",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=_height(scored),
-        width=9 + len(WEIGHTS) * 1.45 * (int(scored.rows["head"].max()) + 1),
+        width=9 + len(WEIGHTS) * max(7, 1.45 * (int(scored.rows["head"].max()) + 1)),
     )
     return [row, *(_picture(scored, score) for score in SCORES if score not in WEIGHTS)]
 
@@ -171,7 +171,7 @@ def _picture(scored: ScoredHeads, score: str) -> Picture:
     return Picture(
         SCORES[score].title,
         {"": head_score_map(scored.rows, score, known)},
-        f"{meaning[0].upper()}{meaning[1:]}{'; outlined: known heads' * bool(known)}. Colours from "
+        f"{capitalised(meaning)}{'; outlined: known heads' * bool(known)}. Colours from "
         f"0 to {end}.",
         f"{SCORES[score].title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
         height=_height(scored),

@@ -17,8 +17,9 @@ from probekit.report.sentences.answer import answer
 from probekit.report.sentences.pretraining import pretraining_answer
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.record import STARTED, open_record
-from probekit.results.settings import TitledRun, date_text, load_config, run_titles
+from probekit.results.settings import load_config
 from probekit.results.table import load_table
+from probekit.results.titles import TitledRun, date_text, run_titles
 from probekit.training.log import read_log
 from probekit.training.progress import LOG, is_pretraining
 

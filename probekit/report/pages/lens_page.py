@@ -12,6 +12,7 @@ from probekit.report.maps.lens_curve import lens_curve
 from probekit.report.maps.lens_map import MEASURES, MOST_TEXTS, lens_map, site_labels
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
 from probekit.report.texts.glyphs import line_label, token_label
+from probekit.report.texts.headings import short_heading
 from probekit.report.texts.machine_paths import model_title
 
 QUESTION = "From which layer on does the network predict its next token?"
@@ -30,7 +31,6 @@ CAPTION = (
     "text. The last row is the network's output. Hover over a cell for more tokens."
 )
 LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to see them."
-LONGEST_HEADING = 100  # characters of a text
 IS_OUTPUT = 1e-4  # nats; mean divergence below which a site is the output of the network
 
 
@@ -61,11 +61,13 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
 def _by_layer(rows: pd.DataFrame) -> PageSection:
     """Return the section with the numbers of the answer: curve and table by layer."""
     summary = lens_summary(rows)
+    n, n_next = summary[["n", "n_next"]].iloc[0]
     curve = Picture(
         title="Agreement with the final prediction by layer",
         views={"": lens_curve(summary)},
-        caption=f"Share of the {summary['n'].iloc[0]} positions at which the most likely token of "
-        "a layer is the final one, and at which it is the next token of the text.",
+        caption=f"Share of {counted(n, 'position')} at which the most likely token of a layer is "
+        f"the final one, and share of {n_next} with a next token in the text at which it is that "
+        "token.",
         description="Agreement with the final prediction by layer. "
         + "; ".join(
             f"{row['layer']}: {row['as_output']} of {row['n']}" for _, row in summary.iterrows()
@@ -87,8 +89,7 @@ def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> PageSection
         height=11 + 1.9 * len(by_layer),
         width=9 + len(tokens) * (4.2 if has_texts else 1),
     )
-    text = line_label("".join(tokens))
-    heading = text if len(text) <= LONGEST_HEADING else f"{text[: LONGEST_HEADING - 1]}…"
+    heading = short_heading(line_label("".join(tokens)))
     tables = [_table(by_layer, is_open=False)] if has_table else []
     return PageSection(f"{number} · {heading}", [picture], tables)
 
@@ -157,8 +158,8 @@ def lens_answer(rows: pd.DataFrame) -> str:
     before = summary.iloc[first - 1] if first else None
     if before is not None and first == len(summary) - 1:
         return (
-            f"Only at {'the last layer' if is_output else _layer(last['layer'])}: at "
-            f"{_layer(before['layer'])}, just before, the most likely token is already {final} at "
+            f"At {'the last layer' if is_output else _layer(last['layer'])}: one site earlier, at "
+            f"{_layer(before['layer'])}, the most likely token is {final} at "
             f"{before['as_output']} of {n}."
         )
     earlier = "" if before is None else f", at {_layer(before['layer'])} at {before['as_output']}"

@@ -25,6 +25,7 @@ from probekit.report.figures.views import (
 from probekit.report.maps.maps import head_maps, position_map
 from probekit.report.sentences import words
 from probekit.report.sentences.confidence import reliability_caption, reliability_description
+from probekit.report.texts.headings import capitalised
 from probekit.results.metrics import metric_name
 from probekit.results.record import BY_WORD, Control, Norms
 from probekit.results.selection import hidden_kinds, main_metric, main_metrics, measured_metrics
@@ -104,8 +105,7 @@ def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
 
 def title(metric: str) -> str:
     """Return the name of a metric with a capital first letter."""
-    name = metric_name(metric)
-    return name[0].upper() + name[1:]
+    return capitalised(metric_name(metric))
 
 
 def _metric_parts(

@@ -15,10 +15,12 @@ from probekit.disk import inside
 from probekit.drafts import write_atomic
 from probekit.errors import DataError
 from probekit.report.figures.learning_curve import TICKS
+from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.report.sentences.pretraining import evaluations, pretraining_answer
+from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.record import RecordPart, changed_files, check_seal, reading_run_file
 from probekit.results.settings import load_config
@@ -205,7 +207,7 @@ def _figures(log: Sequence[LogRow], measured: Sequence[LogRow]) -> list[FigurePa
 def _folded(log: Sequence[LogRow]) -> list[FigurePart]:
     return [
         FigurePart(
-            name[0].upper() + name[1:],
+            capitalised(name),
             figure_json(_figure(log, lines, name)),
             caption,
             _words(name, log, lines[0].value),
@@ -251,7 +253,7 @@ def _figure(log: Sequence[LogRow], lines: Sequence[_Line], unit: str) -> go.Figu
         ticktext=[f"{step:,}" for step in TICKS],
     )
     figure.update_yaxes(title_text=unit)
-    figure.update_layout(showlegend=len(lines) > 1)
+    name_traces(figure)
     return figure
 
 

@@ -18,9 +18,10 @@ from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
-from probekit.report.pages.chosen_parts import WrongExample, WrongRow, chosen_parts, load_wrong
+from probekit.report.pages.chosen_parts import chosen_parts
 from probekit.report.pages.parts import FigurePart, norms_part, reliability_part, result_parts
 from probekit.report.pages.template import render
+from probekit.report.pages.wrong_examples import WrongExample, WrongRow, load_wrong
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.choice import OLD_FOLDS
 from probekit.report.sentences.comparison_table import comparison_table, differences_table
@@ -32,9 +33,9 @@ from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import OLD_STATISTICS, warnings
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.report.texts.paint import DENSEST
-from probekit.results.attention import AttentionPrompt
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
+from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
     OLD_RECORD,
     Control,
@@ -45,8 +46,9 @@ from probekit.results.record import (
     reading_run_file,
 )
 from probekit.results.selection import chosen_row, is_nested, main_metric
-from probekit.results.settings import date_text, load_config
+from probekit.results.settings import load_config
 from probekit.results.table import load_table
+from probekit.results.titles import date_text
 
 
 def write_report(run_dir: Path) -> Path:
@@ -95,7 +97,8 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    paths = MachinePaths.of(config.get("model"), config.get("data"), record.model.source)
+    sections = [config.get(name) for name in ("model", "activations", "data")]
+    paths = MachinePaths.of(*sections, record.model.source)
     record = paths.hide_in(record)
     table = load_table(run_dir / "results.csv")
     figures = _result_figures(run_dir, table, record.control)
@@ -134,7 +137,7 @@ def _first_screen(
         "size": size_words(table),
         "metric": metric_name(main_metric(table)),
         "answer": answer(table, comparisons, record.question),
-        "compared": comparison_table(table, comparisons, record),
+        "compared": comparison_table(table, comparisons),
         "other_comparisons": differences_table(comparisons.others),
         "lacks_differences": differences is None and chosen_row(table) is not None,
         "warnings": warnings(table, record, comparisons, older=older),
@@ -199,7 +202,7 @@ def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
     """Return the names and values of the provenance section, by heading."""
     return {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
-        "Model": record.model.model_dump(),
+        "Model": record.model.model_dump(exclude_none=True),
         "Versions": record.versions,
         "Digests": record.digests,
         "Seeds": record.seeds,

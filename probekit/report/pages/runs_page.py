@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from probekit.errors import ConfigError, DataError
 from probekit.report.figures.facets import curve_figure, facets_height
+from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import map_cells, map_colours
@@ -21,6 +22,7 @@ from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer, comparison_rows
 from probekit.report.sentences.choice import chosen_words, nested_line
 from probekit.report.sentences.words import colour_words, description
+from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import OLD_RECORD, RunRecord, open_record
@@ -31,14 +33,9 @@ from probekit.results.selection import (
     ranked_rows,
     reported_row,
 )
-from probekit.results.settings import (
-    TitledRun,
-    differing,
-    load_config,
-    run_facts,
-    run_titles,
-)
-from probekit.results.table import differs, load_table, n_blocks, only, placed, tick
+from probekit.results.settings import differing, load_config, run_facts
+from probekit.results.table import differs, load_table, only, placed, ticks
+from probekit.results.titles import TitledRun, run_titles
 
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
@@ -63,10 +60,10 @@ class ShownRun:
     Attributes:
         name: title of the run, unique on the page.
         folder: path of its folder.
-        record: contents of its run.json.
+        record: contents of its run.json, without folders of the machine.
         table: rows of its results.csv.
         titled: the facts that its title is made of.
-        facts: settings, digests and versions, by name.
+        facts: settings, digests and versions, by name, without folders of the machine.
         answer: main result, in one line.
         warnings: caveats on the results.
     """
@@ -97,13 +94,15 @@ class ShownRun:
         table = load_table(folder / "results.csv")
         comparisons = rival_differences(table, load_differences(folder / "differences.csv"))
         config = load_config(folder / "config.yaml")
+        paths = MachinePaths.of(config, record.model.source)
+        facts = run_facts(config, record)
         return cls(
             record.run,
             folder,
-            record,
+            paths.hide_in(record),
             table,
             TitledRun.of(config, record),
-            run_facts(config, record),
+            {name: paths.hide(text) for name, text in facts.items()},
             answer(table, comparisons, record.question),
             () if record.is_sealed else (OLD_RECORD,),
         )
@@ -161,11 +160,17 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
     metric = main_metric(table)
     if metric not in measured_metrics(table):
         return []
+    drawn = curve_figure(named_by_run(table), metric)
+    has_null = any(trace.legendgroup == NULL_BAND for trace in drawn.data)
+    null = (
+        "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
+        * has_null
+    )
     curve = FigurePart(
         f"{title(metric)} by layer and run",
-        figure_json(curve_figure(named_by_run(table), metric)),
+        figure_json(drawn),
         "Score of each run; horizontal lines are baselines that do not use the model. "
-        f"{_selection_words(runs)} Runs may have "
+        f"{null}{_selection_words(runs)} Runs may have "
         "different test rows; use probekit compare to test the differences of two runs.",
         description(named_by_run(table), metric),
         height=facets_height(named_by_run(table), metric),
@@ -240,18 +245,18 @@ def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
     values[at] = cells["value"]
     hover = np.full(values.shape, "", dtype=object)
     hover[at] = [
-        f"<b>{plotly_text(row['run'])}</b><br>{row['site']}<br>"
+        f"<b>{plotly_text(row['run'])}</b><br>{plotly_text(row['site'])}<br>"
         f"{plotly_text(row['probe'])} at {plotly_text(row['position'])}<br>"
         f"{metric_name(metric)}: {format_number(row['value'], row['ci_low'], row['ci_high'])}"
         for _, row in cells.iterrows()
     ]
-    blocks = n_blocks(placed(table))
+    labels = ticks(cells)
     figure = text_map(
         values,
         [cell_text(value) for value in values.ravel()],
         hover.ravel().tolist(),
         map_colours(cells, metric),
-        across=[tick(int(depth), blocks) for depth in depths],
+        across=[plotly_text(labels[int(depth)]) for depth in depths],
         down=[plotly_text(run).replace(" · ", "<br>") for run in runs],
         title="layer",
     )

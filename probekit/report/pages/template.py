@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -15,6 +16,15 @@ def render(name: str, **values: Any) -> str:
     return _ENVIRONMENT.get_template(name).render(**values)
 
 
+def unbroken(text: str) -> str:
+    r"""Return a text whose values are not broken into two lines: 50 %, p < 0.001, n-grams.
+
+    >>> unbroken("50 % of n-grams, p < 0.001").split(" ")
+    ['50\xa0%', 'of', 'n‑grams,', 'p\xa0<\xa00.001']
+    """
+    return _BREAKABLE.sub(lambda found: found[0].translate(_UNBREAKABLE), text)
+
+
 def _asset(name: str) -> Markup:
     """Return a style sheet or script unescaped, for use inside a <style> or <script> element."""
     return Markup(files("probekit.report").joinpath("assets", name).read_text("utf-8"))
@@ -25,6 +35,9 @@ def _plotly_js() -> Markup:
     return Markup(get_plotlyjs())
 
 
+_BREAKABLE = re.compile(r"(?<=\d) %|\bn-grams\b|\bp [<=>] (?=\d)|\bn = (?=\d)|\[[^][]{1,24}\]")
+_UNBREAKABLE = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
+
 _ENVIRONMENT = Environment(
     loader=PackageLoader("probekit.report", "assets"),
     autoescape=True,
@@ -32,4 +45,5 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_ENVIRONMENT.filters["unbroken"] = unbroken
 _ENVIRONMENT.globals.update(asset=_asset, plotly_js=_plotly_js)

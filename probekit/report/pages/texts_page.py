@@ -95,7 +95,7 @@ def texts_answer(readings: Sequence[TextReading]) -> str:
     If the probe gives no prediction for whole texts, tokens are counted instead.
 
     >>> texts_answer([TextReading("a", ("a",), ((0, 1),), (RowPrediction("b", 0.5),))])
-    'The token is labelled b. The probe was not tested on this text.'
+    'The token is predicted as b. The probe was not tested on this text.'
     """
     whole = [reading.answer for reading in readings if reading.answer is not None]
     found = whole or [answer for reading in readings for answer in reading.answers]
@@ -118,13 +118,15 @@ def _labelled(found: Sequence[RowPrediction], unit: str) -> str:
         values = f"{low:.2f}" if len(found) == 1 else f"{low:.2f} to {high:.2f}"
         return f"Predicted for {counted(len(found), unit)}: {values.replace('-', '−')}."
     if len(found) == 1:
-        return f"The {unit} is labelled {next(iter(labels))}."
+        return f"The {unit} is predicted as {next(iter(labels))}."
     (first, n), *rest = labels.most_common()
     others = [f"{count:,} {name}" for name, count in rest[: MOST_LABELS - 1]]
     n_rest = sum(count for _, count in rest[MOST_LABELS - 1 :])
     others += [f"{n_rest:,} with other labels"] * bool(n_rest)
     verb = "is" if n == 1 else "are"
-    counts = ", ".join([f"{n:,} of {counted(len(found), unit)} {verb} labelled {first}", *others])
+    counts = ", ".join(
+        [f"{n:,} of {counted(len(found), unit)} {verb} predicted as {first}", *others]
+    )
     return f"{counts}."
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
+from probekit.report.figures.ends import finite_ends
 from probekit.report.figures.style import (
     SERIES_COLOURS,
     SERIES_MARKERS,
@@ -24,6 +24,7 @@ from probekit.report.maps.text_map import Colours, text_map
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.report.sentences.transfer import transfer_answer, transfer_question
+from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.metrics import metric_name
 from probekit.results.table import only
@@ -95,7 +96,7 @@ def place_part(transfer: Transfer, site: str, probe: str) -> PlacePart:
 def _score_part(rows: pd.DataFrame, transfer: Transfer) -> FigurePart:
     metric = metric_name(transfer.metric)
     return FigurePart(
-        f"{metric[0].upper()}{metric[1:]} on the test rows",
+        f"{capitalised(metric)} on the test rows",
         figure_json(score_map(rows, transfer.names, transfer.metric)),
         "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, or at "
         "the lowest score if that is below chance.",
@@ -134,20 +135,19 @@ def _height(transfer: Transfer) -> float:
 def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
     return "; ".join(
         f"{row['train']} to {row['test']} {format_number(row[value], row[low], row[high])}"
-        for _, row in rows.iterrows()
+        for _, row in rows.dropna(subset=value).iterrows()
     )
 
 
 def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Figure:
     """Return the heat map of the scores at one site: trained on (down) by tested on (across)."""
-    low = float(min(rows["chance"].min(), rows["value"].min()))
-    top = float(max(rows["value"].max(), low + LEAST_RANGE))
+    low, high = finite_ends([*rows["chance"], *rows["value"]])
     return _map(
         rows,
         names,
         ("value", "ci_low", "ci_high"),
         scale=plotly.colors.sequential.Viridis,
-        ends=(low, top),
+        limits=(low, max(high, low + LEAST_RANGE)),
         hover={
             metric_name(metric): ("value", "ci_low", "ci_high"),
             "minus the probe trained there": ("difference", "difference_low", "difference_high"),
@@ -163,7 +163,7 @@ def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
         names,
         ("cosine", "null_low", "null_high"),
         scale=plotly.colors.diverging.PuOr_r,
-        ends=(-1.0, 1.0),
+        limits=(-1.0, 1.0),
         hover={
             "cosine": ("cosine",),
             "with permuted labels": ("null_low", "null_high"),
@@ -179,20 +179,21 @@ def _map(
     cell: tuple[str, str, str],
     *,
     scale: list[str],
-    ends: tuple[float, float],
+    limits: tuple[float, float],
     hover: dict[str, tuple[str, ...]],
 ) -> go.Figure:
     texts = rows.assign(
         text=[_cell(*(row[name] for name in cell)) for _, row in rows.iterrows()],
-        hover=[_hover(row, hover) for _, row in rows.iterrows()],
+        hover=["" if np.isnan(row[cell[0]]) else _hover(row, hover) for _, row in rows.iterrows()],
     )
-    cells = texts.set_index(["train", "test"]).loc[list(product(names, names))]
+    every = pd.MultiIndex.from_product([names, names])
+    cells = texts.set_index(["train", "test"])[["text", "hover"]].reindex(every, fill_value="")
     labels = [plotly_text(name) for name in names]
     return text_map(
         matrix(rows, names, cell[0]).to_numpy(),
         cells["text"].tolist(),
         cells["hover"].tolist(),
-        Colours(*ends, scale, is_diverging=ends[0] < 0),
+        Colours(*limits, scale, is_diverging=limits[0] < 0),
         across=labels,
         down=labels,
         title="tested on",
@@ -202,6 +203,8 @@ def _map(
 
 
 def _cell(value: float, low: float, high: float) -> str:
+    if np.isnan(value):
+        return ""
     text = format_number(value)
     if np.isnan(low):
         return text
@@ -237,7 +240,7 @@ def _summary_part(transfer: Transfer) -> FigurePart:
         of_kind = rows["probe"] == probe
         for name, side, dash in (("own test rows", own, "solid"), ("others'", ~own, "dash")):
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
-            descriptions.append(f"{probe}, {name}: {', '.join(map(format_number, mean))}")
+            descriptions.append(f"{probe}, {name}: {', '.join(map(format_number, mean.dropna()))}")
             figure.add_trace(
                 go.Scatter(
                     x=list(map(plotly_text, mean.index)),

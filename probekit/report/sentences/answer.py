@@ -19,6 +19,7 @@ from probekit.results.differences import (
     RivalDifference,
     RivalDifferences,
 )
+from probekit.results.metrics import metric_name
 from probekit.results.selection import (
     best_first,
     choices,
@@ -34,8 +35,8 @@ from probekit.results.table import (
     n_blocks,
     only,
     placed,
+    row_tick,
     same_features,
-    tick,
 )
 
 YES = "Yes"
@@ -43,6 +44,7 @@ NOT_BETTER = "Decodable"
 NO_EVIDENCE = "No evidence"
 TOO_FEW = "Too few groups to tell"
 UNTESTED = "Not tested against chance"
+UNDEFINED = "the {} is undefined on the test rows."
 
 # Rivals that can explain away the result: the selected probe must be better than each of them.
 RIVALS = (*BASELINES, "random_weights", "embedding")
@@ -70,6 +72,8 @@ def answer(
         return f"No test score: {site_in_words(chosen, table)} was chosen, but it has no test row."
     found = comparisons or RivalDifferences()
     verdict = _verdict(table, compared, found)
+    if np.isnan(compared["task"]["value"]):
+        return f"No answer: {UNDEFINED.format(metric_name(compared['task']['metric']))}"
     score, chance = score_words(compared["task"])
     p = selected_p(table, found)
     facts = [score, chance, "" if p is None or np.isnan(p) else p_words(p)]
@@ -79,7 +83,8 @@ def answer(
     if is_nested(table):
         return f"{verdict}{but}: {_listed(facts)}; {_chosen_in_folds(table)}."
     facts[0] += f" at {site_in_words(chosen, table)}"
-    return f"{verdict}{but}: {_listed([*facts, _of_candidates(table, 'best of {}')])}."
+    facts.append(_of_candidates(table, "best of {} in cross-validation"))
+    return f"{verdict}{but}: {_listed(facts)}."
 
 
 def _listed(facts: list[str]) -> str:
@@ -94,7 +99,11 @@ def _verdict(
         return UNTESTED
     if np.isnan(p):
         return TOO_FEW
-    if p >= LEVEL:
+    # Without a test of association, p is that of the difference from the majority class, two-sided.
+    is_worse = any(
+        one.key == "majority" and one.verdict == SIGNIFICANTLY_WORSE for one in comparisons.named
+    )
+    if p >= LEVEL or (is_worse and association_p(table) is None):
         return NO_EVIDENCE
     return NOT_BETTER if doubtful_rivals(compared, comparisons) else YES
 
@@ -102,9 +111,18 @@ def _verdict(
 def selected_p(table: pd.DataFrame, comparisons: RivalDifferences) -> float | None:
     """Return the p-value of the reported score; NaN with too few groups, None without a test.
 
+    Runs without exchanges of labels have the p-value of the difference from the majority class.
+    """
+    majority = next((one.p for one in comparisons.named if one.key == "majority"), None)
+    p = association_p(table)
+    return majority if p is None else p
+
+
+def association_p(table: pd.DataFrame) -> float | None:
+    """Return the p-value of association of the reported score; None if it was not tested.
+
     It is adjusted for the maximum over all sites, except for a nested choice, which did not use the
-    test rows. Runs without exchanges of labels have the p-value of the difference from the majority
-    class.
+    test rows.
     """
     chosen = reported_row(table)
     if chosen is None:
@@ -114,8 +132,7 @@ def selected_p(table: pd.DataFrame, comparisons: RivalDifferences) -> float | No
     else:
         own = same_features(placed(only(table, target="task")), chosen)
         tested = pd.concat([only(own, metric=name)["value"] for name in ("p_best", "p_holm")])
-    majority = [one.p for one in comparisons.named if one.key == "majority"]
-    return next((float(p) for p in [*tested, *majority]), None)
+    return next(map(float, tested), None)
 
 
 def doubtful_rivals(
@@ -141,10 +158,13 @@ def doubtful_rivals(
 
 
 def reaches(row: pd.Series, other: pd.Series) -> bool:
-    """Return whether the score of `row` is in the interval of the score of `other`, or better."""
+    """Return whether the score of `row` is in the interval of the score of `other`, or better.
+
+    An unknown interval may contain any score.
+    """
     if METRICS[row["metric"]].lower_is_better:
-        return bool(row["value"] <= other["ci_high"])
-    return bool(row["value"] >= other["ci_low"])
+        return not row["value"] > other["ci_high"]
+    return not row["value"] < other["ci_low"]
 
 
 def rival_name(target: str, metric: str) -> str:
@@ -186,9 +206,11 @@ def site_in_words(row: pd.Series, table: pd.DataFrame, *notes: str) -> str:
         notes: Other facts in the brackets behind the name.
     """
     sited, ranked = placed(table), ranked_rows(table)
-    depth = tick(row["depth"], n_blocks(sited))
+    depth = row_tick(row, n_blocks(sited))
     name = {"embed": "the embedding", "final norm": "the final norm"}.get(depth, f"block {depth}")
-    if row["line"] != "residual stream":
+    if not pd.isna(row.get("order")):
+        name = str(row["site"])
+    elif row["line"] != "residual stream":
         name = f"{row['line']} of {name}"
     elif differs(ranked["line"]) and depth.isdigit():
         name = f"the residual stream after {name}"
@@ -216,7 +238,7 @@ def _of_candidates(table: pd.DataFrame, template: str) -> str:
     unit = f"combinations of {joined_names(['site', *varied])}" if varied else "sites"
     n_tied = int((ranked["value"] == ranked["value"].iloc[0]).sum()) - 1
     tied = f", tied with {n_tied} of them" if n_tied else ""
-    return template.format(f"{len(ranked):,} {unit}{tied}") if len(ranked) > 1 else ""
+    return template.format(f"{len(ranked):,} {unit}") + tied if len(ranked) > 1 else ""
 
 
 def _chosen_in_folds(table: pd.DataFrame) -> str:
@@ -233,7 +255,7 @@ def _chosen_in_folds(table: pd.DataFrame) -> str:
 def _ranges(table: pd.DataFrame) -> str:
     """Return the range of the test scores over all sites, for runs that chose no site."""
     rows = placed(only(table, target="task", split="test"))
-    rows = rows[rows["metric"].isin(main_metrics(table))]
+    rows = rows[rows["metric"].isin(main_metrics(table))].dropna(subset=["value"])
     if rows.empty:
         return "No answer: no site has a test score."
     better = n_better_sites(table)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from probekit.amounts import joined_names
+from probekit.amounts import counted, joined_names
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.figures.style import format_number, format_p
+from probekit.report.figures.style import decimals, format_number, without_negative_zero
+from probekit.report.sentences.score_words import p_words
 from probekit.results.comparison import RunComparison, place_name
 from probekit.results.metrics import metric_name
 
@@ -32,7 +33,14 @@ def comparison_answer(comparison: RunComparison) -> str:
         f"{metric_name(comparison.metric)} {_values(row, comparison)}, "
         f"difference {_interval(row)}, {_p(row)}, {_rows(row, comparison)}."
     )
-    return f"{_verdict(row, comparison)}: {numbers}"
+    n_sites = int((comparison.rows["what"] == "site").sum())
+    n_significant = int(comparison.rows.loc[comparison.rows["what"] == "site", "holds"].sum())
+    at_sites = (
+        f" At {n_significant} of {counted(n_sites, 'single site')} the difference is significant."
+        if n_significant and not row["holds"]
+        else ""
+    )
+    return f"{_verdict(row, comparison)}: {numbers}{at_sites}"
 
 
 def comparison_warnings(comparison: RunComparison) -> list[str]:
@@ -73,12 +81,13 @@ def _verdict(row: pd.Series, comparison: RunComparison) -> str:
 def _values(row: pd.Series, comparison: RunComparison) -> str:
     """Return the scores of both runs with their names."""
     a, b = comparison.names
-    value_a, value_b = (f"{row[side]:.2f}".replace("-", "−") for side in ("value_a", "value_b"))
+    places = _places(row)
+    value_a, value_b = (_number(row[side], places) for side in ("value_a", "value_b"))
     return f"{value_a} for {a}, {value_b} for {b}"
 
 
 def _interval(row: pd.Series) -> str:
-    """Return the difference with its sign and interval, with two decimals.
+    """Return the difference with its sign and interval, with as few decimals as keep them from 0.
 
     >>> _interval(pd.Series({"difference": 0.051, "ci_low": 0.014, "ci_high": 0.09}))
     '+0.05 [0.01, 0.09]'
@@ -86,13 +95,22 @@ def _interval(row: pd.Series) -> str:
     sign = "+" if row["difference"] > 0 else ""
     if pd.isna(row["ci_low"]):
         return f"{sign}{format_number(row['difference'])}"
-    text = f"{row['difference']:.2f} [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
-    return f"{sign}{text}".replace("-", "−")
+    value, low, high = (
+        _number(row[name], _places(row)) for name in ("difference", "ci_low", "ci_high")
+    )
+    return f"{sign}{value} [{low}, {high}]"
+
+
+def _places(row: pd.Series) -> int:
+    return decimals([row["difference"], row["ci_low"], row["ci_high"]], most=4)
+
+
+def _number(value: float, places: int) -> str:
+    return without_negative_zero(f"{value:.{places}f}").replace("-", "−")
 
 
 def _p(row: pd.Series) -> str:
-    text = format_p(row["p_adjusted"])
-    return "no p" if text == "–" else f"p {text[0]} {text[1:]}" if text[0] == "<" else f"p = {text}"
+    return "no p" if pd.isna(row["p_adjusted"]) else p_words(row["p_adjusted"])
 
 
 def _rows(row: pd.Series, comparison: RunComparison) -> str:

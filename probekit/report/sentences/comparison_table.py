@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from probekit.probes.targets import BASELINES
-from probekit.report.figures.style import format_p, without_negative_zero
+from probekit.probes.targets import BASELINES, NETWORKS
+from probekit.report.figures.style import decimals, format_p, without_negative_zero
 from probekit.report.sentences.answer import comparison_rows, rival_name
 from probekit.results.differences import (
     SIGNIFICANT,
@@ -17,13 +17,11 @@ from probekit.results.differences import (
     RivalDifferences,
     answers_name,
 )
-from probekit.results.record import RunRecord
 from probekit.results.selection import reported_row
 from probekit.results.table import only
 
 # Rows of the table, in this order; neighbouring sites and other kinds of probe follow.
 ROWS = (*BASELINES, "random_weights", "embedding", "control", "concatenated")
-NETWORK = "weights (random_weights"  # beginning of the names of their digests in run.json
 NONE = "–"
 
 
@@ -48,22 +46,19 @@ class ComparedScore:
     verdict: str = ""
 
 
-def comparison_table(
-    table: pd.DataFrame, comparisons: RivalDifferences, record: RunRecord
-) -> list[ComparedScore]:
+def comparison_table(table: pd.DataFrame, comparisons: RivalDifferences) -> list[ComparedScore]:
     """Return the scores that the selected probe is compared with; [] if there is none.
 
     Args:
         table: Rows of results.csv.
         comparisons: Paired differences from the selected probe, from differences.csv.
-        record: Contents of run.json.
     """
     chosen = reported_row(table)
     compared = {} if chosen is None else comparison_rows(chosen, table)
     if "task" not in compared:
         return []
     task = compared["task"]
-    n_networks = sum(name.startswith(NETWORK) for name in record.digests)
+    n_networks = len(set(NETWORKS) & set(table["target"]))
     found = [
         _paired(name, compared[name], task, table, comparisons) for name in ROWS if name in compared
     ]
@@ -94,7 +89,7 @@ def selectivity_row(table: pd.DataFrame, task: pd.Series) -> pd.Series | None:
 def _name(target: str, metric: str, n_networks: int) -> str:
     name = rival_name(target, metric).removeprefix("the ")
     several = target == "random_weights" and n_networks > 1
-    return f"{name} (mean of {n_networks} networks)" if several else name
+    return f"{name}, own best sites (mean of {n_networks})" if several else name
 
 
 def _paired(
@@ -136,8 +131,7 @@ def _compared_score(name: str, one: RivalDifference, places: int) -> ComparedSco
 def _places(differences: Sequence[RivalDifference]) -> int:
     """Return the number of decimals: 2, or 3 if a difference or limit would be written as 0."""
     numbers = [x for one in differences for x in (one.difference, one.ci_low, one.ci_high)]
-    small = [abs(number) for number in numbers if 0 < abs(number) < 0.005]
-    return 3 if small else 2
+    return decimals(numbers, most=3)
 
 
 def _number(value: float, places: int) -> str:

@@ -7,6 +7,7 @@ import pandas as pd
 from probekit.report.figures.style import format_number
 from probekit.report.sentences.answer import comparison_rows
 from probekit.report.sentences.choice import NESTED_LINE, nested_sentence
+from probekit.report.sentences.warnings import grid_name
 from probekit.report.sentences.words import unit_of
 from probekit.results.differences import RivalDifferences
 from probekit.results.metrics import metric_name
@@ -15,6 +16,7 @@ from probekit.results.selection import (
     chosen_row,
     is_nested,
     main_metrics,
+    ranked_rows,
     reported_row,
     site_with_head,
 )
@@ -26,19 +28,23 @@ INTERVALS = (
 )
 P_VALUE = (
     "The p-value of a probe is that of a one-sided test of association between predictions and "
-    "labels, which exchanges the labels of whole groups{null}. The p-values of single sites are "
+    "labels, in which the group is the unit of exchange{null}. The p-values of single sites are "
     "adjusted for the maximum over all sites and kinds of probe; that of a nested choice is not, "
     "because it did not use the test rows."
 )
 DIFFERENCES = (
     "Differences are paired, on the same test rows. Their p-values come from exchanging the signs "
     "of whole groups; they are two-sided and adjusted (step-down maximum) for the comparisons of "
-    "the first table, which were fixed before the test rows were used. The majority class has the "
-    "p-value of the probe itself. The difference from the control task is the selectivity."
+    "the first table, which were fixed before the test rows were used.{majority} The difference "
+    "from the control task is the selectivity."
+)
+OF_MAJORITY = (
+    " The p-value of the majority class is that of the association between the probe's predictions "
+    "and the labels; whether the probe is better is decided by the interval of the difference."
 )
 ONE_SITE = (
-    "C was selected in each outer fold by cross-validation on its own training rows. To pick the "
-    "highest row of the table of sites would be a selection on test rows."
+    "{name} was selected in each outer fold by cross-validation on its own training rows. To pick "
+    "the highest row of the table of sites would be a selection on test rows."
 )
 NOT_USE = (
     "A probe shows what can be decoded at a site, not that the model uses it; to test that, erase, "
@@ -77,7 +83,7 @@ def method(table: pd.DataFrame, record: RunRecord, comparisons: RivalDifferences
         _choice(table): True,
         INTERVALS: True,
         P_VALUE.format(null=f" ({nulls[0]})" if nulls else ""): has_p,
-        DIFFERENCES: bool(comparisons.named),
+        DIFFERENCES.format(majority=OF_MAJORITY * has_p): bool(comparisons.named),
         COMPRESSION.format(reference=reference): has_compression,
         NOT_USE: True,
     }
@@ -91,10 +97,15 @@ def _choice(table: pd.DataFrame) -> str:
     chosen = chosen_row(table)
     if chosen is None:
         return "No site was chosen: the results contain no cross-validated scores of the task."
+    name = grid_name(chosen["probe"])
     if is_nested(table):
-        return f"{nested_sentence(table)} {NESTED_LINE.format(kind='')} {ONE_SITE}"
+        return (
+            f"{nested_sentence(table)} {NESTED_LINE.format(kind='')} {ONE_SITE.format(name=name)}"
+        )
+    several = len(ranked_rows(table)) > 1
+    selected = f"{name} and the site were" if several else f"{name} was"
     return (
-        "C and the site were selected by cross-validation on training rows. "
+        f"{selected} selected by cross-validation on training rows. "
         f"{site_with_head(chosen['site'], chosen['head'])} has the best cross-validated "
         f"{metric_name(chosen['metric'])}, {format_number(chosen['value'])}."
     )

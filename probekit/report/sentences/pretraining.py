@@ -1,4 +1,4 @@
-"""Summary of a pretraining run in sentences: held-out loss, its trend, steps and tokens."""
+"""Summary of a pretraining run in sentences: held-out loss, steps and tokens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from probekit.training.log import LogRow
 
-SMALLEST_CHANGE = 0.01  # nats per token; a smaller change of the held-out loss is not a trend
-COMPARED_SHARE = 0.9  # the trend is the change over the last tenth of the steps
+COMPARED_SHARE = 0.9  # of the steps, before which an earlier loss is named
 
 
 def pretraining_answer(log: Sequence[LogRow], n_steps: int) -> str:
-    """Return the latest held-out loss, and whether it still falls, as a sentence.
+    """Return the latest held-out loss and an earlier one, as a sentence.
 
     Args:
         log: rows of the log, at least one.
@@ -20,8 +19,8 @@ def pretraining_answer(log: Sequence[LogRow], n_steps: int) -> str:
 
     >>> rows = [LogRow(n, 64 * n, 0.1, 3.0, 1.0, 9.0, 5 - n / 10, 2.0, 9.0, 8.0) for n in (7, 8, 9)]
     >>> pretraining_answer(rows, 20)
-    'After 9 of 20 steps (576 tokens) the held-out loss is 4.10 nats per token and still falls: by \
-0.10 from step 8 to step 9.'
+    'After 9 of 20 steps (576 tokens) the held-out loss is 4.10 nats per token; it was 4.20 at \
+step 8.'
     """
     last = log[-1]
     steps = (
@@ -33,7 +32,8 @@ def pretraining_answer(log: Sequence[LogRow], n_steps: int) -> str:
         return f"After {seen} the held-out loss has not been measured yet."
     loss = measured[-1].held_out_loss
     at = "" if measured[-1].step == last.step else f" at step {measured[-1].step:,}"
-    return f"After {seen} the held-out loss is {loss:.2f} nats per token{at}{_trend(log, n_steps)}."
+    now = f"After {seen} the held-out loss is {loss:.2f} nats per token{at}"
+    return f"{now}{_earlier(measured, n_steps)}."
 
 
 def evaluations(log: Sequence[LogRow]) -> list[LogRow]:
@@ -41,23 +41,14 @@ def evaluations(log: Sequence[LogRow]) -> list[LogRow]:
     return [row for row in log if not math.isnan(row.held_out_loss)]
 
 
-def _trend(log: Sequence[LogRow], n_steps: int) -> str:
-    """Return the change of the held-out loss over about the last tenth of the steps, as a phrase.
+def _earlier(measured: Sequence[LogRow], n_steps: int) -> str:
+    """Return the loss at an evaluation at most 90 % of the steps before, as a phrase.
 
-    The evaluation after the last step of the recipe is left out: it uses all held-out text, and
-    the others only some rows of it.
+    The evaluation after the last step of the recipe is compared with none: it uses all held-out
+    text, and the others only some rows of it.
     """
-    comparable = [row for row in evaluations(log) if row.step < n_steps]
-    if not comparable:
+    last = measured[-1].step
+    earlier = [row for row in measured if row.step <= COMPARED_SHARE * last]
+    if last >= n_steps or not earlier:
         return ""
-    last = comparable[-1]
-    earlier = [row for row in comparable if row.step <= COMPARED_SHARE * last.step]
-    if not earlier:
-        return ""
-    first = earlier[-1]
-    change = last.held_out_loss - first.held_out_loss
-    steps = f"from step {first.step:,} to step {last.step:,}"
-    if abs(change) < SMALLEST_CHANGE:
-        return f" and no longer changes: less than {SMALLEST_CHANGE:g} {steps}"
-    verb = "still falls" if change < 0 else "rises"
-    return f" and {verb}: by {abs(change):.2f} {steps}"
+    return f"; it was {earlier[-1].held_out_loss:.2f} at step {earlier[-1].step:,}"

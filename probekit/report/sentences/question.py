@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import re
 
-_VERBS = "is are was were do does did has have had can could will would shall should may might must"
-# A question with one of these may be about more than whether a label can be decoded, or about
-# the opposite: "Is layer 3 better than layer 5?", "Is number absent from the embedding?".
-_UNSAFE = (
-    "not no never neither nor none nobody nothing without only than earlier later sooner more less "
-    "fewer better worse best worst most least absent missing lack lacks lose loses lost forget "
-    "forgets fail fails ignore ignores blind unable"
+# The label can be decoded: only such questions are answered with "Yes".
+_DECODED = (
+    "decoded decodable read readable recovered recoverable predicted predictable detected "
+    "detectable encoded represented separable classified identified identifiable"
 )
-_OPENING = re.compile(rf"(?:^|, )(?:{'|'.join(_VERBS.split())}) ", re.IGNORECASE)
+_ENCODE = "encode represent know contain carry track distinguish recognise recognize detect"
+_FORMS = re.compile(
+    rf"(?:^|, )(?:(?:can|could) .+? be (?:\w+ly )?(?:{'|'.join(_DECODED.split())})\b"
+    rf"|(?:is|are) .+? (?:\w+ly )?(?:{'|'.join(_DECODED.split())})\b"
+    rf"|(?:do|does) .+? (?:\w+ly )?(?:{'|'.join(_ENCODE.split())})\b)",
+    re.IGNORECASE,
+)
+# A question with one of these is about more than that, or about the opposite: "Is number decodable
+# from the embedding?", "Do all layers encode number?".
 _DOUBT = re.compile(
-    rf"\b(?:{'|'.join(_UNSAFE.split())})\b|n['’]t\b|\b(?:before|after|until|by) (?:block|layer)",
+    r"\b(?:not?|never|neither|nor|none|nothing|without|only|than|earlier|later|sooner|more|less|fewer|"
+    r"better|worse|best|worst|most|least|all|each|every|any|both|same|absent|independent|block|layer|"
+    r"head|neuron|site|embedding|mlp)s?\b|n['’]t\b",
     re.IGNORECASE,
 )
 _WH_WORD = re.compile(r"\b(?:which|where|what|when|why|how|who|whom|whose)\b", re.IGNORECASE)
@@ -33,9 +40,11 @@ def is_yes_no(question: str | None) -> bool:
     (False, False)
     >>> is_yes_no("Is it at the noun or the verb?"), is_yes_no("Is layer 3 better than layer 5?")
     (False, False)
+    >>> is_yes_no("Is number erased?"), is_yes_no("Do all layers encode number?")
+    (False, False)
     """
     text = " ".join((question or "").split())
-    opening = _OPENING.search(text)
+    opening = _FORMS.search(text)
     if opening is None or not text.endswith("?") or _DOUBT.search(text):
         return False
     is_choice = _CHOICE.search(text) and not _EMBEDDED.search(text)

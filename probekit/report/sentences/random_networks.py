@@ -55,7 +55,9 @@ def _compared_lines(table: pd.DataFrame) -> list[pd.DataFrame]:
     rows = rows[rows["metric"].isin(main_metrics(table)) & ~rows["probe"].isin(selected)]
     task, random = only(rows, target="task"), only(rows, target="random_weights")
     pairs = task.merge(random, on=[*SAME_FEATURES, "metric"], suffixes=("", "_random"))
-    pairs = pairs.dropna(subset=["value", "value_random"])  # undefined for some test rows
+    # Undefined for some test rows, or without an interval because there are too few groups.
+    limits = [f"{end}{of}" for end in ("ci_low", "ci_high") for of in ("", "_random")]
+    pairs = pairs.dropna(subset=["value", "value_random", *limits])
     return [line for _, line in pairs.groupby(_LINE, sort=False)]
 
 
@@ -79,12 +81,11 @@ def _lead(pairs: pd.DataFrame) -> pd.Series[float]:
 
 
 def _half_width(pairs: pd.DataFrame) -> pd.Series[float]:
-    """Return the distance from the lead to its lower 95 % limit; unknown intervals count as 0."""
+    """Return the distance from the lead to its lower 95 % limit."""
     is_lower_better = METRICS[pairs["metric"].iloc[0]].lower_is_better
     worst, best = ("ci_high", "ci_low") if is_lower_better else ("ci_low", "ci_high")
-    own = (pairs["value"] - pairs[worst]).fillna(0.0)
-    other = (pairs["value_random"] - pairs[f"{best}_random"]).fillna(0.0)
-    return pd.Series(np.hypot(own, other))
+    own = pairs["value"] - pairs[worst]
+    return pd.Series(np.hypot(own, pairs["value_random"] - pairs[f"{best}_random"]))
 
 
 def _sentence(pairs: pd.DataFrame, has_positions: bool) -> str:

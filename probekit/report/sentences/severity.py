@@ -46,6 +46,8 @@ KINDS = (
     "imbalance",
     "edge-of-grid",
     "edge-of-baseline",
+    "constant-features",
+    "left-out",
     # Notes on runs of older releases.
     "recorded",
     "old-statistics",

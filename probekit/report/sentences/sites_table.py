@@ -20,8 +20,8 @@ from probekit.results.table import (
     of_all_folds,
     only,
     placed,
+    row_tick,
     same_features,
-    tick,
 )
 
 UNCONVERGED = "not converged"
@@ -142,7 +142,7 @@ def _site_row(
 ) -> SiteRow:
     measured = same_features(series, task).set_index(["target", "split", "metric"])
     return SiteRow(
-        layer=NO_LAYER if task["depth"] is None else tick(task["depth"], blocks),
+        layer=NO_LAYER if task["depth"] is None else row_tick(task, blocks),
         site=site_with_head(task["site"], task["head"]),
         series=series_name,
         probe=task["probe"],

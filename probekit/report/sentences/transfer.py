@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import pandas as pd
 
-from probekit.amounts import counted
+from probekit.amounts import LEVEL, counted
 from probekit.probes.score.metric_table import METRICS
+from probekit.report.figures.style import without_negative_zero
 from probekit.results.metrics import metric_name
 from probekit.results.table import only
 from probekit.results.transfer import Transfer
@@ -17,6 +20,8 @@ TRANSFERS = "works"
 PARTLY = "works less well"
 AT_CHANCE = "is not significantly different from chance"
 BELOW = "is below chance"
+TOO_FEW = "has too few test groups for a verdict"
+UNDEFINED = "has no score"
 
 
 def transfer_answer(transfer: Transfer) -> str:
@@ -26,11 +31,13 @@ def transfer_answer(transfer: Transfer) -> str:
     counted and the best and the worst one are named.
     """
     pairs = transferred(transfer)
+    if pairs["value"].isna().all():  # also without pairs
+        return "No score of a probe on another data set is defined."
     works = pairs["verdict"].isin([TRANSFERS, PARTLY])
     if len(pairs) <= 2:
         lead = "Yes" if works.all() else "In one direction only" if works.any() else "No"
         return f"{lead}: {'; '.join(_pair(row, transfer) for _, row in pairs.iterrows())}."
-    ordered = pairs.sort_values("value", kind="stable")
+    ordered = pairs.dropna(subset="value").sort_values("value", kind="stable")
     if METRICS[transfer.metric].lower_is_better:
         ordered = ordered[::-1]
     n, verb = int(works.sum()), "is" if works.sum() == 1 else "are"
@@ -49,31 +56,57 @@ def transferred(transfer: Transfer) -> pd.DataFrame:
         ["train", "test"], key=lambda names: names.map(list(transfer.names).index)
     )
     lower_is_better = METRICS[transfer.metric].lower_is_better
-    verdicts = [_verdict(row, lower_is_better) for _, row in others.iterrows()]
+    wider = _wider(len(others))
+    verdicts = [_verdict(row, lower_is_better, wider) for _, row in others.iterrows()]
     return others.assign(verdict=verdicts)
 
 
-def _verdict(row: pd.Series, lower_is_better: bool) -> str:
-    """Return how the score of a transferred probe compares with chance and with the own probe."""
+def _wider(n_pairs: int) -> float:
+    """Return the factor that widens 95 % intervals to hold for all pairs at once (Bonferroni)."""
+    normal, tail = NormalDist(), LEVEL / 2
+    return normal.inv_cdf(1 - tail / max(n_pairs, 1)) / normal.inv_cdf(1 - tail)
+
+
+def _verdict(row: pd.Series, lower_is_better: bool, wider: float) -> str:
+    """Return how the score of a transferred probe compares with chance and with the own probe.
+
+    Args:
+        row: a row of `transferred`.
+        lower_is_better: whether lower scores are better.
+        wider: factor of the distances from values to the limits of their intervals.
+    """
     sign = -1 if lower_is_better else 1
-    ends = sorted(sign * (row[end] - row["chance"]) for end in ("ci_low", "ci_high"))
+    if math.isnan(row["value"]):
+        return UNDEFINED
+    if pd.isna(row["ci_low"]) or pd.isna(row["ci_high"]):
+        return TOO_FEW
+    ends = sorted(
+        sign * (row["value"] + wider * (row[end] - row["value"]) - row["chance"])
+        for end in ("ci_low", "ci_high")
+    )
     if ends[1] < 0:
         return BELOW
-    if not ends[0] > 0:  # also without an interval
+    if not ends[0] > 0:
         return AT_CHANCE
-    lost = sorted(sign * row[end] for end in ("difference_low", "difference_high"))
+    lost = sorted(
+        sign * (row["difference"] + wider * (row[end] - row["difference"]))
+        for end in ("difference_low", "difference_high")
+    )
     return PARTLY if lost[1] < 0 else TRANSFERS
 
 
 def _pair(row: pd.Series, transfer: Transfer) -> str:
     """Return the result of one probe on one other data set, as a clause."""
+    if row["verdict"] == UNDEFINED:
+        return f"the score of the probe of {row['train']} on {row['test']} is undefined"
     name = metric_name(transfer.metric)
     own = row["value"] - row["difference"]
+    limits = "" if pd.isna(row["ci_low"]) else f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
     numbers = [
-        f"{name} {row['value']:.2f} [{row['ci_low']:.2f}, {row['ci_high']:.2f}]",
-        f"chance {row['chance']:.2f}",
-        f"own probe of {row['test']} {own:.2f}",
+        without_negative_zero(text).replace("-", "−")
+        for text in (f"{name} {row['value']:.2f}{limits}", f"chance {row['chance']:.2f}")
     ]
+    numbers.append(f"own probe of {row['test']} {own:.2f}".replace(" -", " −"))
     return f"the probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"
 
 

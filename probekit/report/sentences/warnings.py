@@ -28,6 +28,7 @@ from probekit.report.sentences.comparison_table import selectivity_row
 from probekit.report.sentences.random_networks import nowhere_better
 from probekit.report.sentences.severity import Caveat, most_serious_first
 from probekit.results.differences import (
+    NOT_BETTER,
     NOT_SIGNIFICANT,
     SIGNIFICANTLY_WORSE,
     RivalDifference,
@@ -58,14 +59,19 @@ DOUBTS = {
 RELATIONS = {
     SIGNIFICANTLY_WORSE: "significantly worse than",
     NOT_SIGNIFICANT: "not significantly better than",
+    NOT_BETTER: "not significantly better than",
 }
+NOT_MORE_OFTEN_CORRECT = (
+    "its predictions are associated with the labels, but a constant prediction scores as much; "
+    "probe.metric may be set to balanced_accuracy or auroc"
+)
 RIVAL = "The probe is {relation} {rivals}: {doubt}."
 CONTROL = (
     "The control task is learnt, and selectivity is not above 0: at this position a probe can "
     "memorise labels of individual {types}."
 )
 LENGTH_LEADS = (
-    "Text length alone scores more than a bag of words: texts of different labels differ in length."
+    "Text length alone is better than a bag of words: length is associated with the label."
 )
 WORDS_DO_NOT_HELP = (
     " Memorised words do not explain the task score, because the probe is better than word "
@@ -160,7 +166,9 @@ def _by_doubt(doubtful: Mapping[str, RivalDifference | None], metric: str) -> li
         relation = RELATIONS.get(
             "" if paired is None else paired.verdict, "not clearly better than"
         )
-        kinds.setdefault((relation, DOUBTS[kind]), []).append(kind)
+        is_associated = paired is not None and paired.verdict == NOT_BETTER
+        doubt = NOT_MORE_OFTEN_CORRECT if is_associated else DOUBTS[kind]
+        kinds.setdefault((relation, doubt), []).append(kind)
     return [
         Caveat(
             names[0],
@@ -181,7 +189,8 @@ def _control(compared: Mapping[str, pd.Series], table: pd.DataFrame, control_by:
         return ""
     sign = METRICS[control["metric"]].sign
     worst = control["ci_low" if sign > 0 else "ci_high"]
-    if selectivity["ci_low"] > 0 or sign * (worst - control["chance"]) <= 0:
+    is_learnt = sign * (worst - control["chance"]) > 0
+    if not (is_learnt and selectivity["ci_low"] <= 0):  # unknown limits are no evidence
         return ""
     return CONTROL.format(types=f"{control_by}s")
 
@@ -219,11 +228,10 @@ def _at_edge(chosen: pd.Series, grid: Sequence[float]) -> list[tuple[str, float,
 
 
 def _edges_of_baselines(table: pd.DataFrame) -> list[str]:
-    """Return a sentence for each baseline that another penalty could improve.
+    """Return a warning for each baseline whose selected penalty is at an end of its grid.
 
-    A baseline is named if its penalty is at an end of the grid, with two exceptions. If all its
-    predictions are correct, it cannot be improved. With ever stronger regularisation it becomes the
-    majority class or the mean, so at the strong end it is named only if it is better than these.
+    There is no warning if all its predictions are correct, nor if the penalty is the strongest
+    one and the baseline scores at most as high as the majority class.
     """
     compared = _compared(table)
     if "task" not in compared:

@@ -29,7 +29,7 @@ from probekit.results.selection import (
     single_choice,
     site_with_head,
 )
-from probekit.results.table import concatenated, differs, n_blocks, only, placed, tick
+from probekit.results.table import concatenated, differs, n_blocks, only, placed, row_tick
 
 MOST_NAMES = 12  # cells listed in the description of a map
 
@@ -215,7 +215,7 @@ def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     for name, series in series_of(rows):
         for target, style in LINES.items():
             points = [
-                f"{tick(row['depth'], blocks)} {format_number(row['value'])}"
+                f"{row_tick(row, blocks)} {format_number(row['value'])}"
                 for _, row in only(series, target=target).iterrows()
             ]
             title = f"{style.label} {name}".strip()

@@ -247,12 +247,12 @@ def read_back(path, format, shape):
 
 def test_what_cannot_be_exported_is_reported(folder, tmp_path, monkeypatch):
     store = ActivationStore.open(folder)
-    with pytest.raises(UnknownNameError, match="Allowed: npy, parquet, zarr"):
+    with pytest.raises(UnknownNameError, match="Allowed: npy, parquet, safetensors, zarr"):
         export_cache(store, tmp_path / "out", "csv")
     with pytest.raises(UnknownNameError, match="hook_embed"):
         export_cache(store, tmp_path / "out", "npy", ["hook_embd"])
     monkeypatch.setattr("probekit.activations.upkeep.export.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"Install probekit\[zarr\]"):
+    with pytest.raises(ConfigError, match=r"Run pip install .*\[zarr\]'"):
         export_cache(store, tmp_path / "out", "zarr")
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("")

@@ -100,7 +100,7 @@ def test_different_rows_are_compared_without_pairs(make):
     other = made_rows(n_groups=40, prefix="h")
     found = compare(make("a", 0.9, 1), make("b", 0.6, 1, other))
     assert found.pairing == "unpaired"
-    assert "differ (240 of a, 160 of b)" in found.notes[0]
+    assert f"differ (240 in {found.a}, 160 in {found.b})" in found.notes[0]
     assert set(zip(found.rows["n_a"], found.rows["n_groups_b"], strict=True)) == {(240, 40)}
     assert of_site(found)["holds"].all()
 
@@ -152,6 +152,18 @@ def test_differing_settings_are_listed(make):
         "tokens.position.at": ("last", "mean"),
     }
     assert of_site(found)["probe_b"].tolist() == ["mass_mean"] * 2
+
+
+def test_folders_of_the_machine_are_not_on_the_page(make, tmp_path):
+    folders = [tmp_path / "models" / name for name in ("small", "large")]
+    overrides = [
+        (f"model.source={folder}", f"data.root={folder}", f"data.file={folder}/rows.csv")
+        for folder in folders
+    ]
+    a, b = (make(name, 0.8, 1, overrides=own) for name, own in zip("ab", overrides, strict=True))
+    page = write_comparison(tmp_path / "page.html", compare(a, b)).read_text()
+    assert "…/small" in page
+    assert str(tmp_path) not in page
 
 
 def test_clear_differences_at_many_sites_are_all_significant(tmp_path):
@@ -226,7 +238,7 @@ def test_baselines_missing_from_one_run_are_reported(make):
     a, b = make("a", 0.8, 1), make("b", 0.8, 1, overrides=("probe.baselines=[]",))
     found = compare(a, b)
     assert "baseline" not in set(found.rows["what"])
-    assert any("b has no baseline majority" in note for note in found.notes)
+    assert any(note.startswith(f"{found.b} has no baseline majority") for note in found.notes)
 
 
 def test_output_is_a_table_or_a_page(make, tmp_path):
@@ -282,7 +294,7 @@ class TestRefusals:
         a, b = make("a", 0.8, 1), make("b", 0.6, 1)
         unseal(b)
         assert [note for note in compare(a, b).notes if "older version of probekit" in note] == [
-            f"b: {OLD_RECORD}"
+            f"run 2: {OLD_RECORD}"
         ]
 
     def test_different_labels_are_refused(self, make, tmp_path):

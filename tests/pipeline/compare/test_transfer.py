@@ -11,6 +11,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.transfer import transfer
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.pages.transfer_page import cosine_map, score_map
 from probekit.results.table import only
 from probekit.results.transfer import matrix
@@ -224,6 +225,12 @@ class TestRefusals:
     def test_kinds_that_read_texts_and_trees_are_refused(self, go):
         with pytest.raises(ConfigError, match="attention_pooled computes a weighted mean"):
             go("same", "other", overrides=["probe.kinds=[{kind: attention_pooled}]"])
+
+    @pytest.mark.parametrize("metric", ["tpr_at_fpr_5", "brier"])
+    def test_metrics_that_other_probes_do_not_have_are_refused(self, go, metric):
+        overrides = [f"probe.metric={metric}", "probe.kinds=[{kind: logistic}]"]
+        with pytest.raises(ConfigError, match=rf"no {METRICS[metric].title}: .*auroc, auprc"):
+            go("same", "other", overrides=overrides)
 
     def test_nested_cross_validation_is_refused(self, go):
         with pytest.raises(ConfigError, match="nested cross-validation trains several"):

@@ -5,6 +5,7 @@ import numpy as np
 from probekit.activations.identity import digest_weights
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.experiment.model_source import captured_origin
 from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
 from probekit.probes.saved.saved_probe import SavedProbe
@@ -33,8 +34,8 @@ def test_metrics_are_of_the_task_on_test_rows(kept, tmp_path):
     path = save_probe(
         tmp_path / "p",
         fitted,
-        kept.experiment,
-        kept.store.identity,
+        captured_origin(kept.experiment, kept.store.identity),
+        seed=0,
         sites=[SITE],
         measured=measured,
     )

@@ -1,6 +1,7 @@
 """The worst errors of each probe are those of its stored predictions on the test rows."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -8,8 +9,15 @@ import pytest
 
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.measure.wrong_rows import MOST_CHARACTERS, MOST_OF_A_PROBE, excerpt
+from probekit.pipeline.measure.wrong_rows import (
+    MOST_CHARACTERS,
+    MOST_OF_A_PROBE,
+    excerpt,
+    worst_errors,
+)
+from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor
+from probekit.provenance import pretty_json
 from probekit.report.figures.layer_curve import layer_curve
 from probekit.results.finished_run import FinishedRun
 from probekit.results.selection import site_with_head
@@ -88,3 +96,13 @@ def test_long_texts_are_cut_around_the_span(span, ends):
     assert (cut.startswith(ends[0]), cut.endswith(ends[1])) == (True, True)
     if span is not None:
         assert cut[slice(*moved)] == "word"
+
+
+def test_a_label_that_a_probe_was_not_fitted_on_has_no_margin_and_comes_first():
+    scores = np.array([[0.0, 3.0, -np.inf], [0.0, 1.0, -np.inf], [0.5, 2.0, -np.inf]])
+    truth, guess = np.array([0, 2, 0]), np.array([1, 1, 1])
+    data = SimpleNamespace(groups=np.array(["a", "b", "c"]))
+    chosen = SimpleNamespace(prober=SimpleNamespace(test_rows=np.arange(3), data=data))
+    worst = worst_errors(chosen, ClassPredictions(truth, guess, 3, scores), 3)
+    assert list(worst.items()) == [(1, None), (0, 3.0), (2, 1.5)]
+    assert "null" in pretty_json(worst)

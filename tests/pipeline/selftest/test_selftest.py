@@ -11,7 +11,7 @@ from probekit.pipeline.selftest.run_checks import captured_rows, forward, run_ta
 from probekit.pipeline.selftest.selftest import CHECKS, TOOLS, selftest
 from probekit.probes.kinds.k_sparse import best_features
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.selftest.checks import QUICK, exchanged, probe
+from probekit.probes.selftest.checks import QUICK, exchanged, probe_arrays
 
 
 def keys(verdicts):
@@ -29,7 +29,7 @@ def with_rows(change):
     """Tools that probe changed rows."""
 
     def broken(data, settings, sites):
-        return probe(data, settings, [change(X, data) for X in sites])
+        return probe_arrays(data, settings, [change(X, data) for X in sites])
 
     return replace(TOOLS, probe=broken)
 
@@ -38,7 +38,9 @@ def with_data(**change):
     """Tools that probe with changed data."""
 
     def broken(data, settings, sites):
-        return probe(replace(data, **{k: f(data) for k, f in change.items()}), settings, sites)
+        return probe_arrays(
+            replace(data, **{k: f(data) for k, f in change.items()}), settings, sites
+        )
 
     return replace(TOOLS, probe=broken)
 

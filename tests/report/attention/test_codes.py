@@ -13,7 +13,7 @@ from probekit.report.attention.codes import (
     packed,
     packed_heads,
 )
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 
 
 def unpacked(text, levels, n):

@@ -1,5 +1,6 @@
 """Layer curve with one panel per kind of site."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -102,7 +103,11 @@ def test_the_ring_is_only_in_the_panel_of_the_chosen_site(many_kinds):
 
 def test_each_offset_of_a_sweep_has_a_panel(sweep):
     figure = curve_figure(curve_rows(sweep))
-    assert titles(figure) == ["word:last-1", "word:last ○", "word:last+2"]
+    assert titles(figure) == [
+        "1 token before the word",
+        "last token of the word ○",
+        "2 tokens after the word",
+    ]
     highlighted = [t.y[3] for n in (1, 2, 3) for t in of_panel(figure, n) if t.name == "task"]
     assert highlighted == pytest.approx([0.641, 0.941, 0.841])
 
@@ -145,3 +150,65 @@ def test_panels_use_the_colours_of_the_page(browser, many_kinds, make_run):
     assert len(set(browser.evaluate(grids))) == 1
     assert browser.evaluate("document.documentElement.scrollWidth") <= 360
     assert browser.trouble == []
+
+
+def layers(figure, number):
+    axis = figure.layout[f"xaxis{number if number > 1 else ''}"]
+    texts = axis.ticktext if axis.showticklabels is not False else []
+    return [text.removeprefix("<br>") for text in texts if text]
+
+
+def test_a_panel_names_only_layers_that_it_has(many_kinds):
+    figure = curve_facets(many_kinds[~many_kinds["site"].str.contains("attn.hook_z")])
+    assert layers(figure, 1) == ["embed", "final norm"]  # the blocks are named below
+    assert layers(figure, 2) == layers(figure, 3) == ["0", "1", "2", "3"]
+    assert figure.layout.meta["ticktext"]["xaxis"] == ["<br>embed", *"0123", "<br>final norm"]
+
+
+def test_narrow_windows_show_panels_in_one_column(browser, many_kinds, make_run):
+    browser.open(write_report(make_run(many_kinds)), width=400)
+    boxes = (
+        "(() => { const { _fullLayout: full } = document.querySelector('.plot .drawing');"
+        "return ['xaxis', 'xaxis2', 'xaxis3', 'xaxis4'].map(name => {"
+        "const x = full[name], y = full[name.replace('x', 'y')];"
+        "return [x._offset, x._length, y._offset, y._length]; }); })()"
+    )
+    toolbar = "getComputedStyle(document.querySelector('.modebar-container')).display"
+    narrow = browser.evaluate(boxes)
+    assert len({left for left, *_ in narrow}) == 1
+    bottoms = [top + height for *_, top, height in narrow]
+    tops = [top for _, _, top, _ in narrow]
+    assert all(top - bottom > 60 for bottom, top in zip(bottoms[:-1], tops[1:], strict=True))
+    assert all(height > 100 for *_, height in narrow)
+    assert browser.evaluate(toolbar) == "none"
+    browser.resize(1400)
+    browser.settle()
+    wide = browser.evaluate(boxes)
+    assert wide[0][2] == wide[1][2] < wide[2][2] == wide[3][2]
+    assert browser.evaluate(toolbar) != "none"
+    browser.resize(400)
+    browser.settle()
+    again = browser.evaluate(boxes)
+    assert np.array(again) == pytest.approx(np.array(narrow), abs=1)
+    assert browser.trouble == []
+
+
+def test_others_points_at_the_grey_line_that_is_farthest_from_other_labels(many_kinds):
+    low = many_kinds["site"].str.contains("mlp_out") & many_kinds["target"].eq("task")
+    many_kinds.loc[low, "value"] = 0.6
+    figure = curve_facets(many_kinds)
+    label = next(n for n in figure.layout.annotations if n.name == LABEL and n.text == "others")
+    panel = int(label.yref.removeprefix("y") or 1)
+    ends = [t.y[-1] for t in of_panel(figure, panel) if t.line.width == 1]
+    assert label.y in ends
+    named = [n.y for n in figure.layout.annotations if n.name == LABEL and n.yref == label.yref]
+    named.remove(label.y)
+    gaps = {end: min(abs(end - y) for y in named) for end in ends}
+    assert gaps[label.y] == max(gaps.values())
+
+
+@pytest.mark.parametrize(("dark", "opacity"), [(False, 0.2), (True, 0.42)])
+def test_bands_have_more_contrast_on_dark_pages(browser, make_run, dark, opacity):
+    browser.open(write_report(make_run()), dark=dark)
+    band = "document.querySelector('.plot .trace:has(.js-fill)')"
+    assert float(browser.evaluate(f"getComputedStyle({band}).opacity")) == opacity

@@ -111,7 +111,7 @@ def test_an_unknown_format_is_refused_with_the_nearest_match(capsys):
 
 def test_without_kaleido_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(figure_files, "find_spec", lambda name: None)
-    with pytest.raises(MissingError, match=r"probekit\[png\]"):
+    with pytest.raises(MissingError, match=r"pip install .*\[png\]'"):
         check_engine()
 
 

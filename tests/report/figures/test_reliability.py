@@ -6,7 +6,9 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
+from probekit.report.figures.line_labels import LABEL
 from probekit.report.figures.reliability import reliability_figure
+from probekit.report.figures.style import plotly_text
 
 
 @pytest.fixture
@@ -56,12 +58,14 @@ def test_the_hover_shows_all_numbers(bins):
     )
 
 
-def test_several_lines_have_a_legend_and_distinct_styles(bins, hostile):
+def test_several_lines_have_labels_and_distinct_styles(bins, hostile):
     both = pd.concat([bins.assign(series="layer 3"), bins.assign(series=hostile)])
     figure = reliability_figure(both)
-    lines = [trace for trace in figure.data if trace.name and trace.showlegend is not False]
-    assert figure.layout.showlegend
-    assert not reliability_figure(bins).layout.showlegend
+    labels = [note.text for note in figure.layout.annotations if note.name == LABEL]
+    assert labels[:2] == ["perfectly<br>calibrated", "layer\u00a03"]
+    assert len(labels) == 3
+    assert not figure.layout.showlegend
+    lines = [named(figure, name) for name in ("layer 3", plotly_text(hostile))]
     assert len({(line.line.color, line.marker.symbol) for line in lines}) == 2
     text = figure.to_json()
     assert "%{" not in text

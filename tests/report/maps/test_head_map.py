@@ -17,7 +17,7 @@ def test_layers_go_down_and_heads_across_whatever_the_order_of_the_rows():
         [0.2, 0.25, 0.3, 0.35],
         [0.4, 0.45, 0.5, 0.55],
     ]
-    assert list(texts.text[:3]) == ["0", ".05", ".10"]
+    assert list(texts.text[:3]) == [".00", ".05", ".10"]
     assert cells.hovertext[2][1] == "<b>L2H1</b><br>previous token: 0.450 ± 0.010 (sd), 10 texts"
 
 

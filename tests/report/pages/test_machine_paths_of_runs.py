@@ -1,9 +1,10 @@
-"""The page of a run has no folder of the machine that ran the experiment."""
+"""The pages of runs have no folder of the machine that ran the experiment."""
 
 import base64
 import re
 
 from probekit.report.pages.run_page import write_report
+from probekit.report.pages.runs_page import load_runs, runs_page
 
 ROOT = "/mnt/ann/my projects/plurals/data"
 MODEL = "/srv/models/gpt2-tuned"
@@ -33,3 +34,17 @@ def test_no_folder_of_the_machine_is_on_the_page(make_run, table, record):
     assert "…/train.csv, line 3: twice." in page
     assert "…/gpt2-tuned" in page
     assert "…/gpt2-tuned" in csv
+
+
+def test_no_folder_of_the_machine_is_on_a_page_of_several_runs(write_run, tmp_path, table, record):
+    folders = []
+    for key, name in (("a", "gpt2-tuned"), ("b", "gpt2-other")):
+        own = record | {"key": key, "model": record["model"] | {"source": f"/srv/models/{name}"}}
+        folders.append(write_run(tmp_path / key, table.assign(model=f"/srv/models/{name}"), own))
+        config = CONFIG.replace("gpt2-tuned", name).replace("train.csv", f"{name}.csv")
+        (folders[-1] / "config.yaml").write_text(config)
+    page = runs_page(load_runs(folders)).partition("<body")[2]
+    for part in ("/mnt", "ann/", "/srv", str(tmp_path)):
+        assert part not in page
+    assert "…/gpt2-tuned.csv" in page
+    assert "…/gpt2-other<" in page

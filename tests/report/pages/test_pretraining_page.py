@@ -80,7 +80,7 @@ def figures(page):
 
 
 def test_the_curve_of_the_batches_is_their_mean_over_neighbouring_steps(folder):
-    batches, held_out = figures(write_pretraining_report(folder).read_text())[0]["data"]
+    batches, held_out, *_ = figures(write_pretraining_report(folder).read_text())[0]["data"]
     assert held_out["x"] == [100 * n for n in range(1, 8)]
     assert held_out["y"] == [pytest.approx(8.0 - n / 10) for n in range(1, 8)]
     assert len(batches["x"]) < 200

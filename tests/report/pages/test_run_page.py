@@ -11,6 +11,7 @@ from probekit.errors import DataError, MissingError
 from probekit.provenance import digest
 from probekit.report.pages.run_page import write_report
 from probekit.results.record import pack_record
+from tests.report.conftest import SITES
 
 
 def report(run):
@@ -38,7 +39,7 @@ def test_plotly_is_inside_exactly_once_and_nothing_is_asked_of_a_network(make_ru
     page = report(make_run())
     assert page.count(get_plotlyjs()) == 1
     rest = without_plotly(page)
-    assert not re.search(r"""(src|href|action)\s*=\s*["']?(?!data:)[^"' >]""", rest)
+    assert not re.search(r"""(src|href|action)\s*=\s*["']?(?!data:|#)[^"' >]""", rest)
     assert not re.search(r"@import|url\(|https?://", rest)
     assert "default-src 'none'" in rest
 
@@ -140,9 +141,9 @@ def test_scores_of_heads_are_shown_where_the_run_kept_them(make_run, make_patter
 
 
 def test_a_record_that_lacks_a_key_is_refused_with_the_key(make_run, record):
-    del record["model"]["n_layers"]
+    del record["model"]["source"]
     record["data"]["n_rows"] = "many"
-    with pytest.raises(DataError, match=r"model\.n_layers: .*data\.n_rows: "):
+    with pytest.raises(DataError, match=r"model\.source: .*data\.n_rows: "):
         write_report(make_run(record=record))
     run = make_run()
     (run / "run.json").write_text("{")
@@ -233,3 +234,43 @@ def test_what_is_too_much_for_the_table_of_sites_is_folded(make_run, heads):
     page = without_plotly(report(make_run(pd.concat(many, ignore_index=True))))
     assert "The 20 sites with the best cross-validated accuracy" in page
     assert "<summary>The other 20 sites</summary>" in page
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "is_red"), [(-0.2, 0.001, True), (0.1, 0.6, False), (0.2, 0.001, False)]
+)
+def test_only_a_significantly_worse_score_is_red(make_run, difference, p, is_red):
+    run = make_run()
+    (run / "differences.csv").write_text(
+        "a,b,metric,value_a,value_b,difference,ci_low,ci_high,p,p_adjusted,n_test,n_groups\n"
+        f"{SITES[3]} last logistic task,majority,accuracy,0.941,0.5,{difference},-0.3,0.3,{p},{p},"
+        "1039,15\n"
+    )
+    page = report(run)
+    assert ('<td class="bad">' in page) is is_red
+    assert ("not significant" in page) is (p > 0.05)
+
+
+def test_values_are_not_broken_into_two_lines(make_run):
+    page = report(make_run())
+    assert "difference [95&nbsp;%]" in page
+    answer = re.search('<p class="answer">(.*?)</p>', page).group(1)
+    assert re.search(r"chance 50(\.0)?\xa0%", answer)
+    assert not re.search(r"\d %", answer)
+
+
+def test_the_header_links_to_the_warnings_in_narrow_windows(browser, make_run):
+    browser.open(write_report(make_run()), width=400)
+    link = "document.querySelector('header a[href=\"#warnings\"]')"
+    n = browser.evaluate("document.querySelectorAll('.warnings li').length")
+    assert browser.evaluate(f"{link}.textContent").startswith(f"{n} warning")
+    assert browser.evaluate(f"{link}.getBoundingClientRect().bottom") < 200
+    browser.evaluate(f"{link}.click()")
+    browser.settle()
+    assert (
+        -1
+        < browser.evaluate("document.querySelector('.warnings').getBoundingClientRect().top")
+        < 900
+    )
+    browser.resize(1400)
+    assert browser.evaluate(f"getComputedStyle({link}).display") == "none"

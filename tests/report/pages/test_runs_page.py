@@ -92,10 +92,10 @@ def test_the_page_states_each_answer_in_one_line_and_never_a_key_as_a_title(two,
         tested = tested[(tested["target"] == "task") & (tested["split"] == "test")]
         pd.concat([table, tested]).to_csv(folder / "results.csv", index=False)
     page = runs_page(load_runs(two))
-    header = page.partition("<header>")[2].partition("</header>")[0]
+    header = page.partition("<header>")[2].partition("</header>")[0].replace("\xa0", " ")
     assert (
         "<bdi>seed 0</bdi></dt>\n      <dd>No evidence: 94 % [92, 96] of held-out rows at block 2, "
-        "chance 50 %, p = 0.20, best of 6 sites." in header
+        "chance 50 %, p = 0.20, best of 6 sites in cross-validation." in header
     )
     assert (
         "<bdi>seed 1</bdi></dt>\n      <dd>Best at block 2 (of 6 sites): 94 % [92, 96] of held-out "

@@ -96,14 +96,16 @@ def labelled(*labels):
 def test_the_answer_counts_the_labels_of_texts():
     untested = "The probe was not tested on these texts."
     assert texts_answer(labelled("b", "a", "b")) == (
-        f"2 of 3 texts are labelled b, 1 a. {untested}"
+        f"2 of 3 texts are predicted as b, 1 a. {untested}"
     )
-    assert texts_answer(labelled("a")).startswith("The text is labelled a. The probe was not")
+    assert texts_answer(labelled("a")).startswith("The text is predicted as a. The probe was not")
     many = texts_answer(labelled(*"aabcdef"))
-    assert many == f"2 of 7 texts are labelled a, 1 b, 1 c, 1 d, 2 with other labels. {untested}"
+    assert (
+        many == f"2 of 7 texts are predicted as a, 1 b, 1 c, 1 d, 2 with other labels. {untested}"
+    )
     some = texts_answer(labelled("a", None, "a"))
-    assert some.startswith("2 of 2 texts are labelled a. 1 text without a prediction.")
-    assert texts_answer(labelled(None, None)).startswith("2 of 2 tokens are labelled token.")
+    assert some.startswith("2 of 2 texts are predicted as a. 1 text without a prediction.")
+    assert texts_answer(labelled(None, None)).startswith("2 of 2 tokens are predicted as token.")
 
 
 def test_a_model_in_a_folder_is_named_without_its_path():

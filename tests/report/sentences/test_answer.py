@@ -9,8 +9,8 @@ from probekit.report.sentences.answer import answer
 from probekit.report.sentences.comparison_table import comparison_table
 from probekit.report.sentences.question import is_yes_no
 from probekit.results.differences import RivalDifference, RivalDifferences
-from probekit.results.record import RunRecord
 from probekit.results.table import only
+from tests.report.conftest import SITES, row
 
 YES_NO = "Can number be decoded at the last word?"
 WHICH = "From which layer can number be decoded?"
@@ -41,7 +41,7 @@ def rivals(**p_values):
             rivals(majority=0.001),
             YES_NO,
             "Yes: 94 % [92, 96] of held-out rows at block 2, chance 50 %, p < 0.001, best of 6 "
-            "sites.",
+            "sites in cross-validation.",
         ),
         (
             0.0001,
@@ -54,21 +54,22 @@ def rivals(**p_values):
             rivals(majority=0.21),
             YES_NO,
             "No evidence: 94 % [92, 96] of held-out rows at block 2, chance 50 %, p = 0.21, best "
-            "of 6 sites.",
+            "of 6 sites in cross-validation.",
         ),
         (
             math.nan,
             rivals(majority=math.nan),
             WHICH,
             "Too few groups to tell: 94 % [92, 96] of held-out rows at block 2, chance 50 %, best "
-            "of 6 sites.",
+            "of 6 sites in cross-validation.",
         ),
         (
             0.01,
             rivals(majority=0.01, word_identity=0.4, random_weights=0.3),
             YES_NO,
             "Decodable, but not significantly better than random weights and the words alone: 94 % "
-            "[92, 96] of held-out rows at block 2, chance 50 %, p = 0.010, best of 6 sites.",
+            "[92, 96] of held-out rows at block 2, chance 50 %, p = 0.010, best of "
+            "6 sites in cross-validation.",
         ),
         (
             0.01,
@@ -141,7 +142,7 @@ def test_the_site_is_named_in_words(table, heads, sweep):
 def test_ties_are_counted(table):
     table.loc[table["split"] == "validation", "value"] = 0.9
     assert answer(table).endswith(
-        "at the embedding, chance 50 %, best of 6 sites, tied with 5 of them."
+        "at the embedding, chance 50 %, best of 6 sites in cross-validation, tied with 5 of them."
     )
 
 
@@ -173,10 +174,17 @@ def test_a_metric_where_lower_is_better_states_it(table):
         (YES_NO, True),
         (WHICH, False),
         ("Does the network encode whether it is singular or plural, past another noun?", True),
-        ("In the last layer, can it be decoded?", True),
+        ("In the last layer, can it be decoded?", False),
         ("In which layer, if any, does a token encode the previous word?", False),
         ("Can it be decoded in a sentence in which negation reverses the words?", True),
         ("Is number absent from the embedding?", False),
+        ("Is number decodable from the embedding?", False),
+        ("Is number erased?", False),
+        ("Is number independent of gender?", False),
+        ("Is it impossible to decode number?", False),
+        ("Is number confined to block 3?", False),
+        ("Do all layers encode number?", False),
+        ("Does the network use the number of the subject?", False),
         ("Isn't it decodable?", False),
         ("Is it decoded at the noun or at the verb?", False),
         ("Is block 3 better than block 5?", False),
@@ -192,25 +200,58 @@ def test_only_plain_questions_are_answered_with_yes(question, expected):
     assert is_yes_no(question) == expected
 
 
-def test_the_table_has_every_comparison_with_its_difference(table, record):
-    record["digests"] |= {f"weights (random_weights_{n})": "x" for n in range(3)}
+def test_the_table_has_every_comparison_with_its_difference(table):
     found = rivals(majority=0.001, word_identity=-0.01)
-    rows = comparison_table(table, found, RunRecord.model_validate(record))
+    networks = [
+        row(SITES[3], f"random_weights_{n}", 0.7, split="validation", ci_low=None, ci_high=None)
+        for n in range(3)
+    ]
+    rows = comparison_table(pd.concat([table, pd.DataFrame(networks)]), found)
     cells = [(r.name, r.score, r.difference, r.interval, r.p, r.verdict) for r in rows]
     assert cells == [
         ("majority class", "0.50", "+0.20", "[0.15, 0.25]", "0.001", ""),
         ("words alone", "0.71", "−0.10", "[−0.15, −0.05]", "0.010", "worse"),
-        ("random weights (mean of 3 networks)", "0.74", "–", "", "–", ""),
+        ("random weights, own best sites (mean of 3)", "0.74", "–", "", "–", ""),
         ("embedding", "0.71", "–", "", "–", ""),
         ("control task", "0.55", "+0.39", "[0.37, 0.41]", "–", ""),
     ]
 
 
-def test_small_differences_keep_a_third_decimal(table, record):
+def test_small_differences_keep_a_third_decimal(table):
     close = RivalDifference("majority", "majority", 0.5, 0.004, 0.001, 0.007, 0.01)
-    rows = comparison_table(table, RivalDifferences((close,)), RunRecord.model_validate(record))
+    rows = comparison_table(table, RivalDifferences((close,)))
     assert (rows[0].score, rows[0].difference, rows[0].interval) == (
         "0.500",
         "+0.004",
         "[0.001, 0.007]",
     )
+
+
+def of_majority(difference, low, high, p=0.0005):
+    return RivalDifferences(
+        (RivalDifference("majority", "majority", 0.5, difference, low, high, p),)
+    )
+
+
+def test_an_association_alone_does_not_decide_about_the_majority_class(table):
+    tested = with_p(table, 0.0005)
+    for difference, low, high in ((-0.008, -0.036, 0.019), (0.002, -0.025, 0.028)):
+        (one,) = of_majority(difference, low, high).named
+        assert one.verdict == "not better"
+        text = answer(tested, of_majority(difference, low, high), YES_NO)
+        assert text.startswith(
+            "Decodable, but not significantly better than the majority class: 94 %"
+        )
+    assert of_majority(0.2, 0.1, 0.3).named[0].verdict == "significant"
+    assert of_majority(-0.2, -0.3, -0.1).named[0].verdict == "significantly worse"
+
+
+def test_a_score_below_the_majority_class_without_a_test_of_association_is_no_evidence(table):
+    text = answer(table, of_majority(-0.2, -0.3, -0.1), YES_NO)
+    assert text.startswith("No evidence: ")
+
+
+def test_an_undefined_score_is_named(table):
+    own = table["target"].eq("task") & table["split"].eq("test") & table["metric"].eq("accuracy")
+    table.loc[own, "value"] = math.nan
+    assert answer(table) == "No answer: the accuracy is undefined on the test rows."

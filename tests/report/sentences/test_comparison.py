@@ -31,7 +31,8 @@ def test_a_difference_that_is_not_significant(comparison):
     assert comparison_question(comparison) == "Is x better than y?"
     assert comparison_answer(comparison) == (
         "No significant difference: accuracy 0.80 for x, 0.60 for y, difference "
-        "+0.20 [−0.10, 0.50], p = 0.20, on the same 100 test rows in 10 groups."
+        "+0.20 [−0.10, 0.50], p = 0.20, on the same 100 test rows in 10 groups. At 2 of 6 single "
+        "sites the difference is significant."
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from probekit.cli.show.runs import show_warnings
 from probekit.pipeline.experiment.run import RunResult
 from probekit.report.pages.run_page import write_report
-from probekit.report.sentences.random_networks import nowhere_better
+from probekit.report.sentences.random_networks import n_better_sites, nowhere_better
 
 SITE = "blocks.2.hook_resid_post"
 
@@ -50,6 +50,13 @@ def test_one_site_that_is_better_suffices(trees, value, is_reported):
     # The limit is 1.346 times the half-width of the difference, 0.0283, for six sites.
     set_task(trees, value, site=SITE)
     assert bool(nowhere_better(trees)) == is_reported
+
+
+def test_scores_without_intervals_are_not_compared(trees):
+    set_task(trees, 0.9)
+    trees[["ci_low", "ci_high"]] = math.nan
+    assert n_better_sites(trees) == {}
+    assert nowhere_better(trees) == []
 
 
 def test_a_single_site_is_not_adjusted(trees):

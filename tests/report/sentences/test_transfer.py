@@ -1,9 +1,12 @@
 """The summary of a transfer: whether the probe of one data set works on another."""
 
+import math
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
-from probekit.report.sentences.transfer import transfer_answer, transferred
+from probekit.report.sentences.transfer import AT_CHANCE, transfer_answer, transferred
 from probekit.results.transfer import COSINES, SCORES, Transfer
 
 GOOD = {"value": 0.9, "ci_low": 0.8, "ci_high": 0.95, "difference": -0.02,
@@ -54,6 +57,18 @@ def test_verdicts():
     assert found["train"].tolist() == ["x", "x", "y", "y", "z", "z"]
 
 
+def test_verdicts_hold_for_all_pairs_at_once():
+    barely = {**GOOD, "value": 0.6, "ci_low": 0.51, "ci_high": 0.69}
+    assert transferred(made(barely, barely)).iloc[0]["verdict"] == AT_CHANCE
+    assert transferred(made({**barely, "ci_low": 0.53}, barely)).iloc[0]["verdict"] != AT_CHANCE
+
+
+def test_a_score_without_an_interval_has_no_verdict():
+    nan = float("nan")
+    answer = transfer_answer(made({**GOOD, "ci_low": nan, "ci_high": nan}, GOOD))
+    assert "has too few test groups for a verdict on y (accuracy 0.90, chance 0.50" in answer
+
+
 def test_a_loss_is_better_if_lower():
     loss = {"value": 0.1, "ci_low": 0.05, "ci_high": 0.2, "difference": 0.02,
             "difference_low": 0.01, "difference_high": 0.03}  # fmt: skip
@@ -67,3 +82,23 @@ def test_many_data_sets_are_counted():
     answer = transfer_answer(made(GOOD, WORSE, CHANCE, BELOW, GOOD, GOOD, names=("x", "y", "z")))
     assert answer.startswith("4 of 6 transfers are above chance; at best, the probe of ")
     assert "at worst, the probe of y is below chance on z (accuracy 0.10" in answer
+
+
+UNDEFINED = dict.fromkeys(GOOD, math.nan)
+
+
+def test_without_defined_scores_there_is_no_verdict():
+    found = made(GOOD, GOOD)
+    none = replace(found, scores=found.scores[found.scores["train"] == found.scores["test"]])
+    nothing = "No score of a probe on another data set is defined."
+    assert transfer_answer(none) == transfer_answer(made(UNDEFINED, UNDEFINED)) == nothing
+
+
+def test_an_undefined_score_is_neither_above_nor_at_chance():
+    assert transfer_answer(made(GOOD, UNDEFINED)).startswith("In one direction only: ")
+    assert transfer_answer(made(GOOD, UNDEFINED)).endswith(
+        "; the score of the probe of y on x is undefined."
+    )
+    answer = transfer_answer(made(UNDEFINED, WORSE, CHANCE, BELOW, GOOD, GOOD, names="xyz"))
+    assert answer.startswith("3 of 6 transfers are above chance; at best, the probe of ")
+    assert "at worst, the probe of y is below chance on z" in answer

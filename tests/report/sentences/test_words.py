@@ -13,6 +13,7 @@ from probekit.report.sentences.words import (
     map_caption,
     map_description,
 )
+from probekit.results.differences import RivalDifference, RivalDifferences
 from probekit.results.record import Control, RunRecord
 from probekit.results.table import only
 
@@ -167,6 +168,21 @@ def test_a_control_warning_says_if_memorised_words_do_not_explain_the_score(tabl
     )
     set_value(table, 0.95, target="word_identity")
     assert not any("do not explain" in warning for warning in warnings(table, clean))
+
+
+def test_unknown_limits_are_no_evidence_of_memorising(table, clean):
+    set_control(table, 0.95, 0.9, -0.01)
+    for metric in ("selectivity", "accuracy"):
+        unknown = table.copy()
+        is_control = unknown["target"].eq("control") | unknown["metric"].eq("selectivity")
+        unknown.loc[is_control & unknown["metric"].eq(metric), ["ci_low", "ci_high"]] = float("nan")
+        assert not any("memorise" in warning for warning in warnings(unknown, clean))
+
+
+def test_a_constant_prediction_that_scores_as_much_is_named(table, clean):
+    majority = RivalDifference("majority", "majority", 0.5, 0.01, -0.01, 0.03, 0.001)
+    (warning, *_) = warnings(table, clean, comparisons=RivalDifferences((majority,)))
+    assert "its predictions are associated with the labels" in warning
 
 
 def test_an_unconverged_validation_fit_gives_a_warning(table, clean):

@@ -1,4 +1,4 @@
-// The attention matrix of a head: rows are destinations, columns sources. Only the visible part is
+// The attention matrix of a head: rows are queries, columns keys. Only the visible part is
 // drawn, with the tokens along its edges, so that labels stay visible at any magnification.
 
 const LARGEST_CELL = 34;
@@ -162,9 +162,9 @@ class Matrix extends Sheet {
     context.fillStyle = this.style("--quiet");
     context.textAlign = "left";
     context.textBaseline = "alphabetic";
-    context.fillText("dest ↓", 2, this.margin - 8);
+    context.fillText("query ↓", 2, this.margin - 8);
     context.textAlign = "right";
-    context.fillText("src →", this.margin - 8, 14);
+    context.fillText("key →", this.margin - 8, 14);
   }
 
   /** Row and column under the pointer, which may be outside of the matrix. */

@@ -174,14 +174,14 @@ function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-/** Tab-separated values: destinations in rows, sources in columns; masked cells are empty. */
+/** Tab-separated values: queries in rows, keys in columns; masked cells are empty. */
 function asTable(shown) {
   const places = shown.levels > 255 ? 6 : 4;
   const text = (value) => (Number.isNaN(value) ? "" : value.toFixed(places));
-  const head = ["", ...shown.tokens.map((token, i) => `src[${i}] ${token}`)];
+  const head = ["", ...shown.tokens.map((token, i) => `key[${i}] ${token}`)];
   const rows = shown.tokens.map((token, i) => {
     const values = shown.values.subarray(rowStart(i), rowStart(i + 1));
-    return [`dest[${i}] ${token}`, ...Array.from(values, text), ...Array(shown.size - i - 1).fill("")];
+    return [`query[${i}] ${token}`, ...Array.from(values, text), ...Array(shown.size - i - 1).fill("")];
   });
   return [head, ...rows].map((row) => row.join("\t")).join("\n");
 }

@@ -5,7 +5,7 @@ const bold = (textContent) => element("strong", { textContent });
 const quoted = (shown, i) => element("bdi", { textContent: shown.tokens[i] });
 
 function cellText(shown, { row, column }) {
-  const parts = [`dest[${row}] `, quoted(shown, row), ` → src[${column}] `, quoted(shown, column), " "];
+  const parts = [`query[${row}] `, quoted(shown, row), ` → key[${column}] `, quoted(shown, column), " "];
   parts.push(bold(digits(valueAt(shown, { row, column }), shown)));
   if (shown.parts) {
     const [a, b] = shown.parts.map((values) => digits(values[rowStart(row) + column], { ...shown, signed: false }));
@@ -18,7 +18,7 @@ const MOST_LISTED = 3;
 
 /** The largest values of a row or column. */
 function lineText(shown, line) {
-  const [own, others, arrow] = line.axis === "row" ? ["dest", "src", "→"] : ["src", "dest", "←"];
+  const [own, others, arrow] = line.axis === "row" ? ["query", "key", "→"] : ["key", "query", "←"];
   const cells = shown.tokens.map((_, token) => [token, cellOn(line, token)]).filter(([, cell]) => cell);
   const values = cells.map(([token, cell]) => [token, valueAt(shown, cell)]).filter(([, value]) => !Number.isNaN(value));
   // The first token attends only to itself, in every head.
@@ -41,7 +41,7 @@ function neighbourhood(shown, name, token) {
 
 /** The neighbourhoods of a cell, or of the token of a row or column. */
 function nearby(shown, line, cell) {
-  const tokens = cell ? { dest: cell.row, src: cell.column } : line ? { [line.axis === "row" ? "dest" : "src"]: line.index } : {};
+  const tokens = cell ? { query: cell.row, key: cell.column } : line ? { [line.axis === "row" ? "query" : "key"]: line.index } : {};
   return Object.entries(tokens).flatMap(([name, token]) => neighbourhood(shown, name, token));
 }
 
@@ -52,7 +52,7 @@ function reason([place, other]) {
   if (other || place.prompt || !opening || !samePlace(place, opening)) return "";
   const count = prompt.layers.length * prompt.heads.length;
   const value = scoreText(prompt.score(data.opening, place));
-  return `The page opens on this head because distance explains its attention least: apart from the first token, the largest weight of a token exceeds the head's mean weight at that distance by ${value} on average, the most of all ${count} heads.`;
+  return `The page opens here: of all ${count} heads, distance explains this head's attention least (beyond distance ${value}).`;
 }
 
 /** What the lines show. */
@@ -69,7 +69,7 @@ function facts(shown) {
   const pairs = [];
   if (shown.largest !== undefined) {
     const { row, column } = cellAt(shown.largest);
-    pairs.push(["largest", `${digits(shown.values[shown.largest], shown)} at dest[${row}] → src[${column}]`]);
+    pairs.push(["largest", `${digits(shown.values[shown.largest], shown)} at query[${row}] → key[${column}]`]);
   }
   const [place] = shown.places;
   const prompt = prompts[place.prompt];

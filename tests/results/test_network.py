@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.results.attention import AttentionPrompt
+from probekit.results.network import AttentionPrompt
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 import pytest
 
-from probekit.results.settings import TitledRun, leaves, run_titles
+from probekit.results.settings import leaves
+from probekit.results.titles import LONGEST_VALUE, TitledRun, run_titles
 
 NIGHT = "2026-11-22T23:59:01+00:00"
 
@@ -125,6 +126,28 @@ def test_all_settings_that_distinguish_runs_are_in_a_grid_of_titles():
 
 def test_long_values_are_cut():
     titles = run_titles([made({"a": "x" * 60}), made({"a": "y"})])
-    assert titles == [f"a {'x' * 29}…", "a y"]
-    titles = run_titles([made({"a": "x" * 60 + end}) for end in "yz"])
-    assert len(set(titles)) == 2
+    assert titles == [f"a {'x' * 15}…{'x' * 14}", "a y"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["x" * 60 + end for end in "yz"],
+        ["x" * 30 + middle + "x" * 30 for middle in "yz"],
+        ["x" * 30 + middle + "x" * 30 for middle in ("y", "z", "zz")],
+        [start + "x" * 60 for start in "yz"],
+        ["mini-with-a-very-long-name-number-1", "mini-with-a-very-long-name-number-2"],
+    ],
+    ids=["end", "middle", "three", "start", "names"],
+)
+def test_cut_values_keep_what_distinguishes_the_runs(values):
+    titles = run_titles([made({"a": value}) for value in values])
+    assert len(set(titles)) == len(values)
+    assert all(title.startswith("a ") and "run" not in title for title in titles)
+    assert max(map(len, titles)) <= len("a ") + LONGEST_VALUE
+
+
+def test_values_that_cannot_be_cut_are_whole():
+    values = ["x" * 30 + middle + "x" * 30 + end for middle in "yz" for end in "12"]
+    values += [value[:-2] + "z" + value[-1] for value in values]
+    assert len(set(run_titles([made({"a": value}) for value in values]))) == len(values)

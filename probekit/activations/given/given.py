@@ -1,0 +1,298 @@
+"""Activations that another library has computed: checked arrays, one for each site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from probekit.activations.given.arrays import AtPosition, MemoryArray, SiteArray
+from probekit.activations.given.folder import find_arrays
+from probekit.activations.given.sites import (
+    GivenSite,
+    check_distinct,
+    chosen_names,
+    has_positions,
+    is_known,
+    placed_sites,
+    site_name,
+)
+from probekit.activations.shared.work import check_storable
+from probekit.activations.store.layout import FloatArray
+from probekit.amounts import counted
+from probekit.errors import ConfigError, DataError
+from probekit.model.sites import SiteSelection
+from probekit.provenance import digest, digest_json
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_NUMBERS_AT_ONCE = 2**20  # read and checked in one part, which fits into the processor's cache
+Position = int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Measurements of the array of a site, made in one pass.
+
+    Attributes:
+        digest: digest of the shape and of all numbers as float32.
+        n_constant: number of features that are the same in all rows.
+        n_features: number of features.
+    """
+
+    digest: str
+    n_constant: int
+    n_features: int
+
+
+@dataclass(frozen=True)
+class GivenArrays:
+    """Arrays of the same rows at several sites, and the measurements of each."""
+
+    arrays: Mapping[str, SiteArray]
+    contents: Mapping[str, Contents]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return next(iter(self.arrays.values())).shape[0]
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of all rows as float32."""
+        return sum(4 * self.n_rows * one.n_features for one in self.contents.values())
+
+    def read(self, site: str) -> FloatArray:
+        """Return the rows of a site as float32, shape (n_rows, n_features).
+
+        Raises:
+            DataError: the numbers changed since they were checked.
+        """
+        array = self.arrays[site]
+        rows = np.empty((self.n_rows, self.contents[site].n_features), dtype=np.float32)
+        start = 0
+        for part in _parts(array):
+            rows[start : start + len(part)] = part
+            start += len(part)
+        if _digest(array, [rows]) != self.contents[site].digest:
+            raise DataError(f"{site}: the activations changed during the run. Run it again.")
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class GivenActivations:
+    """Checked activations.
+
+    Attributes:
+        rows: the arrays.
+        sites: the sites in the order of the layer axis.
+        row_keys: hash of each row over all sites, shape (n_rows,); equal rows have equal hashes.
+    """
+
+    rows: GivenArrays
+    sites: tuple[SiteSelection | GivenSite, ...]
+    row_keys: npt.NDArray[np.uint64]
+
+    @property
+    def digest(self) -> str:
+        """Digest of the names of the sites and of all numbers; the same for any file format."""
+        contents = self.rows.contents
+        return digest_json([[site.text, contents[site.text].digest] for site in self.sites])
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Number of heads and of features of each, if an array has an axis of heads."""
+        shapes = [array.shape[1:] for array in self.rows.arrays.values() if len(array.shape) == 3]
+        return dict(zip(("n_heads", "d_head"), shapes[0], strict=True)) if shapes else {}
+
+
+def open_activations(
+    activations: Any, *, sites: Iterable[str] = ("*",), position: Position | None = None
+) -> GivenActivations:
+    """Return the checked arrays of a mapping from sites to arrays, or of a folder.
+
+    Args:
+        activations: mapping, or path of a folder.
+        sites: names or globs of the sites to keep.
+        position: for arrays with an axis of positions: the position to read, or one for each row.
+
+    Raises:
+        MissingError: the folder does not exist, or contains no array.
+        ConfigError: a name is invalid, or `position` is missing.
+        DataError: an array cannot be used; the message names the site and the row.
+
+    >>> given = open_activations({"layer_0": np.eye(3), "layer_1": np.eye(3)[:, :2]})
+    >>> given.rows.n_rows, [site.text for site in given.sites], given.rows.read("layer_1").shape
+    (3, ['layer_0', 'layer_1'], (3, 2))
+    """
+    found = _arrays_of(activations)
+    names = chosen_names(found, sites)
+    check_storable(filter(is_known, names))
+    arrays = {name: _at_position(name, found[name], position) for name in names}
+    for name, array in arrays.items():
+        _check_array(name, array)
+    _check_rows(arrays)
+    contents: dict[str, Contents] = {}
+    row_keys = np.zeros(next(iter(arrays.values())).shape[0], dtype=np.uint64)
+    for name, array in arrays.items():
+        contents[name], keys = _contents(name, array)
+        row_keys = row_keys * _MULTIPLIER + keys
+    return GivenActivations(GivenArrays(arrays, contents), placed_sites(names), row_keys)
+
+
+def _arrays_of(activations: Any) -> dict[str, SiteArray]:
+    """Return the arrays of a mapping or folder by name of the site."""
+    if isinstance(activations, str | Path):
+        found = find_arrays(Path(activations))
+        pairs: list[tuple[Any, SiteArray]] = list(found.items())
+    elif hasattr(activations, "items"):  # also the cache of TransformerLens, which is no Mapping
+        pairs = [(key, _in_memory(key, values)) for key, values in activations.items()]
+    else:
+        raise ConfigError(
+            f"activations is of type {type(activations).__name__}. Allowed: a mapping from sites "
+            "to arrays of shape (n_rows, n_features), or the path of a folder. For a list of "
+            "layers: dict(enumerate(layers))."
+        )
+    names = [site_name(key) for key, _ in pairs]
+    check_distinct(names)
+    if not names:
+        raise ConfigError("activations is empty. Give at least one site and its array.")
+    return {name: array for name, (_, array) in zip(names, pairs, strict=True)}
+
+
+def _in_memory(key: Any, values: Any) -> SiteArray:
+    try:
+        return MemoryArray(values)
+    except ValueError as error:
+        raise DataError(
+            f"{key}: the rows do not form an array ({str(error).rstrip('.')}). Give all rows the "
+            "same number of features."
+        ) from error
+
+
+def _at_position(name: str, array: SiteArray, position: Position | None) -> SiteArray:
+    shape = array.shape
+    if len(shape) < 2:
+        raise DataError(
+            f"{name}: the array has shape {shape}, but needs (n_rows, n_features). For one feature "
+            "use array[:, None]."
+        )
+    if not has_positions(name, len(shape)):
+        return array
+    if position is None:
+        raise ConfigError(
+            f"{name}: the array has shape {shape}, with an axis of positions after that of the "
+            "rows. Give `position`: the index of the token of each row, such as -1 for the last, "
+            "or one index for each row; or select the tokens first: array[:, -1]."
+        )
+    at = np.asarray(position)
+    if at.dtype.kind not in "iu" or at.shape not in ((), (shape[0],)):
+        raise ConfigError(
+            f"`position` has shape {at.shape} and dtype {at.dtype}. Allowed: an integer, or "
+            f"{shape[0]:,} integers, one for each row."
+        )
+    outside = np.flatnonzero((at < -shape[1]) | (at >= shape[1]))
+    if len(outside):
+        row = f" of row {outside[0]}" if at.shape else ""
+        raise ConfigError(
+            f"{name}: the position{row} is {at.flat[outside[0]]}. Allowed for an array of shape "
+            f"{shape}: {-shape[1]} to {shape[1] - 1}."
+        )
+    return AtPosition(array, at.tolist())
+
+
+def _check_array(name: str, array: SiteArray) -> None:
+    """Raise DataError unless an array has rows of features, as floating-point numbers."""
+    shape = array.shape
+    if array.dtype not in _FLOATS:
+        advice = {
+            "object": "Rows may have different lengths, or be no numbers: stack them into an array "
+            "of numbers",
+        }.get(
+            array.dtype,
+            "If the numbers are activations, convert them: array.astype(numpy.float32)",
+        )
+        raise DataError(
+            f"{name}: the array has dtype {array.dtype}. Allowed: {', '.join(_FLOATS)}. {advice}."
+        )
+    if 0 in shape:
+        empty = "rows" if shape[0] == 0 else "features"
+        raise DataError(f"{name}: the array has shape {shape}, so it has no {empty}.")
+
+
+def _check_rows(arrays: Mapping[str, SiteArray]) -> None:
+    """Raise DataError unless all arrays have the same number of rows."""
+    first, *others = arrays
+    n_rows = arrays[first].shape[0]
+    for name in others:
+        if arrays[name].shape[0] != n_rows:
+            raise DataError(
+                f"{name} has {counted(arrays[name].shape[0], 'row')}, but {first} has {n_rows:,}. "
+                "All sites need the same rows in the same order."
+            )
+
+
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no information is lost
+
+
+def _parts(array: SiteArray) -> Iterator[FloatArray]:
+    """Yield all rows as float32, in parts of bounded size."""
+    n_rows, width = array.shape[0], int(np.prod(array.shape[1:]))
+    step = max(1, _NUMBERS_AT_ONCE // width)
+    for start in range(0, n_rows, step):
+        rows = array.read(start, min(start + step, n_rows))
+        yield np.ascontiguousarray(rows.reshape(len(rows), width))
+
+
+def _digest(array: SiteArray, parts: Iterable[FloatArray]) -> str:
+    width = int(np.prod(array.shape[1:]))
+    header = f"{array.shape[0]},{width};".encode()
+    return digest([header, *(part.data.cast("B") for part in parts)])
+
+
+def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uint64]]:
+    """Return measurements of an array, and a hash of each row, after one pass over its numbers.
+
+    Raises:
+        DataError: a number is NaN or infinite, or cannot be stored as float32.
+    """
+    width = int(np.prod(array.shape[1:]))
+    weights = np.random.default_rng(0).integers(2**64, size=width, dtype=np.uint64) | np.uint64(1)
+    keys, n_before = [], 0
+    low, high = np.full(width, np.inf, np.float32), np.full(width, -np.inf, np.float32)
+
+    def checked() -> Iterator[FloatArray]:
+        nonlocal n_before
+        for rows in _parts(array):
+            _check_finite(name, array, rows, n_before)
+            n_before += len(rows)
+            bits = (rows + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
+            keys.append((bits.astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64))
+            np.minimum(low, rows.min(axis=0), out=low)
+            np.maximum(high, rows.max(axis=0), out=high)
+            yield rows
+
+    whole = _digest(array, checked())
+    return Contents(whole, int((low == high).sum()), width), np.concatenate(keys)
+
+
+def _check_finite(name: str, array: SiteArray, rows: FloatArray, n_before: int) -> None:
+    wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if not len(wrong):
+        return
+    first = rows[wrong[0]]
+    value = first[~np.isfinite(first)][0]
+    reasons = {
+        "float16": "the type float16 holds numbers up to 65,504: save the activations as "
+        "float32 or bfloat16",
+        "float64": "numbers beyond 3.4e38 do not fit into float32",
+    }
+    reason = reasons.get(array.dtype, "") if np.isinf(value) else ""
+    advice = reason or "Remove the row from all sites and labels, or compute it again"
+    raise DataError(
+        f"{name}: row {n_before + wrong[0]} contains {value} ({counted(len(wrong), 'such row')} "
+        f"among the first {n_before + len(rows):,}). {advice[0].upper()}{advice[1:]}."
+    )

@@ -1,0 +1,276 @@
+"""Arrays in memory and on disk: every problem names the site and the row."""
+
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from probekit.activations.given.given import open_activations
+from probekit.errors import ConfigError, DataError, MissingError, ProbekitError, UnknownNameError
+
+ROWS = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+
+
+def with_one(value, dtype=np.float32):
+    rows = ROWS.astype(dtype)
+    rows[3, 1] = value
+    return rows
+
+
+def names(given):
+    return [site.text for site in given.sites]
+
+
+@pytest.mark.parametrize(
+    "activations",
+    [
+        {"layer_0": ROWS},
+        {0: ROWS},
+        {"layer_0": torch.from_numpy(ROWS)},
+        {"layer_0": torch.from_numpy(ROWS).requires_grad_()},
+        {"layer_0": ROWS.astype(np.float64)},
+        {"layer_0": np.asfortranarray(ROWS)},
+        {"layer_0": ROWS.tolist()},
+    ],
+)
+def test_containers_and_types_do_not_change_the_digest(activations):
+    given = open_activations(activations)
+    assert given.digest == open_activations({"layer_0": ROWS}).digest
+    np.testing.assert_array_equal(given.rows.read("layer_0"), ROWS)
+
+
+def test_numbers_and_names_change_the_digest():
+    digests = {
+        open_activations(one).digest
+        for one in ({"a": ROWS}, {"b": ROWS}, {"a": with_one(0)}, {"a": ROWS.reshape(20, 2)})
+    }
+    assert len(digests) == 4
+
+
+def test_bfloat16_and_float16_are_read_exactly():
+    for dtype in (torch.bfloat16, torch.float16):
+        values = torch.from_numpy(ROWS).to(dtype)
+        read = open_activations({"a": values}).rows.read("a")
+        np.testing.assert_array_equal(read, values.float().numpy())
+
+
+@pytest.mark.parametrize(
+    ("activations", "message"),
+    [
+        ({}, "activations is empty"),
+        ([ROWS], r"of type list. Allowed: a mapping.*dict\(enumerate\(layers\)\)"),
+        (3, "of type int"),
+        ({"a": ROWS, "b": ROWS[:4]}, "b has 4 rows, but a has 10"),
+        ({"a": with_one(np.nan)}, r"a: row 3 contains nan \(1 such row"),
+        ({"a": with_one(np.inf)}, "a: row 3 contains inf"),
+        ({"a": with_one(np.inf, np.float16)}, "65,504: save the activations as float32"),
+        ({"a": with_one(1e300, np.float64)}, "row 3 contains inf.*3.4e38"),
+        ({"a": ROWS.astype(object)}, "a: the array has dtype object.*different lengths"),
+        ({"a": ROWS.astype(int)}, r"a: the array has dtype int64.*astype\(numpy.float32\)"),
+        ({"a": ROWS > 0}, "dtype bool"),
+        ({"a": ROWS + 1j}, "dtype complex64"),
+        ({"a": [[1.0, 2.0], [3.0]]}, "a: the rows do not form an array"),
+        ({"a": "text"}, r"a: the array has shape \(\)"),
+        ({"a": ROWS[:, 0]}, r"a: the array has shape \(10,\), but needs \(n_rows, n_features\)"),
+        ({"a": ROWS[None]}, r"a: .*with an axis of positions.*Give `position`"),
+        ({"a": ROWS[:, :0]}, "so it has no features"),
+        ({"a": ROWS[:0]}, "so it has no rows"),
+        ({0: ROWS, "layer_0": ROWS}, "'layer_0' occurs twice"),
+        ({"a": ROWS, "A": ROWS}, "'A' differs from 'a' only in case"),
+        ({"a\n": ROWS}, "cannot be printed"),
+        ({"": ROWS}, "is empty"),
+        ({"a" * 201: ROWS}, "has more than 200 characters"),
+        ({"a + b": ROWS}, "joins the names"),
+        ({"chosen": ROWS}, "is reserved"),
+        ({True: ROWS}, "of type bool"),
+        ({("a", 1): ROWS}, "of type tuple"),
+        ({-1: ROWS}, "of type int"),
+        ({"blocks.0.attn.hook_pattern": ROWS}, "pairs of positions"),
+    ],
+)
+def test_unusable_activations_are_refused(activations, message):
+    with pytest.raises(ProbekitError, match=message):
+        open_activations(activations)
+
+
+def test_globs_choose_sites():
+    layers = dict.fromkeys(range(3), ROWS)
+    assert names(open_activations(layers, sites=["layer_[12]"])) == ["layer_1", "layer_2"]
+    with pytest.raises(UnknownNameError, match=r"No site matches 'layr_1'\. Nearest: layer_"):
+        open_activations(layers, sites=["layr_1"])
+
+
+def test_positions_are_one_for_all_rows_or_one_for_each():
+    values = np.random.default_rng(1).normal(size=(6, 5, 3)).astype(np.float32)
+    last = open_activations({"a": values}, position=-1).rows.read("a")
+    np.testing.assert_array_equal(last, values[:, -1])
+    each = [0, 1, 2, 3, 4, -1]
+    own = open_activations({"a": values}, position=each).rows.read("a")
+    np.testing.assert_array_equal(own, values[np.arange(6), each])
+
+
+@pytest.mark.parametrize("position", [5, -6, 1.5, [0, 1], [0, 0, 0, 0, 0, 5], "last"])
+def test_positions_outside_are_refused(position):
+    with pytest.raises(ConfigError, match="position"):
+        open_activations({"a": np.zeros((6, 5, 3), np.float32)}, position=position)
+
+
+class Cache:
+    """Like the ActivationCache of TransformerLens: no Mapping, tensors with a batch axis."""
+
+    def __init__(self, values):
+        self.cache_dict = values
+
+    def __getitem__(self, key):
+        return self.cache_dict[key]
+
+    def items(self):
+        return self.cache_dict.items()
+
+
+def test_a_cache_of_hook_names_is_placed_like_a_run():
+    cache = Cache(
+        {
+            "blocks.1.hook_resid_post": torch.ones(2, 5, 7),
+            "blocks.0.attn.hook_z": torch.ones(2, 5, 3, 7),
+            "hook_embed": torch.ones(2, 5, 7),
+        }
+    )
+    with pytest.raises(ConfigError, match="Give `position`"):
+        open_activations(cache)
+    given = open_activations(cache, position=-1)
+    assert names(given) == ["hook_embed", "blocks.0.attn.hook_z", "blocks.1.hook_resid_post"]
+    assert given.rows.read("blocks.0.attn.hook_z").shape == (2, 21)
+    assert given.axis_sizes == {"n_heads": 3, "d_head": 7}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in (10, 2):
+        np.save(tmp_path / f"layer_{number}.npy", ROWS + number)
+    (tmp_path / "notes.txt").write_text("not an array")
+    return tmp_path
+
+
+def test_a_folder_is_read_in_natural_order(folder):
+    given = open_activations(folder)
+    assert names(given) == ["layer_2", "layer_10"]
+    same = open_activations({"layer_2": ROWS + 2, "layer_10": ROWS + 10})
+    assert given.digest == same.digest
+
+
+def test_a_mapping_keeps_its_order():
+    given = open_activations({"layer_10": ROWS, "layer_2": ROWS})
+    assert [(site.text, site.order) for site in given.sites] == [("layer_10", 0), ("layer_2", 1)]
+
+
+def test_safetensors_of_several_layers(tmp_path):
+    torch_rows = torch.from_numpy(ROWS).bfloat16()
+    import safetensors.torch
+
+    safetensors.torch.save_file(
+        {"h.0": torch_rows, "h.1": torch_rows.clone()}, tmp_path / "x.safetensors"
+    )
+    given = open_activations(tmp_path)
+    assert names(given) == ["h.0", "h.1"]
+    np.testing.assert_array_equal(given.rows.read("h.1"), torch_rows.float().numpy())
+
+
+def test_a_zarr_group_is_a_folder(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(str(tmp_path / "acts.zarr"), mode="w")
+    group.create_array("layer_0", data=ROWS)
+    inside, itself = open_activations(tmp_path), open_activations(tmp_path / "acts.zarr")
+    assert names(inside) == names(itself) == ["layer_0"]
+    assert inside.digest == itself.digest == open_activations({"layer_0": ROWS}).digest
+
+
+def test_a_site_in_two_files_is_refused(folder):
+    save_file({"layer_2": ROWS}, folder / "more.safetensors")
+    with pytest.raises(DataError, match=r"more.safetensors: .*'layer_2' is already in layer_2.npy"):
+        open_activations(folder)
+
+
+def test_no_pickle_is_loaded(tmp_path):
+    class Harmful:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "harm"),)
+
+    np.save(tmp_path / "a.npy", np.array([Harmful()], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"a.npy cannot be read: it contains pickled"):
+        open_activations(tmp_path)
+    (tmp_path / "a.npy").write_bytes(pickle.dumps(Harmful()))
+    with pytest.raises(DataError, match=r"a.npy cannot be read"):
+        open_activations(tmp_path)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_a_zarr_array_with_a_pickle_filter_is_refused(tmp_path):
+    pytest.importorskip("zarr")
+    array = tmp_path / "a.zarr"
+    array.mkdir()
+    filters = [{"id": "pickle", "protocol": 5}]
+    metadata = {"zarr_format": 2, "shape": [2, 2], "chunks": [2, 2], "dtype": "<f4", "order": "C"}
+    metadata |= {"filters": filters, "compressor": None, "fill_value": 0}
+    (array / ".zarray").write_text(json.dumps(metadata))
+    with pytest.raises(DataError, match="pickled"):
+        open_activations(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["layer_2.npy", "more.safetensors"])
+def test_truncated_files_are_named(folder, name):
+    save_file({"more": ROWS}, folder / "more.safetensors")
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[:-20])
+    with pytest.raises(DataError, match=rf"{name} cannot be read: .*truncated"):
+        open_activations(folder)
+    (folder / name).write_bytes(b"")
+    with pytest.raises(DataError, match=rf"{name} cannot be read"):
+        open_activations(folder)
+
+
+def test_links_out_of_the_folder_are_refused(folder, tmp_path_factory):
+    secret = tmp_path_factory.mktemp("elsewhere") / "secret.npy"
+    np.save(secret, ROWS)
+    (folder / "layer_3.npy").symlink_to(secret)
+    with pytest.raises(DataError, match=r"layer_3.npy leads out of"):
+        open_activations(folder)
+
+
+def test_a_missing_or_empty_folder_is_named(tmp_path):
+    with pytest.raises(MissingError, match="There is no folder"):
+        open_activations(tmp_path / "none")
+    with pytest.raises(MissingError, match="It is empty"):
+        open_activations(tmp_path)
+    (tmp_path / "acts.pt").write_bytes(b"x")
+    with pytest.raises(MissingError, match=r"It contains acts.pt. Give a folder of .npy"):
+        open_activations(tmp_path)
+
+
+def test_numbers_that_change_during_a_run_are_noticed(folder):
+    given = open_activations(folder)
+    np.save(folder / "layer_2.npy", ROWS)
+    with pytest.raises(DataError, match="layer_2: the activations changed during the run"):
+        given.rows.read("layer_2")
+
+
+def test_arrays_in_memory_are_pickled_as_files():
+    given = open_activations({"a": np.zeros((2000, 500), np.float32)})
+    content = pickle.dumps(given.rows)
+    assert len(content) < 5000
+    assert pickle.dumps(given.rows) == content  # the file is written once
+    read = pickle.loads(content)  # noqa: S301  # written above
+    np.testing.assert_array_equal(read.read("a"), given.rows.read("a"))
+
+
+def test_equal_rows_have_equal_keys():
+    rows = ROWS.copy()
+    rows[7] = rows[2]
+    rows[5], rows[6] = 0.0, -0.0
+    keys = open_activations({"a": rows, "b": np.where(rows == 0, 0, rows)}).row_keys
+    pairs = {(i, j) for i in range(10) for j in range(i) if keys[i] == keys[j]}
+    assert pairs == {(7, 2), (6, 5)}
