@@ -8,7 +8,12 @@ import pytest
 
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.dataset import read_examples
-from probekit.experiment.loader import dump_experiment, load_experiment, make_experiment
+from probekit.experiment.loader import (
+    dump_experiment,
+    load_experiment,
+    make_any_experiment,
+    make_experiment,
+)
 from probekit.experiment.schema import Experiment
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -148,9 +153,26 @@ def test_errors_in_a_dict_name_the_key():
         experiment(columns={"start": "a"})
 
 
-def test_other_descriptions_of_experiments_are_refused():
-    with pytest.raises(ConfigError, match=r"of type int\. Pass an Experiment, a dict .* or the"):
-        make_experiment(3)
+def test_experiments_have_several_descriptions():
+    given = experiment()
+    assert make_any_experiment(given) is given
+    assert make_any_experiment(values()) == given
+    assert make_any_experiment("quickstart") == Experiment.from_file("quickstart")
+    on_activations = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
+    assert make_any_experiment(on_activations).activations.folder == str(Path("x").absolute())
+    for make in (make_experiment, make_any_experiment):
+        with pytest.raises(
+            ConfigError, match=r"of type int\. Pass an Experiment, a dict .* or the"
+        ):
+            make(3)
+
+
+def test_rows_do_not_apply_to_given_activations():
+    on_activations = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
+    with pytest.raises(ConfigError, match=r"call probekit\.probe\(activations, labels\)"):
+        make_any_experiment(on_activations, FRAME)
+    with pytest.raises(ConfigError, match=r"an experiment on given activations .* reads texts"):
+        make_experiment(on_activations)
 
 
 def test_rows_in_memory_are_described():
