@@ -32,7 +32,6 @@ LEVELS = (
         "watcher",
         "workers",
         "products",
-        "sealed",
     },
     {"model", "data"},
     {"activations", "analysis", "probes", "training"},

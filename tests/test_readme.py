@@ -91,6 +91,7 @@ def test_the_keys_that_say_which_probe_are_right(readme, repository, tmp_path):
     shipped = (repository / "experiments" / "quickstart.yaml").read_text()
     root = f"root: {repository / 'data'}"
     shipped = shipped.replace("split: {folds: 5}\n", "").replace("root: ../data", root)
+    shipped = shipped.replace("probe:\n  C: [0.001, 0.01, 0.1, 1, 10]\n", "")
     (tmp_path / "which.yaml").write_text(shipped + probe)
     experiment = load_experiment(tmp_path / "which.yaml")
     assert [spec.text for spec in experiment.probe.settings().kinds] == [

@@ -15,8 +15,7 @@ from probekit.activations.store.layout import CODES, Sizes
 from probekit.code_digest import digest_code
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, StoreMismatchError
-from probekit.provenance import digest, digest_json
-from probekit.sealed import FORMAT, seal, unseal
+from probekit.provenance import FORMAT, digest, digest_json, seal, unseal
 
 if TYPE_CHECKING:  # torch takes seconds to import, and managing caches does not need it
     import torch

@@ -168,7 +168,8 @@ def _texts_options(*, required: bool) -> Decorator:
             click.option("--file", type=click.Path(path_type=Path), help="File with input texts."),
             click.option(
                 "--format",
-                help="Format of the file: txt (lines of text; default), csv, tsv, jsonl, parquet.",
+                help="Format of the file: txt (one text per line; default), csv, tsv, jsonl "
+                "or parquet.",
             ),
             click.option("--column", help="Column with the texts.  [default: text]"),
         )

@@ -137,14 +137,14 @@ def load_settings(
 def settings_of_values(
     kind: type[Settings],
     values: Mapping[str, Any],
-    find_folders: Callable[[dict[str, Any], Document], None] | None = None,
+    find_folders: Callable[[dict[str, Any], Document], None],
 ) -> Settings:
     """Return the settings in nested mappings, with defaults filled in.
 
     Args:
         kind: data model of the settings.
         values: the settings; sequences, paths and NumPy's numbers are allowed as values.
-        find_folders: makes the paths among the values absolute; None if they are.
+        find_folders: makes the paths among the values absolute.
 
     Raises:
         ConfigError: a value is invalid; the message lists every error with its key.
@@ -156,8 +156,7 @@ def settings_of_values(
         )
     document = Document(None, CommentedMap(), frozenset())
     plain = _plain(values)
-    if find_folders is not None:
-        find_folders(plain, document)
+    find_folders(plain, document)
     return validated(kind, plain, KeyLocation(document.put))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -56,69 +56,11 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
         ConfigError: the file is invalid; the message lists every error with its line.
     """
     path = find_file(path)
-    if _is_on_activations(top_keys(path, overrides)):
+    keys = top_keys(path, overrides)
+    is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
+    if "activations" in keys or is_misspelt:
         return load_settings(ActivationExperiment, path, overrides, resolve_activations)
     return load_experiment(path, overrides)
-
-
-def make_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> Experiment:
-    """Return an experiment on texts from any description of it.
-
-    Args:
-        given: an experiment, nested dicts with the keys of a file, or the path of a file.
-
-    Raises:
-        ConfigError: the description is invalid.
-    """
-    if isinstance(given, Experiment):
-        return given
-    if isinstance(given, Mapping):
-        return Experiment.from_dict(given)
-    if isinstance(given, str | Path):
-        return load_experiment(given)
-    raise ConfigError(
-        f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict with the "
-        "keys of an experiment file, or the path of a file."
-    )
-
-
-def make_any_experiment(
-    given: AnyExperiment | Mapping[str, Any] | str | Path, data: Any = None
-) -> AnyExperiment:
-    """Return an experiment from any description of it, with rows in memory if there are any.
-
-    Args:
-        given: an experiment on texts or on given activations, nested dicts with the keys of a file,
-            or the path of a file.
-        data: rows in memory; see `Experiment.with_data`.
-
-    Raises:
-        ConfigError: the description is invalid.
-        DataError: the rows are invalid.
-    """
-    made: AnyExperiment
-    if isinstance(given, ActivationExperiment):
-        made = given
-    elif isinstance(given, str | Path):
-        made = load_any_experiment(given)
-    elif isinstance(given, Mapping) and _is_on_activations(set(given)):
-        made = settings_of_values(ActivationExperiment, given, resolve_activations)
-    else:
-        made = make_experiment(given)
-    if data is None:
-        return made
-    if isinstance(made, ActivationExperiment):
-        raise ConfigError(
-            "`data` has texts, but the experiment is on given activations. For labels in memory, "
-            "call probekit.probe(activations, labels)."
-        )
-    return made.with_data(data)
-
-
-def _is_on_activations(keys: Collection[str]) -> bool:
-    """Return whether an experiment with these sections, perhaps misspelt, has no model."""
-    is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
-    return "activations" in keys or is_misspelt
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -141,6 +83,59 @@ def dump_experiment(experiment: AnyExperiment) -> str:
     name: quickstart
     """
     return dump_settings(experiment)
+
+
+def make_experiment(
+    given: AnyExperiment | Mapping[str, Any] | str | Path, data: Any = None
+) -> AnyExperiment:
+    """Return an experiment from any description of it, with rows in memory if there are any.
+
+    Args:
+        given: an experiment, nested dicts with the keys of a file, or the path of a file.
+        data: rows in memory; see `Experiment.with_data`.
+
+    Raises:
+        ConfigError: the description is invalid, or there are rows for given activations.
+        DataError: the rows are invalid.
+    """
+    if isinstance(given, str | Path):
+        experiment = load_any_experiment(given)
+    elif isinstance(given, Mapping):
+        experiment = (
+            settings_of_values(ActivationExperiment, given, resolve_activations)
+            if "activations" in given
+            else Experiment.from_dict(given)
+        )
+    elif isinstance(given, Experiment | ActivationExperiment):
+        experiment = given
+    else:
+        raise ConfigError(
+            f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict with "
+            "the keys of an experiment file, or the path of a file."
+        )
+    if data is None:
+        return experiment
+    if isinstance(experiment, ActivationExperiment):
+        raise ConfigError(
+            "`data` are rows of texts, but the experiment has given activations. Pass labels and "
+            "activations to probekit.probe."
+        )
+    return experiment.with_data(data)
+
+
+def make_text_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> Experiment:
+    """Return an experiment on texts from any description of it.
+
+    Raises:
+        ConfigError: the description is invalid, or that of an experiment on given activations.
+    """
+    experiment = load_experiment(given) if isinstance(given, str | Path) else make_experiment(given)
+    if isinstance(experiment, ActivationExperiment):
+        raise ConfigError(
+            f"The experiment {experiment.name} has given activations, and this step needs a model "
+            "that reads texts. Use probekit.run."
+        )
+    return experiment
 
 
 _IS_EXPERIMENT = (

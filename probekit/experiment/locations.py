@@ -18,16 +18,30 @@ _IS_RECIPE = (
     "this is a pretraining recipe (it has {keys}), not an experiment. Run it with `probekit "
     "pretrain {path}`."
 )
-
 _ON_ACTIVATIONS = (
-    "this is an experiment on given activations (it has activations), and this step needs a model "
-    "that reads texts. Use `probekit validate {path}` or `probekit run {path}`."
+    "this is an experiment on given activations, and this step needs a model that reads texts. Use "
+    "`probekit validate {path}` or `probekit run {path}`."
 )
 _MODEL_TOO = (
     "the sections `{key}` and `activations` exclude each other: given activations have been "
     "computed already. Remove one of them."
 )
-_OF_TEXTS = ("model", "tokens", "capture", "attention")  # given activations replace these sections
+
+
+def resolve_activations(values: dict[str, Any], document: Document) -> None:
+    """Make the paths of an experiment on given activations absolute.
+
+    Raises:
+        ConfigError: there is a section of a model, or a path is invalid.
+    """
+    for key in ("model", "tokens", "capture", "attention"):
+        if key in values:
+            raise ConfigError(document.put((key,), _MODEL_TOO.format(key=key)))
+    data = values.get("data")
+    if isinstance(data, dict):
+        data.setdefault("root", ".")
+    resolve_path(values, ("data", "root"), document)
+    resolve_path(values, ("activations", "folder"), document)
 
 
 def resolve_experiment(kind: type[Section], values: dict[str, Any], document: Document) -> None:
@@ -43,7 +57,7 @@ def resolve_experiment(kind: type[Section], values: dict[str, Any], document: Do
         MissingError: a checkpoint does not exist.
     """
     refuse_other(values, document, kind, Recipe, _IS_RECIPE)
-    if "activations" in values and values.keys().isdisjoint(_OF_TEXTS):
+    if "activations" in values and "model" not in values:
         text = _ON_ACTIVATIONS.format(path=document.name)
         raise ConfigError(document.put(("activations",), text))
     data = values.get("data")
@@ -56,26 +70,6 @@ def resolve_experiment(kind: type[Section], values: dict[str, Any], document: Do
     model = values.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         _choose_checkpoints(model, document)
-
-
-def resolve_activations(values: dict[str, Any], document: Document) -> None:
-    """Make the paths of an experiment on given activations absolute.
-
-    Args:
-        values: the contents of the file; changed in place.
-        document: the file.
-
-    Raises:
-        ConfigError: the file also has a section of experiments on texts, or a path is invalid.
-    """
-    for key in _OF_TEXTS:
-        if key in values:
-            raise ConfigError(document.put((key,), _MODEL_TOO.format(key=key)))
-    data = values.get("data")
-    if isinstance(data, dict):
-        data.setdefault("root", ".")
-    resolve_path(values, ("data", "root"), document)
-    resolve_path(values, ("activations", "folder"), document)
 
 
 def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:

@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 
 from probekit.disk import inside
 from probekit.errors import DataError, MissingError, ProbekitError, StoreError
-from probekit.provenance import digest
-from probekit.sealed import seal, unseal
+from probekit.provenance import digest, seal, unseal
 
 STARTED = ".started"  # exists in the folder of a run while it is not finished
 FORMAT = 1  # of run.json; older releases wrote neither a format nor a digest

@@ -18,8 +18,7 @@ from probekit.errors import (
     StoreMismatchError,
     UnknownNameError,
 )
-from probekit.provenance import digest
-from probekit.sealed import FORMAT, seal
+from probekit.provenance import FORMAT, digest, seal
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file, shard_file
 from tests.activations.small_store import CONTENT, SITE, SITES, complaints

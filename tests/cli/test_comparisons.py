@@ -70,7 +70,7 @@ def test_report_of_several_runs_prints_an_answer_for_each(call, runs, tmp_path):
     *answers, path = out.splitlines()
     assert answers == [
         f"run {run}: Not tested against chance: {score} of held-out rows at block 1, chance 50 %, "
-        "best of 2 sites."
+        "best of 2 sites in cross-validation."
         for run, score in ((1, "95 % [95, 95]"), (2, "64 % [64, 64]"))
     ]
     assert path == str(tmp_path / "runs.html")

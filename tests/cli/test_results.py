@@ -80,7 +80,7 @@ def test_sites_legend_answer_and_comparisons_are_printed_in_this_order(show):
     )
     assert lines[5] == (
         "Not tested against chance: 70 % [60, 80] of held-out rows at block 1, chance 50 %, best "
-        "of 2 sites."
+        "of 2 sites in cross-validation."
     )
     assert [line.split() for line in lines[7:]] == [
         ["compared", "with", "accuracy", "difference", "95", "%", "interval", "p"],

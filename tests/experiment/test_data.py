@@ -11,8 +11,8 @@ from probekit.experiment.dataset import read_examples
 from probekit.experiment.loader import (
     dump_experiment,
     load_experiment,
-    make_any_experiment,
     make_experiment,
+    make_text_experiment,
 )
 from probekit.experiment.schema import Experiment
 
@@ -147,7 +147,9 @@ def test_errors_in_a_dict_name_the_key():
         Experiment.from_dict(values() | {"modle": 1})
     with pytest.raises(ConfigError, match=r"^The settings are of type list\. Pass a dict"):
         Experiment.from_dict([])
-    with pytest.raises(ConfigError, match=r"this is a pretraining recipe \(it has corpus\)"):
+    with pytest.raises(
+        ConfigError, match=r"a pretraining recipe \(it has corpus\).*pretrain FILE`"
+    ):
         Experiment.from_dict({"name": "a", "corpus": {}})
     with pytest.raises(ConfigError, match=r"^data\.columns\.start: `start` and `end` must"):
         experiment(columns={"start": "a"})
@@ -155,12 +157,12 @@ def test_errors_in_a_dict_name_the_key():
 
 def test_experiments_have_several_descriptions():
     given = experiment()
-    assert make_any_experiment(given) is given
-    assert make_any_experiment(values()) == given
-    assert make_any_experiment("quickstart") == Experiment.from_file("quickstart")
+    assert make_experiment(given) is given
+    assert make_experiment(values()) == given
+    assert make_experiment("quickstart") == Experiment.from_file("quickstart")
     on_activations = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
-    assert make_any_experiment(on_activations).activations.folder == str(Path("x").absolute())
-    for make in (make_experiment, make_any_experiment):
+    assert make_experiment(on_activations).activations.folder == str(Path("x").absolute())
+    for make in (make_experiment, make_text_experiment):
         with pytest.raises(
             ConfigError, match=r"of type int\. Pass an Experiment, a dict .* or the"
         ):
@@ -169,10 +171,12 @@ def test_experiments_have_several_descriptions():
 
 def test_rows_do_not_apply_to_given_activations():
     on_activations = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
-    with pytest.raises(ConfigError, match=r"call probekit\.probe\(activations, labels\)"):
-        make_any_experiment(on_activations, FRAME)
-    with pytest.raises(ConfigError, match=r"an experiment on given activations .* reads texts"):
-        make_experiment(on_activations)
+    with pytest.raises(ConfigError, match=r"Pass labels and activations to probekit\.probe"):
+        make_experiment(on_activations, FRAME)
+    with pytest.raises(
+        ConfigError, match=r"has given activations, and this step needs a model that reads texts"
+    ):
+        make_text_experiment(on_activations)
 
 
 def test_rows_in_memory_are_described():

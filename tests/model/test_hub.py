@@ -9,7 +9,7 @@ import torch
 from huggingface_hub import constants
 
 from probekit.errors import CheckpointError, MissingError
-from probekit.hub.connection import is_hub_reachable
+from probekit.hub import is_hub_reachable
 from probekit.model.gpt2 import GPT2
 from probekit.model.weights.sources import MINI, find_model
 from tests.model.hub import COMMIT, serving

@@ -19,8 +19,7 @@ from probekit.activations.store.layout import ArrayHeader, IntArray, Layout, hea
 from probekit.activations.store.reader import is_intact
 from probekit.activations.store.records import ShardRecord, record_name
 from probekit.errors import DamagedError, MissingError
-from probekit.provenance import digest, digest_json
-from probekit.sealed import seal, unseal
+from probekit.provenance import digest, digest_json, seal, unseal
 
 SPEC, ROWS, MANIFEST = "spec.json", "rows.safetensors", "manifest.json"
 

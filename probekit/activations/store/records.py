@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from probekit.activations.store.layout import ArrayHeader, header
 from probekit.errors import DamagedError
-from probekit.sealed import seal, unseal
+from probekit.provenance import seal, unseal
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from probekit.data.tables.memory import dataset_table
 from probekit.data.tables.table import Table
 from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError, MissingError, nearest
-from probekit.hub.connection import is_hub_reachable
+from probekit.hub import is_hub_reachable
 
 _SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`
 

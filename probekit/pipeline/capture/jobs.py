@@ -25,8 +25,7 @@ from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.models import TASK, load_model
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.probes.targets import NETWORKS
-from probekit.provenance import digest_json
-from probekit.sealed import seal, unseal
+from probekit.provenance import digest_json, seal, unseal
 
 
 @dataclass(frozen=True)

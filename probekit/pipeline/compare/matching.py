@@ -61,8 +61,8 @@ def shares_ids(a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> 
 
 
 def _has_ids(data: DataSection | RowsSection) -> bool:
-    is_named = data.format is not None and FORMATS[data.format].has_names
-    return is_named or data.columns.id is not None
+    has_names = data.format is not None and FORMATS[data.format].has_names
+    return has_names or data.columns.id is not None
 
 
 def n_shared(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
 from probekit.drafts import sweep_drafts, write_atomic
-from probekit.experiment.loader import dump_experiment, make_experiment
+from probekit.experiment.loader import dump_experiment, make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
@@ -91,7 +91,7 @@ def transfer(
         DataError: The data sets have different labels, or cannot be read.
         StoreError: A file cannot be written.
     """
-    loaded = [make_experiment(experiment) for experiment in experiments]
+    loaded = [make_text_experiment(experiment) for experiment in experiments]
     sets = make_sets(loaded, cache_root=cache_root, device=device, watcher=watcher)
     leaks = {
         (train.name, test.name): find_leak(train, test)

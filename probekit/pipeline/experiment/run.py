@@ -18,7 +18,7 @@ from probekit.csv_files import csv_text
 from probekit.disk import exclusive
 from probekit.drafts import write_atomic
 from probekit.experiment.activations import AnyExperiment
-from probekit.experiment.loader import make_any_experiment
+from probekit.experiment.loader import make_experiment
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.key import run_key
 from probekit.pipeline.experiment.over_training import over_training
@@ -116,10 +116,10 @@ def run(
         ConfigError: another process is running the same experiment in the same folder.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    made = make_any_experiment(experiment, data)
+    experiment = make_experiment(experiment, data)
     return run_inputs(
-        made,
-        partial(read_inputs, made, device),
+        experiment,
+        partial(read_inputs, experiment, device),
         out=out,
         cache_root=cache_root,
         device=device,

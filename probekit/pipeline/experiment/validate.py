@@ -15,7 +15,7 @@ from probekit.activations.sizing import shape_of
 from probekit.data.findings import Finding
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.experiment.loader import make_any_experiment
+from probekit.experiment.loader import make_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
@@ -66,10 +66,10 @@ def validate(
         ProbekitError: a file is missing or cannot be read. Problems in readable data are returned
             as findings.
     """
-    experiment = make_any_experiment(experiment)
+    experiment = make_experiment(experiment)
     read_card(experiment.data)
     try:
-        experiment = make_any_experiment(experiment, data)
+        experiment = make_experiment(experiment, data)
         if isinstance(experiment, ActivationExperiment):
             return _of_activations(experiment)
         prepared = prepare(experiment)

@@ -11,6 +11,7 @@ from probekit.activations.given.given import Position
 from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import settings_of_values
+from probekit.experiment.locations import resolve_activations
 from probekit.pipeline.experiment.run import RunResult, run_inputs
 from probekit.pipeline.experiment.tables import read_inputs
 from probekit.pipeline.given.memory import dataset_of, label_texts, plain_texts, token_texts
@@ -131,4 +132,4 @@ def _experiment(
         "split": split if isinstance(split, Mapping) else {},
         "probe": {} if probe is None else probe,
     }
-    return settings_of_values(ActivationExperiment, values)
+    return settings_of_values(ActivationExperiment, values, resolve_activations)

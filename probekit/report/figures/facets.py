@@ -11,13 +11,12 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from probekit.probes.targets import HEADLINE
+from probekit.report.figures.axes import layer_axis, layer_ends
 from probekit.report.figures.layer_curve import (
     chosen_points,
     curve_lines,
     end_labels,
-    layer_axis,
     layer_curve,
-    layer_ends,
     measured_rows,
     ring,
     series_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import UnknownNameError, nearest
+from probekit.report.figures.axes import layer_axis, layer_ends
 from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.run_levels import draw_run_levels
@@ -31,8 +32,6 @@ from probekit.results.differences import answers_name
 from probekit.results.selection import chosen_row, main_metric, measured_metrics, single_choice
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
-MOST_NAMES = 3  # names on the layer axis below its numbers; more are slanted
-LONGEST_TICK = 20  # characters
 MOST_BANDS = 2  # with more task lines, only the selected one shows its interval as a band
 
 
@@ -338,68 +337,3 @@ def ring(row: pd.Series) -> go.Scatter:
         showlegend=False,
         hoverinfo="skip",
     )
-
-
-def layer_ends(labels: dict[int, str]) -> list[float]:
-    """Return the range of a layer axis, with room for half a marker on both sides.
-
-    >>> layer_ends({0: "0"}), layer_ends({-1: "embed", 9: "final norm"})
-    ([-0.5, 0.5], [-1.2, 9.2])
-    """
-    first, last = min(labels), max(labels)
-    margin = 0.02 * (last - first) or 0.5
-    return [first - margin, last + margin]
-
-
-def layer_axis(
-    figure: go.Figure,
-    labels: dict[int, str],
-    depths: Collection[int] | None = None,
-    most: int = 16,
-    axis: go.layout.XAxis | None = None,
-) -> None:
-    """Set title, ticks and range of a layer axis.
-
-    Args:
-        figure: Figure of the axis.
-        labels: Labels of all layers, by depth.
-        depths: Depths that are labelled; by default all.
-        most: Largest number of labels.
-        axis: Axis of the figure; by default all of its x axes.
-    """
-    texts = _thinned(labels, most)
-    names = [label for label in labels.values() if label and not label.isdigit()]
-    settings = {
-        "title_text": "layer" if len(names) < len(labels) else "site",
-        "tickmode": "array",
-        "tickvals": list(labels),
-        "ticktext": [text if depths is None or d in depths else "" for d, text in texts.items()],
-        "tickangle": 0 if len(names) <= MOST_NAMES else -30,
-        "range": layer_ends(labels),
-    }
-    if axis is None:
-        figure.update_xaxes(**settings)
-    else:
-        axis.update(**settings)
-
-
-def _thinned(labels: dict[int, str], most: int) -> dict[int, str]:
-    """Return labels that do not overlap: every n-th block, and names on a second line."""
-    step = math.ceil(len(labels) / most)
-    n_names = sum(not label.isdigit() for label in labels.values())
-    below = "<br>" * (n_names <= MOST_NAMES)
-    return {
-        depth: (label if depth % step == 0 else "") if label.isdigit() else below + _short(label)
-        for depth, label in labels.items()
-    }
-
-
-def _short(label: str) -> str:
-    """Return the name of a site, escaped for plotly, without its middle if it is long.
-
-    >>> _short("model.layers.11.post_attention_layernorm")
-    'model.layer…layernorm'
-    """
-    half = LONGEST_TICK // 2
-    is_long = len(label) > LONGEST_TICK
-    return plotly_text(f"{label[: half + 1]}…{label[1 - half :]}" if is_long else label)

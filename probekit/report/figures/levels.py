@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE
-from probekit.report.figures.ends import finite_ends
+from probekit.report.figures.axes import finite_ends
 from probekit.report.figures.line_labels import LineLabel
 from probekit.report.figures.style import (
     LEVELS,

@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 import plotly.graph_objects as go
 
-from probekit.report.figures.ends import finite_ends
+from probekit.report.figures.axes import finite_ends
 from probekit.report.figures.style import SMALL, label_colour, plotly_text
 
 LABEL = "line label"  # name of the annotations

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.report.figures.layer_curve import end_labels, layer_axis, scatter
+from probekit.report.figures.axes import layer_axis
+from probekit.report.figures.layer_curve import end_labels, scatter
 from probekit.report.figures.line_labels import name_lines
 from probekit.report.figures.style import NORMS, TEMPLATE, plotly_text
 from probekit.results.table import placed, ticks

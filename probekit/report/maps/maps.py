@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
-from probekit.report.figures.ends import finite_ends
+from probekit.report.figures.axes import finite_ends
 from probekit.report.figures.layer_curve import measured_rows
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import position_offset

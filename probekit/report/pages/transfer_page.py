@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.report.figures.ends import finite_ends
+from probekit.report.figures.axes import finite_ends
 from probekit.report.figures.style import (
     SERIES_COLOURS,
     SERIES_MARKERS,

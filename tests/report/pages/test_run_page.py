@@ -243,8 +243,8 @@ def test_only_a_significantly_worse_score_is_red(make_run, difference, p, is_red
     run = make_run()
     (run / "differences.csv").write_text(
         "a,b,metric,value_a,value_b,difference,ci_low,ci_high,p,p_adjusted,n_test,n_groups\n"
-        f"{SITES[3]} last logistic task,majority,accuracy,0.941,0.5,{difference},-0.3,0.3,{p},{p},"
-        "1039,15\n"
+        f"{SITES[3]} last logistic task,majority,accuracy,0.941,0.5,{difference},"
+        f"{difference - 0.15},{difference + 0.15},{p},{p},1039,15\n"
     )
     page = report(run)
     assert ('<td class="bad">' in page) is is_red

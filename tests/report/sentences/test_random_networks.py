@@ -97,6 +97,7 @@ def test_the_warning_is_on_the_terminal_and_on_the_page(trees, record, make_run,
     sentences = nowhere_better(trees)
     assert len(sentences) == 2
     printed, page = capsys.readouterr().err, write_report(folder).read_text("utf-8")
+    page = page.replace("&nbsp;", " ").replace("\xa0", " ").replace("\u2011", "-")
     for sentence in sentences:
         assert f"warning: {sentence}\n" in printed
         assert sentence in page
