@@ -72,7 +72,9 @@ class RowsSection(Section):
     """The rows of the activations, in the same order: labels, groups and tokens."""
 
     name: Name = Field(description="name of the data set in results")
-    format: Literal["csv", "tsv", "jsonl"] | None = Field(None, description="format of the file")
+    format: Literal["csv", "tsv", "jsonl", "parquet"] | None = Field(
+        None, description="format of the file"
+    )
     root: str = Field(
         ".", description="folder of the data files, relative to the folder of the experiment file"
     )

@@ -40,6 +40,11 @@ class Document:
     content: CommentedMap
     overridden: frozenset[KeyPath]
 
+    @property
+    def name(self) -> str:
+        """The path in messages; a placeholder for settings in memory."""
+        return "FILE" if self.path is None else str(self.path)
+
     def put(self, keys: KeyPath, text: str) -> str:
         """Return the text after a prefix: the line or override that set the value at the keys."""
         override = ".".join(map(str, self._override_of(keys)))

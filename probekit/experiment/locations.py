@@ -58,7 +58,7 @@ def resolve_experiment(kind: type[Section], values: dict[str, Any], document: Do
     """
     refuse_other(values, document, kind, Recipe, _IS_RECIPE)
     if "activations" in values and "model" not in values:
-        text = _ON_ACTIVATIONS.format(path=document.path)
+        text = _ON_ACTIVATIONS.format(path=document.name)
         raise ConfigError(document.put(("activations",), text))
     data = values.get("data")
     if isinstance(data, dict):
@@ -115,7 +115,7 @@ def refuse_other(
     own_keys, other_keys = own.model_fields.keys(), other.model_fields.keys()
     keys = [key for key in values if key in other_keys - own_keys]
     if keys and not (own_keys - other_keys) & values.keys():
-        text = hint.format(keys=", ".join(keys), path=document.path)
+        text = hint.format(keys=", ".join(keys), path=document.name)
         raise ConfigError(document.put((keys[0],), text))
 
 

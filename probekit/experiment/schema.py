@@ -182,7 +182,7 @@ class AttentionSection(Section):
 class Experiment(SettingsFile):
     """One experiment: a question, a model, labelled data, and the settings of the probes.
 
-    >>> Experiment.from_file("experiments/quickstart.yaml").model.source
+    >>> Experiment.from_file("quickstart").model.source
     'mini'
     """
 

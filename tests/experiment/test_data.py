@@ -8,7 +8,12 @@ import pytest
 
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.dataset import read_examples
-from probekit.experiment.loader import dump_experiment, load_experiment, make_experiment
+from probekit.experiment.loader import (
+    dump_experiment,
+    load_experiment,
+    make_experiment,
+    make_text_experiment,
+)
 from probekit.experiment.schema import Experiment
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -142,15 +147,36 @@ def test_errors_in_a_dict_name_the_key():
         Experiment.from_dict(values() | {"modle": 1})
     with pytest.raises(ConfigError, match=r"^The settings are of type list\. Pass a dict"):
         Experiment.from_dict([])
-    with pytest.raises(ConfigError, match=r"this is a pretraining recipe \(it has corpus\)"):
+    with pytest.raises(
+        ConfigError, match=r"a pretraining recipe \(it has corpus\).*pretrain FILE`"
+    ):
         Experiment.from_dict({"name": "a", "corpus": {}})
     with pytest.raises(ConfigError, match=r"^data\.columns\.start: `start` and `end` must"):
         experiment(columns={"start": "a"})
 
 
-def test_other_descriptions_of_experiments_are_refused():
-    with pytest.raises(ConfigError, match=r"of type int\. Pass an Experiment, a dict .* or the"):
-        make_experiment(3)
+def test_experiments_have_several_descriptions():
+    given = experiment()
+    assert make_experiment(given) is given
+    assert make_experiment(values()) == given
+    assert make_experiment("quickstart") == Experiment.from_file("quickstart")
+    on_activations = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
+    assert make_experiment(on_activations).activations.folder == str(Path("x").absolute())
+    for make in (make_experiment, make_text_experiment):
+        with pytest.raises(
+            ConfigError, match=r"of type int\. Pass an Experiment, a dict .* or the"
+        ):
+            make(3)
+
+
+def test_rows_do_not_apply_to_given_activations():
+    on_activations = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
+    with pytest.raises(ConfigError, match=r"Pass labels and activations to probekit\.probe"):
+        make_experiment(on_activations, FRAME)
+    with pytest.raises(
+        ConfigError, match=r"has given activations, and this step needs a model that reads texts"
+    ):
+        make_text_experiment(on_activations)
 
 
 def test_rows_in_memory_are_described():
@@ -183,6 +209,8 @@ def test_training_and_test_rows_in_memory_are_split():
     examples = read_examples(data).examples
     assert [e.split for e in examples] == ["train"] * 6 + ["test"] * 2
     assert (examples[0].id, examples[-1].id) == ("train row 1", "test row 2")
+    without = read_examples(experiment().with_data({"train": ROWS, "test": ROWS[:2]}).data)
+    assert len({example.group for example in without.examples}) == 8  # each row is a group
     with pytest.raises(
         ConfigError, match=r"data\.columns\.split: `columns.split` requires a single"
     ):

@@ -11,9 +11,9 @@ from typing import Any
 
 from huggingface_hub import constants, errors, snapshot_download
 
-from probekit.data.tables.frames import frame_table
-from probekit.data.tables.memory import class_names_of
+from probekit.data.tables.memory import dataset_table
 from probekit.data.tables.table import Table
+from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError, MissingError, nearest
 from probekit.hub import is_hub_reachable
 
@@ -49,8 +49,8 @@ def hub_table(data: HubData, columns: Collection[str]) -> Table:
     """
     if find_spec("datasets") is None:
         raise ConfigError(
-            "Data of the hub need the library datasets. Install it with: pip install "
-            "'probekit[datasets]'."
+            "Data of the hub need the library datasets. Install it with: "
+            f"{install_command('datasets')}."
         )
     folder = Path(data.name)
     if not folder.is_absolute():
@@ -59,10 +59,7 @@ def hub_table(data: HubData, columns: Collection[str]) -> Table:
         raise MissingError(f"There is no folder {folder}. Check the path.")
     dataset = _split_of(_load(data, folder), data)
     name = f"{data.name} {data.split}" if data.split else data.name
-    read = [column for column in dataset.column_names if column in columns]
-    frame = dataset.with_format("arrow").select_columns(read)[:]
-    table = frame_table(frame, columns, name, class_names_of(dataset.features))
-    return Table(name, name, table.rows, tuple(dataset.column_names), table.text)
+    return dataset_table(dataset, columns, name)
 
 
 def _download(data: HubData) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from probekit.data.examples import RowSource
@@ -84,23 +84,29 @@ def memory_table(data: MemoryData, columns: Collection[str]) -> Table:
     if _is_list(data.rows):
         return _of_dicts(data, columns)
     if _is_dataset(data.rows):
-        # The format of the data set, such as tensors, and its selection of rows are its own.
-        frame = data.rows.with_format("arrow")[:]
-        return frame_table(frame, columns, data.name, class_names_of(data.rows.features))
+        return dataset_table(data.rows, columns, data.name)
     return frame_table(data.rows, columns, data.name)
 
 
-def class_names_of(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the names of the classes of each column of a data set whose cells are their numbers.
+def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
+    """Return the rows of a `datasets.Dataset`; numbers of classes become names of classes.
 
     Args:
-        features: the features of a `datasets.Dataset`.
+        dataset: the data set.
+        columns: the columns to read.
+        name: name in messages.
     """
-    return {
+    read = [column for column in dataset.column_names if column in columns]
+    # The data set may have another format, such as tensors, and a selection of its rows.
+    frame = dataset.with_format("arrow").select_columns(read)[:]
+    class_names = {
         column: list(feature.names)
-        for column, feature in features.items()
+        for column, feature in dataset.features.items()
         if type(feature).__name__ == "ClassLabel"
     }
+    return replace(
+        frame_table(frame, columns, name, class_names), names=tuple(dataset.column_names)
+    )
 
 
 def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:

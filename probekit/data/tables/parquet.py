@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from probekit.data.files import require_file
 from probekit.data.tables.frames import frame_table
 from probekit.data.tables.table import Table
+from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError
 
 
@@ -22,7 +24,7 @@ def parquet_table(path: Path, columns: Collection[str]) -> Table:
     """
     if find_spec("pyarrow") is None:
         raise ConfigError(
-            "Parquet files need pyarrow. Install it with: pip install 'probekit[parquet]'."
+            f"Parquet files need pyarrow. Install it with: {install_command('parquet')}."
         )
     import pyarrow as pa
     from pyarrow import parquet
@@ -37,5 +39,4 @@ def parquet_table(path: Path, columns: Collection[str]) -> Table:
         raise DataError(
             f"{path} is not a valid Parquet file: {reason}. Write it again, or check the format."
         ) from error
-    table = frame_table(frame, columns, str(path))
-    return Table(table.name, table.header, table.rows, tuple(names), table.text)
+    return replace(frame_table(frame, columns, str(path)), names=tuple(names))

@@ -84,10 +84,12 @@ def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
     examples: list[Example] = []
     row_of_id: dict[str, RowSource] = {}
     row_of_type: dict[type, RowSource] = {}  # first row with a label of each type
+    names = columns.names
     if table.names is not None:
-        _require_columns(table.header, columns.names, table.names, columns.defaults)
+        _require_columns(table.header, names, table.names, columns.defaults)
     for row in table.rows:
-        _require_of_row(table, row, columns.names, columns.defaults, is_first=not examples)
+        if table.names is None:
+            _require_of_row(table, row, names, columns.defaults, is_first=not examples)
         example = _example(table, row, columns, id=f"row {len(examples) + 1}")
         label = row.cells[columns.label]
         row_of_type.setdefault(type(label), row.source)
@@ -120,7 +122,8 @@ def column_of(table: Table, column: str) -> tuple[str, ...]:
         _require_columns(table.header, (column,), table.names, ())
     values: list[str] = []
     for row in table.rows:
-        _require_of_row(table, row, (column,), (), is_first=not values)
+        if table.names is None:
+            _require_of_row(table, row, (column,), (), is_first=not values)
         cell = table.text(f"{row.source}: column {column!r}", row.cells[column])
         if not cell.strip():
             raise DataError(
@@ -157,8 +160,8 @@ def require_unique(where: str, names: Sequence[str]) -> None:
 def _require_of_row(
     table: Table, row: TableRow, columns: Sequence[str], defaults: Sequence[str], *, is_first: bool
 ) -> None:
-    """Raise an error if a row lacks a column, which rows of other tables have in common."""
-    if table.names is not None:
+    """Raise an error if a row of a table whose rows have their own columns lacks one."""
+    if all(column in row.cells for column in columns):
         return
     # In the first row the configuration is wrong; in a later one, the row itself.
     try:
@@ -195,13 +198,18 @@ def _require_columns(
 
 def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Example:
     def string(column: str) -> str:
-        return table.text(f"{row.source}: column {column!r}", row.cells[column])
+        value = row.cells[column]
+        # The location is not formatted for cells that need none.
+        is_text = isinstance(value, str)
+        return value if is_text else table.text(f"{row.source}: column {column!r}", value)
 
     text, label = string(columns.text), string(columns.label)
     id = string(columns.id) if columns.id else id
     group = string(columns.group) if columns.group else id
     split = string(columns.split) if columns.split else None
-    span = _span(str(row.source), {name: string(name) for name in columns.span or ()})
+    span = None
+    if columns.span is not None:
+        span = _span(str(row.source), {name: string(name) for name in columns.span})
     if label in _MISSING_VALUES:
         raise DataError(
             f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "
@@ -213,8 +221,8 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
         raise DataError(f"{row.source}: {error}") from error
 
 
-def _span(where: str, ends: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return the span from the cells of its two columns, or None without such columns."""
+def _span(where: str, ends: Mapping[str, str]) -> tuple[int, int]:
+    """Return the span from the cells of its two columns."""
     for column, cell in ends.items():
         if not (cell.isascii() and cell.isdecimal() and len(cell) < _MAX_DIGITS):
             fault = (
@@ -224,5 +232,5 @@ def _span(where: str, ends: Mapping[str, str]) -> tuple[int, int] | None:
                 f"{where}: column {column!r} {fault}. Write an integer: a span counts characters "
                 "from 0 and ends one past its last."
             )
-    start, end = map(int, ends.values()) if ends else (0, 0)
-    return (start, end) if ends else None
+    start, end = map(int, ends.values())
+    return start, end

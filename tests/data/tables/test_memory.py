@@ -91,7 +91,11 @@ def test_a_data_set_has_the_rows_of_its_data_frame():
     whole = datasets.Dataset.from_pandas(FRAME)
     assert read(whole) == read(FRAME)
     assert read(whole.with_format("torch")) == read(FRAME)
-    assert read(whole.select([1])).examples[0].text == "b"  # its indices are applied
+    assert [e.text for e in read(whole.select([1, 0])).examples] == ["b", "a"]
+    with pytest.raises(UnknownNameError, match=r"no column 'text'\. Nearest: texts\."):
+        read(whole.rename_column("text", "texts"))
+    with pytest.raises(DataError, match=r"^Dataset has no rows"):
+        read(whole.select([]))
     with pytest.raises(DataError, match=r"^Dataset index 1: The text is empty"):
         read(datasets.Dataset.from_list([ROWS[0], {"text": "", "label": "y"}]))
 

@@ -309,7 +309,7 @@ def test_row_counts_and_ids_are_compared(file):
 
 
 def test_commands_that_need_a_model_say_so(file):
-    with pytest.raises(ConfigError, match=r"experiment on given activations .*needs a model"):
+    with pytest.raises(ConfigError, match=r"experiment on given activations, .*needs a model"):
         load_experiment(file)
 
 
