@@ -75,7 +75,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("importlib.metadata").version("probekit")
+        return import_module("probekit.distribution").origin().version
     if name not in _HOME:
         raise AttributeError(f"module 'probekit' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -10,7 +10,9 @@ from typing import Any
 
 from blake3 import blake3
 
-_RECORDED = ("probekit", "torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "plotly")
+from probekit.distribution import origin
+
+_RECORDED = ("torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "plotly")
 
 
 def digest(chunks: Iterable[bytes | memoryview]) -> str:
@@ -52,4 +54,5 @@ def pretty_json(value: Any) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of all packages that affect results."""
-    return {"python": platform.python_version()} | {name: version(name) for name in _RECORDED}
+    own = {"python": platform.python_version(), "probekit": origin().version}
+    return own | {name: version(name) for name in _RECORDED}

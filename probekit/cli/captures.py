@@ -12,6 +12,8 @@ import click
 
 from probekit.amounts import counted
 from probekit.cli.options import IntegerInRange, PlaceType, capture_options
+from probekit.errors import nearest
+from probekit.experiment.bundled import bundled_files, is_experiment
 
 if TYPE_CHECKING:
     from probekit.activations.files.local import Location
@@ -170,13 +172,13 @@ def worker(
 
 def _require_file(file: Path) -> None:
     """Raise UsageError if FILE is likely a mistyped command, and suggest similar commands."""
-    if not file.suffix and not file.exists():
-        from probekit.errors import nearest
-
+    if not file.suffix and not file.exists() and not is_experiment(file):
         parent = click.get_current_context().parent
         commands = (
             parent.command.commands if parent and isinstance(parent.command, click.Group) else ()
         )
+        names = [*commands, *bundled_files()]
         raise click.UsageError(
-            f"There is no file {file}, and no such command. {nearest(str(file), commands)}"
+            f"There is no file and no bundled experiment {file}, and no such command. "
+            f"{nearest(str(file), names)}"
         )

@@ -23,6 +23,7 @@ import click
 from probekit.cli import streams
 from probekit.cli.caches import cache
 from probekit.cli.captures import worker
+from probekit.cli.experiments import experiments, init
 from probekit.cli.generation import generate_command
 from probekit.cli.options import (
     IntegerInRange,
@@ -40,6 +41,7 @@ from probekit.cli.parameters import params
 from probekit.cli.pictures import attention, attribution, heads, lens, weights
 from probekit.cli.pretraining import pretrain_command
 from probekit.cli.saved_probes import apply, directions
+from probekit.cli.versions import version_option
 from probekit.errors import ProbekitError, nearest
 from probekit.interrupts import Interruptible
 from probekit.pipeline.look.endings import PAGE_OR_ROWS
@@ -126,7 +128,7 @@ class _Commands(click.Group):
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="probekit", message="probekit %(version)s")
+@version_option
 def cli() -> None:
     """Train and evaluate linear probes on GPT-2 activations, from one experiment file."""
 
@@ -316,8 +318,10 @@ for _command in (
     attribution,
     cache,
     directions,
+    experiments,
     generate_command,
     heads,
+    init,
     lens,
     params,
     pretrain_command,

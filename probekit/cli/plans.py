@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +10,7 @@ import click
 from probekit.amounts import size_in_words
 from probekit.cli.options import IntegerInRange, NumberInRange
 from probekit.cli.streams import json_text
+from probekit.experiment.bundled import is_experiment
 
 if TYPE_CHECKING:
     from probekit.pipeline.capture.sizing import CapturePlan
@@ -93,7 +93,7 @@ def plan(
     """
     _check_speed(throughput, tflops, utilisation)
     given = {name: value for name, value in of_tokens.items() if value not in (None, ())}
-    if Path(what).suffix in (".yaml", ".yml"):
+    if is_experiment(what):
         capture_plan = _of_file(what, overrides, device, given)
     else:
         capture_plan = _of_model(what, overrides, device, given)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import ConfigError, MissingError
+from probekit.experiment.bundled import find_file
 from probekit.experiment.document import Document, dump_settings, load_settings
 from probekit.experiment.schema import URL, Experiment
 from probekit.model.config import KNOWN_MODELS
@@ -19,17 +20,17 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     """Return the experiment described by a YAML file, with defaults filled in.
 
     Args:
-        path: the YAML file (YAML 1.2: `no` and `4:8` stay strings).
+        path: the YAML file (YAML 1.2: `no` and `4:8` stay strings), or the name of a bundled one.
         overrides: `section.key=value`; each replaces a value of the file.
 
-    >>> load_experiment("experiments/quickstart.yaml", ["probe.folds=3"]).probe.folds
+    >>> load_experiment("quickstart", ["probe.folds=3"]).probe.folds
     3
 
     Raises:
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    return load_settings(Experiment, path, overrides, _resolve_experiment)
+    return load_settings(Experiment, find_file(path), overrides, _resolve_experiment)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -42,7 +43,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    return load_settings(Recipe, path, overrides, _resolve_recipe)
+    return load_settings(Recipe, find_file(path), overrides, _resolve_recipe)
 
 
 def dump_experiment(experiment: Experiment) -> str:

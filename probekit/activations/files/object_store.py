@@ -18,6 +18,7 @@ from fsspec.spec import AbstractFileSystem
 from probekit.activations.files.local import CHUNK, LOCK, checked, parse_array
 from probekit.activations.store.layout import ArrayHeader, FloatArray
 from probekit.disk import Disk, as_store_error
+from probekit.distribution import install_command
 from probekit.drafts import Draft
 from probekit.errors import MissingError, StoreError
 
@@ -48,7 +49,8 @@ class ObjectFiles:
             self._system, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise StoreError(
-                f"Cannot reach {url}: {error}. Install probekit[s3] for s3://, probekit[gs] for gs://."
+                f"Cannot reach {url}: {error}. For s3:// run {install_command('s3')}, for gs:// "
+                f"{install_command('gs')}."
             ) from error
         self._mark = secrets.token_hex(8)
         self._is_exclusive: bool | None = None

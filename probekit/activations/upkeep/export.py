@@ -16,6 +16,7 @@ import numpy as np
 from probekit.activations.store.layout import FloatArray
 from probekit.activations.store.store import ActivationStore
 from probekit.disk import Disk, as_store_error
+from probekit.distribution import install_command
 from probekit.drafts import Draft, write_atomic
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.provenance import pretty_json
@@ -54,7 +55,7 @@ def export_cache(
     chosen = FORMATS[format]
     if chosen.package is not None and find_spec(chosen.package) is None:
         raise ConfigError(
-            f"{format} needs {chosen.package}. Install probekit[{format}], or export as npy."
+            f"{format} needs {chosen.package}. Run {install_command(format)}, or export as npy."
         )
     finished = store.sites
     names = list(finished) if sites is None else list(dict.fromkeys(sites))

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probekit.distribution import install_command
 from probekit.errors import MissingError
 from probekit.model.config import HPARAMS
 from probekit.model.weights.stored import StoredTensor, reading_tensor
@@ -94,5 +95,5 @@ def _tensorflow() -> Any:
     except ImportError as error:
         raise MissingError(
             "Reading an original GPT-2 checkpoint needs TensorFlow, which is not installed. "
-            "Install it with: pip install 'probekit[openai]'."
+            f"Install it with: {install_command('openai')}."
         ) from error

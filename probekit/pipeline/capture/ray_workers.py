@@ -16,6 +16,7 @@ from typing import Any
 from probekit.activations.files.local import Location
 from probekit.activations.shared.work import MissingSites, OnRows, Work
 from probekit.amounts import counted
+from probekit.distribution import install_command
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job
 from probekit.pipeline.capture.local_workers import close_job, put_job
@@ -180,7 +181,7 @@ def _connected(address: str | None) -> Iterator[Any]:
     try:
         ray = importlib.import_module("ray")
     except ImportError as error:
-        raise ConfigError("--engine ray needs Ray: pip install 'probekit[ray]'.") from error
+        raise ConfigError(f"--engine ray needs Ray: {install_command('ray')}.") from error
     if ray.is_initialized():
         yield ray
         return

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
+from probekit.distribution import install_command
 from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest
 from probekit.report.figures.line_labels import place_labels
@@ -60,7 +61,7 @@ def check_engine() -> None:
     if find_spec("kaleido") is None:
         raise MissingError(
             "Exporting figures requires kaleido, which is not installed. Run "
-            "pip install 'probekit[png]'."
+            f"{install_command('png')}."
         )
     from choreographer.browsers.chromium import Chromium
 
