@@ -20,6 +20,7 @@ LEVELS = (
         "amounts",
         "errors",
         "disk",
+        "distribution",
         "drafts",
         "moved",
         "interrupts",

@@ -35,15 +35,15 @@ def write_example(place: Path) -> list[Path]:
         ConfigError: a file exists, or the name is not a valid name of an experiment.
         StoreError: the folder cannot be written.
     """
-    place = place.with_name(re.sub(r"\.ya?ml$", "", place.name))
-    name = _checked(place.name)
+    name = _checked(re.sub(r"\.ya?ml$", "", place.name))
+    folder = place.parent
     quoted = name if isinstance(parse_yaml(f"name: {name}", "name")["name"], str) else f'"{name}"'
     yaml = _TEMPLATE.read_text(encoding="utf-8")
     yaml = re.sub(rf"(name: ){_NAME}", rf"\g<1>{quoted}", yaml).replace(_NAME, name)
     contents = {
-        place.with_name(f"{name}.yaml"): yaml,
-        place.with_name(f"{name}.csv"): sample_rows(),
-        place.with_name(SCHEMA): experiment_schema(),
+        folder / f"{name}.yaml": yaml,
+        folder / f"{name}.csv": sample_rows(),
+        folder / SCHEMA: experiment_schema(),
     }
     _refuse_existing(contents)
     for path, content in contents.items():

@@ -116,10 +116,6 @@ def test_models_and_sites_need_no_network(probekit):
     assert probekit("sites", "mini").code == 0
 
 
-def test_version_is_printed(probekit):
-    assert re.fullmatch(r"probekit \d+\.\d+\.\d+\n", probekit("--version").stdout)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -1,11 +1,13 @@
 """OpenAI's original checkpoints, written by TensorFlow and read equal to the hub's."""
 
 import json
+import re
 import shutil
 
 import pytest
 import torch
 
+from probekit.distribution import install_command
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
@@ -102,5 +104,5 @@ def test_sizes_that_disagree_are_refused(folder, change, message):
 
 def test_without_tensorflow_the_error_says_what_to_install(folder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
-    with pytest.raises(MissingError, match=r"pip install 'probekit\[openai\]'"):
+    with pytest.raises(MissingError, match=re.escape(install_command("openai"))):
         GPT2.from_pretrained(folder)

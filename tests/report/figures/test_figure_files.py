@@ -6,6 +6,7 @@ import struct
 import pandas as pd
 import pytest
 
+from probekit.distribution import install_command
 from probekit.errors import ConfigError, MissingError, UnknownNameError
 from probekit.report.figures import figure_files
 from probekit.report.figures.figure_files import (
@@ -111,7 +112,7 @@ def test_an_unknown_format_is_refused_with_the_nearest_match(capsys):
 
 def test_without_kaleido_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(figure_files, "find_spec", lambda name: None)
-    with pytest.raises(MissingError, match=r"probekit\[png\]"):
+    with pytest.raises(MissingError, match=re.escape(install_command("png"))):
         check_engine()
 
 
