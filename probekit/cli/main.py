@@ -130,7 +130,10 @@ class _Commands(click.Group):
 )
 @version_option
 def cli() -> None:
-    """Train and evaluate linear probes on GPT-2 activations, from one experiment file."""
+    """Train and evaluate linear probes on GPT-2 activations, from one experiment file.
+
+    `probekit run quickstart` runs a bundled experiment; `probekit init my_question` starts one.
+    """
 
 
 _out_option = click.option(
@@ -155,7 +158,10 @@ _run_options = together(
 @_run_options
 @figure_options
 def run_command(formats: tuple[str, ...], columns: int, **given: Any) -> None:
-    """Run an experiment: capture activations, fit probes, write the report."""
+    """Run an experiment: capture activations, fit probes, write the report.
+
+    FILE is a YAML file, or the name of a bundled experiment (`probekit experiments`).
+    """
     result = _run(**given, page=True)
     draw_figures(result.folder, formats, columns)
     click.echo(str(result.report))
