@@ -24,6 +24,7 @@ TASK = [0.712, 0.801, 0.884, 0.941, 0.922, 0.915]
 CONTROL = [0.552, 0.561, 0.549, 0.547, 0.553, 0.551]
 RANDOM = [0.708, 0.731, 0.742, 0.736, 0.729, 0.722]
 SHIFT = 8  # modifier bit of input events
+PATIENCE = 30  # seconds until a page must be drawn
 HOSTILE = "</script><b>%{x}</b>&amp;\u202e"
 
 
@@ -317,10 +318,12 @@ class Browser:
             "[...document.querySelectorAll('#attention')]"
             ".every(explorer => explorer.getAttribute('aria-busy') === 'false')"
         )
-        self.evaluate(
-            "new Promise(done => { const wait = () => "
-            f"{drawn} ? done() : setTimeout(wait, 20); wait(); }})"
+        is_drawn = self.evaluate(
+            f"new Promise(done => {{ const end = Date.now() + {1000 * PATIENCE}; const wait = () => "
+            f"{drawn} ? done(true) : Date.now() > end ? done(false) : setTimeout(wait, 20); "
+            "wait(); })"
         )
+        assert is_drawn, f"{url} is not drawn after {PATIENCE} seconds: {self.trouble}"
         self.settle()
 
     def resize(self, width: int) -> None:

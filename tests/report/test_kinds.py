@@ -181,7 +181,7 @@ def test_the_null_of_the_p_values_is_in_the_closed_part(table, record):
     of_record = RunRecord.model_validate(record)
     for null, named in (("random signs of whole groups", True), ("", False)):
         text = " ".join(method(judged(table, 0.004, null=null), of_record, RivalDifferences()))
-        assert ("whole groups (random signs of whole groups)." in text) == named
+        assert ("unit of exchange (random signs of whole groups)." in text) == named
 
 
 def test_warnings_count_unconverged_fits_by_kind_and_target(kinds, record):
@@ -208,7 +208,7 @@ def test_a_length_baseline_above_the_word_baseline_gives_a_warning(table, record
     length = words.assign(target="length", value=0.65, ci_low=0.63)
     run = RunRecord.model_validate(record)
     (warning,) = warnings(pd.concat([table, words, length], ignore_index=True), run)
-    assert warning.startswith("Text length alone scores more than a bag of words: texts of diff")
+    assert warning.startswith("Text length alone is better than a bag of words: ")
     near = length.assign(ci_low=0.59)
     assert warnings(pd.concat([table, words, near], ignore_index=True), run) == []
 

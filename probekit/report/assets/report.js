@@ -33,12 +33,14 @@ function colours(layout) {
 
 const drawn = [];
 
-/** Sets values of a layout by path before the first draw, so that colours do not flicker. */
+/** Sets values of a layout by path before the first draw, so that colours do not flicker; null is the default. */
 function paint(layout, values) {
   for (const [path, value] of Object.entries(values)) {
     const names = path.split(/[.[\]]+/);
     const last = names.pop();
-    names.reduce((at, name) => (at[name] ??= {}), layout)[last] = value;
+    const at = names.reduce((part, name) => (part[name] ??= {}), layout);
+    if (value === null) delete at[last];
+    else at[last] = value;
   }
   return layout;
 }
