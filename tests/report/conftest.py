@@ -319,9 +319,9 @@ class Browser:
             ".every(explorer => explorer.getAttribute('aria-busy') === 'false')"
         )
         is_drawn = self.evaluate(
-            f"new Promise(done => {{ const end = Date.now() + {1000 * PATIENCE}; const wait = () => "
-            f"{drawn} ? done(true) : Date.now() > end ? done(false) : setTimeout(wait, 20); "
-            "wait(); })"
+            f"new Promise(done => {{ const end = Date.now() + {1000 * PATIENCE};"
+            f"const wait = () => {drawn} ? done(true) : "
+            "Date.now() > end ? done(false) : setTimeout(wait, 20); wait(); })"
         )
         assert is_drawn, f"{url} is not drawn after {PATIENCE} seconds: {self.trouble}"
         self.settle()
