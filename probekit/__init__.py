@@ -1,6 +1,33 @@
 """Linear probes for GPT-2: named activations, a verified cache on disk, layer curves with controls.
 
-Public names are imported on first access, so that the command line starts without torch.
+Experiments:
+    run                run an experiment, return its result
+    probe              probe activations of another library, return the result
+    validate           check an experiment and its data without running it
+    open_run           open the result of an earlier run
+    RunResult          answer, table, figures and warnings of a run
+    Experiment         an experiment as in its YAML file
+    SavedProbe         a probe fitted by a run, read from its file
+    apply_probe        predictions of a saved probe for texts
+    LinearProbe        logistic regression as a scikit-learn estimator
+
+Models:
+    GPT2               GPT-2 with a tap at every named tensor
+    GPT2Config         sizes and switches of a GPT-2
+    Tokenizer          GPT-2's tokenizer, with the characters of each token
+    TokenBatch         token ids of several texts, with their mask
+    ActivationCache    activations of a forward pass, by name
+    Recording          a tap that records the passes of a generation
+    ActivationStore    activations on disk, written by a capture
+    generate           new tokens after prompts
+    KeyValueCache      keys and values of earlier tokens
+    StopStrings        ends a generation at certain strings
+    explore_attention  interactive page of attention patterns
+    pretrain           train a GPT-2 from a recipe
+
+    __version__        the installed version
+
+Names are imported on first access, so that the command line starts without torch.
 """
 
 from __future__ import annotations
@@ -28,6 +55,7 @@ if TYPE_CHECKING:
     from probekit.pipeline.pretrain import pretrain
     from probekit.probes.kinds.logistic import LinearProbe
     from probekit.probes.saved.saved_probe import SavedProbe
+    from probekit.report.notebooks.run_result import RunResult, open_run
 
 __all__ = [
     "GPT2",
@@ -38,6 +66,7 @@ __all__ = [
     "KeyValueCache",
     "LinearProbe",
     "Recording",
+    "RunResult",
     "SavedProbe",
     "StopStrings",
     "TokenBatch",
@@ -46,6 +75,7 @@ __all__ = [
     "apply_probe",
     "explore_attention",
     "generate",
+    "open_run",
     "pretrain",
     "probe",
     "run",
@@ -61,6 +91,7 @@ _HOME = {
     "KeyValueCache": "probekit.model.kv_cache",
     "LinearProbe": "probekit.probes.kinds.logistic",
     "Recording": "probekit.model.cache",
+    "RunResult": "probekit.report.notebooks.run_result",
     "SavedProbe": "probekit.probes.saved.saved_probe",
     "StopStrings": "probekit.model.generation.continuation",
     "TokenBatch": "probekit.model.inputs",
@@ -68,6 +99,7 @@ _HOME = {
     "apply_probe": "probekit.pipeline.look.apply",
     "explore_attention": "probekit.pipeline.look.attention",
     "generate": "probekit.model.generation.generate",
+    "open_run": "probekit.report.notebooks.run_result",
     "pretrain": "probekit.pipeline.pretrain",
     "probe": "probekit.pipeline.given.probe",
     "run": "probekit.pipeline.experiment.run",

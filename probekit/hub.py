@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import socket
+import warnings
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from huggingface_hub import constants
+with warnings.catch_warnings():
+    # In a notebook without ipywidgets, tqdm warns as soon as it is imported.
+    warnings.filterwarnings("ignore", "IProgress not found")
+    from huggingface_hub import constants, errors, hf_hub_download, snapshot_download
+
+__all__ = ["constants", "errors", "hf_hub_download", "is_hub_reachable", "snapshot_download"]
 
 _CONNECT_SECONDS = 5
 _PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}

@@ -32,6 +32,7 @@ LEVELS = (
         "watcher",
         "workers",
         "products",
+        "terminal",
     },
     {"model", "data"},
     {"activations", "analysis", "probes", "training"},
@@ -108,8 +109,8 @@ def test_imports_point_down(path):
             assert own == "cli", f"{path} imports the top of the package"
 
 
-def test_the_pipeline_imports_report_only_to_write_pages():
-    pages = ("probekit.report.pages.", "probekit.report.attention.")
+def test_the_pipeline_imports_report_only_for_pages_and_notebooks():
+    pages = ("probekit.report.pages.", "probekit.report.attention.", "probekit.report.notebooks.")
     for path in (PACKAGE / "pipeline").rglob("*.py"):
         for module in own_imports(path):
             assert not module.startswith("probekit.report.") or module.startswith(pages), path
@@ -156,6 +157,11 @@ def test_public_names_are_there_and_documented():
         assert getattr(probekit, name) is not None
         if name != "__version__":
             assert getattr(probekit, name).__doc__, name
+
+
+def test_the_docstring_of_the_package_lists_the_public_names():
+    listed = re.findall(r"^    (\w+) {2,}\S", probekit.__doc__, re.MULTILINE)
+    assert sorted(listed) == sorted(probekit.__all__) == dir(probekit)
 
 
 def test_the_command_line_starts_without_anything_heavy():
@@ -215,5 +221,5 @@ def test_strangers_texts_leave_by_one_door():
             }
             assert not writers, name
             assert "pd.read_csv" not in used, name
-        if name != "cli/show/tables.py":
+        if name != "terminal/console.py":
             assert not {"rich.console.Console", "rich.print", "click.secho"} & used, name

@@ -14,7 +14,7 @@ from probekit.activations.store.records import ShardRecord
 from probekit.data.positions import RowPlan
 from probekit.model.config import GPT2Config
 from probekit.model.parameters import count_components
-from probekit.model.sites import blocks_before, describe
+from probekit.model.sites import describe, layer_of
 
 _CODE_OF = {DTYPES[code].__name__: code for code in CODES.values()}
 _DIGEST = "0" * 64
@@ -172,3 +172,17 @@ def operations(config: GPT2Config, volume: Volume, sites: Sequence[str]) -> int:
     visible = volume.squares + volume.tokens  # twice the number of pairs, the sum of L (L + 1) / 2
     n_blocks = max(blocks_before(site, config.n_layer) for site in sites)
     return n_blocks * (2 * matrices * volume.tokens + 2 * d_model * visible)
+
+
+def blocks_before(name: str, n_layers: int) -> int:
+    """Return the number of blocks that a forward pass starts before it reaches a site.
+
+    >>> [blocks_before(name, 12) for name in ("hook_embed", "blocks.3.hook_resid_pre")]
+    [0, 3]
+    >>> [blocks_before(name, 12) for name in ("blocks.3.attn.hook_z", "ln_final.hook_scale")]
+    [4, 12]
+    """
+    site, layer = describe(name), layer_of(name)
+    if layer is None:
+        return 0 if site.stage == "embedding" else n_layers
+    return layer + (not site.begins_block)

@@ -16,7 +16,7 @@ from probekit.amounts import counted, size_in_words
 from probekit.cli.captures import capture_command
 from probekit.cli.options import Days, Decorator, OutFolder, PlaceType, cache_option
 from probekit.cli.plans import plan
-from probekit.cli.streams import json_text
+from probekit.terminal.streams import json_text
 
 if TYPE_CHECKING:
     from probekit.activations.files.local import Location

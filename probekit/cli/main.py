@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli import streams
 from probekit.cli.caches import cache
 from probekit.cli.captures import worker
 from probekit.cli.experiments import experiments, init
@@ -45,10 +44,11 @@ from probekit.cli.versions import version_option
 from probekit.errors import ProbekitError, nearest
 from probekit.interrupts import Interruptible
 from probekit.pipeline.look.endings import PAGE_OR_ROWS
+from probekit.terminal import streams
 
 if TYPE_CHECKING:
     from probekit.activations.files.local import Location
-    from probekit.pipeline.experiment.run import RunResult
+    from probekit.report.notebooks.run_result import RunResult
 
 
 def main() -> None:

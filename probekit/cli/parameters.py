@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.cli.options import ModelName
-from probekit.cli.streams import json_text
+from probekit.terminal.streams import json_text
 
 if TYPE_CHECKING:
     from probekit.model.config import GPT2Config

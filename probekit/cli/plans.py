@@ -9,8 +9,8 @@ import click
 
 from probekit.amounts import size_in_words
 from probekit.cli.options import IntegerInRange, NumberInRange
-from probekit.cli.streams import json_text
 from probekit.experiment.bundled import is_experiment
+from probekit.terminal.streams import json_text
 
 if TYPE_CHECKING:
     from probekit.pipeline.capture.sizing import CapturePlan

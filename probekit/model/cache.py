@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import UnknownNameError, nearest
-from probekit.model.sites import SitePattern, describe, expand
+from probekit.model.site_parts import expand_parts, head_or_neuron, part_axes
+from probekit.model.sites import SitePattern, describe
 from probekit.model.taps import Tap
 
 
@@ -63,12 +64,15 @@ class Recording:
 
 
 def _join(site: str, values: list[Tensor]) -> Tensor:
-    axes = describe(site).axes
+    axes = part_axes(site)
     if "key_pos" in axes:
         # Earlier passes lack the later keys; a single pass would mask them.
-        n_keys = values[-1].shape[-1]
-        values = [F.pad(v, (0, n_keys - v.shape[-1]), value=describe(site).masked) for v in values]
+        n_keys, masked = values[-1].shape[-1], describe(site.partition("[")[0]).masked
+        values = [F.pad(v, (0, n_keys - v.shape[-1]), value=masked) for v in values]
     return torch.cat(values, dim=axes.index("query_pos" if "key_pos" in axes else "pos"))
+
+
+_MOST = 10_000
 
 
 class ActivationCache(Mapping[str, Tensor]):
@@ -79,8 +83,10 @@ class ActivationCache(Mapping[str, Tensor]):
     >>> _, cache = GPT2.from_pretrained("mini").run_with_cache(tokens)
     >>> cache["blocks.0.hook_resid_pre"].shape
     torch.Size([1, 3, 256])
-    >>> cache["pattern", 3].shape
+    >>> cache["pattern", -1].shape
     torch.Size([1, 4, 3, 3])
+    >>> cache["z[head=2]", 0].shape
+    torch.Size([1, 3, 64])
     >>> len(cache)
     106
     """
@@ -95,12 +101,13 @@ class ActivationCache(Mapping[str, Tensor]):
         Raises:
             UnknownNameError: no site has this name, or the cache does not contain it.
         """
-        names = self._names(site)
-        if len(names) > 1:
+        values = self._matching(site)
+        if len(values) > 1:
             raise UnknownNameError(
-                f"{site!r} matches {len(names)} sites of this cache. Use stack() for several sites."
+                f"{site!r} matches {len(values)} sites of this cache. Use stack() for several "
+                "sites."
             )
-        return self._values[names[0]]
+        return values[0]
 
     def stack(self, sites: SitePattern) -> Tensor:
         """Return the activations of sites of equal shape, stacked to shape [site ...].
@@ -110,16 +117,38 @@ class ActivationCache(Mapping[str, Tensor]):
         >>> cache.stack("blocks.*.hook_resid_post").shape
         torch.Size([6, 1, 3, 256])
         """
-        return torch.stack([self._values[name] for name in self._names(sites)])
+        return torch.stack(self._matching(sites))
 
-    def _names(self, site: SitePattern) -> list[str]:
-        requested = expand([site], self._n_layers)
-        names = [name for name in requested if name in self._values]
-        if not names:
+    def _matching(self, site: SitePattern) -> list[Tensor]:
+        """Return the activations that match; heads and neurons also of sites stored whole."""
+        requested = expand_parts([site], self._sizes())
+        values = [
+            self._values[part.text]
+            if part.text in self._values
+            else head_or_neuron(self._values[part.site], part)
+            for part in requested
+            if part.text in self._values or part.site in self._values
+        ]
+        if not values:
+            name = requested[0].text
             raise UnknownNameError(
-                f"This cache does not contain {requested[0]}. {nearest(requested[0], self._values)}"
+                f"This cache does not contain {name}. {nearest(name, self._values)}"
             )
-        return names
+        return values
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the number of layers, and the numbers of heads and neurons that are stored."""
+        sizes = {"n_layers": self._n_layers, "n_heads": 0, "d_mlp": 0}
+        for name, value in self._values.items():
+            site, _, choice = name.partition("[")
+            if choice:
+                axis, _, index = choice.rstrip("]").partition("=")
+                size = {"n_heads" if axis == "head" else "d_mlp": int(index) + 1}
+            else:
+                size = dict(zip(describe(site).axes, value.shape, strict=True))
+            sizes |= {axis: max(n, size.get(axis, 0)) for axis, n in sizes.items()}
+        # Without any, every index is allowed, so that the error names the missing site.
+        return {axis: n or _MOST for axis, n in sizes.items()}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

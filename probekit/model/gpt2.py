@@ -40,7 +40,8 @@ from probekit.model.kv_cache import Extend, KeyValueCache
 from probekit.model.layer_norm import LayerNorm
 from probekit.model.linear import Linear
 from probekit.model.network import Network
-from probekit.model.sites import SitePattern, expand
+from probekit.model.site_parts import expand_parts, tap_parts
+from probekit.model.sites import SitePattern
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.visibility import causal, positions_and_visible, visible_at
 from probekit.model.weights.loading import as_dtype, read_checkpoint
@@ -290,9 +291,10 @@ class GPT2(nn.Module, Network):
                 `TokenBatch`, or no padding. Positions count real tokens, so padding on either side
                 does not change the result.
             tap: function called at each requested site; returns the value to continue with.
-            sites: names, globs or shorthands of the requested sites. None means all except those
-                computed on request (`attn.hook_result`). Attention is fused unless scores or
-                patterns are requested.
+            sites: names, globs or shorthands of the requested sites, or functions of a name. A
+                head or neuron is written as `blocks.3.attn.hook_z[head=2]`. None means all sites
+                except those computed on request (`attn.hook_result`). Attention is fused unless
+                scores or patterns are requested.
             logits: False stops the pass after the last requested site.
             at: positions in each row of `tokens`, shape [batch n_at]. The last block computes its
                 queries and its MLP at these positions only. Its sites after `attn.hook_v`, the
@@ -310,7 +312,8 @@ class GPT2(nn.Module, Network):
         if tap is None and sites is not None:
             raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
         patterns = ["*"] if sites is None else sites
-        requested = set(expand(patterns, self.config.n_layer)) if tap else set()
+        parts = expand_parts(patterns, self.config.axis_sizes) if tap else ()
+        requested = {part.site for part in parts}
         if not logits and not requested:
             raise ConfigError(
                 "Neither logits nor a site is requested. Pass logits=True, or a tap and sites."
@@ -318,7 +321,7 @@ class GPT2(nn.Module, Network):
         ids, mask = prepare_tokens(self.config, tokens, mask)
         if mask is None and past is None:
             warn_of_padding(self.config, ids)
-        taps = Taps(tap, requested, stop_when_done=not logits)
+        taps = Taps(tap_parts(tap, parts) if tap else None, requested, stop_when_done=not logits)
         try:
             resid = self._residual_stream(ids, mask, taps, at, past)
             return linear(self.ln_f(resid, taps.within("ln_final")), self.unembedding)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from probekit.model.cache import ActivationCache, remember
 from probekit.model.config import GPT2Config
 from probekit.model.inputs import TokenBatch
-from probekit.model.sites import SitePattern, expand, site_names
+from probekit.model.site_parts import expand_parts
+from probekit.model.sites import SitePattern, site_names
 
 
 class Network(Protocol):
@@ -104,7 +105,9 @@ class Network(Protocol):
 
         Args:
             tokens: token ids, shape [batch pos], or a `TokenBatch`.
-            sites: names, globs or shorthands; None means all except `attn.hook_result`.
+            sites: names, globs or shorthands, heads or neurons such as
+                `blocks.3.attn.hook_z[head=2]`, or functions of a name; None means all sites except
+                `attn.hook_result`.
             mask: True at tokens, False at padding, shape [batch pos].
             logits: False stops the pass after the last requested site.
             grad: True makes logits and cached values differentiable with respect to every cached
@@ -121,7 +124,8 @@ class Network(Protocol):
         >>> gradient.shape
         torch.Size([1, 3, 256])
         """
-        names = expand(["*"] if sites is None else sites, self.config.n_layer)
+        parts = expand_parts(["*"] if sites is None else sites, self.axis_sizes)
+        names = [part.text for part in parts]
         values: dict[str, Tensor] = {}
         with torch.set_grad_enabled(grad or torch.is_grad_enabled()):
             out = self(tokens, mask, remember(values, grad=grad), names, logits=logits)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, SupportsIndex, cast, get_args
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 
-SitePattern = str | tuple[str, int]  # "blocks.*.hook_resid_post" or ("resid_post", 3)
+# "blocks.*.hook_resid_post", ("resid_post", 3), or a function that selects names
+SitePattern = str | tuple[str, int] | Callable[[str], bool]
 
 
 Stage = Literal["embedding", "block", "output"]
@@ -70,8 +71,7 @@ _HEAD_OUT = ("batch", "pos", "n_heads", "d_model")
 _MLP = ("batch", "pos", "d_mlp")
 _STREAM: dict[str, Any] = {"axes": _D_MODEL, "in_stream": True}
 
-# In the order of the forward pass.
-SITES = (
+SITES = (  # in forward order
     Site("hook_embed", formula="wte[tokens]", stage="embedding", **_STREAM),
     Site("hook_pos_embed", formula="wpe[positions]", stage="embedding", **_STREAM),
     Site(
@@ -152,20 +152,6 @@ def describe(name: str) -> Site:
     return _BY_NAME[general]
 
 
-def blocks_before(name: str, n_layers: int) -> int:
-    """Return the number of blocks that a forward pass starts before it reaches a site.
-
-    >>> [blocks_before(name, 12) for name in ("hook_embed", "blocks.3.hook_resid_pre")]
-    [0, 3]
-    >>> [blocks_before(name, 12) for name in ("blocks.3.attn.hook_z", "ln_final.hook_scale")]
-    [4, 12]
-    """
-    site, layer = describe(name), layer_of(name)
-    if layer is None:
-        return 0 if site.stage == "embedding" else n_layers
-    return layer + (not site.begins_block)
-
-
 def layer_of(name: str) -> int | None:
     """Return the block index in the name of a site, or None outside the blocks.
 
@@ -177,22 +163,26 @@ def layer_of(name: str) -> int | None:
 
 
 def expand(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
-    """Return the names of all sites that match a name, glob or shorthand, in forward order.
+    """Return the names of all sites that match names, globs, shorthands or functions, in order.
 
-    >>> expand(["blocks.*.hook_resid_post", ("pattern", 0), "hook_embed"], 2)
+    Negative layers count from the last block.
+
+    >>> expand(["blocks.*.hook_resid_post", ("pattern", -2), "hook_embed"], 2)
     ('hook_embed', 'blocks.0.attn.hook_pattern', 'blocks.0.hook_resid_post',
      'blocks.1.hook_resid_post')
+    >>> expand(lambda name: name.endswith("pattern"), 2)
+    ('blocks.0.attn.hook_pattern', 'blocks.1.attn.hook_pattern')
 
     Raises:
         UnknownNameError: a pattern matches no site of a model with `n_layers` blocks.
     """
-    names = {name for pattern in _listed(patterns) for name in _matches(pattern, n_layers)}
+    names = {name for pattern in listed(patterns) for name in _matches(pattern, n_layers)}
     return tuple(name for name in site_names(n_layers, on_request=True) if name in names)
 
 
-def _listed(patterns: SitePattern | Iterable[SitePattern]) -> list[SitePattern]:
-    """Return the patterns as a list; a single name or (short name, layer) is one pattern."""
-    if isinstance(patterns, str):
+def listed(patterns: SitePattern | Iterable[SitePattern]) -> list[SitePattern]:
+    """Return the patterns as a list; a name, function or (short name, layer) is one pattern."""
+    if isinstance(patterns, str) or callable(patterns):
         return [patterns]
     listed = list(patterns)
     if _is_shorthand(listed):
@@ -217,12 +207,14 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
                 f"No site matches {pattern!r}. A shorthand is a short name and a layer, such as "
                 "('pattern', 3)."
             )
-        pattern = _full_name(pattern[0], operator.index(pattern[1]))
-    # A glob matches sites computed on request only if it matches no other site.
+        pattern = _full_name(pattern[0], operator.index(pattern[1]), n_layers)
+    # Sites computed on request are matched only if no other site is.
     default, names = site_names(n_layers), site_names(n_layers, on_request=True)
     matches = _matching(default, pattern) or _matching(names, pattern)
     if matches:
         return matches
+    if not isinstance(pattern, str):
+        raise UnknownNameError(f"The function {pattern!r} selects none of {len(names)} sites.")
     layer = layer_of(pattern)
     if layer is not None and layer >= n_layers:
         raise UnknownNameError(
@@ -243,8 +235,10 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
     raise UnknownNameError(f"No site matches {pattern!r}. {nearest(pattern, names)}")
 
 
-def _matching(names: Iterable[str], pattern: str) -> list[str]:
-    return [name for name in names if fnmatchcase(name, pattern)]
+def _matching(names: Iterable[str], pattern: str | Callable[[str], bool]) -> list[str]:
+    if isinstance(pattern, str):
+        return [name for name in names if fnmatchcase(name, pattern)]
+    return [name for name in names if pattern(name)]
 
 
 def _sites_by_short_name(text: str) -> list[Site]:
@@ -256,12 +250,13 @@ def _sites_by_short_name(text: str) -> list[Site]:
     ]
 
 
-def _full_name(short: str, layer: int) -> str:
-    """Return the full name of a shorthand such as ("pattern", 3)."""
-    if layer < 0:
+def _full_name(short: str, layer: int, n_layers: int) -> str:
+    """Return the full name of a shorthand such as ("pattern", 3) or ("pattern", -1)."""
+    if layer < -n_layers:
         raise UnknownNameError(
-            f"({short!r}, {layer}): the layer is negative. Layers are counted from 0."
+            f"({short!r}, {layer}): the model has {n_layers} blocks, {-n_layers} to {n_layers - 1}."
         )
+    layer += n_layers * (layer < 0)
     candidates = _sites_by_short_name(short)
     if not candidates:
         components = [site.component for site in SITES if site.in_block]
@@ -292,6 +287,11 @@ class SiteSelection:
     def parts(self) -> tuple[SiteSelection, ...]:
         """This selection as a tuple, like the parts of a `SiteConcatenation`."""
         return (self,)
+
+    @property
+    def index(self) -> int | None:
+        """The number of the head or neuron; None for a whole site."""
+        return self.neuron if self.head is None else self.head
 
     @property
     def without_head(self) -> SiteSelection:

@@ -55,15 +55,24 @@ class Taps:
         # With gradients the tap gets a clone: autograd forbids in-place changes to views and to
         # tensors saved for the backward pass.
         returned = self.tap(site, value.clone() if is_derived(value) else value)
-        if _describe(returned) != _describe(value):
-            raise ConfigError(
-                f"The tap returned {_describe(returned)} at {site}. Return the value to continue "
-                f"with: {_describe(value)}."
-            )
+        check_returned(returned, value, site)
         self.pending.discard(site)
         if self.stop_when_done and not self.pending:
             raise ForwardStoppedError
         return returned
+
+
+def check_returned(returned: object, value: Tensor, site: str) -> None:
+    """Raise ConfigError if a tap did not return a tensor of the same shape and dtype.
+
+    Raises:
+        ConfigError: the shape or dtype differs from that of `value`, or it is no tensor.
+    """
+    if _describe(returned) != _describe(value):
+        raise ConfigError(
+            f"The tap returned {_describe(returned)} at {site}. Return the value to continue "
+            f"with: {_describe(value)}."
+        )
 
 
 def _describe(value: object) -> str:

@@ -23,6 +23,7 @@ from probekit.pipeline.capture.devices import check_device
 from probekit.provenance import digest, versions
 from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.results.record import pack_record
+from probekit.terminal.progress import shown_progress
 from probekit.training.corpus import Text, corpus_digest, read_corpus
 from probekit.training.log import LogRow, read_verified_log
 from probekit.training.loop import train
@@ -32,7 +33,7 @@ from probekit.training.saved import checkpoint_folder
 from probekit.training.saving import save_checkpoint
 from probekit.training.token_file import TokenFile, make_token_file
 from probekit.training.vocabulary import train_vocabulary
-from probekit.watcher import SILENT, Watcher
+from probekit.watcher import Watcher
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def pretrain(
     *,
     out: str | Path = "runs",
     device: str = "cpu",
-    watcher: Watcher = SILENT,
+    watcher: Watcher | None = None,
+    progress: bool = True,
 ) -> PretrainResult:
     """Train a GPT-2 from a recipe, or resume an interrupted run of the same recipe.
 
@@ -68,7 +70,9 @@ def pretrain(
         recipe: a recipe, or the path of its file.
         out: results folder; the run is written to `out`/NAME.
         device: compute device of the model.
-        watcher: receives progress and measurements.
+        watcher: receives progress and measurements; None shows them in the notebook, on the
+            terminal or on stderr.
+        progress: False shows no progress.
 
     Raises:
         ConfigError: the folder contains a run of another recipe, another process is training in it,
@@ -84,7 +88,8 @@ def pretrain(
     refusal = f"Another process is training in {folder}. Wait for it, or give another --out."
     with exclusive(folder, refusal):
         sweep_drafts(folder.rglob(".*"))
-        return _pretrain(recipe, folder, device, watcher)
+        with shown_progress(watcher, progress=progress) as shown:
+            return _pretrain(recipe, folder, device, shown)
 
 
 def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:

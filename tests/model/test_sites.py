@@ -117,8 +117,24 @@ def test_a_short_name_without_layer_raises_an_error_with_both_spellings():
         UnknownNameError, match=r"\('pattern', 0\).*'blocks\.\*\.attn\.hook_pattern'"
     ):
         expand(["pattern"], 2)
-    with pytest.raises(UnknownNameError, match="counted from 0"):
-        expand([("pattern", -1)], 2)
+
+
+def test_negative_layers_count_from_the_last_block():
+    assert expand([("pattern", -1), ("pattern", -2)], 2) == expand("blocks.*.attn.hook_pattern", 2)
+    with pytest.raises(UnknownNameError, match="2 blocks, -2 to 1"):
+        expand([("pattern", -3)], 2)
+
+
+def test_a_function_of_the_name_selects_sites():
+    posts = expand(lambda name: name.endswith("resid_post"), 2)
+    assert posts == expand("blocks.*.hook_resid_post", 2)
+    both = expand([lambda name: "pattern" in name, ("z", 0)], 2)
+    assert both == expand(["blocks.*.attn.hook_pattern", ("z", 0)], 2)
+    # Like a glob, a function selects sites computed on request only if it selects no other.
+    assert expand(lambda name: True, 2) == expand("*", 2)
+    assert expand(lambda name: "result" in name, 1) == ("blocks.0.attn.hook_result",)
+    with pytest.raises(UnknownNameError, match="selects none of"):
+        expand(lambda name: False, 2)
 
 
 def test_layers_may_be_numbers_of_numpy():

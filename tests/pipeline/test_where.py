@@ -173,8 +173,8 @@ def test_view_is_recorded_and_shares_the_cache(experiment, go, tmp_path, monkeyp
     raw = go(experiment()).table
     monkeypatch.setattr(ActivationStore, "commit", None)
     seen = go(experiment("capture.view=normalized"), page=True)
-    assert set(raw["view"].dropna()) == {"raw"}
-    assert set(seen.table["view"].dropna()) == {"normalized"}
+    assert set(raw["view"]) - {""} == {"raw"}
+    assert set(seen.table["view"]) - {""} == {"normalized"}
     assert "divided by its own standard deviation" in seen.report.read_text()
     assert not numbers(raw, target="task").equals(numbers(seen.table, target="task"))
 
@@ -185,7 +185,10 @@ def test_concatenated_sites_are_never_selected(experiment, go):
     joined = " + ".join(f"blocks.{layer}.hook_resid_post" for layer in range(6))
     found = numbers(result.table, split="validation", target="task")["value"]
     assert found[1] > found[0]
-    assert result.table["site"].dropna().unique().tolist() == ["blocks.0.hook_resid_pre", joined]
+    assert [site for site in result.table["site"].unique() if site] == [
+        "blocks.0.hook_resid_pre",
+        joined,
+    ]
     assert result.table.loc[result.table["site"] == joined, "layer"].isna().all()
     assert result.record["best"]["site"] == "blocks.0.hook_resid_pre"
     assert "Concatenated: one probe on the features of several sites" in result.report.read_text()

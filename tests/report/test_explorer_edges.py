@@ -185,3 +185,16 @@ def test_several_stand_in_a_notebook_each_by_itself(browser, tmp_path):
     )
     assert html.escape("'none'") in frames[0]
     assert browser.trouble == []
+
+
+def test_a_window_that_changes_size_while_the_page_loads(browser, tmp_path):
+    """Frames of notebooks do; the second drawing begins before the grid of the first is decoded."""
+    page = tmp_path / "resized.html"
+    # Thumbnails of many heads take longer to decode than the weights of one.
+    many = "for (let n = 0; n < 100; n++) setTimeout(() => dispatchEvent(new Event('resize')), n);"
+    resize = f'<script type="module">{many}</script>'
+    page.write_text(explorer_of(5, 24, 24).page().replace("</body>", f"{resize}</body>"), "utf-8")
+    browser.open(page)
+    assert browser.evaluate("document.querySelectorAll('.heads button').length") >= 24 * 24
+    assert browser.evaluate("document.querySelector('.view .name').textContent")
+    assert browser.trouble == []

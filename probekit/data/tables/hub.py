@@ -9,13 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants, errors, snapshot_download
-
 from probekit.data.tables.memory import dataset_table
 from probekit.data.tables.table import Table
 from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError, MissingError, nearest
-from probekit.hub import is_hub_reachable
+from probekit.hub import constants, errors, is_hub_reachable, snapshot_download
 
 _SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`
 

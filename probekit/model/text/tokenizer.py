@@ -137,8 +137,18 @@ class Tokenizer:
             return TokenizedText(ids, offsets)
         return TokenizedText(np.insert(ids, 0, self.bos_id), np.insert(offsets, 0, 0, axis=0))
 
-    def batch(self, texts: Sequence[str], *, bos: bool, side: PaddingSide) -> TokenBatch:
+    def batch(
+        self, texts: Sequence[str], *, bos: bool, side: PaddingSide | None = None
+    ) -> TokenBatch:
         """Return the tokens of several texts, padded on the given side to the longest.
+
+        The side never changes an activation, but it changes the positions of the tokens: with
+        `left` the last position of every row is its last token, with `right` the first is its
+        first. It is needed only if the texts have different numbers of tokens.
+
+        Raises:
+            ConfigError: the side is unknown, or texts differ in length and no side is given.
+            DataError: there is no text, or one cannot be encoded.
 
         >>> tokenizer = Tokenizer.from_pretrained("mini")
         >>> batch = tokenizer.batch(["A key", "Keys"], bos=False, side="left")
@@ -150,6 +160,14 @@ class Tokenizer:
         if not texts:
             raise DataError("batch() takes at least one text.")
         encoded = [self.encode(text, bos=bos) for text in texts]
+        sizes = [len(tokens.ids) for tokens in encoded]
+        if side is None and min(sizes) < max(sizes):
+            raise ConfigError(
+                f"The texts have {min(sizes)} to {max(sizes)} tokens, so shorter ones are padded. "
+                'Give side="left" (the last position of each row is its last token) or '
+                'side="right" (position i of each row is its token i).'
+            )
+        side = side or "right"  # the same as left without padding
         ids, mask = pad([tokens.ids for tokens in encoded], side)
         offsets = torch.zeros(*ids.shape, 2, dtype=torch.int64)
         offsets[mask] = torch.from_numpy(np.concatenate([tokens.offsets for tokens in encoded]))
@@ -172,6 +190,56 @@ class Tokenizer:
         """Return each token as a string; bytes that are not valid UTF-8 are written as <0xE2>."""
         return [_show(self._bytes(int(token))) for token in ids]
 
+    def str_tokens(self, text: str, *, bos: bool = False) -> list[str]:
+        """Return the tokens of a text as strings, for reading and for labels of axes.
+
+        >>> Tokenizer.from_pretrained("mini").str_tokens("The keys to the")
+        ['The', ' keys', ' to', ' the']
+        """
+        return self.strings(self.encode(text, bos=bos).ids)
+
+    def position_of(
+        self, text: str, part: str, *, bos: bool, piece: Literal["first", "last"] = "last"
+    ) -> int:
+        """Return the position in a text of a token, or of one token of a longer part.
+
+        Args:
+            text: any text.
+            part: a part of the text that begins and ends with a token, such as " cabinet" with its
+                space. It occurs once in the text.
+            bos: whether `<|endoftext|>` precedes the text, as in `encode`; it moves every token by
+                one.
+            piece: which token of a part of several tokens. At the last one, a causal model has
+                read the whole part.
+
+        Raises:
+            DataError: the part is not in the text, occurs more than once, or begins or ends inside
+                a token.
+            ConfigError: the piece is unknown.
+
+        >>> tokenizer = Tokenizer.from_pretrained("mini")
+        >>> tokenizer.position_of("The keys to the old cabinet", " keys", bos=False)
+        1
+        """
+        if piece not in ("first", "last"):
+            raise ConfigError(f"Unknown piece {piece!r}. {nearest(str(piece), ('first', 'last'))}")
+        tokens = self.encode(text, bos=bos)
+        start = _only_place(text, part, self.strings(tokens.ids))
+        ends = {"first": (start, 0), "last": (start + len(part), 1)}
+        for edge, (at, side) in ends.items():
+            # Beginning-of-text has the offsets (0, 0).
+            matches = np.flatnonzero((tokens.offsets[:, side] == at) & (tokens.offsets[:, 1] > 0))
+            if not len(matches):
+                inside = (tokens.offsets[:, 0] < at) & (at < tokens.offsets[:, 1])
+                token = self.strings(tokens.ids[inside])[0]
+                verb = "begins" if edge == "first" else "ends"
+                raise DataError(
+                    f"{part!r} {verb} inside the token {token!r} of {text!r}. Write whole tokens, "
+                    "with the space before a word."
+                )
+            ends[edge] = int(matches[-1 if side else 0]), side
+        return ends[piece][0]
+
     def _bytes(self, token: int) -> bytes:
         try:
             return self._tokens[token]
@@ -188,6 +256,19 @@ class Tokenizer:
     @cached_property
     def _lengths(self) -> IntArray:
         return np.array([len(token) for token in self.vocabulary.ranked], dtype=np.int64)
+
+
+def _only_place(text: str, part: str, tokens: Sequence[str]) -> int:
+    """Return the index of the only character at which a part begins in a text."""
+    places = [n for n in range(len(text)) if text.startswith(part, n)] if part else []
+    if not places:
+        raise DataError(f"{part!r} is not in {text!r}. {nearest(part, map(repr, tokens))}")
+    if len(places) > 1:
+        raise DataError(
+            f"{part!r} occurs {len(places)} times in {text!r}, at the characters "
+            f"{', '.join(map(str, places))}. Give a longer part that occurs once."
+        )
+    return places[0]
 
 
 def pad(sequences: Sequence[IntArray], side: PaddingSide) -> tuple[Tensor, Tensor]:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from huggingface_hub import constants, errors, hf_hub_download
-
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
-from probekit.hub import is_hub_reachable
+from probekit.hub import constants, errors, hf_hub_download, is_hub_reachable
 from probekit.model.config import KNOWN_MODELS, PUBLISHED, GPT2Config, model_config, read_config
 from probekit.model.weights.json_files import shard_of_tensors
 

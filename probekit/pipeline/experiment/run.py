@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
 from probekit.disk import exclusive
@@ -31,43 +29,16 @@ from probekit.pipeline.experiment.tables import (
     write_scores,
 )
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.results.record import pack_record
-from probekit.results.selection import HeadlineScore, headline_score
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal.progress import shown_progress
+from probekit.watcher import Watcher
 
 _BUSY = (
     "Another process is running this experiment in {}. Wait for it to end: the same command then "
     "reuses its results. Or give another --out."
 )
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """Folder, table, page and record of a finished run.
-
-    Attributes:
-        folder: `<out>/<name>/<key>`, with config.yaml, run.json and the files below.
-        table: the rows of results.csv.
-        results: the path of results.csv.
-        report: the path of report.html; None if no page was written.
-        record: the contents of run.json.
-    """
-
-    folder: Path
-    table: pd.DataFrame
-    results: Path
-    report: Path | None
-    record: Mapping[str, Any]
-
-    @property
-    def best(self) -> HeadlineScore | None:
-        """The reported score: `site`, `value`, `ci_low`, `ci_high`, `chance`, `p`.
-
-        It is that of the chosen site on the test rows; with outer folds, that of the pooled
-        predictions of each fold's own choice. None if no site was chosen.
-        """
-        return headline_score(self.table)
 
 
 @dataclass
@@ -91,7 +62,8 @@ def run(
     cache_root: Location | None = None,
     device: str = "cpu",
     workers: int | None = None,
-    watcher: Watcher = SILENT,
+    watcher: Watcher | None = None,
+    progress: bool = True,
     page: bool = True,
 ) -> RunResult:
     """Run an experiment and return its results.
@@ -109,7 +81,8 @@ def run(
         device: device that the model runs on.
         workers: number of sites probed in parallel, in worker processes where that is faster;
             None for one per core. Results do not depend on it.
-        watcher: receives progress.
+        watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
+        progress: False shows no progress.
         page: whether to write report.html.
 
     Raises:
@@ -117,16 +90,17 @@ def run(
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     experiment = make_experiment(experiment, data)
-    return run_inputs(
-        experiment,
-        partial(read_inputs, experiment, device),
-        out=out,
-        cache_root=cache_root,
-        device=device,
-        workers=workers,
-        watcher=watcher,
-        page=page,
-    )
+    with shown_progress(watcher, progress=progress) as shown:
+        return run_inputs(
+            experiment,
+            partial(read_inputs, experiment, device),
+            out=out,
+            cache_root=cache_root,
+            device=device,
+            workers=workers,
+            watcher=shown,
+            page=page,
+        )
 
 
 def run_inputs(
@@ -137,7 +111,7 @@ def run_inputs(
     cache_root: Location | None = None,
     device: str = "cpu",
     workers: int | None = None,
-    watcher: Watcher = SILENT,
+    watcher: Watcher,
     page: bool = True,
 ) -> RunResult:
     """Run an experiment whose inputs `read` returns; see `run` for the other arguments."""
@@ -177,5 +151,6 @@ def run_inputs(
         content = record.model_copy(update=ended).model_dump()
         write_atomic(folder.path / "run.json", pack_record(content))
         folder.finish()
-        report = write_report(folder.path) if page else None
-        return RunResult(folder.path, table, folder.path / "results.csv", report, content)
+        if page:
+            write_report(folder.path)
+        return RunResult(folder.path)

@@ -12,11 +12,13 @@ from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import settings_of_values
 from probekit.experiment.locations import resolve_activations
-from probekit.pipeline.experiment.run import RunResult, run_inputs
+from probekit.pipeline.experiment.run import run_inputs
 from probekit.pipeline.experiment.tables import read_inputs
 from probekit.pipeline.given.memory import dataset_of, label_texts, plain_texts, token_texts
 from probekit.pipeline.given.rows import GivenTable
-from probekit.watcher import SILENT, Watcher
+from probekit.report.notebooks.run_result import RunResult
+from probekit.terminal.progress import shown_progress
+from probekit.watcher import Watcher
 
 
 def probe(  # noqa: PLR0913  # one call, whose options have defaults
@@ -36,7 +38,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     out: Path | str = "runs",
     device: str = "cpu",
     workers: int | None = None,
-    watcher: Watcher = SILENT,
+    watcher: Watcher | None = None,
+    progress: bool = True,
     page: bool = True,
 ) -> RunResult:
     """Probe activations that another library has computed, and return the results.
@@ -66,7 +69,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         out: results folder; the run is written to `<out>/<name>/<key>`.
         device: device that probes are fitted on.
         workers: number of sites probed in parallel; None for one per core.
-        watcher: receives progress.
+        watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
+        progress: False shows no progress.
         page: whether to write report.html.
 
     Raises:
@@ -78,7 +82,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     >>> number = rng.integers(2, size=120)
     >>> layers = {n: rng.normal(size=(120, 4)) + 2 * n * number[:, None] for n in range(3)}
     >>> options = {"description": False, "C": [0.1], "folds": 2}
-    >>> result = probe(layers, number, probe=options, out=tempfile.mkdtemp(), page=False)
+    >>> out = tempfile.mkdtemp()
+    >>> result = probe(layers, number, probe=options, out=out, page=False, progress=False)
     >>> result.best.site, round(result.best.value, 1)
     ('layer_2', 1.0)
     """
@@ -101,15 +106,16 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         has_groups=groups is not None,
         position=position,
     )
-    return run_inputs(
-        experiment,
-        partial(read_inputs, experiment, device, table),
-        out=out,
-        device=device,
-        workers=workers,
-        watcher=watcher,
-        page=page,
-    )
+    with shown_progress(watcher, progress=progress) as shown:
+        return run_inputs(
+            experiment,
+            partial(read_inputs, experiment, device, table),
+            out=out,
+            device=device,
+            workers=workers,
+            watcher=shown,
+            page=page,
+        )
 
 
 def _experiment(

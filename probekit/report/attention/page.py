@@ -100,14 +100,21 @@ class AttentionExplorer:
             attention=attention_data(self.prompts, self.model, self.reduction),
         )
 
-    def save(self, path: Path) -> Path:
+    def save(self, path: Path | str) -> Path:
         """Write the page and return its path.
 
         Raises:
             StoreError: The page cannot be written.
         """
-        write_atomic(path, self.page())
-        return path
+        write_atomic(Path(path), self.page())
+        return Path(path)
+
+    def __repr__(self) -> str:
+        """Return a line of text, for places that show no HTML."""
+        return (
+            f"Attention of {self.model}: {count_heads(self.prompts)}. Write the page with "
+            'save("attention.html").'
+        )
 
     def _repr_html_(self) -> str:
         return (

@@ -59,13 +59,24 @@ def result_parts(table: pd.DataFrame, control: Control = BY_WORD) -> list[Figure
         table: rows of results.csv.
         control: describes the control task.
     """
+    return list(_result_parts(table, control))
+
+
+def first_part(table: pd.DataFrame, control: Control = BY_WORD) -> FigurePart | None:
+    """Return the first of `result_parts`, the layer curve of the main metric; None without any."""
+    return next(_result_parts(table, control), None)
+
+
+def _result_parts(table: pd.DataFrame, control: Control) -> Iterator[FigurePart]:
     measured, main = measured_metrics(table), main_metrics(table)
     drawn = [name for name in METRICS if name in measured and METRICS[name].is_drawn]
     first = [name for name in main if name in drawn]
-    parts = [part for metric in first for part in _metric_parts(table, metric, control, True)]
-    parts += [*_size_parts(table), *_learning_curve_parts(table)]
-    others = (metric for metric in drawn if metric not in first)
-    return parts + [p for metric in others for p in _metric_parts(table, metric, control, False)]
+    for metric in first:
+        yield from _metric_parts(table, metric, control, True)
+    yield from (*_size_parts(table), *_learning_curve_parts(table))
+    for metric in drawn:
+        if metric not in first:
+            yield from _metric_parts(table, metric, control, False)
 
 
 def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:

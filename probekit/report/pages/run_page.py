@@ -105,7 +105,7 @@ def report_page(run_dir: Path) -> str:
     return render(
         "report.html",
         record=record,
-        **_first_screen(run_dir, table, record, _older(run_dir, table, config, record)),
+        **_first_screen(run_dir, table, record, older_caveats(run_dir, table, config, record)),
         figures=[part for part in figures if part.is_open],
         folded_figures=[part for part in figures if not part.is_open],
         number=format_number,
@@ -145,7 +145,7 @@ def _first_screen(
     }
 
 
-def _older(
+def older_caveats(
     run_dir: Path, table: pd.DataFrame, config: Mapping[str, Any], record: RunRecord
 ) -> list[Caveat]:
     """Return the warnings about a run of an older release; [] for a run of this one."""

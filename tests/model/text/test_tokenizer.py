@@ -251,3 +251,47 @@ def test_bos_without_such_a_token_is_refused(tmp_path):
     edit_vocabulary(tmp_path, lambda ids: ids.pop("<|endoftext|>"))
     with pytest.raises(ConfigError, match="Set bos to false"):
         _ = Tokenizer.from_pretrained(tmp_path).bos_id
+
+
+def test_the_padding_side_is_needed_only_where_texts_differ_in_length(mini):
+    for texts in (["one"], ["The key", "The keys"]):
+        alone = mini.batch(texts, bos=True)
+        assert bool(alone.mask.all())
+        assert alone.ids.tolist() == mini.batch(texts, bos=True, side="left").ids.tolist()
+    with pytest.raises(ConfigError, match=r'1 to 4 tokens.*side="left"'):
+        mini.batch(["The", "The keys to the"], bos=False)
+
+
+def test_tokens_of_a_text_as_strings(mini):
+    assert mini.str_tokens("The keys to") == ["The", " keys", " to"]
+    assert mini.str_tokens("The keys", bos=True) == ["<|endoftext|>", "The", " keys"]
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_positions_of_parts(mini, bos):
+    text = "The keys to the old cabinet"
+    strings = mini.str_tokens(text, bos=bos)
+    assert strings[-2:] == [" cabin", "et"]
+    assert mini.position_of(text, "The", bos=bos) == strings.index("The") == bos
+    assert mini.position_of(text, " to", bos=bos) == strings.index(" to")
+    assert mini.position_of(text, " cabinet", bos=bos) == len(strings) - 1
+    assert mini.position_of(text, " cabinet", bos=bos, piece="first") == len(strings) - 2
+    assert mini.position_of(text, text, bos=bos, piece="first") == bos
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (" door", r"' door' is not in 'The keys"),
+        (" keyss", r"Nearest: ' keys'"),
+        ("keys", "begins inside the token ' keys'.*with the space"),
+        (" ke", "ends inside the token ' keys'"),
+        ("he", r"occurs 2 times .* characters 1, 13"),
+        ("", "is not in"),
+    ],
+)
+def test_positions_of_other_parts_are_refused(mini, part, message):
+    with pytest.raises(DataError, match=message):
+        mini.position_of("The keys to the old cabinet", part, bos=False)
+    with pytest.raises(ConfigError, match="Unknown piece 'middle'"):
+        mini.position_of("The", "The", bos=False, piece="middle")

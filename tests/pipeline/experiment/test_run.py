@@ -117,7 +117,7 @@ def test_run_and_report_break_ties_identically(experiment, go):
     assert chosen == "blocks.0.hook_attn_out"
     sites = "capture.sites=[blocks.3.hook_resid_post, blocks.0.hook_attn_out]"
     found = go(experiment(sites))
-    order = found.table["site"].dropna().unique().tolist()
+    order = [site for site in found.table["site"].unique() if site]
     assert order == ["blocks.0.hook_attn_out", "blocks.3.hook_resid_post"]
     assert "run.json names" not in found.report.read_text()
 

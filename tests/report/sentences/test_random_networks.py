@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from probekit.cli.show.runs import show_warnings
-from probekit.pipeline.experiment.run import RunResult
+from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.report.sentences.random_networks import n_better_sites, nowhere_better
 
@@ -93,7 +93,7 @@ def test_a_probe_with_a_selected_site_is_compared_there_only(table):
 def test_the_warning_is_on_the_terminal_and_on_the_page(trees, record, make_run, capsys):
     folder = make_run(trees, record)
     (folder / "differences.csv").unlink(missing_ok=True)
-    show_warnings(RunResult(folder, trees, folder / "results.csv", None, record))
+    show_warnings(RunResult(folder))
     sentences = nowhere_better(trees)
     assert len(sentences) == 2
     printed, page = capsys.readouterr().err, write_report(folder).read_text("utf-8")

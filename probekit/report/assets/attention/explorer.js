@@ -19,6 +19,7 @@ let hovered = null; // the part of the page that it is in
 let isShifted = false;
 let look;
 let drawn = ""; // settings that the grid was last drawn with
+let gridDrawn; // promise of the grid with these settings
 
 const views = [makeView(), makeView()];
 const picks = [makePick(0), makePick(1)];
@@ -154,12 +155,18 @@ function fill(select, names, chosen) {
   select.value = chosen;
 }
 
-async function showGrid() {
+/** Draws the grid if its settings changed; resolves when the grid is drawn, also if an earlier call draws it. */
+function showGrid() {
   const { prompt: number } = state.heads[state.active];
   const settings = JSON.stringify([number, state.scale, state.rest, state.sorting, darkPage.matches]);
-  if (settings === drawn) return;
-  drawn = settings;
-  const prompt = prompts[number];
+  if (settings !== drawn) {
+    drawn = settings;
+    gridDrawn = drawGrid(prompts[number], settings);
+  }
+  return gridDrawn;
+}
+
+async function drawGrid(prompt, settings) {
   const thumbnails = await prompt.thumbnails(state.rest);
   if (drawn !== settings) return;
   const { passed, all, text } = grid.show(prompt, thumbnails, look, state.sorting);

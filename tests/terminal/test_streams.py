@@ -11,10 +11,11 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from probekit.cli import streams
 from probekit.cli.main import main
 from probekit.cli.show.progress import watching
-from probekit.cli.show.tables import Console, print_table
+from probekit.cli.show.tables import print_table
+from probekit.terminal import streams
+from probekit.terminal.console import Console
 from tests.report.conftest import HOSTILE
 
 # A title of the window, a cleared screen, C1's CSI, bidirectional overrides and a lone return.

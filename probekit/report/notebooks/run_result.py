@@ -1,0 +1,212 @@
+"""The result of a run in Python: its answer, table and figures, and how a notebook shows them."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from probekit.errors import UnknownNameError, nearest
+from probekit.report.figures.figure_files import file_names
+from probekit.report.notebooks.picture import HEIGHT, figure_svg
+from probekit.report.notebooks.result_figure import ResultFigure
+from probekit.report.pages.parts import FigurePart, first_part
+from probekit.report.pages.run_page import older_caveats, run_figures
+from probekit.report.pages.template import render
+from probekit.report.sentences.answer import answer
+from probekit.report.sentences.comparison_table import ComparedScore, comparison_table
+from probekit.report.sentences.warnings import warnings
+from probekit.report.texts.machine_paths import MachinePaths
+from probekit.results.differences import RivalDifferences, load_differences, rival_differences
+from probekit.results.metrics import metric_name
+from probekit.results.record import RunRecord, check_finished, open_record
+from probekit.results.selection import HeadlineScore, chosen_row, headline_score, main_metric
+from probekit.results.settings import load_config
+from probekit.results.table import SERIES, figure_rows, load_table, n_blocks, only, placed, tick
+
+REM = 16  # pixels
+TEXT_WIDTH = 100  # characters
+MOST_POINTS = 16  # of the layer curve in the text
+
+
+class RunResult:
+    """A finished run, whose files are read when they are needed.
+
+    Notebooks show the answer, the layer curve and the warnings; elsewhere `print` shows them as
+    text. `probekit.run` returns it, and `probekit.open_run` opens the folder of an earlier run.
+
+    Args:
+        folder: the folder of the run, `<out>/<name>/<key>`, with config.yaml, run.json and the
+            files of the other attributes.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+
+    @property
+    def results(self) -> Path:
+        """The path of results.csv."""
+        return self.folder / "results.csv"
+
+    @property
+    def report(self) -> Path | None:
+        """The path of report.html; None if no page was written."""
+        page = self.folder / "report.html"
+        return page if page.exists() else None
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The rows of results.csv; empty cells are "" in text columns and NaN in number columns."""
+        return load_table(self.results)
+
+    @cached_property
+    def record(self) -> Mapping[str, Any]:
+        """The contents of run.json."""
+        return self._record.model_dump()
+
+    @cached_property
+    def answer(self) -> str:
+        """The answer of the run as one sentence: verdict, score, chance level, p and site."""
+        return answer(self.table, self._comparisons, self._record.question)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for each reason to doubt the result, most serious first."""
+        config = load_config(self.folder / "config.yaml")
+        sections = [config.get(name) for name in ("model", "activations", "data")]
+        paths = MachinePaths.of(*sections, self._record.model.source)
+        older = older_caveats(self.folder, self.table, config, self._record)
+        found = warnings(self.table, self._record, self._comparisons, older=older)
+        return tuple(paths.hide(one) for one in found)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The names of the figures of the page, in its order; `figure` returns one of them."""
+        return tuple(part.title for part in self._parts)
+
+    def figure(self, name: str | None = None) -> ResultFigure:
+        """Return a figure of the page, as a Plotly figure.
+
+        Args:
+            name: one of `figures`, or its file name such as `accuracy-by-layer`; case does not
+                matter. None for the first one, the layer curve.
+
+        Raises:
+            UnknownNameError: the run has no figure of this name.
+        """
+        if name is None:
+            if self._curve is None:
+                raise UnknownNameError("This run has no layer curve. See `figures` for the others.")
+            return ResultFigure.of(self._curve)
+        if self._curve is not None and name.casefold() == self._curve.title.casefold():
+            return ResultFigure.of(self._curve)  # without drawing the others
+        by_name = {part.title.casefold(): part for part in self._parts}
+        by_name |= dict(zip(file_names(self.figures), self._parts, strict=True))
+        part = by_name.get(name.casefold())
+        if part is None:
+            near = nearest(name, self.figures)
+            raise UnknownNameError(f"This run has no figure {name!r}. {near}")
+        return ResultFigure.of(part)
+
+    @cached_property
+    def _record(self) -> RunRecord:
+        check_finished(self.folder)
+        return open_record(self.folder)
+
+    @cached_property
+    def _comparisons(self) -> RivalDifferences:
+        return rival_differences(self.table, load_differences(self.folder / "differences.csv"))
+
+    @cached_property
+    def _curve(self) -> FigurePart | None:
+        return first_part(self.table, self._record.control)
+
+    @cached_property
+    def _parts(self) -> list[FigurePart]:
+        return run_figures(self.folder)
+
+    @property
+    def _compared(self) -> list[ComparedScore]:
+        return comparison_table(self.table, self._comparisons)
+
+    @property
+    def best(self) -> HeadlineScore | None:
+        """The reported score: `site`, `value`, `ci_low`, `ci_high`, `chance`, `p`.
+
+        It is that of the chosen site on the test rows; with outer folds, that of the pooled
+        predictions of each fold's own choice. None if no site was chosen.
+        """
+        return headline_score(self.table)
+
+    def _repr_html_(self) -> str:
+        curve = self._curve
+        height = HEIGHT if curve is None or curve.height is None else REM * curve.height
+        picture = figure_svg(curve.figure, curve.description, height=height) if curve else ""
+        return render(
+            "run_card.html",
+            run=self._record.run,
+            question=self._record.question,
+            answer=self.answer,
+            title=curve.title if curve else "",
+            picture=picture,
+            caption=curve.caption if curve else "",
+            metric=metric_name(main_metric(self.table)),
+            compared=self._compared,
+            warnings=self.warnings,
+            report=self.report,
+        )
+
+    def __repr__(self) -> str:
+        """Return the result as about ten lines of text."""
+        lines = [f"Run {self._record.run}: {self._record.question or 'no question'}", self.answer]
+        lines += _curve_lines(self.table)
+        rivals = ", ".join(f"{one.name} {one.score}" for one in self._compared)
+        lines += _wrapped(f"Compared with: {rivals}.") if rivals else []
+        if self.warnings:
+            number = len(self.warnings)
+            first = textwrap.shorten(self.warnings[0], 2 * TEXT_WIDTH - 20, placeholder=" …")
+            lines += _wrapped(f"{number} warning{'s' * (number > 1)} (.warnings): {first}")
+        lines += [f"Page: {self.report}" if self.report else f"Folder: {self.folder}"]
+        lines += ["Also: .table, .figure(), .figures, .record"]
+        return "\n".join(lines)
+
+
+def open_run(folder: Path | str) -> RunResult:
+    """Return the result of an earlier run, given its folder.
+
+    Args:
+        folder: the folder of the run, `<out>/<name>/<key>`.
+
+    Raises:
+        MissingError: the folder does not exist or contains no finished run.
+    """
+    check_finished(Path(folder))
+    return RunResult(folder)
+
+
+def _curve_lines(table: pd.DataFrame) -> list[str]:
+    """Return the main score by layer as text, for the kind of site and probe of the chosen site."""
+    metric, chosen = main_metric(table), chosen_row(table)
+    test = only(placed(figure_rows(table)), target="task", metric=metric, split="test")
+    if chosen is not None:
+        own = only(test, **{name: chosen[name] for name in ("site", "probe", "position", "view")})
+        test = pd.concat([own, test])
+    if test.empty:
+        return []
+    series = only(test, **{column: test.iloc[0][column] for column in SERIES})
+    series = series.drop_duplicates("depth").sort_values("depth")
+    step, blocks = math.ceil(len(series) / MOST_POINTS), n_blocks(placed(table))
+    points = [
+        f"{tick(int(depth), blocks)} {value:.2f}"
+        for depth, value in zip(series["depth"][::step], series["value"][::step], strict=True)
+    ]
+    return _wrapped(f"{metric_name(metric)} by layer: {', '.join(points)}.")
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, TEXT_WIDTH, subsequent_indent="  ")
