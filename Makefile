@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Keep compiled modules in every environment: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart check fast test format lint types tests slow hooks data schema bench clean
+.PHONY: quickstart check fast test format lint types tests slow hooks data schema docs bench clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
@@ -50,6 +50,10 @@ schema: .venv/installed
 	$(BIN)/python -m probekit.experiment.activations experiments/activations.schema.json
 	$(BIN)/python -m probekit.training.recipe experiments/recipe.schema.json
 
+# The documentation, with every notebook executed; warnings are errors. It needs no network.
+docs: .venv/installed-docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs/html
+
 bench: .venv/installed-test .bench-venv/installed
 	$(BIN)/python -m benchmarks.parity
 	$(BIN)/python -m benchmarks.loading
@@ -72,6 +76,10 @@ bench: .venv/installed-test .bench-venv/installed
 
 .venv/installed-test: .venv/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 # TransformerLens, which requires older packages than probekit.

@@ -93,7 +93,7 @@ class Disk:
 
         This is a lock of the operating system: `flock`, or `LockFileEx` on Windows. It is released
         when the descriptor is closed or the process dies. Other processes see it; other machines
-        see it if the network file system supports shared locks (docs/cluster.md).
+        see it if the network file system supports shared locks (docs/howto/cluster.md).
 
         Args:
             descriptor: the open file.

@@ -66,14 +66,14 @@ PATTERNS = {
     re.compile(rf"\b(?:{words.replace(' ', chr(92) + 's+')})\b", re.IGNORECASE): plain
     for words, plain in REFUSED.items()
 }
-PAGES = ("*.md", "docs/*.md", "data/*.md", "experiments/*.yaml", "Makefile", "pyproject.toml")
+PAGES = ("*.md", "data/*.md", "experiments/*.yaml", "Makefile", "pyproject.toml")
 TEMPLATES = (".html", ".js", ".css", ".md")
 COMMENT = re.compile(r"(?:^|\s)#\s(.*)$")
 
 
 def documents(repository):
     """Yield the files that contain text for readers."""
-    for folder in (PACKAGE, repository / "benchmarks", repository / "tests"):
+    for folder in (PACKAGE, *(repository / name for name in ("benchmarks", "docs", "tests"))):
         for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", *TEMPLATES) and path != Path(__file__):
                 yield path

@@ -20,6 +20,7 @@ class TableColumn:
 
     Attributes:
         name: the name in the header.
+        meaning: the contents of the cells, for the reference pages.
         type: the type of its cells. Empty cells are "" in text columns, NaN in number columns and
             NA in boolean columns.
         allowed: the allowed values of text cells; empty for any.
@@ -28,50 +29,74 @@ class TableColumn:
     """
 
     name: str
+    meaning: str
     type: ColumnType = "text"
     allowed: tuple[str, ...] = ()
     is_new: bool = False
     former: str = ""
 
 
-def _numbers(*names: str) -> tuple[TableColumn, ...]:
-    return tuple(TableColumn(name, "number") for name in names)
-
-
 RESULTS = (
-    TableColumn("run"),
-    TableColumn("model"),
-    TableColumn("dataset"),
-    TableColumn("site"),
-    TableColumn("layer", "number"),
-    TableColumn("component"),
-    TableColumn("head", "number"),
-    TableColumn("position"),
-    TableColumn("probe"),
-    TableColumn("target", allowed=tuple(TARGETS)),
-    TableColumn("split", allowed=("test", "validation", "online", "learning")),
-    TableColumn("fold", "number", is_new=True),
-    TableColumn("metric", allowed=tuple(METRICS)),
-    *_numbers("value", "ci_low", "ci_high", "chance", "n_train", "n_test", "n_groups"),
-    *_numbers("C", "n_iter"),
-    TableColumn("converged", "boolean"),
-    TableColumn("seed", "number"),
-    TableColumn("view"),
-    TableColumn("null", is_new=True),
-    TableColumn("null_low", "number", is_new=True),
-    TableColumn("null_high", "number", is_new=True),
-    TableColumn("main_metric", is_new=True),
-    TableColumn("positive", is_new=True),
-    TableColumn("order", "number", is_new=True),
+    TableColumn("run", "key of the run, the name of its folder"),
+    TableColumn("model", "model as given in the experiment"),
+    TableColumn("dataset", "name of the data set"),
+    TableColumn("site", "probed site; empty for baselines and for scores that combine choices"),
+    TableColumn("layer", "block of the site; empty outside of the blocks", "number"),
+    TableColumn("component", "kind of the site, without the block"),
+    TableColumn("head", "attention head, if a single one is probed", "number"),
+    TableColumn("position", "probed token, such as `last` or `word:last-1`"),
+    TableColumn("probe", "kind of probe with its options"),
+    TableColumn(
+        "target",
+        "what is scored: the task, a control, a baseline or the random weights",
+        allowed=tuple(TARGETS),
+    ),
+    TableColumn(
+        "split",
+        "rows that are scored: test rows, validation rows of the inner folds, blocks of online "
+        "coding, or test rows after training on fewer rows",
+        allowed=("test", "validation", "online", "learning"),
+    ),
+    TableColumn("fold", "outer fold; empty for scores of all test rows", "number", is_new=True),
+    TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
+    TableColumn("value", "value of the metric", "number"),
+    TableColumn("ci_low", "lower end of the 95 % interval over groups", "number"),
+    TableColumn("ci_high", "upper end of the 95 % interval over groups", "number"),
+    TableColumn("chance", "score of predictions that ignore the activations", "number"),
+    TableColumn("n_train", "number of training rows", "number"),
+    TableColumn("n_test", "number of scored rows", "number"),
+    TableColumn("n_groups", "number of groups among the scored rows", "number"),
+    TableColumn("C", "penalty selected by cross-validation: C or alpha", "number"),
+    TableColumn("n_iter", "iterations of the solver", "number"),
+    TableColumn("converged", "whether the solver converged", "boolean"),
+    TableColumn("seed", "random seed of the experiment, or of the random weights", "number"),
+    TableColumn("view", "`raw` activations, or `normalized` by a layer norm"),
+    TableColumn("null", "hypothesis that a p-value tests", is_new=True),
+    TableColumn("null_low", "lower end of the 95 % band of the null", "number", is_new=True),
+    TableColumn("null_high", "upper end of the 95 % band of the null", "number", is_new=True),
+    TableColumn("main_metric", "metric that selected C and the site", is_new=True),
+    TableColumn("positive", "label that metrics of one class refer to", is_new=True),
+    TableColumn("order", "place of given activations on the layer axis", "number", is_new=True),
 )
 
 DIFFERENCES = (
-    TableColumn("a"),
-    TableColumn("b"),
-    TableColumn("metric", allowed=tuple(METRICS)),
-    *_numbers("value_a", "value_b", "difference", "ci_low", "ci_high", "p"),
-    TableColumn("p_adjusted", "number", former="p_holm"),
-    *_numbers("n_test", "n_groups"),
+    TableColumn("a", "the selected probe"),
+    TableColumn("b", "another probe or a baseline"),
+    TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
+    TableColumn("value_a", "score of `a`", "number"),
+    TableColumn("value_b", "score of `b`", "number"),
+    TableColumn("difference", "`value_a` minus `value_b`", "number"),
+    TableColumn("ci_low", "lower end of the 95 % interval of the difference", "number"),
+    TableColumn("ci_high", "upper end of the 95 % interval of the difference", "number"),
+    TableColumn("p", "p-value from exchanging the signs of whole groups", "number"),
+    TableColumn(
+        "p_adjusted",
+        "p-value adjusted for all comparisons made together",
+        "number",
+        former="p_holm",
+    ),
+    TableColumn("n_test", "number of test rows that both have", "number"),
+    TableColumn("n_groups", "number of groups among these rows", "number"),
 )
 
 

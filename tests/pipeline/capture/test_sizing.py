@@ -1,4 +1,4 @@
-"""Plans compared with numbers computed by hand, with a written cache, and with docs/cluster.md."""
+"""Plans compared with numbers by hand, a written cache, and docs/howto/cluster.md."""
 
 import json
 import math
@@ -102,7 +102,7 @@ def test_plan_of_an_experiment_equals_the_size_of_its_cache(tmp_path):
 
 
 def test_cluster_page_shows_the_output_of_the_command(repository):
-    page = (repository / "docs" / "cluster.md").read_text()
+    page = (repository / "docs" / "howto" / "cluster.md").read_text()
     block = r"```console\n(probekit cache plan [^\n]*)\n```\n\n```text\n(.*?)```"
     shown = re.findall(block, page, re.DOTALL)
     assert len(shown) == 2

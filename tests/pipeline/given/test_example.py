@@ -22,7 +22,7 @@ def blocks(text, language):
 
 @pytest.fixture(scope="module")
 def page(repository):
-    return (repository / "docs" / "given_activations.md").read_text()
+    return (repository / "docs" / "howto" / "given_activations.md").read_text()
 
 
 @pytest.fixture(scope="module")

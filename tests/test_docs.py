@@ -1,0 +1,232 @@
+"""The pages of docs/: their examples run, their links resolve, and their commands exist.
+
+Sphinx executes the notebooks of docs/lessons and builds all pages; `make docs` does the same.
+"""
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from ruamel.yaml import YAML
+
+import probekit
+from probekit.cli.main import cli, main
+from probekit.experiment.loader import load_any_experiment, load_experiment, load_recipe
+from probekit.experiment.schema import Experiment
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.run import run
+from probekit.probes.score.metric_table import METRICS
+from probekit.results.columns import DIFFERENCES, RESULTS
+from tests.documents import PLACEHOLDERS, anchors, blocks, commands, links, pages, write_data
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in pages(ROOT)}
+# Commands of this page write to a folder that several machines share.
+OF_CLUSTERS = "docs/howto/cluster.md"
+WITH_COMMANDS = [name for name in PAGES if name not in (OF_CLUSTERS, "README.md")]
+SECTIONS = frozenset(Experiment.model_fields)
+
+
+def having(language):
+    return [name for name in PAGES if blocks(PAGES[name], language)]
+
+
+@pytest.mark.parametrize("name", [n for n in PAGES if ">>> " in PAGES[n] and n != "README.md"])
+def test_the_python_of_a_page_runs_with_the_output_shown(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    result = doctest.testfile(str(ROOT / name), module_relative=False, optionflags=options)
+    assert result.attempted
+    assert result.failed == 0
+
+
+def test_the_python_of_the_page_on_transformer_lens_runs():
+    name = "docs/howto/coming_from_transformer_lens.md"
+    found = blocks(PAGES[name], "python")
+    assert len(found) > 3
+    names = {}
+    for block in found:  # one after the other, as a reader would
+        lines_before = PAGES[name][: PAGES[name].index(block)].count("\n")
+        exec(compile("\n" * lines_before + block, name, "exec"), names)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """The experiment of the README with its data and two runs; the path of each placeholder."""
+    folder = tmp_path_factory.mktemp("workplace")
+    (folder / "my_question.yaml").write_text(blocks(PAGES["README.md"], "yaml")[0])
+    write_data(folder)
+    for name in ("experiments", "data"):
+        (folder / name).symlink_to(ROOT / name)
+    settings = folder / "my_question.yaml"
+    experiments = load_experiment(settings), load_experiment(settings, ["tokens.position.at=mean"])
+    a, b = (
+        run(one, out=folder / "runs", cache_root=folder / "cache").folder for one in experiments
+    )
+    probe = next((a / "probes").glob("*/logistic.safetensors")).with_suffix("")
+    return folder, dict(zip(PLACEHOLDERS, map(str, (a, b, a, probe)), strict=True))
+
+
+@pytest.mark.parametrize("name", [n for n in WITH_COMMANDS if commands(PAGES[n])])
+def test_every_command_of_a_page_runs(name, workplace, monkeypatch, capsys):
+    folder, paths = workplace
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PROBEKIT_CACHE", str(folder / "cache"))
+    for command in commands(PAGES[name]):
+        words = [paths.get(word, word) for word in shlex.split(command)]
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code in (0, None), f"{command}: {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_and_option_exists(name):
+    text = PAGES[name]
+    inline = re.findall(r"`(probekit [^`\n]*)`", text)
+    for command in [*commands(text), *inline]:
+        if command.startswith("probekit "):
+            check_command(command)
+
+
+def check_command(command):
+    """Fail if a command has a name or an option that probekit does not have."""
+    group, words = cli, shlex.split(command)[1:]
+    if words == ["--version"]:
+        return
+    while isinstance(group, click.Group) and words and words[0] in group.commands:
+        group = group.commands[words.pop(0)]
+    # `cache` without the name of a command captures.
+    if group is cli.commands["cache"]:
+        group = group.commands["capture"]
+    assert group is not cli, command
+    known = {option for parameter in group.params for option in parameter.opts}
+    known |= {option for parameter in group.params for option in parameter.secondary_opts}
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert given <= known | {"--help"}, command
+
+
+def test_an_unknown_option_is_noticed():
+    with pytest.raises(AssertionError):
+        check_command("probekit run FILE.yaml --colour")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_to_a_file_and_a_heading(name):
+    page = ROOT / name
+    for link in links(PAGES[name]):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        # Generated pages may be named without their suffix.
+        assert target.is_file(), f"{name}: {link}"
+        assert not anchor or anchor in anchors(target.read_text()), f"{name}: {link}"
+
+
+def test_every_page_is_in_a_table_of_contents():
+    listed = {
+        os.path.normpath((ROOT / name).parent / link)
+        for name, text in PAGES.items()
+        for block in blocks(text, "{toctree}")
+        for link in links(f"```{{toctree}}\n{block}```")
+    }
+    assert listed == {str(DOCS / path) for path in DOCS.rglob("*.md")} - {str(DOCS / "index.md")}
+
+
+@pytest.mark.parametrize("name", having("yaml"))
+def test_every_yaml_block_is_valid(name, tmp_path):
+    for block in blocks(PAGES[name], "yaml"):
+        given = YAML(typ="safe").load(block)
+        if "apiVersion" in given:  # of Kubernetes
+            continue
+        if "activations" in given:
+            (tmp_path / "given.yaml").write_text(block)
+            load_any_experiment(tmp_path / "given.yaml")
+            continue
+        assert given.keys() <= SECTIONS, f"{name}: {block}"
+        shipped = YAML(typ="safe").load((ROOT / "experiments" / "quickstart.yaml").read_text())
+        if "tokens" in given and given["tokens"]["position"]["at"] in ("word", "span"):
+            given.setdefault("data", {"name": "a", "format": "conllu", "file": "a.conllu"})
+        if given.get("data", {}).get("train"):
+            del shipped["split"]
+        if given.get("data", {}).get("columns", {}).get("split"):
+            del shipped["split"]
+        if given.get("probe", {}).get("kinds", [{}])[0].get("kind") == "ridge_regression":
+            given["probe"].setdefault("metric", "r2")
+        with (tmp_path / "block.yaml").open("w") as file:
+            YAML().dump(shipped | given, file)
+        load_experiment(tmp_path / "block.yaml")
+
+
+def test_the_keys_for_sites_and_positions_choose_them(tmp_path):
+    (where,) = blocks(PAGES["docs/howto/sites_and_positions.md"], "yaml")
+    columns = "columns: {start: start, end: end}"
+    data = f"data: {{name: where, format: csv, file: where.csv, {columns}}}\n"
+    (tmp_path / "where.yaml").write_text("name: where\nmodel: {source: mini}\n" + data + where)
+    lines = ["text,label,start,end"]
+    for noun in ("house", "door", "river", "garden"):
+        for frame, label in (("Oh the {} is over there", "a"), ("Now my {} was found here", "b")):
+            start = frame.index("{")
+            lines.append(f"{frame.format(noun)},{label},{start},{start + len(noun)}")
+    (tmp_path / "where.csv").write_text("\n".join(lines))
+    prepared = prepare(load_experiment(tmp_path / "where.yaml"))
+    assert len(prepared.positions) == 4
+    assert len(prepared.selections) == 6 + 6 * 4 + 2 + 1
+
+
+def test_the_keys_for_probes_choose_them(tmp_path):
+    probe, *_ = blocks(PAGES["docs/howto/probes_and_controls.md"], "yaml")
+    shipped = YAML(typ="safe").load((ROOT / "experiments" / "quickstart.yaml").read_text())
+    shipped["data"]["root"] = str(ROOT / "data")
+    with (tmp_path / "which.yaml").open("w") as file:
+        YAML().dump(shipped | YAML(typ="safe").load(probe), file)
+    experiment = load_experiment(tmp_path / "which.yaml")
+    assert [spec.text for spec in experiment.probe.settings().kinds] == [
+        "logistic",
+        "mass_mean:covariance",
+        *(f"k_sparse:{k}" for k in (1, 4, 16, 64)),
+        "mlp:64",
+    ]
+    assert len(prepare(experiment).splits) == 5
+
+
+def test_every_metric_is_explained():
+    text = PAGES["docs/explanation/numbers.md"]
+    assert [name for name in METRICS if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("columns", [RESULTS, DIFFERENCES])
+def test_every_column_has_a_meaning(columns):
+    assert all(column.meaning and not column.meaning.endswith(".") for column in columns)
+
+
+def test_the_recipe_of_the_guide_exists():
+    assert load_recipe(ROOT / "experiments" / "pretrain_mini.yaml").name
+
+
+def test_sphinx_builds_all_pages_and_executes_the_notebooks():
+    pytest.importorskip("sphinx", reason="needs the extra docs")
+    built = ROOT / "build" / "docs" / "html"
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "docs", str(built)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    names = (built / "reference" / "api.html").read_text()
+    for name in set(probekit.__all__) - {"__version__"}:
+        assert f'id="probekit.{name}"' in names or f".{name}" in names, name
+    # Nothing is loaded from a network.
+    for page in built.rglob("*.html"):
+        text = page.read_text()
+        assert not re.findall(r'<(?:script|img|iframe)[^>]*src="https?://', text), page
+        assert not re.findall(r'<link[^>]*rel="stylesheet"[^>]*href="https?://', text), page
