@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from docutils import nodes
+from pydantic import BaseModel
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -253,7 +254,7 @@ def api_names() -> dict[str, tuple[str, ...]]:
 
 
 API = {
-    "Experiments": ("run", "Experiment", "probe", "pretrain"),
+    "Experiments": ("run", "validate", "probe", "Experiment", "RunResult", "open_run", "pretrain"),
     "Probes": ("LinearProbe", "SavedProbe", "apply_probe"),
     "Model and tokens": ("GPT2", "GPT2Config", "Tokenizer", "TokenBatch"),
     "Generation": ("generate", "StopStrings", "KeyValueCache"),
@@ -307,8 +308,16 @@ def _skip_routing(_app: Sphinx, _what: str, name: str, *_: Any) -> bool | None:
     return True if name.endswith("_request") or name == "get_metadata_routing" else None
 
 
+def _short_signature(
+    _app: Sphinx, _what: str, _name: str, found: object, *_: Any
+) -> tuple[str, str] | None:
+    """Leave out the defaults of settings; the reference of the YAML keys has them."""
+    return ("(...)", "") if isinstance(found, type) and issubclass(found, BaseModel) else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add the directive."""
     app.connect("autodoc-skip-member", _skip_routing)
+    app.connect("autodoc-process-signature", _short_signature)
     app.add_directive("reference-table", ReferenceTable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
