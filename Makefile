@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Keep compiled modules in every environment: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart check fast test format lint types tests slow hooks data schema docs bench clean
+.PHONY: quickstart check fast test format lint types tests slow hooks data schema docs dist bench clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
@@ -54,6 +54,14 @@ schema: .venv/installed
 docs: .venv/installed-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs/html
 
+# The wheel and the source archive, with the checks of their metadata and contents.
+dist: .dist-venv/installed
+	rm -rf dist
+	.dist-venv/bin/python -m build
+	.dist-venv/bin/twine check --strict dist/*
+	.dist-venv/bin/check-wheel-contents dist/*.whl
+	.dist-venv/bin/pyroma --min=10 dist/*.tar.gz
+
 bench: .venv/installed-test .bench-venv/installed
 	$(BIN)/python -m benchmarks.parity
 	$(BIN)/python -m benchmarks.loading
@@ -88,10 +96,15 @@ bench: .venv/installed-test .bench-venv/installed
 	.bench-venv/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
 	touch $@
 
+.dist-venv/installed: constraints-dist.txt
+	$(PYTHON) -m venv .dist-venv
+	.dist-venv/bin/python -m pip install --quiet --requirement constraints-dist.txt
+	touch $@
+
 # Packages for S3 require an older python-dateutil; one test puts them first on the path.
 .venv/s3/installed: constraints-s3.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --upgrade --target .venv/s3 --no-deps --requirement constraints-s3.txt
 	touch $@
 
 clean:
-	rm -rf .venv .bench-venv build dist *.egg-info
+	rm -rf .venv .bench-venv .dist-venv build dist *.egg-info
