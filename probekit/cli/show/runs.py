@@ -33,7 +33,6 @@ _LEGEND = {
     "p": "p: association of predictions and labels, adjusted for the maximum over all sites",
     "compression": "compression: code length without activations divided by that with them",
 }
-_HEADS = {"error": "Error"}  # same spelling as errors that end a command
 
 
 def show_results(result: RunResult) -> None:
@@ -127,33 +126,7 @@ def show_warnings(result: RunResult) -> None:
 
 def show_validation(validation: ValidationReport) -> None:
     """Print the findings and the estimated cost of the capture."""
-    for finding in validation.findings:
-        click.echo(f"{_HEADS.get(finding.level, finding.level)}: {finding.message}")
-    if validation.n_rows:
-        click.echo(
-            f"{counted(validation.n_examples, 'example')}, {counted(validation.n_rows, 'row')} at "
-            f"each of {counted(validation.n_sites, 'site')}, {validation.bytes / 1e6:,.1f} MB, "
-            f"{_cost(validation.minutes)}."
-        )
-    click.echo("ok" if validation.ok else "not ok")
-
-
-def _cost(minutes: float | None) -> str:
-    if minutes is None:
-        return "nothing to capture"
-    return f"{_duration(minutes)} to capture on this machine, plus probing"
-
-
-def _duration(minutes: float) -> str:
-    """Return a duration in words.
-
-    >>> _duration(0.004), _duration(0.5), _duration(3.25)
-    ('less than a second', 'about 30 seconds', 'about 3.2 minutes')
-    """
-    seconds = round(60 * minutes)
-    if seconds < 1:
-        return "less than a second"
-    return f"about {counted(seconds, 'second') if seconds < 120 else f'{minutes:.1f} minutes'}"
+    click.echo(str(validation))
 
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from probekit.activations.capture import estimate_seconds
 from probekit.activations.sizing import shape_of
+from probekit.amounts import counted
 from probekit.data.findings import Finding
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
@@ -26,7 +27,10 @@ from probekit.pipeline.measure.probing import make_probers
 _BYTES = {"float32": 4, "float16": 2}
 
 
-@dataclass(frozen=True)
+_HEADS = {"error": "Error"}  # same spelling as errors that end a command
+
+
+@dataclass(frozen=True, repr=False)
 class ValidationReport:
     """Findings of the data checks and the estimated cost of the capture.
 
@@ -51,6 +55,17 @@ class ValidationReport:
     def ok(self) -> bool:
         """Whether no finding is an error, which would stop a run or invalidate its results."""
         return all(finding.level != "error" for finding in self.findings)
+
+    def __repr__(self) -> str:
+        """Return the findings and the cost as `probekit validate` prints them."""
+        lines = [f"{_HEADS.get(one.level, one.level)}: {one.message}" for one in self.findings]
+        if self.n_rows:
+            lines.append(
+                f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
+                f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB, "
+                f"{_cost(self.minutes)}."
+            )
+        return "\n".join([*lines, "ok" if self.ok else "not ok"])
 
 
 def validate(
@@ -108,3 +123,21 @@ def _bytes(prepared: Prepared, dtype: str) -> int:
 def _seconds(prepared: Prepared, experiment: Experiment) -> float:
     model = GPT2(prepared.config).to(getattr(torch, experiment.model.dtype))
     return estimate_seconds(model, prepared.ids, prepared.plan, prepared.sites)
+
+
+def _cost(minutes: float | None) -> str:
+    if minutes is None:
+        return "nothing to capture"
+    return f"{_duration(minutes)} to capture on this machine, plus probing"
+
+
+def _duration(minutes: float) -> str:
+    """Return a duration in words.
+
+    >>> _duration(0.004), _duration(0.5), _duration(3.25)
+    ('less than a second', 'about 30 seconds', 'about 3.2 minutes')
+    """
+    seconds = round(60 * minutes)
+    if seconds < 1:
+        return "less than a second"
+    return f"about {counted(seconds, 'second') if seconds < 120 else f'{minutes:.1f} minutes'}"

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from probekit.cli.main import cli
+from probekit.data.findings import Finding
 from probekit.errors import ConfigError
 from probekit.experiment.loader import dump_experiment
 from probekit.experiment.schema import Experiment
@@ -17,7 +18,7 @@ from probekit.pipeline.capture.jobs import Job
 from probekit.pipeline.experiment.key import run_key
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.tables import read_inputs
-from probekit.pipeline.experiment.validate import validate
+from probekit.pipeline.experiment.validate import ValidationReport, validate
 from tests.pipeline.planted import YAML as PLANTED
 from tests.pipeline.planted import write_rows
 
@@ -125,3 +126,9 @@ def test_other_processes_cannot_read_rows_in_memory(folder):
     experiment = Experiment.from_dict(settings({})).with_data(pd.read_csv("rows.csv"))
     with pytest.raises(ConfigError, match="Other processes cannot read rows that were passed in P"):
         Job(experiment, "task").put(None)
+
+
+def test_a_report_shows_what_the_command_prints():
+    report = ValidationReport((Finding("warning", "a-code", "Rows are few."),), 2, 4, 3, 10**6, 0.5)
+    cost = "2 examples, 4 rows at each of 3 sites, 1.0 MB, about 30 seconds to capture"
+    assert repr(report) == f"warning: Rows are few.\n{cost} on this machine, plus probing.\nok"
