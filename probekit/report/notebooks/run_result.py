@@ -27,7 +27,7 @@ from probekit.results.metrics import metric_name
 from probekit.results.record import RunRecord, check_finished, open_record
 from probekit.results.selection import HeadlineScore, chosen_row, headline_score, main_metric
 from probekit.results.settings import load_config
-from probekit.results.table import SERIES, figure_rows, load_table, n_blocks, only, placed, tick
+from probekit.results.table import SERIES, figure_rows, load_table, n_blocks, only, placed, row_tick
 
 REM = 16  # pixels
 TEXT_WIDTH = 100  # characters
@@ -201,10 +201,7 @@ def _curve_lines(table: pd.DataFrame) -> list[str]:
     series = only(test, **{column: test.iloc[0][column] for column in SERIES})
     series = series.drop_duplicates("depth").sort_values("depth")
     step, blocks = math.ceil(len(series) / MOST_POINTS), n_blocks(placed(table))
-    points = [
-        f"{tick(int(depth), blocks)} {value:.2f}"
-        for depth, value in zip(series["depth"][::step], series["value"][::step], strict=True)
-    ]
+    points = [f"{row_tick(row, blocks)} {row['value']:.2f}" for _, row in series[::step].iterrows()]
     return _wrapped(f"{metric_name(metric)} by layer: {', '.join(points)}.")
 
 

@@ -1,6 +1,7 @@
 """`probekit.probe`: the engine of a run on arrays, and friendly errors."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -91,6 +92,12 @@ def test_best_of_folds_is_the_pooled_score_of_their_choices(nested):
     assert best.site == max(best.sites, key=best.sites.get)
     p = table[(table["target"] == "chosen") & (table["metric"] == "p_value")]["value"].iloc[0]
     assert best.p == p
+
+
+def test_the_text_of_a_result_names_the_layers(result):
+    (curve,) = re.findall(r"accuracy by layer: .*", repr(result))
+    assert curve.startswith("accuracy by layer: 0 ")
+    assert "final norm" not in curve
 
 
 def test_the_page_states_what_is_left_out(result):
