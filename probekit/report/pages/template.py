@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 
@@ -25,6 +25,15 @@ def unbroken(text: str) -> str:
     return _BREAKABLE.sub(lambda found: found[0].translate(_UNBREAKABLE), text)
 
 
+def with_code(text: str) -> Markup:
+    """Return a sentence as HTML, in which parts between backticks are code.
+
+    >>> with_code("Set `probe.C` if x < 1.")
+    Markup('Set <code>probe.C</code> if x &lt; 1.')
+    """
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
+
+
 def _asset(name: str) -> Markup:
     """Return a style sheet or script unescaped, for use inside a <style> or <script> element."""
     return Markup(files("probekit.report").joinpath("assets", name).read_text("utf-8"))
@@ -35,6 +44,7 @@ def _plotly_js() -> Markup:
     return Markup(get_plotlyjs())
 
 
+_CODE = re.compile("`([^`]+)`")
 _BREAKABLE = re.compile(r"(?<=\d) %|\bn-grams\b|\bp [<=>] (?=\d)|\bn = (?=\d)|\[[^][]{1,24}\]")
 _UNBREAKABLE = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 
@@ -45,5 +55,5 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters["unbroken"] = unbroken
+_ENVIRONMENT.filters |= {"unbroken": unbroken, "with_code": with_code}
 _ENVIRONMENT.globals.update(asset=_asset, plotly_js=_plotly_js)
