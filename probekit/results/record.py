@@ -36,6 +36,7 @@ RESULT_FILES = (
     "cosines.csv",
     "wrong.json",
 )
+ALL_FOLDS = "all folds"  # name of the counts of a nested cross-validation
 NO_CONTROL = "no-control"  # code of the finding that explains why there is no control task
 MOST_NAMED = 5  # damaged files listed in a message
 MOST_RUNS = 10  # runs listed in a message
@@ -86,7 +87,10 @@ class FindingRecord(RecordPart):
 
 
 class DataFacts(RecordPart):
-    """The data of a run: counts, examples, findings of the checks, and a card in Markdown."""
+    """The data of a run: counts, examples, findings of the checks, and a card in Markdown.
+
+    `labels` and `groups` have the keys "train" and "test", or `ALL_FOLDS`.
+    """
 
     name: str
     n_examples: int
@@ -97,6 +101,11 @@ class DataFacts(RecordPart):
     notes: list[str] = []
     findings: list[FindingRecord] = []
     card: str | None = None
+
+    @property
+    def training_labels(self) -> list[str]:
+        """The labels of the training rows, of all folds together, sorted."""
+        return sorted(self.labels["train" if "train" in self.labels else ALL_FOLDS])
 
 
 class FinalProbe(RecordPart):

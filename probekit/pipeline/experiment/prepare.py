@@ -115,7 +115,7 @@ def prepare(experiment: Experiment) -> Prepared:
     return Prepared(
         dataset=dataset,
         n_read=n_read,
-        split=held_out.examples,
+        examples=held_out.examples,
         tokenizer=tokenizer,
         tokens=tokens,
         plan=interleave(plans),
