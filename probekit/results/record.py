@@ -7,6 +7,7 @@ accidental changes, not deliberate changes of a file and its digest.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,7 @@ from safetensors import SafetensorError
 
 from probekit.disk import inside
 from probekit.errors import DataError, MissingError, ProbekitError, StoreError
+from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
 
 STARTED = ".started"  # exists in the folder of a run while it is not finished
@@ -164,6 +166,15 @@ class Control(NamedTuple):
     by: ControlBy = "word"
     why_none: str = ""
 
+    @property
+    def short_reason(self) -> str:
+        """The first clause of `why_none`, without "No control task: ".
+
+        >>> Control(why_none="No control task: test words are new. Few are known.").short_reason
+        'test words are new'
+        """
+        return re.split("[.;]", self.why_none.removeprefix(NO_CONTROL_TASK))[0]
+
 
 BY_WORD = Control()
 
@@ -220,16 +231,21 @@ def check_results_folder(folder: Path) -> None:
         )
 
 
-def check_run(folder: Path) -> None:
-    """Raise MissingError if a folder is not that of a run.
+def check_finished(folder: Path) -> None:
+    """Raise MissingError if a folder is not that of a finished run.
 
     Raises:
-        MissingError: The folder does not exist or contains no run.json.
+        MissingError: The folder does not exist or contains no finished run.
     """
     if not folder.is_dir():
+        is_file = " is a file, not the folder of a run" if folder.exists() else ""
         raise MissingError(
-            f"There is no folder {folder}. Give the folder of a run: the one that contains the "
-            "report whose path `probekit run` prints."
+            f"{folder}{is_file}. {_GIVE}" if is_file else f"There is no folder {folder}. {_GIVE}"
+        )
+    if (folder / STARTED).exists():
+        raise MissingError(
+            f"{folder} contains an unfinished run. Run the experiment again with the same --out to "
+            "resume it."
         )
     if not (folder / "run.json").exists():
         records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
@@ -240,21 +256,10 @@ def check_run(folder: Path) -> None:
         )
 
 
+_GIVE = (
+    "Give the folder of a run: the one that contains the report whose path `probekit run` prints."
+)
 _WHERE = "`probekit run` writes runs to OUT/NAME/KEY."
-
-
-def check_finished(folder: Path) -> None:
-    """Raise MissingError if a folder is not that of a finished run.
-
-    Raises:
-        MissingError: The folder does not exist or contains no finished run.
-    """
-    if (folder / STARTED).exists():
-        raise MissingError(
-            f"{folder} contains an unfinished run. Run the experiment again with the same --out to "
-            "resume it."
-        )
-    check_run(folder)
 
 
 @contextmanager
