@@ -128,7 +128,7 @@ def test_pitfall_20_train_test_overlap_is_reported_and_removed_on_request():
     texts[50] = texts[0]
     examples = [Example(t, "xy"[n % 2], str(n), str(n)) for n, t in enumerate(texts)]
     dataset, split = Dataset("tiny", tuple(examples)), Split(np.arange(40), np.arange(40, 60))
-    found = {finding.code: finding.message for finding in check_dataset(dataset, split)}
+    found = {finding.code: finding.message for finding in check_dataset(dataset, [split])}
     assert found["duplicates-across"].startswith("1 of 20 examples in test")
     assert sorted(set(split.test) - set(without_repeated(split, dataset).test)) == [50]
 
@@ -274,7 +274,7 @@ def test_pitfall_28_a_label_that_is_a_length_is_predicted_by_length_alone():
         Example(t, "xy"[c], str(n), str(n))
         for n, (t, c) in enumerate(zip(texts, codes, strict=True))
     )
-    found = {f.code: f.level for f in check_dataset(Dataset("t", examples), Split(train, test))}
+    found = {f.code: f.level for f in check_dataset(Dataset("t", examples), [Split(train, test)])}
     assert found["length"] == "warning"
 
 

@@ -86,11 +86,11 @@ def report(
 
 
 def _check_runs(runs: tuple[Path, ...]) -> None:
-    """Raise MissingError if a folder is not that of a run, before the report is imported."""
-    from probekit.results.record import check_run
+    """Raise MissingError unless all folders are those of finished runs; imports no report."""
+    from probekit.results.record import check_finished
 
     for run in runs:
-        check_run(run)
+        check_finished(run)
 
 
 def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], columns: int) -> None:

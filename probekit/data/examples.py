@@ -170,3 +170,44 @@ class Dataset:
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""
         return replace(self, examples=tuple(self.examples[index] for index in indices))
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Training and test examples of one split."""
+
+    train: tuple[Example, ...]
+    test: tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class SplitExamples:
+    """Examples of each split: of one, or of all outer folds of a nested cross-validation.
+
+    Attributes:
+        parts: the sides of each split.
+        examples: the examples of all splits, each once.
+    """
+
+    parts: tuple[Sides, ...]
+    examples: tuple[Example, ...]
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether there are several splits."""
+        return len(self.parts) > 1
+
+    @property
+    def tested(self) -> tuple[Example, ...]:
+        """The test examples of all splits."""
+        return tuple(example for sides in self.parts for example in sides.test)
+
+    def named(self) -> tuple[tuple[str, tuple[Example, ...]], ...]:
+        """Return the examples of each side with its name; of folds, which share them, all."""
+        if self.is_nested:
+            return (("all folds", self.examples),)
+        return ("train", self.parts[0].train), ("test", self.parts[0].test)
+
+    def number(self, n: int) -> str:
+        """Return a number of outer folds in words."""
+        return f"{n} of {len(self.parts)} outer folds"

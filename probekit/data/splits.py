@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, StringArray
+from probekit.data.examples import Dataset, StringArray, TextSpan
 from probekit.errors import ConfigError, DataError, nearest
 
 IntArray = npt.NDArray[np.int64]
@@ -199,6 +199,24 @@ def without_repeated(split: Split, dataset: Dataset) -> Split:
             f"{dataset.name}: all test examples also occur in train. Use another split."
         )
     return Split(split.train, np.array(new))
+
+
+def in_one_group(dataset: Dataset) -> IntArray:
+    """Return the examples whose text and span do not occur in an earlier group, ascending.
+
+    Folds of groups then share no text, and no text counts as several independent groups.
+
+    >>> from probekit.data.examples import Example
+    >>> rows = [("a", "g"), ("b", "g"), ("a", "g"), ("a", "h"), ("c", "h")]
+    >>> examples = tuple(Example(text, "x", group, str(n)) for n, (text, group) in enumerate(rows))
+    >>> in_one_group(Dataset("tiny", examples))
+    array([0, 1, 2, 4])
+    """
+    first: dict[TextSpan, str] = {}
+    for example in dataset.examples:
+        first.setdefault(example.place, example.group)
+    own = [n for n, e in enumerate(dataset.examples) if first[e.place] == e.group]
+    return np.array(own, dtype=np.int64)
 
 
 def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:

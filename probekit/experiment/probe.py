@@ -28,6 +28,7 @@ from probekit.section import Section, Seed, rule_error, unique_items
 # on separable data do not converge, and above about 1e30 the description length overflows.
 Strengths = Annotated[tuple[Annotated[float, Field(ge=1e-10, le=1e10)], ...], Field(strict=False)]
 Count = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=65_536)]  # a wider layer does not fit into memory
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 if TYPE_CHECKING:
     KindName: TypeAlias = str
@@ -52,8 +53,8 @@ class KindSection(Section):
         description="for k_sparse: numbers of features; one probe for each",
         examples=[[1, 4, 16]],
     )
-    hidden: Count | None = Field(None, description="for mlp: width of the hidden layer")
-    rank: Count | None = Field(None, description="for structural probes: rank of the projection")
+    hidden: Width | None = Field(None, description="for mlp: width of the hidden layer")
+    rank: Width | None = Field(None, description="for structural probes: rank of the projection")
 
     @model_validator(mode="before")
     @classmethod
@@ -156,11 +157,6 @@ class ProbeSection(Section):
         le=1_000_000,
         description="number of random exchanges of the labels by whole groups for p-values, if not "
         "all can be computed; 0 for no p-values",
-    )
-    bootstrap: int | None = Field(
-        None,
-        description="not used any more: intervals come from the jackknife, which has no draws",
-        exclude=True,
     )
     max_iter: int = Field(
         2000, ge=1, le=1_000_000, description="maximum number of iterations of a fit"

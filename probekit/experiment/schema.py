@@ -129,7 +129,8 @@ class SplitSection(Section):
     seed: Seed = Field(0, description="random seed for the selection of test groups")
     drop_repeated: bool = Field(
         False,
-        description="whether to remove test rows whose text and span also occur in train",
+        description="whether to remove test rows whose text and span also occur in train; with "
+        "`folds`, rows whose text and span also occur in an earlier group",
     )
     word_disjoint: bool = Field(
         False,
@@ -139,10 +140,10 @@ class SplitSection(Section):
 
     @model_validator(mode="after")
     def _nested_folds_stand_alone(self) -> SplitSection:
-        if self.folds is not None and (self.drop_repeated or self.word_disjoint):
+        if self.folds is not None and self.word_disjoint:
             raise rule_error(
-                "`folds` tests every row once; it cannot be combined with `drop_repeated` or "
-                "`word_disjoint`, which remove rows",
+                "`folds` tests every word once; it cannot be combined with `word_disjoint`, which "
+                "needs one side for each word",
                 "folds",
             )
         return self

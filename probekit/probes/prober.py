@@ -31,7 +31,7 @@ from probekit.probes.site_result import Predictor, SiteResult, control_draw
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.split import SplitProber
-from probekit.probes.targets import NETWORKS, TARGETS
+from probekit.probes.targets import NETWORKS, NO_CONTROL_TASK, TARGETS
 
 FLOATS = (np.float16, np.float32, np.float64)
 
@@ -99,7 +99,7 @@ class Prober:
         if n_types >= FEWEST_TYPES:
             return ""
         return (
-            f"No control: the training rows have only "
+            f"{NO_CONTROL_TASK}the training rows have only "
             f"{counted(n_types, f'{self.settings.control_by} type')}; random labels of fewer than "
             f"{FEWEST_TYPES} types are too easy to learn."
         )

@@ -42,6 +42,7 @@ class Target:
     choice_of: str = ""
 
 
+NO_CONTROL_TASK = "No control task: "  # beginning of the reason, which its first clause states
 MOST_NETWORKS = 9  # maximum number of networks with random weights
 
 _ROWS = (

@@ -92,7 +92,7 @@ class FinishedRun(Generic[Settings]):
     @property
     def classes(self) -> tuple[str, ...]:
         """The sorted training labels; empty if the labels are numbers."""
-        return () if self.reads_numbers else tuple(sorted(self.record.data.labels["train"]))
+        return () if self.reads_numbers else tuple(self.record.data.training_labels)
 
     @cached_property
     def truth(self) -> NDArray[np.generic]:

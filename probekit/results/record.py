@@ -7,6 +7,7 @@ accidental changes, not deliberate changes of a file and its digest.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,7 @@ from safetensors import SafetensorError
 
 from probekit.disk import inside
 from probekit.errors import DataError, MissingError, ProbekitError, StoreError
+from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
 
 STARTED = ".started"  # exists in the folder of a run while it is not finished
@@ -36,6 +38,7 @@ RESULT_FILES = (
     "cosines.csv",
     "wrong.json",
 )
+ALL_FOLDS = "all folds"  # name of the counts of a nested cross-validation
 NO_CONTROL = "no-control"  # code of the finding that explains why there is no control task
 MOST_NAMED = 5  # damaged files listed in a message
 MOST_RUNS = 10  # runs listed in a message
@@ -86,7 +89,10 @@ class FindingRecord(RecordPart):
 
 
 class DataFacts(RecordPart):
-    """The data of a run: counts, examples, findings of the checks, and a card in Markdown."""
+    """The data of a run: counts, examples, findings of the checks, and a card in Markdown.
+
+    `labels` and `groups` have the keys "train" and "test", or `ALL_FOLDS`.
+    """
 
     name: str
     n_examples: int
@@ -97,6 +103,11 @@ class DataFacts(RecordPart):
     notes: list[str] = []
     findings: list[FindingRecord] = []
     card: str | None = None
+
+    @property
+    def training_labels(self) -> list[str]:
+        """The labels of the training rows, of all folds together, sorted."""
+        return sorted(self.labels["train" if "train" in self.labels else ALL_FOLDS])
 
 
 class FinalProbe(RecordPart):
@@ -155,6 +166,15 @@ class Control(NamedTuple):
     by: ControlBy = "word"
     why_none: str = ""
 
+    @property
+    def short_reason(self) -> str:
+        """The first clause of `why_none`, without "No control task: ".
+
+        >>> Control(why_none="No control task: test words are new. Few are known.").short_reason
+        'test words are new'
+        """
+        return re.split("[.;]", self.why_none.removeprefix(NO_CONTROL_TASK))[0]
+
 
 BY_WORD = Control()
 
@@ -211,16 +231,21 @@ def check_results_folder(folder: Path) -> None:
         )
 
 
-def check_run(folder: Path) -> None:
-    """Raise MissingError if a folder is not that of a run.
+def check_finished(folder: Path) -> None:
+    """Raise MissingError if a folder is not that of a finished run.
 
     Raises:
-        MissingError: The folder does not exist or contains no run.json.
+        MissingError: The folder does not exist or contains no finished run.
     """
     if not folder.is_dir():
+        is_file = " is a file, not the folder of a run" if folder.exists() else ""
         raise MissingError(
-            f"There is no folder {folder}. Give the folder of a run: the one that contains the "
-            "report whose path `probekit run` prints."
+            f"{folder}{is_file}. {_GIVE}" if is_file else f"There is no folder {folder}. {_GIVE}"
+        )
+    if (folder / STARTED).exists():
+        raise MissingError(
+            f"{folder} contains an unfinished run. Run the experiment again with the same --out to "
+            "resume it."
         )
     if not (folder / "run.json").exists():
         records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
@@ -231,21 +256,10 @@ def check_run(folder: Path) -> None:
         )
 
 
+_GIVE = (
+    "Give the folder of a run: the one that contains the report whose path `probekit run` prints."
+)
 _WHERE = "`probekit run` writes runs to OUT/NAME/KEY."
-
-
-def check_finished(folder: Path) -> None:
-    """Raise MissingError if a folder is not that of a finished run.
-
-    Raises:
-        MissingError: The folder does not exist or contains no finished run.
-    """
-    if (folder / STARTED).exists():
-        raise MissingError(
-            f"{folder} contains an unfinished run. Run the experiment again with the same --out to "
-            "resume it."
-        )
-    check_run(folder)
 
 
 @contextmanager

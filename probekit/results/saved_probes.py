@@ -6,19 +6,19 @@ from pathlib import Path
 
 from probekit.probes.saved.files import probe_files
 from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.results.record import STARTED, open_record
+from probekit.results.record import STARTED, check_finished, open_record
 
 FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
 
 
 def load_probe(path: Path) -> SavedProbe:
-    """Return a saved probe. If it is in the folder of a finished run, verify its digests.
+    """Return a saved probe. If it is in the folder of a run, verify its digests.
 
     Args:
         path: common stem of the two files of the probe, or one of the files.
 
     Raises:
-        MissingError: a file does not exist.
+        MissingError: a file does not exist, or the run is not finished.
         DataError: a file is damaged, or a file of the probe or run.json was changed after the run.
     """
     probe = SavedProbe.load(path)
@@ -30,9 +30,14 @@ def load_probe(path: Path) -> SavedProbe:
 
 
 def _run_of(path: Path) -> Path | None:
-    """Return the folder of the finished run that contains a probe; None if there is none."""
+    """Return the folder of the run that contains a probe; None if there is none.
+
+    Raises:
+        MissingError: The run is not finished.
+    """
     folders = (parent.parent for parent in path.parents if parent.name == "probes")
     run_dir = next(folders, None)
-    if run_dir is None or (run_dir / STARTED).exists() or not (run_dir / "run.json").exists():
+    if run_dir is None or not any((run_dir / name).exists() for name in (STARTED, "run.json")):
         return None
+    check_finished(run_dir)
     return run_dir

@@ -28,7 +28,7 @@ def findings(changes=None, *, n_test=40, notes=()):
     for row, change in (changes or {}).items():
         examples[row] = replace(examples[row], **change)
     split = Split(np.arange(N_TRAIN), np.arange(N_TRAIN, N_TRAIN + n_test))
-    found = check_dataset(Dataset("tiny", tuple(examples), notes), split)
+    found = check_dataset(Dataset("tiny", tuple(examples), notes), [split])
     return {finding.code: (finding.level, finding.message) for finding in found}
 
 
@@ -92,7 +92,7 @@ def test_notes_of_the_reader_are_passed_on():
             {51: {"text": "text 000"}},
             "contradictions",
             "warning",
-            "1 texts or spans .*'text 000': x, y",
+            "1 text or span has .*'text 000': x, y",
         ),
         (
             {i: {"label": "x"} for i in range(4, 40)},
@@ -154,7 +154,7 @@ def test_errors_come_first():
     examples = examples_of(30)
     examples[25] = replace(examples[25], label="z", text="text 001")
     split = Split(np.arange(20), np.arange(20, 30))
-    levels = [f.level for f in check_dataset(Dataset("tiny", tuple(examples)), split)]
+    levels = [f.level for f in check_dataset(Dataset("tiny", tuple(examples)), [split])]
     assert levels == sorted(levels, key=["error", "warning", "info"].index)
     assert set(levels) == {"error", "warning", "info"}
 
@@ -163,7 +163,7 @@ def test_duplicates_in_the_english_treebank_are_counted(ewt):
     train, test = ewt["train"].examples, ewt["test"].examples
     indices = np.arange(len(train) + len(test))
     split = Split(indices[: len(train)], indices[len(train) :])
-    found = {f.code: f for f in check_dataset(Dataset("ewt", train + test), split)}
+    found = {f.code: f for f in check_dataset(Dataset("ewt", train + test), [split])}
     assert found["duplicates-across"].level == "warning"
     assert "(93 of 2,077 texts)" in found["duplicates-across"].message
 
@@ -176,7 +176,7 @@ def test_a_missing_group_column_is_reported_once_with_a_remedy(tmp_path):
     for group in (None, "name"):
         dataset = read_dataset(path, format="csv", columns=TableColumns(group=group))
         selected = dataset.select(range(8))
-        found[group] = [f for f in check_dataset(selected, split) if f.code == "no-groups"]
+        found[group] = [f for f in check_dataset(selected, [split]) if f.code == "no-groups"]
     ((warning,), none) = found[None], found["name"]
     assert (warning.level, none) == ("warning", [])
     assert "Set data.columns.group" in warning.message
@@ -233,5 +233,71 @@ def test_words_of_a_treebank_may_be_parts_of_words():
     rows = tuple(replace(example, id=f"{n}", group=f"{n}", label="xy"[n % 2]) for n in range(40))
     split = Split(np.arange(20), np.arange(20, 40))
     for marks_words, is_told in ((True, False), (False, True)):
-        found = check_dataset(Dataset("tiny", rows, marks_words=marks_words), split)
+        found = check_dataset(Dataset("tiny", rows, marks_words=marks_words), [split])
         assert any(finding.code == "spans-inside-words" for finding in found) == is_told
+
+
+def findings_of_folds(examples, n_folds=4):
+    """What is found, by code, when each fourth group is a fold."""
+    fold = np.arange(len(examples)) // 2 % n_folds
+    splits = [Split(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(n_folds)]
+    found = check_dataset(Dataset("tiny", tuple(examples)), splits)
+    return {finding.code: (finding.level, finding.message) for finding in found}
+
+
+def test_good_folds_give_only_counts():
+    found = findings_of_folds(examples_of(80))
+    assert {level for level, _ in found.values()} == {"info"}
+    assert found["all-folds-counts"][1] == (
+        "all folds: 80 examples, 40 groups, 2 labels: x 40 (50.0%), y 40 (50.0%)."
+    )
+
+
+def test_texts_that_repeat_only_in_later_folds_are_reported():
+    examples = examples_of(80)
+    in_later = [n for n in range(80) if n // 2 % 4 > 0]
+    for n in in_later:  # the same few texts in folds 1 to 3; the texts of fold 0 are new
+        examples[n] = replace(examples[n], text=f"text {n // 8:03}-{n % 2}")
+    level, message = findings_of_folds(examples)["duplicates-across"]
+    assert level == "warning"
+    assert message.startswith(
+        "60 of 80 examples in test (60 of 80 texts) also occur in the training rows of their outer "
+        "fold, in 3 of 4 outer folds"
+    )
+    assert "split.drop_repeated" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "level", "message"),
+    [
+        (
+            {6: {"label": "z"}, 7: {"label": "z"}},
+            "missing-from-train",
+            "error",
+            "1 label of test does not occur in the training rows of 1 of 4 outer folds: z.",
+        ),
+        (
+            {n: {"label": "x"} for n in range(80) if n // 2 % 4 == 2},
+            "missing-from-test",
+            "warning",
+            "1 label of train does not occur in the test rows of 1 of 4 outer folds: y.",
+        ),
+        (
+            {n: {"label": "z"} for n in (6, 14, 22, 2, 10)},
+            "rare-labels",
+            "warning",
+            "1 label with fewer than 5 examples in the training rows of 2 of 4 outer folds: z.",
+        ),
+        (
+            {70: {"group": "group 34"}},
+            "crossing-groups",
+            "error",
+            "1 group on both sides, such as 'group 34'.",
+        ),
+    ],
+)
+def test_all_outer_folds_are_checked(changes, code, level, message):
+    examples = examples_of(80)
+    for row, change in changes.items():
+        examples[row] = replace(examples[row], **change)
+    assert findings_of_folds(examples)[code] == (level, message)

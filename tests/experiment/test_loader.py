@@ -382,12 +382,13 @@ def test_included_experiments_load_and_name_their_schema(path):
     assert first == "# yaml-language-server: $schema=experiment.schema.json"
 
 
-def test_the_number_of_bootstrap_resamples_of_older_files_is_ignored(write):
-    """It is not written back, so that it changes neither the run key nor a comparison of runs."""
-    plain, older = (
+def test_intervals_have_no_number_of_resamples(write):
+    with pytest.raises(ConfigError, match=r"line \d+: unknown key 'probe.bootstrap'"):
+        load_experiment(write(GOOD + "probe: {bootstrap: 1000}\n"))
+
+
+@pytest.mark.parametrize(("kind", "option"), [("mlp", "hidden"), ("structural_depth", "rank")])
+def test_a_layer_that_exceeds_the_memory_is_refused(write, kind, option):
+    text = f"probe: {{kinds: [{{kind: {kind}, {option}: 1000000000}}]}}\n"
+    with pytest.raises(ConfigError, match=rf"{option} is 1000000000. It must be at most 65,536"):
         load_experiment(write(GOOD + text))
-        for text in ("probe: {folds: 3}\n", "probe: {folds: 3, bootstrap: 1000}\n")
-    )
-    assert older.model_dump(mode="json") == plain.model_dump(mode="json")
-    assert older.probe.settings() == plain.probe.settings()
-    assert "bootstrap:" not in dump_experiment(older)

@@ -39,9 +39,8 @@ def names(settings):
 
 
 def test_sections_have_the_fields_of_their_target():
-    # The device of a fit is not a setting of the experiment; permutations follow all fits. The key
-    # `bootstrap` of older files is not used any more.
-    others = {"permutations", "bootstrap"}
+    # The device of a fit is not a setting of the experiment; permutations follow all fits.
+    others = {"permutations"}
     assert set(ProbeSection.model_fields) - others == names(ProbeSettings) - {"device"}
     assert set(PositionSection.model_fields) == names(PositionRule)
 

@@ -7,7 +7,7 @@ import pytest
 from filelock import FileLock
 
 from probekit.cli.view_server import find_page
-from probekit.errors import ConfigError, DataError, StoreError
+from probekit.errors import ConfigError, DataError, MissingError, StoreError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.run import run
@@ -239,3 +239,28 @@ def test_deleting_the_run_folder_during_the_run_raises(source, whole, tmp_path, 
     assert not list(tmp_path.rglob("run.json"))
     again = files_of(source(tmp_path, page=False).folder)
     assert sorted([*again, "report.html"]) == files_of(whole)
+
+
+def test_every_command_refuses_an_unfinished_run_in_the_same_words(damaged, whole):
+    commands = [
+        lambda: write_report(damaged),
+        lambda: load_probe(damaged / WEIGHTS),
+        lambda: compare(damaged, whole),
+        lambda: load_runs([damaged]),
+    ]
+    for is_written in (True, False):
+        (damaged / ".started").touch()
+        if not is_written:
+            (damaged / "run.json").unlink()
+        messages = set()
+        for command in commands:
+            with pytest.raises(MissingError) as raised:
+                command()
+            messages.add(str(raised.value))
+        (message,) = messages
+        assert "contains an unfinished run. Run the experiment again with the same --out" in message
+
+
+def test_a_file_in_place_of_a_run_is_named(whole):
+    with pytest.raises(MissingError, match="results.csv is a file, not the folder of a run"):
+        write_report(whole / "results.csv")

@@ -8,7 +8,7 @@ import pytest
 from probekit.errors import DataError
 from probekit.report.figures.facets import TITLE, curve_figure
 from probekit.report.figures.layer_curve import layer_curve
-from probekit.report.figures.learning_curve import learning_curve
+from probekit.report.figures.learning_curve import learning_curve, spaced
 from probekit.report.figures.sparse import sparse_curve
 from probekit.report.figures.style import LINES
 from probekit.report.figures.views import curve_rows
@@ -133,6 +133,16 @@ def test_learning_curves_are_of_the_chosen_site_its_kinds_and_the_embedding(kind
         learning_curve(kinds)
 
 
+def test_ticks_of_a_learning_curve_are_its_sizes_and_do_not_overlap(kinds):
+    curve = learning_curve(learning(kinds))
+    sizes = {n for trace in curve.data if trace.mode == "lines+markers" for n in trace.x}
+    axis = curve.layout.xaxis
+    assert set(axis.tickvals) <= sizes
+    assert max(axis.tickvals) == max(sizes)
+    assert [text.replace(",", "") for text in axis.ticktext] == [f"{n:.0f}" for n in axis.tickvals]
+    assert spaced([10, 12, 14, 1000]) == [14, 1000]
+
+
 def test_baselines_of_a_learning_curve_are_those_of_the_chosen_position(sweep):
     known = (sweep["site"] == "") & (sweep["target"] == "word_identity")
     sweep.loc[known, "value"] = sweep.loc[known, "position"].map(
@@ -208,7 +218,7 @@ def test_a_length_baseline_above_the_word_baseline_gives_a_warning(table, record
     length = words.assign(target="length", value=0.65, ci_low=0.63)
     run = RunRecord.model_validate(record)
     (warning,) = warnings(pd.concat([table, words, length], ignore_index=True), run)
-    assert warning.startswith("Text length alone is better than a bag of words: ")
+    assert warning.startswith("Text length alone is better than a bag of words: length is assoc")
     near = length.assign(ci_low=0.59)
     assert warnings(pd.concat([table, words, near], ignore_index=True), run) == []
 

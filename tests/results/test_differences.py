@@ -74,8 +74,27 @@ def test_a_rival_that_is_significantly_better_is_named_so(table, differences):
     differences.loc[0, ["difference", "p_adjusted"]] = [-0.2, 0.001]
     found = rival_differences(table, differences)
     assert found.named[0].verdict == SIGNIFICANTLY_WORSE
-    # Without a test of association, a score below the majority class shows nothing.
-    assert answer(table, found).startswith("No evidence: ")
+    # Without a test of association, p is that of the difference.
+    assert answer(table, found).startswith("Worse than the majority class: ")
+
+
+def test_the_p_value_of_the_majority_class_is_that_of_an_association_if_one_was_tested(
+    table, differences
+):
+    assert not rival_differences(table, differences).named[0].is_association
+    numbers = ["difference", "ci_low", "ci_high", "p_adjusted"]
+    differences.loc[0, numbers] = [-0.3, -0.5, -0.1, 1.0]
+    (tested, *_) = [row for _, row in table[table["target"].eq("task")].iterrows()]
+    p_row = tested.to_frame().T.assign(metric="p_best", value=1.0)
+    found = rival_differences(pd.concat([table, p_row], ignore_index=True), differences)
+    assert [one.is_association for one in found.named] == [True, False, False, False]
+    assert found.named[0].verdict == NOT_SIGNIFICANT
+    # The test is one-sided: the interval of the score shows that the probe is worse.
+    own = table["target"].eq("task") & table["split"].eq("test") & table["metric"].eq("accuracy")
+    table.loc[own, ["value", "ci_low", "ci_high"]] = 0.2, 0.05, 0.4
+    found = rival_differences(pd.concat([table, p_row], ignore_index=True), differences)
+    assert found.named[0].verdict == SIGNIFICANTLY_WORSE
+    assert rival_differences(table, differences).named[0].verdict == NOT_SIGNIFICANT
 
 
 def test_without_a_p_value_there_are_too_few_groups_for_a_verdict(table, differences):

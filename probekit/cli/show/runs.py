@@ -30,7 +30,8 @@ _SHORT = {"control task": "control"}
 _LEGEND = {
     "control task": "control: the same probe on random labels",
     "random weights": "random weights: the same probe on networks with random weights",
-    "p": "p: association of predictions and labels, adjusted for the maximum over all sites",
+    "p": "p: association of predictions and labels, one-sided, adjusted for the maximum over all "
+    "sites",
     "compression": "compression: code length without activations divided by that with them",
 }
 
@@ -45,7 +46,7 @@ def show_results(result: RunResult) -> None:
     record = load_record(result.folder / "run.json")
     _show_sites(table)
     click.echo(f"\n{answer(table, comparisons, record.question)}")
-    rows = comparison_table(table, comparisons)
+    rows = comparison_table(table, comparisons, record.control)
     if rows:
         click.echo()
         print_table(_comparisons(rows, metric_name(main_metric(table))))

@@ -14,6 +14,7 @@ from probekit.data.splits import (
     Split,
     given_split,
     grouped_split,
+    in_one_group,
     joined_groups,
     labels_of_groups,
     unlabelled_split,
@@ -32,12 +33,12 @@ class HoldOut:
 
     Attributes:
         dataset: the data, with notes on examples that were left out.
-        examples: split of the examples; for a nested cross-validation, the first of its splits.
-        rows: splits of the rows: one, or one per outer fold of a nested cross-validation.
+        examples: splits of the examples: one, or one per outer fold of a nested cross-validation.
+        rows: splits of the rows, in the same order.
     """
 
     dataset: Dataset
-    examples: Split
+    examples: tuple[Split, ...]
     rows: tuple[Split, ...]
 
 
@@ -56,9 +57,8 @@ def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: AnyExper
         DataError: the data cannot be split, or one side would be empty.
     """
     if experiment.split.folds is not None:
-        has_classes, seed = experiment.probe.reads == "classes", experiment.split.seed
         with experiment.at("split", "folds"):
-            return _nested(dataset, plan, experiment.split.folds, seed, has_classes)
+            return _nested(dataset, plan, experiment)
     split = _split_examples(dataset, plan, words, experiment)
     if experiment.split.drop_repeated:
         dataset, split = _drop_repeated(dataset, split)
@@ -66,28 +66,43 @@ def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: AnyExper
     if experiment.split.word_disjoint:
         dataset, rows = _drop_shared_words(dataset, plan, words, rows, experiment)
         split = Split(*(np.unique(plan.example[side]) for side in (rows.train, rows.test)))
-    return HoldOut(dataset, split, (rows,))
+    return HoldOut(dataset, (split,), (rows,))
 
 
-def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int, has_classes: bool) -> HoldOut:
+def _nested(dataset: Dataset, plan: RowPlan, experiment: AnyExperiment) -> HoldOut:
     """Return the splits of a nested cross-validation: each fold of groups is tested once."""
+    n_folds, has_classes = experiment.split.folds or 0, experiment.probe.reads == "classes"
+    tested = np.arange(len(dataset))
+    if experiment.split.drop_repeated:
+        tested = in_one_group(dataset)
+        dataset = _with_note(
+            dataset,
+            len(dataset) - len(tested),
+            "removed: {} whose text and span also occur in an earlier group",
+        )
+    labels, groups = dataset.labels[tested], dataset.groups[tested]
     if has_classes:
-        labels_of_groups(dataset.labels, dataset.groups)  # raises if a fold would lack a label
+        labels_of_groups(labels, groups)  # raises if a fold would lack a label
     # Folds are stratified by class; numbers and syntactic heads have no classes.
-    labels = dataset.labels if has_classes else np.zeros(len(dataset))
-    fold = group_folds(labels, dataset.groups, folds, seed)
-    of_row = fold[plan.example]
+    strata = labels if has_classes else np.zeros(len(tested))
+    fold = np.full(len(dataset), -1)
+    fold[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
     note = (
-        f"nested cross-validation: each of {folds} folds is tested once by probes fitted on the "
-        "other folds; counts and data checks refer to the first split"
+        f"nested cross-validation: each of {n_folds} folds is tested once by probes fitted on the "
+        "other folds"
     )
     return HoldOut(
         replace(dataset, notes=(*dataset.notes, note)),
-        Split(*(np.flatnonzero(side) for side in (fold != 0, fold == 0))),
-        tuple(
-            Split(*(np.flatnonzero(side) for side in (of_row != part, of_row == part)))
-            for part in range(folds)
-        ),
+        _splits_of_folds(fold, n_folds),
+        _splits_of_folds(fold[plan.example], n_folds),
+    )
+
+
+def _splits_of_folds(fold: npt.NDArray[np.int64], n_folds: int) -> tuple[Split, ...]:
+    """Return one split per fold; what has the number -1 is in no fold."""
+    return tuple(
+        Split(np.flatnonzero((fold != part) & (fold >= 0)), np.flatnonzero(fold == part))
+        for part in range(n_folds)
     )
 
 
@@ -112,10 +127,15 @@ def _drop_repeated(dataset: Dataset, split: Split) -> tuple[Dataset, Split]:
     """Remove test examples that also occur in the training examples; add a note to the data."""
     new = without_repeated(split, dataset)
     n_dropped = len(split.test) - len(new.test)
+    return _with_note(dataset, n_dropped, "removed from test: {} also in train"), new
+
+
+def _with_note(dataset: Dataset, n_dropped: int, template: str) -> Dataset:
+    """Return the data with a note on the number of examples that were left out, if any were."""
     if not n_dropped:
-        return dataset, split
-    note = f"removed from test: {counted(n_dropped, 'example')} also in train"
-    return replace(dataset, notes=(*dataset.notes, note)), new
+        return dataset
+    note = template.format(counted(n_dropped, "example"))
+    return replace(dataset, notes=(*dataset.notes, note))
 
 
 def _drop_shared_words(

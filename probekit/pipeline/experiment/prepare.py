@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from probekit.amounts import counted
-from probekit.data.examples import Dataset
-from probekit.data.findings import rows_of
+from probekit.data.examples import Dataset, Example
+from probekit.data.findings import Finding, rows_of
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import (
     CheckpointError,
@@ -47,12 +47,28 @@ class Prepared(PreparedRows):
         tokens: tokens of each example.
         plan: the tokens that each captured row reads; the rows are those of all positions.
         config: sizes of the model.
+        truncated: the examples whose text was truncated to what the model reads.
     """
 
     tokenizer: Tokenizer
     tokens: tuple[TokenizedText, ...]
     plan: RowPlan
     config: GPT2Config
+    truncated: tuple[Example, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """A warning if texts were truncated."""
+        if not self.truncated:
+            return ()
+        n = len(self.truncated)
+        message = (
+            f"{n:,} of {counted(len(self.dataset), 'example')} {'was' if n == 1 else 'were'} "
+            f"truncated to the context of {self.config.n_positions:,} tokens "
+            f"({rows_of(self.truncated)}): network and baselines read only the beginning of the "
+            "text. Shorten the texts, or set tokens.too_long to `skip`."
+        )
+        return (Finding("warning", "truncated", message),)
 
     @property
     def axis_sizes(self) -> Mapping[str, int]:
@@ -107,6 +123,7 @@ def prepare(experiment: Experiment) -> Prepared:
     dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_positions)
     _check_attention_texts(experiment, tokenizer, config.n_positions)
     dataset, tokens, plans = plan_positions(dataset, tokens, experiment)
+    dataset, truncated = _as_read(dataset, tokens)
     positions = position_rows(experiment, dataset, tokenizer, tokens, plans)
     # All offsets of a sweep have the same examples.
     plan, words = plans[0], positions[0].types
@@ -115,11 +132,12 @@ def prepare(experiment: Experiment) -> Prepared:
     return Prepared(
         dataset=dataset,
         n_read=n_read,
-        split=held_out.examples,
+        examples=held_out.examples,
         tokenizer=tokenizer,
         tokens=tokens,
         plan=interleave(plans),
         config=config,
+        truncated=truncated,
         selections=selections,
         positions=positions,
         example=plan.example,
@@ -248,7 +266,22 @@ def _apply_policy(
             f"the context has {context:,} ({counted(len(too_long), 'text')} too long). Shorten "
             "it, or set tokens.too_long to `truncate` or `skip`."
         )
-    action = "skipped" if policy == "skip" else f"truncated to {context} tokens"
-    note = f"{action}: {counted(len(too_long), 'example')} longer than the context"
-    keep = [n for n, e in enumerate(dataset.examples) if policy != "skip" or e.text not in long]
+    if policy == "truncate":  # by `_as_read`, because spans refer to the whole text
+        return dataset
+    note = f"skipped: {counted(len(too_long), 'example')} longer than the context"
+    keep = [n for n, e in enumerate(dataset.examples) if e.text not in long]
     return replace(dataset.select(keep), notes=(*dataset.notes, note))
+
+
+def _as_read(
+    dataset: Dataset, tokens: Sequence[TokenizedText]
+) -> tuple[Dataset, tuple[Example, ...]]:
+    """Return the data with the texts that the model reads, and the examples that were truncated.
+
+    Baselines then read the same text as the model.
+    """
+    ends = [int(t.offsets[-1, 1]) if len(t.offsets) else 0 for t in tokens]
+    pairs = list(zip(dataset.examples, ends, strict=True))
+    read = tuple(e if end >= len(e.text) else replace(e, text=e.text[:end]) for e, end in pairs)
+    truncated = tuple(e for e, end in pairs if end < len(e.text))
+    return replace(dataset, examples=read), truncated

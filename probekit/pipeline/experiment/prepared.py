@@ -23,7 +23,7 @@ class PreparedRows:
     Attributes:
         dataset: the examples that have rows, with notes on those that were left out.
         n_read: number of examples read, including those without a row.
-        split: training and test examples.
+        examples: indices of training and test examples, in the order of `splits`.
         selections: probed sites in the order of the forward pass; concatenations last.
         positions: the rows at each probed position: one position, or one for each offset of a
             sweep. All positions have the same number of rows, n_rows.
@@ -36,7 +36,7 @@ class PreparedRows:
 
     dataset: Dataset
     n_read: int
-    split: Split
+    examples: tuple[Split, ...]
     selections: tuple[Probed, ...]
     positions: tuple[PositionRows, ...]
     example: IntArray
@@ -53,6 +53,11 @@ class PreparedRows:
     def test(self) -> IntArray:
         """Indices of the test rows; of the first split if there are several."""
         return self.splits[0].test
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether there are several splits, as in a nested cross-validation."""
+        return len(self.splits) > 1
 
     @property
     def texts(self) -> npt.NDArray[np.object_] | None:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.data.checks import check_dataset, few_groups
+from probekit.data.checks import check_dataset
 from probekit.data.examples import Dataset
 from probekit.data.findings import Finding, by_level
 from probekit.data.positions import IntArray
+from probekit.data.splits import Split
 from probekit.model.sites import layer_of
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.source import Features
@@ -24,6 +25,7 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.provenance import versions
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
+    ALL_FOLDS,
     NO_CONTROL,
     AttentionText,
     Best,
@@ -88,9 +90,8 @@ def describe_run(
 
 def data_facts(prepared: PreparedRows, probers: Sequence[Prober], card: str | None) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
-    dataset, split = prepared.dataset, prepared.split
-    rows = {"train": prepared.train, "test": prepared.test}
-    examples = {"train": split.train, "test": split.test}
+    dataset = prepared.dataset
+    rows, examples = _sides(prepared.splits), _sides(prepared.examples)
     return DataFacts(
         name=dataset.name,
         n_examples=len(dataset),
@@ -98,7 +99,9 @@ def data_facts(prepared: PreparedRows, probers: Sequence[Prober], card: str | No
         labels=_label_counts(prepared, probers[0], rows),
         groups={side: len(np.unique(prepared.groups[r])) for side, r in rows.items()},
         examples=[
-            ExampleRecord(text=e.text, span=e.span, label=e.label, split=side)
+            ExampleRecord(
+                text=e.text, span=e.span, label=e.label, split="" if prepared.is_nested else side
+            )
             for side, indices in examples.items()
             for e in _a_few(dataset, indices, _shown_labels(dataset, probers[0]))
         ],
@@ -111,12 +114,19 @@ def data_facts(prepared: PreparedRows, probers: Sequence[Prober], card: str | No
     )
 
 
+def _sides(splits: Sequence[Split]) -> dict[str, IntArray]:
+    """Return the indices of both sides of a split, or all indices of the folds, by name."""
+    if len(splits) == 1:
+        return {"train": splits[0].train, "test": splits[0].test}
+    return {ALL_FOLDS: np.sort(np.concatenate([split.test for split in splits]))}
+
+
 def findings(prepared: PreparedRows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return the findings on the data, on dropped examples and on the controls, errors first."""
     results = list(
         check_dataset(
             prepared.dataset,
-            prepared.split,
+            prepared.examples,
             has_classes=probers[0].settings.reads == "classes",
             has_texts=prepared.texts is not None,
         )
@@ -129,10 +139,6 @@ def findings(prepared: PreparedRows, probers: Sequence[Prober]) -> tuple[Finding
             f"{n_lost:,} of {prepared.n_read:,} examples have no row; see the notes for reasons."
         )
         results.append(Finding("warning", "lost", message))
-    if len(prepared.splits) > 1:  # the test groups of all splits together
-        n_groups = len(np.unique(prepared.groups[probers[0].test_rows]))
-        results = [finding for finding in results if finding.code != "few-groups"]
-        results += few_groups(n_groups)
     results += [*_few_arrangements(probers[0]), *prepared.findings]
     reasons = dict.fromkeys(prober.why_no_control for prober in probers if prober.why_no_control)
     results += [Finding("info", NO_CONTROL, reason) for reason in reasons]

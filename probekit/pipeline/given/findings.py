@@ -48,12 +48,17 @@ def repeated_rows(keys: Keys, splits: Sequence[Split]) -> list[Finding]:
             "them in one group."
         )
         found.append(Finding("warning", "duplicates-across", message))
-    for side, rows in (("train", splits[0].train), ("test", splits[0].test)):
-        n_repeated = len(rows) - len(np.unique(keys[rows]))
+    sides = [("test", [split.test for split in splits])]
+    if len(splits) == 1:  # otherwise each training row is a test row of another fold
+        sides.insert(0, ("train", [splits[0].train]))
+    for side, parts in sides:
+        n_rows = sum(map(len, parts))
+        n_repeated = n_rows - sum(len(np.unique(keys[rows])) for rows in parts)
         if n_repeated:
+            of_fold = " of the same fold" * (len(splits) > 1)
             message = (
-                f"{n_repeated:,} of {len(rows):,} rows in {side} have the same activations at all "
-                "sites as an earlier one."
+                f"{n_repeated:,} of {n_rows:,} rows in {side} have the same activations at all "
+                f"sites as an earlier one{of_fold}."
             )
             found.append(Finding("warning", f"duplicates-in-{side}", message))
     return found

@@ -144,7 +144,7 @@ def _split(
     return GivenRows(
         dataset=held_out.dataset,
         n_read=len(dataset),
-        split=held_out.examples,
+        examples=held_out.examples,
         selections=given.sites,
         positions=(PositionRows(GivenPosition(), rows, types, None, None, None),),
         example=rows,

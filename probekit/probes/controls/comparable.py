@@ -18,6 +18,7 @@ from probekit.amounts import counted
 from probekit.probes.data import ProbeData
 from probekit.probes.settings import ProbeSettings
 from probekit.probes.solve.solver import Codes
+from probekit.probes.targets import NO_CONTROL_TASK
 
 WORD = re.compile(r"\w+")
 FEWEST_ROWS = 30
@@ -70,23 +71,21 @@ def why_not_comparable(n_rows: int, n_groups: int, n_test: int, control_by: str)
     """Return why there is no control; "" if there are enough comparable test rows.
 
     >>> print(why_not_comparable(n_rows=90, n_groups=2, n_test=90, control_by="word"))
-    No control: the 90 test rows are in 2 groups, but at least 30 rows in 6 groups are needed.
+    No control task: the 90 test rows are in 2 groups; at least 30 rows in 6 groups are needed.
 
     >>> print(why_not_comparable(n_rows=3, n_groups=2, n_test=90, control_by="word"))
-    No control: test words are new. In 3 of 90 test rows, in 2 groups, the probed and the labelled \
-word (without one, all words of the text) occur in the training rows, but at least 30 rows in 6 \
+    No control task: test words are new. A probe can learn random labels only of words that occur \
+in the training rows. That is the case in 3 of 90 test rows, in 2 groups; at least 30 rows in 6 \
 groups are needed.
     """
     if n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS:
         return ""
-    known = "the group occurs"
-    if control_by == "word":
-        known = "the probed and the labelled word (without one, all words of the text) occur"
+    groups = counted(n_groups, "group")
     needed = f"at least {FEWEST_ROWS} rows in {FEWEST_GROUPS} groups are needed."
     if n_rows == n_test:
-        groups = counted(n_groups, "group")
-        return f"No control: the {n_rows:,} test rows are in {groups}, but {needed}"
+        return f"{NO_CONTROL_TASK}the {n_rows:,} test rows are in {groups}; {needed}"
     return (
-        f"No control: test {control_by}s are new. In {n_rows:,} of {n_test:,} test rows, in "
-        f"{counted(n_groups, 'group')}, {known} in the training rows, but {needed}"
+        f"{NO_CONTROL_TASK}test {control_by}s are new. A probe can learn random labels only of "
+        f"{control_by}s that occur in the training rows. That is the case in {n_rows:,} of "
+        f"{n_test:,} test rows, in {groups}; {needed}"
     )

@@ -25,6 +25,7 @@ from probekit.report.figures.style import (
     TEMPLATE,
     LineStyle,
     axis_title,
+    fixed,
     format_number,
     plotly_text,
 )
@@ -32,6 +33,8 @@ from probekit.results.differences import answers_name
 from probekit.results.selection import chosen_row, main_metric, measured_metrics, single_choice
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
+WIDTH = 0.08  # of the band of a single layer, to both sides, in layers
+NULL_WIDTH = 0.4  # of the band of the null at a single layer
 MOST_BANDS = 2  # with more task lines, only the selected one shows its interval as a band
 
 
@@ -113,7 +116,7 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     limits = {"ci_low": ("null_low", "min"), "ci_high": ("null_high", "max")}
     own = pd.concat(shown).groupby("depth", as_index=False).agg(**limits)
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
-    bands = band(own["depth"], own, style)
+    bands = band(own["depth"], own, style, NULL_WIDTH)
     return [trace.update(name="95 % of the null") for trace in bands]
 
 
@@ -176,7 +179,7 @@ def _line(
     if target == "task":
         # Names of the probes whose errors the page shows for these points.
         line.update(customdata=[answers_name(row) for _, row in points.iterrows()])
-        return [*(band(points["depth"], points, line) if has_band else []), line]
+        return [*(band(points["depth"], points, line, WIDTH) if has_band else []), line]
     # Markers identify the series, so one legend entry is enough for the controls of all series.
     return [line.update(name=style.label, legendgroup=style.label)]
 
@@ -243,16 +246,23 @@ def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
     return list(labels.values())
 
 
-def band(x: pd.Series[Any], points: pd.DataFrame, line: go.Scatter) -> list[go.Scatter]:
-    """Return the filled band of the points' intervals as a list of one trace; [] without any."""
+def band(
+    x: pd.Series[Any], points: pd.DataFrame, line: go.Scatter, width: float = 0.0
+) -> list[go.Scatter]:
+    """Return the filled band of the points' intervals as a list of one trace; [] without any.
+
+    The band of a single point extends by `width` to both sides.
+    """
     known = points.dropna(subset=["ci_low", "ci_high"])
     if known.empty:
         return []
-    at = x[known.index]
+    at, low, high = list(x[known.index]), list(known["ci_low"]), list(known["ci_high"])
+    if len(at) == 1:
+        at, low, high = [at[0] - width, at[0] + width], low * 2, high * 2
     return [
         go.Scatter(
             x=[*at, *at[::-1]],
-            y=[*known["ci_high"], *known["ci_low"][::-1]],
+            y=[*high, *low[::-1]],
             fill="toself",
             opacity=0.2,
             fillcolor=line.line.color,
@@ -315,7 +325,7 @@ def _label_ring(figure: go.Figure, row: pd.Series, *, is_above: bool) -> None:
     figure.add_annotation(
         x=row["depth"],
         y=row["value"],
-        text=f"chosen: {row['value']:.2f}",
+        text=f"chosen: {fixed(row['value'], 2)}",
         showarrow=True,
         arrowhead=0,
         arrowcolor=GREY,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -17,7 +17,7 @@ from probekit.results.selection import chosen_row, hidden_kinds, main_metric
 from probekit.results.table import EMBED_DEPTH, SAME_FEATURES, only, placed, same_features
 
 # Ticks of the logarithmic row axis: 1, 2 and 5 times each power of ten.
-TICKS = [step * 10**power for power in range(7) for step in (1, 2, 5)]
+SPACE = 0.12  # smallest distance of two ticks, as a share of the axis
 
 
 def learning_curve_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -74,13 +74,30 @@ def learning_curve(table: pd.DataFrame) -> go.Figure:
         title_text="training rows",
         type="log",
         tickmode="array",
-        tickvals=[tick for tick in TICKS if least <= tick <= most],
+        tickvals=(sizes := spaced(sorted({n for _, own in lines for n in own["n_train"]}))),
+        ticktext=[f"{size:,.0f}" for size in sizes],
         range=[math.log10(end) for end in ends],
     )
     chance = lines[0][1]["chance"].min()
     figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure, metric, chance))
     name_lines(figure, [*labels, *end_labels(figure.data)])
     return figure
+
+
+def spaced(sizes: Sequence[float]) -> list[float]:
+    """Return the sizes, in ascending order, whose ticks do not overlap on a logarithmic axis.
+
+    The largest is always among them.
+
+    >>> spaced([10, 11, 40, 150, 160])
+    [11, 40, 160]
+    """
+    apart = SPACE * math.log(sizes[-1] / sizes[0])
+    kept = [sizes[-1]]
+    for size in reversed(sizes[:-1]):
+        if math.log(kept[-1] / size) >= apart:
+            kept.append(size)
+    return kept[::-1]
 
 
 def _baselines(table: pd.DataFrame, metric: str) -> pd.DataFrame:

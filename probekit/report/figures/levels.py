@@ -18,9 +18,9 @@ from probekit.report.figures.line_labels import LineLabel
 from probekit.report.figures.style import (
     LEVELS,
     LineStyle,
+    fixed,
     format_number,
     plotly_text,
-    without_negative_zero,
 )
 from probekit.results.selection import best_first
 from probekit.results.table import concatenated, differs, only
@@ -138,7 +138,7 @@ def draw_levels(
         if target == HEADLINE:
             style = replace(style, colour=colours.get(row["run"], style.colour))
         figure.add_trace(level_line(style, row, ends))
-        text = without_negative_zero(f"{row['value']:.2f}").replace("-", "−")
+        text = fixed(row["value"], 2)
         first = next((key for key in names if key[1:] == (text, style.colour)), None)
         same = names.setdefault(first or (row["value"], text, style.colour), [])
         whose = f" of {row['run']}" if len(runs[target]) > 1 else ""
@@ -155,7 +155,7 @@ def level_line(style: LineStyle, row: pd.Series, ends: Sequence[float]) -> go.Sc
     return go.Scatter(
         x=list(ends),
         y=[row["value"]] * 2,
-        name=f"{style.label} {row['value']:.2f}",
+        name=f"{style.label} {fixed(row['value'], 2)}",
         mode="lines",
         line={"color": style.colour, "dash": style.dash, "width": style.width},
         showlegend=False,

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures.levels import level_line, levels
 from probekit.report.figures.line_labels import LineLabel
-from probekit.report.figures.style import LEVELS, plotly_text, without_negative_zero
+from probekit.report.figures.style import LEVELS, fixed, plotly_text
 
 PART = " · "  # between the settings in the title of a run
 
@@ -35,7 +35,7 @@ def draw_run_levels(
     for run in runs:
         for name, row in levels(measured[measured["run"] == run], is_brief=True):
             colour = colours[run] if name == HEADLINE else LEVELS[name].colour
-            text = without_negative_zero(f"{row['value']:.2f}").replace("-", "−")
+            text = fixed(row["value"], 2)
             owners.setdefault((name, text, colour), {})[run] = row
     labels: dict[tuple[str, str], tuple[list[str], float]] = {}
     for (name, text, colour), rows in owners.items():

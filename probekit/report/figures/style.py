@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from itertools import count
 
 import plotly.graph_objects as go
@@ -169,10 +170,23 @@ def format_number(value: float, low: float = math.nan, high: float = math.nan) -
     >>> format_number(-0.0001)
     '0.000'
     """
-    text = f"{value:.3f}"
-    if not math.isnan(low):
-        text += f" [{low:.3f}, {high:.3f}]"
-    return without_negative_zero(text).replace("-", "−")
+    text = fixed(value, 3)
+    return text if math.isnan(low) else f"{text} [{fixed(low, 3)}, {fixed(high, 3)}]"
+
+
+def fixed(value: float, places: int) -> str:
+    """Return a number with this many decimals, with a minus sign; halves are rounded away from 0.
+
+    The decimal number is rounded, not its binary approximation: percentages and fractions of the
+    same number agree.
+
+    >>> fixed(0.175, 2), fixed(17.5, 0), fixed(-0.25, 1), fixed(-0.001, 2)
+    ('0.18', '18', '−0.3', '0.00')
+    """
+    if not math.isfinite(value):
+        return str(float(value)).replace("-", "−")
+    exact = Decimal(f"{value:.12g}").quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+    return f"{exact if exact else abs(exact):f}".replace("-", "−")
 
 
 def decimals(numbers: Iterable[float], most: int) -> int:

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.report.figures.style import TEMPLATE, without_negative_zero
+from probekit.report.figures.style import TEMPLATE, fixed
 from probekit.report.maps.text_map import MOST_TEXTS, Colours, text_map
 from probekit.report.texts.paint import HIGH, LOW
 
@@ -39,8 +39,8 @@ def signed(value: float) -> str:
     >>> signed(0.254), signed(-3.0), signed(-0.001)
     ('+0.25', '−3.00', '0.00')
     """
-    text = f"{value:+.2f}"
-    return text.replace("-", "−") if float(text) else "0.00"
+    text = fixed(value, 2)
+    return f"+{text}" if value > 0 and text != "0.00" else text
 
 
 def attribution_map(rows: pd.DataFrame) -> go.Figure:
@@ -60,7 +60,7 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
     named = zip(blocks["part"], blocks["layer"], blocks["head"], blocks["value"], strict=True)
     figure = text_map(
         values,
-        [without_negative_zero(f"{value:.2f}").replace("-", "−") for value in values.ravel()],
+        [fixed(value, 2) for value in values.ravel()],
         [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named],
         Colours(-reach, reach, plotly.colors.diverging.PuOr_r, is_diverging=True),
         across=across,

@@ -11,7 +11,7 @@ import plotly.colors
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from probekit.report.figures.style import SMALL, TEMPLATE, without_negative_zero
+from probekit.report.figures.style import SMALL, TEMPLATE, fixed
 
 MOST_TEXTS = 200  # cells; with more, numbers in cells are too small to read
 MASKED = "#d9dde2"  # colour of a cell without a value
@@ -124,8 +124,7 @@ def cell_text(value: float) -> str:
     """
     if np.isnan(value):
         return ""
-    places = without_negative_zero(f"{value:.2f}")
-    return re.sub(r"^(-?)0\.", r"\1.", places).replace("-", "−")
+    return re.sub(r"^(−?)0\.", r"\1.", fixed(value, 2))
 
 
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:

@@ -132,7 +132,7 @@ class RunResult:
 
     @property
     def _compared(self) -> list[ComparedScore]:
-        return comparison_table(self.table, self._comparisons)
+        return comparison_table(self.table, self._comparisons, self._record.control)
 
     @property
     def best(self) -> HeadlineScore | None:

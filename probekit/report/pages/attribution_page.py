@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from probekit.amounts import counted, joined_names
-from probekit.report.figures.style import format_number
+from probekit.report.figures.style import fixed, format_number
 from probekit.report.maps.attribution_map import (
     attribution_map,
     attribution_steps,
@@ -211,7 +211,7 @@ def _largest(attribution: AttributedLogit) -> Cells:
 
 
 def _share(value: float, total: float) -> str:
-    return f"{100 * value / total:.0f} %".replace("-", "−") if total else "–"
+    return f"{fixed(100 * value / total, 0)} %" if total else "–"
 
 
 def _table(attribution: AttributedLogit) -> Cells:

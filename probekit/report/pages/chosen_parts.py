@@ -17,7 +17,7 @@ from probekit.report.figures.chosen_figures import (
     ranked_neurons,
     scatter_plane,
 )
-from probekit.report.figures.style import format_number
+from probekit.report.figures.style import fixed, format_number
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.sentences.answer import comparison_rows
 from probekit.report.sentences.choice import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
@@ -124,7 +124,7 @@ def _scatter_parts(
             "projection is for illustration only: the probe uses all dimensions.",
             f"{method} of {site}. Centroids of the labels: "
             + "; ".join(
-                f"{label} at {x:.1f}, {y:.1f}"
+                f"{label} at {fixed(x, 1)}, {fixed(y, 1)}"
                 for label, (x, y) in zip(centroids.index, centroids.to_numpy(), strict=True)
             ),
             is_open=False,
@@ -142,7 +142,7 @@ def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
         f"at each pair of sites{mean}. {_null_of_cosines(pairs)} {caveat}".rstrip(),
         "Cosine similarities: "
         + "; ".join(
-            f"{row['site_a']} and {row['site_b']} {row['cosine']:.2f}"
+            f"{row['site_a']} and {row['site_b']} {fixed(row['cosine'], 2)}"
             for _, row in pairs.iterrows()
         ),
         is_open=False,
@@ -160,7 +160,7 @@ def _null_of_cosines(pairs: pd.DataFrame) -> str:
     bounds = pairs[NULL].dropna()
     if bounds.empty:
         return "No probes were fitted on permuted labels to compare with."
-    low, high = f"{bounds.min():.2f}", f"{bounds.max():.2f}"
+    low, high = fixed(bounds.min(), 2), fixed(bounds.max(), 2)
     return (
         "For comparison: of probes fitted on permuted labels at one site (whole groups are "
         "permuted, or rows within groups that have several labels; same penalty), 95 % have an "

@@ -14,7 +14,6 @@ from pydantic import Field
 from probekit.disk import inside
 from probekit.drafts import write_atomic
 from probekit.errors import DataError
-from probekit.report.figures.learning_curve import TICKS
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
@@ -27,6 +26,7 @@ from probekit.results.settings import load_config
 from probekit.training.log import LogRow, read_log, read_verified_log
 from probekit.training.progress import LOG, RECIPE, STATE, Progress, read_progress
 
+TICKS = [step * 10**power for power in range(7) for step in (1, 2, 5)]
 POINTS_PER_DECADE = 60  # for averaged lines, which have a value at each step
 
 

@@ -41,7 +41,7 @@ from probekit.results.record import (
     Control,
     ExampleRecord,
     RunRecord,
-    check_run,
+    check_finished,
     open_record,
     reading_run_file,
 )
@@ -61,7 +61,7 @@ def write_report(run_dir: Path) -> Path:
         DataError: A file of the run cannot be read, or was changed after the run.
         StoreError: The page cannot be written.
     """
-    check_run(run_dir)
+    check_finished(run_dir)
     path = run_dir / "report.html"
     write_atomic(path, report_page(run_dir))
     return path
@@ -137,7 +137,7 @@ def _first_screen(
         "size": size_words(table),
         "metric": metric_name(main_metric(table)),
         "answer": answer(table, comparisons, record.question),
-        "compared": comparison_table(table, comparisons),
+        "compared": comparison_table(table, comparisons, record.control),
         "other_comparisons": differences_table(comparisons.others),
         "lacks_differences": differences is None and chosen_row(table) is not None,
         "warnings": warnings(table, record, comparisons, older=older),

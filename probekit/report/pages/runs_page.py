@@ -25,7 +25,7 @@ from probekit.report.sentences.words import colour_words, description
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
-from probekit.results.record import OLD_RECORD, RunRecord, open_record
+from probekit.results.record import OLD_RECORD, RunRecord, check_finished, open_record
 from probekit.results.selection import (
     is_nested,
     main_metric,
@@ -90,6 +90,7 @@ class ShownRun:
             MissingError: A file of the run is missing.
             DataError: A file of the run cannot be read, or was changed after the run.
         """
+        check_finished(folder)
         record = open_record(folder)
         table = load_table(folder / "results.csv")
         comparisons = rival_differences(table, load_differences(folder / "differences.csv"))

@@ -15,6 +15,7 @@ from probekit.report.figures.style import (
     SERIES_COLOURS,
     SERIES_MARKERS,
     TEMPLATE,
+    fixed,
     format_number,
     format_p,
     plotly_text,
@@ -208,7 +209,7 @@ def _cell(value: float, low: float, high: float) -> str:
     text = format_number(value)
     if np.isnan(low):
         return text
-    return f"{text}<br>[{low:.2f}, {high:.2f}]".replace("-", "−")
+    return f"{text}<br>[{fixed(low, 2)}, {fixed(high, 2)}]"
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:

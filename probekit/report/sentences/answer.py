@@ -11,6 +11,7 @@ import pandas as pd
 from probekit.amounts import LEVEL, counted, joined_names
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
+from probekit.report.sentences.choice import chosen_in_folds
 from probekit.report.sentences.question import is_yes_no
 from probekit.report.sentences.random_networks import n_better_sites
 from probekit.report.sentences.score_words import p_words, range_words, score_words
@@ -18,6 +19,7 @@ from probekit.results.differences import (
     SIGNIFICANTLY_WORSE,
     RivalDifference,
     RivalDifferences,
+    is_below_chance,
 )
 from probekit.results.metrics import metric_name
 from probekit.results.selection import (
@@ -43,13 +45,14 @@ YES = "Yes"
 NOT_BETTER = "Decodable"
 NO_EVIDENCE = "No evidence"
 TOO_FEW = "Too few groups to tell"
+WORSE = "Worse than {}"
 UNTESTED = "Not tested against chance"
+NOT_BETTER_THAN = "not significantly better than"
 UNDEFINED = "the {} is undefined on the test rows."
 
 # Rivals that can explain away the result: the selected probe must be better than each of them.
 RIVALS = (*BASELINES, "random_weights", "embedding")
 MOST_RIVALS = 2  # named in the sentence
-MOST_CHOICES = 3  # sites of outer folds named in the sentence
 
 
 def answer(
@@ -75,13 +78,15 @@ def answer(
     if np.isnan(compared["task"]["value"]):
         return f"No answer: {UNDEFINED.format(metric_name(compared['task']['metric']))}"
     score, chance = score_words(compared["task"])
-    p = selected_p(table, found)
-    facts = [score, chance, "" if p is None or np.isnan(p) else p_words(p)]
+    facts = [score, chance, _p_in_words(table, found)]
     but = _but(compared, found) if verdict == NOT_BETTER else ""
     if verdict in (YES, NOT_BETTER) and not is_yes_no(question):
-        return f"Best at {_best_place(table)}{but}: {_listed(facts)}."
+        place = _best_place(table)
+        if place:
+            return f"Best at {place}{but}: {_listed(facts)}."
+        verdict = NOT_BETTER  # "Yes" could be misread
     if is_nested(table):
-        return f"{verdict}{but}: {_listed(facts)}; {_chosen_in_folds(table)}."
+        return f"{verdict}{but}: {_listed(facts)}; {chosen_in_folds(_places(table))}."
     facts[0] += f" at {site_in_words(chosen, table)}"
     facts.append(_of_candidates(table, "best of {} in cross-validation"))
     return f"{verdict}{but}: {_listed(facts)}."
@@ -95,17 +100,43 @@ def _verdict(
     table: pd.DataFrame, compared: Mapping[str, pd.Series], comparisons: RivalDifferences
 ) -> str:
     p = selected_p(table, comparisons)
+    if p is not None and np.isnan(p):
+        return TOO_FEW
+    is_associated = association_p(table) is not None and p is not None and p < LEVEL
+    if not is_associated:
+        worse = _worse_than(compared["task"], comparisons)
+        if worse:
+            return WORSE.format(worse)
     if p is None:
         return UNTESTED
-    if np.isnan(p):
-        return TOO_FEW
-    # Without a test of association, p is that of the difference from the majority class, two-sided.
+    if p >= LEVEL:
+        return NO_EVIDENCE
+    return NOT_BETTER if doubtful_rivals(compared, comparisons) else YES
+
+
+def _worse_than(task: pd.Series, comparisons: RivalDifferences) -> str:
+    """Return the level that the selected probe is significantly worse than; "" if it is not.
+
+    That is chance if the whole interval of the score is on the wrong side of it. Otherwise it may
+    be the majority class, if the paired difference from it was tested.
+    """
+    if is_below_chance(task):
+        return "the mean label" if METRICS[task["metric"]].beats_the_mean else "chance"
     is_worse = any(
         one.key == "majority" and one.verdict == SIGNIFICANTLY_WORSE for one in comparisons.named
     )
-    if p >= LEVEL or (is_worse and association_p(table) is None):
-        return NO_EVIDENCE
-    return NOT_BETTER if doubtful_rivals(compared, comparisons) else YES
+    return rival_name("majority", task["metric"]) if is_worse else ""
+
+
+def _p_in_words(table: pd.DataFrame, comparisons: RivalDifferences) -> str:
+    """Return the p-value of the reported score; names its test unless it is that of association."""
+    p = selected_p(table, comparisons)
+    if p is None or np.isnan(p):
+        return ""
+    if association_p(table) is None:
+        metric = next(one.metric for one in comparisons.named if one.key == "majority")
+        return f"{p_words(p)} for the difference from {rival_name('majority', metric)}"
+    return p_words(p)
 
 
 def selected_p(table: pd.DataFrame, comparisons: RivalDifferences) -> float | None:
@@ -179,7 +210,12 @@ def rival_name(target: str, metric: str) -> str:
 
 
 def _but(compared: Mapping[str, pd.Series], comparisons: RivalDifferences) -> str:
-    """Return the rivals that the selected probe is not better than, best first, after a comma."""
+    """Return the rivals that the selected probe is not better than, after a comma.
+
+    The majority class is the first, because a probe that is not better has learnt nothing that its
+    score shows. The best of the others follow; if there are any that are better than the probe,
+    only those.
+    """
     metric = compared["task"]["metric"]
     doubtful = doubtful_rivals(compared, comparisons)
     worse = [
@@ -187,14 +223,18 @@ def _but(compared: Mapping[str, pd.Series], comparisons: RivalDifferences) -> st
         for name, paired in doubtful.items()
         if paired is not None and paired.verdict == SIGNIFICANTLY_WORSE
     ]
+    parts = []
+    if worse and "majority" in doubtful and "majority" not in worse:
+        parts = [f"{NOT_BETTER_THAN} {rival_name('majority', metric)}"]
     best = sorted(
-        worse or doubtful, key=lambda name: compared[name]["value"] * METRICS[metric].sign
+        worse or doubtful,
+        key=lambda name: (name == "majority", compared[name]["value"] * METRICS[metric].sign),
     )[::-1]
     names = [rival_name(name, metric) for name in best]
     if len(names) > MOST_RIVALS:
         names = [names[0], f"{len(names) - 1} others"]
-    relation = "worse than" if worse else "not significantly better than"
-    return f", but {relation} {joined_names(names)}"
+    parts.append(f"{'worse than' if worse else NOT_BETTER_THAN} {joined_names(names)}")
+    return f", but {' and '.join(parts)}"
 
 
 def site_in_words(row: pd.Series, table: pd.DataFrame, *notes: str) -> str:
@@ -222,12 +262,23 @@ def site_in_words(row: pd.Series, table: pd.DataFrame, *notes: str) -> str:
 
 
 def _best_place(table: pd.DataFrame) -> str:
-    """Return the chosen site among its candidates, or the site that most outer folds chose."""
-    rows = choices(table)
+    """Return the chosen site among its candidates, or the site that most outer folds chose.
+
+    The result is "" if no site was chosen in more than half of the folds.
+    """
     if not is_nested(table):
-        return site_in_words(rows[0], table, _of_candidates(table, "of {}"))
-    (place, n), *_ = Counter(site_in_words(row, table) for row in rows).most_common()
-    return f"{place} in {'all' if n == len(rows) else f'{n} of'} {len(rows)} folds"
+        return site_in_words(choices(table)[0], table, _of_candidates(table, "of {}"))
+    places = _places(table)
+    (place, n), *_ = places.most_common()
+    if 2 * n <= places.total():
+        return ""
+    of_folds = "all" if n == places.total() else f"{n} of"
+    return f"{place} in {of_folds} {places.total()} folds"
+
+
+def _places(table: pd.DataFrame) -> Counter[str]:
+    """Return the number of outer folds that chose each site, in words."""
+    return Counter(site_in_words(row, table) for row in choices(table))
 
 
 def _of_candidates(table: pd.DataFrame, template: str) -> str:
@@ -239,17 +290,6 @@ def _of_candidates(table: pd.DataFrame, template: str) -> str:
     n_tied = int((ranked["value"] == ranked["value"].iloc[0]).sum()) - 1
     tied = f", tied with {n_tied} of them" if n_tied else ""
     return template.format(f"{len(ranked):,} {unit}") + tied if len(ranked) > 1 else ""
-
-
-def _chosen_in_folds(table: pd.DataFrame) -> str:
-    rows = choices(table)
-    counts = Counter(site_in_words(row, table) for row in rows).most_common()
-    if len(counts) == 1:
-        return f"{counts[0][0]} chosen in all {len(rows)} folds"
-    named = [f"{place} in {n}" for place, n in counts[:MOST_CHOICES]]
-    others = sum(n for _, n in counts[MOST_CHOICES:])
-    listed = ", ".join([*named, *([f"others in {others}"] if others else [])])
-    return f"site chosen in each of {len(rows)} folds ({listed})"
 
 
 def _ranges(table: pd.DataFrame) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pandas as pd
 
 from probekit.amounts import counted, joined_names
@@ -37,25 +39,49 @@ SITE_OF_ALL_FOLDS = "The site was selected by validation scores that include the
 REFITTED = "These probes were fitted on all rows, so that no row is left to test them."
 
 
-def folds_of_sites(table: pd.DataFrame) -> str:
-    """Return the sites that the outer folds chose, with the number of folds of each."""
-    counts = choice_counts(table)
-    named = [f"{site} in {counted(n, 'fold')}" for site, n in counts.items()]
-    others = sum(list(counts.values())[MOST_SITES:])
-    more = [f"other sites in {counted(others, 'fold')}"] if others else []
+def chosen_in_folds(counts: Counter[str]) -> str:
+    """Return how the outer folds chose, as a clause, given the number of folds of each site.
+
+    >>> chosen_in_folds(Counter(["block 2", "block 2"]))
+    'block 2 chosen in all 2 folds'
+    >>> chosen_in_folds(Counter(["block 2", "block 1", "block 2"]))
+    'the folds chose different sites (block 2 in 2 folds and block 1 in 1 fold)'
+    >>> chosen_in_folds(Counter(["block 2", "block 1"]))
+    'the folds chose different sites (block 2 and block 1)'
+    """
+    if len(counts) == 1:
+        return f"{next(iter(counts))} chosen in all {counts.total()} folds"
+    return f"the folds chose different sites ({_folds_of(counts)})"
+
+
+def _folds_of(counts: Counter[str]) -> str:
+    """Return sites with their number of folds, which is left out if all folds chose another one."""
+    ordered = counts.most_common()
+    is_one_each = len(counts) == counts.total()
+    named = [site if is_one_each else f"{site} in {counted(n, 'fold')}" for site, n in ordered]
+    others = sum(n for _, n in ordered[MOST_SITES:])
+    sites = "another site" if len(named) == MOST_SITES + 1 else "other sites"
+    more = [f"{sites} in {counted(others, 'fold')}"] if others else []
     return joined_names(named[:MOST_SITES] + more)
 
 
+def folds_of_sites(table: pd.DataFrame) -> str:
+    """Return the sites that the outer folds chose, with the number of folds of each."""
+    return _folds_of(Counter(choice_counts(table)))
+
+
 def chosen_words(table: pd.DataFrame) -> str:
-    """Return the chosen site, or the sites that the outer folds chose; "–" without a choice."""
+    """Return the chosen site, or how the outer folds chose; "–" without a choice."""
     chosen = chosen_row(table)
     if chosen is None:
         return "–"
-    return (
-        folds_of_sites(table)
-        if is_nested(table)
-        else site_with_head(chosen["site"], chosen["head"])
-    )
+    if not is_nested(table):
+        return site_with_head(chosen["site"], chosen["head"])
+    counts = choice_counts(table)
+    n_folds = counted(sum(counts.values()), "fold")
+    if len(counts) == 1:
+        return f"{next(iter(counts))} in all {n_folds}"
+    return f"different sites in {n_folds}: {folds_of_sites(table)}"
 
 
 def nested_sentence(table: pd.DataFrame) -> str:

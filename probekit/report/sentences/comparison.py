@@ -6,7 +6,7 @@ import pandas as pd
 
 from probekit.amounts import counted, joined_names
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.figures.style import decimals, format_number, without_negative_zero
+from probekit.report.figures.style import decimals, fixed, format_number
 from probekit.report.sentences.score_words import p_words
 from probekit.results.comparison import RunComparison, place_name
 from probekit.results.metrics import metric_name
@@ -106,7 +106,7 @@ def _places(row: pd.Series) -> int:
 
 
 def _number(value: float, places: int) -> str:
-    return without_negative_zero(f"{value:.{places}f}").replace("-", "−")
+    return fixed(value, places)
 
 
 def _p(row: pd.Series) -> str:

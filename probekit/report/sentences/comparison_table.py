@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from probekit.probes.targets import BASELINES, NETWORKS
-from probekit.report.figures.style import decimals, format_p, without_negative_zero
+from probekit.report.figures.style import decimals, fixed, format_p
 from probekit.report.sentences.answer import comparison_rows, rival_name
 from probekit.results.differences import (
     SIGNIFICANT,
@@ -17,6 +17,7 @@ from probekit.results.differences import (
     RivalDifferences,
     answers_name,
 )
+from probekit.results.record import BY_WORD, Control
 from probekit.results.selection import reported_row
 from probekit.results.table import only
 
@@ -34,8 +35,10 @@ class ComparedScore:
         score: its score.
         difference: the score of the selected probe minus this score, with a sign; "–" if unknown.
         interval: 95 % confidence interval of the difference; "" if unknown.
-        p: adjusted p-value of the difference; "–" if there is none.
-        verdict: "" if the selected probe is significantly better, or if there is no test.
+        p: adjusted two-sided p-value of the difference, or one-sided p-value of the association
+            between predictions and labels; "–" if there is none.
+        verdict: "" if the selected probe is significantly better, or if there is no test; the
+            reason if there is no such score.
     """
 
     name: str
@@ -46,12 +49,15 @@ class ComparedScore:
     verdict: str = ""
 
 
-def comparison_table(table: pd.DataFrame, comparisons: RivalDifferences) -> list[ComparedScore]:
+def comparison_table(
+    table: pd.DataFrame, comparisons: RivalDifferences, control: Control = BY_WORD
+) -> list[ComparedScore]:
     """Return the scores that the selected probe is compared with; [] if there is none.
 
     Args:
         table: Rows of results.csv.
         comparisons: Paired differences from the selected probe, from differences.csv.
+        control: The control task; if there is none, its row has the reason.
     """
     chosen = reported_row(table)
     compared = {} if chosen is None else comparison_rows(chosen, table)
@@ -66,10 +72,15 @@ def comparison_table(table: pd.DataFrame, comparisons: RivalDifferences) -> list
     others = [one for one in comparisons.named if not one.key]
     everything = [*found, *others]
     places = _places(everything)
-    return [
+    rows = [
         _compared_score(name, one, places)
         for name, one in zip([*names, *(one.name for one in others)], everything, strict=True)
     ]
+    if control.why_none and "control" not in compared:
+        at = sum(name in compared for name in ROWS[: ROWS.index("control")])
+        name = _name("control", task["metric"], n_networks)
+        rows.insert(at, ComparedScore(name, "none", NONE, "", NONE, control.short_reason))
+    return rows
 
 
 def differences_table(differences: Sequence[RivalDifference]) -> list[ComparedScore]:
@@ -116,14 +127,15 @@ def _paired(
 def _compared_score(name: str, one: RivalDifference, places: int) -> ComparedScore:
     known = not math.isnan(one.difference)
     limits = f"[{_number(one.ci_low, places)}, {_number(one.ci_high, places)}]"
-    # Neighbouring sites and other kinds of probe do not affect the verdict.
-    has_verdict = bool(one.key) and one.verdict != SIGNIFICANT
+    is_tested = bool(one.key) or not math.isnan(one.p)
+    has_verdict = is_tested and one.verdict != SIGNIFICANT
+    sided = " (one-sided)" * (one.is_association and not math.isnan(one.p))
     return ComparedScore(
         name,
         _number(one.other, places),
         "+" * (known and one.difference > 0) + _number(one.difference, places) if known else NONE,
         "" if math.isnan(one.ci_low) else limits,
-        format_p(one.p),
+        format_p(one.p) + sided,
         one.verdict.removeprefix("significantly ") if has_verdict else "",
     )
 
@@ -135,4 +147,4 @@ def _places(differences: Sequence[RivalDifference]) -> int:
 
 
 def _number(value: float, places: int) -> str:
-    return without_negative_zero(f"{value:.{places}f}").replace("-", "−")
+    return fixed(value, places)

@@ -39,8 +39,9 @@ DIFFERENCES = (
     "from the control task is the selectivity."
 )
 OF_MAJORITY = (
-    " The p-value of the majority class is that of the association between the probe's predictions "
-    "and the labels; whether the probe is better is decided by the interval of the difference."
+    " The p-value of the majority class is one-sided: that of the association between the probe's "
+    "predictions and the labels; whether the probe is better is decided by the interval of the "
+    "difference, and whether it is worse than chance by the interval of its score."
 )
 ONE_SITE = (
     "{name} was selected in each outer fold by cross-validation on its own training rows. To pick "

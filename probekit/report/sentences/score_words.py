@@ -8,7 +8,7 @@ import pandas as pd
 
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.levels import chance_name
-from probekit.report.figures.style import LEVELS, format_p, without_negative_zero
+from probekit.report.figures.style import LEVELS, fixed, format_p
 from probekit.report.sentences.words import unit_of
 
 MOST_PLACES = 6
@@ -72,9 +72,9 @@ def _texts(numbers: list[float], places: int) -> list[str]:
     the chance level, and only a score of exactly 0, 1 or 100 % like one.
     """
     while True:
-        texts = [without_negative_zero(f"{number:.{places}f}") for number in numbers]
+        texts = [fixed(number, places) for number in numbers]
         if places >= MOST_PLACES or not _is_ambiguous(numbers, texts):
-            return [text.replace("-", "−") for text in texts]
+            return texts
         places += 1
 
 
@@ -82,7 +82,8 @@ def _is_ambiguous(numbers: list[float], texts: list[str]) -> bool:
     pairs = [
         (number, text, numbers[-1], texts[-1]) for number, text in zip(numbers, texts, strict=True)
     ]
-    pairs += [(numbers[0], str(float(texts[0])), end, str(end)) for end in (0.0, 1.0, 100.0)]
+    score = str(float(texts[0].replace("−", "-")))
+    pairs += [(numbers[0], score, end, str(end)) for end in (0.0, 1.0, 100.0)]
     return any(
         text == written and not math.isclose(number, end, abs_tol=1e-9)
         for number, text, end, written in pairs

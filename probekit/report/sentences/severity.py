@@ -23,6 +23,7 @@ KINDS = (
     "spans-inside-words",
     "nul-characters",
     "lost",
+    "truncated",
     "unconverged",
     # The score may be right, but have another reason.
     "majority",

@@ -10,7 +10,7 @@ import pandas as pd
 
 from probekit.amounts import LEVEL, counted
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.figures.style import without_negative_zero
+from probekit.report.figures.style import fixed
 from probekit.results.metrics import metric_name
 from probekit.results.table import only
 from probekit.results.transfer import Transfer
@@ -101,12 +101,13 @@ def _pair(row: pd.Series, transfer: Transfer) -> str:
         return f"the score of the probe of {row['train']} on {row['test']} is undefined"
     name = metric_name(transfer.metric)
     own = row["value"] - row["difference"]
-    limits = "" if pd.isna(row["ci_low"]) else f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
-    numbers = [
-        without_negative_zero(text).replace("-", "−")
-        for text in (f"{name} {row['value']:.2f}{limits}", f"chance {row['chance']:.2f}")
-    ]
-    numbers.append(f"own probe of {row['test']} {own:.2f}".replace(" -", " −"))
+    value, low, high, chance, of_own = (
+        fixed(number, 2)
+        for number in (*row[["value", "ci_low", "ci_high", "chance"]].astype(float), own)
+    )
+    limits = "" if pd.isna(row["ci_low"]) else f" [{low}, {high}]"
+    numbers = [f"{name} {value}{limits}", f"chance {chance}"]
+    numbers.append(f"own probe of {row['test']} {of_own}")
     return f"the probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"
 
 

@@ -23,7 +23,7 @@ from probekit.report.sentences.answer import (
     rival_name,
     selected_p,
 )
-from probekit.report.sentences.choice import chosen_words
+from probekit.report.sentences.choice import chosen_words, folds_of_sites
 from probekit.report.sentences.comparison_table import selectivity_row
 from probekit.report.sentences.random_networks import nowhere_better
 from probekit.report.sentences.severity import Caveat, most_serious_first
@@ -62,9 +62,15 @@ RELATIONS = {
     NOT_BETTER: "not significantly better than",
 }
 NOT_MORE_OFTEN_CORRECT = (
-    "its predictions are associated with the labels, but a constant prediction scores as much; "
-    "probe.metric may be set to balanced_accuracy or auroc"
+    "its predictions are associated with the labels, but a constant prediction scores as much"
 )
+# Advice that follows, by metric: those that a constant prediction does not raise.
+OTHER_METRICS = {
+    "accuracy": "; probe.metric may be set to balanced_accuracy or auroc",
+    "balanced_accuracy": "; probe.metric may be set to auroc",
+    "macro_f1": "; probe.metric may be set to balanced_accuracy or auroc",
+}
+SWAPPED = "labels may be swapped, or depend on something else, in some groups"
 RIVAL = "The probe is {relation} {rivals}: {doubt}."
 CONTROL = (
     "The control task is learnt, and selectivity is not above 0: at this position a probe can "
@@ -166,8 +172,11 @@ def _by_doubt(doubtful: Mapping[str, RivalDifference | None], metric: str) -> li
         relation = RELATIONS.get(
             "" if paired is None else paired.verdict, "not clearly better than"
         )
-        is_associated = paired is not None and paired.verdict == NOT_BETTER
-        doubt = NOT_MORE_OFTEN_CORRECT if is_associated else DOUBTS[kind]
+        doubt = DOUBTS[kind]
+        if paired is not None and paired.verdict == NOT_BETTER:
+            doubt = NOT_MORE_OFTEN_CORRECT + OTHER_METRICS.get(metric, "")
+        elif paired is not None and paired.is_opposite:
+            doubt = SWAPPED
         kinds.setdefault((relation, doubt), []).append(kind)
     return [
         Caveat(
@@ -332,13 +341,14 @@ def _other_choice(table: pd.DataFrame, record: RunRecord) -> list[str]:
         recorded = joined_names(
             [f"{site} in {counted(n, 'fold')}" for site, n in best.sites.items()]
         )
+        selected = folds_of_sites(table)
         agree = best.sites == choice_counts(table)
     else:
-        recorded = site_with_head(best.site or "", best.head)
-        agree = recorded == chosen_words(table)
+        recorded, selected = site_with_head(best.site or "", best.head), chosen_words(table)
+        agree = recorded == selected
     if agree:
         return []
     return [
         f"run.json names {recorded} as the chosen site, but the cross-validated scores in "
-        f"results.csv select {chosen_words(table)}, which is shown here."
+        f"results.csv select {selected}, which is shown here."
     ]

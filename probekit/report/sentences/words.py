@@ -220,7 +220,9 @@ def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
             ]
             title = f"{style.label} {name}".strip()
             parts += [f"{title}: {', '.join(points)}"] if points else []
-    parts += [f"{LEVELS[name].label}: {row['value']:.3f}" for name, row in levels(measured)]
+    parts += [
+        f"{LEVELS[name].label}: {format_number(row['value'])}" for name, row in levels(measured)
+    ]
     return f"{metric_name(metric)} by layer. {'; '.join(parts)}."
 
 

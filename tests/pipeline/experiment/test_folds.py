@@ -8,6 +8,7 @@ from probekit.cli.show.runs import show_results
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.record import data_facts, findings
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.saved.saved_probe import SavedProbe
@@ -35,6 +36,8 @@ def load(tmp_path_factory):
     rows = pd.read_csv(folder / "rows.csv")
     rows["label"] = np.random.default_rng(2).permutation(rows["label"])
     rows.to_csv(folder / "rows.csv", index=False)
+    again = rows.assign(group=rows["group"] + " again")
+    pd.concat([rows, again]).to_csv(folder / "twice.csv", index=False)
     # Each noun is in two groups, so that test words are not new.
     rows.assign(group=np.arange(len(rows)) // 4).to_csv(folder / "repeated.csv", index=False)
     (folder / "planted.yaml").write_text(YAML)
@@ -197,3 +200,23 @@ def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(load, go,
     assert rows.loc["selectivity", "n_test"] == control["n_test"] <= rows.loc[metric, "n_test"]
     assert rows.loc["selectivity", "value"] == pytest.approx(lead, abs=0.1)
     assert ("p_value" in rows.index) == (metric != "brier")
+
+
+def test_repeated_texts_are_reported_and_kept_in_one_group_on_request(load):
+    prepared = prepare(load("data.file=twice.csv"))
+    found = {one.code: one.message for one in findings(prepared, make_probers(load(), prepared))}
+    assert "in 3 of 3 outer folds" in found["duplicates-across"]
+    experiment = load("data.file=twice.csv", "split.drop_repeated=true")
+    prepared = prepare(experiment)
+    probers = make_probers(experiment, prepared)
+    for split in prepared.splits:
+        train, test = (set(prepared.texts[rows]) for rows in (split.train, split.test))
+        assert test
+        assert not train & test
+    assert np.array_equal(np.sort(probers[0].test_rows), np.arange(96))
+    assert np.array_equal(probers[0].saved_rows.rows, np.arange(96))
+    assert "duplicates-across" not in {one.code for one in findings(prepared, probers)}
+    facts = data_facts(prepared, probers, None)
+    assert any(note.startswith("removed: 96 examples") for note in facts.notes)
+    assert sum(facts.labels["all folds"].values()) == 96
+    assert facts.groups == {"all folds": 12}

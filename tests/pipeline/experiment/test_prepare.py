@@ -126,7 +126,7 @@ def test_duplicates_are_removed_from_test_and_counted(tmp_path):
     kept = prepare(load_experiment(tmp_path / "rows.yaml"))
     assert len(kept.test) == 3
     new = prepare(load_experiment(tmp_path / "rows.yaml", ["split.drop_repeated=true"]))
-    assert [new.dataset.examples[n].text for n in new.split.test] == ["Six.", "Ten."]
+    assert [new.dataset.examples[n].text for n in new.examples[0].test] == ["Six.", "Ten."]
     assert new.train.tolist() == kept.train.tolist()
     assert new.test.tolist() == [3, 4]
     assert any(note.startswith("removed from test: 1 example") for note in new.dataset.notes)
@@ -151,8 +151,8 @@ def test_shared_words_are_removed_and_the_loss_is_reported(trees, tmp_path):
     assert n_train + n_test > 0
     note = f"{n_train} of 9 training rows and {n_test} of 6 test rows were removed"
     assert prepared.dataset.notes[-1].startswith(note)
-    assert set(prepared.split.train) == set(prepared.plan.example[prepared.train])
-    assert set(prepared.split.test) == set(prepared.plan.example[prepared.test])
+    assert set(prepared.examples[0].train) == set(prepared.plan.example[prepared.train])
+    assert set(prepared.examples[0].test) == set(prepared.plan.example[prepared.test])
 
 
 def test_groups_with_a_common_word_are_split_together(tmp_path):

@@ -18,8 +18,6 @@ def test_second_run_recomputes_nothing(experiment, go, monkeypatch):
     monkeypatch.setattr(ActivationStore, "commit", None)
     second = go(experiment())
     assert second.folder == first.folder
-    # A number of bootstrap resamples, as in files of older releases, does not change the run key.
-    assert go(experiment("probe.bootstrap=1000")).folder == first.folder
     assert second.results.read_bytes() == content
 
 

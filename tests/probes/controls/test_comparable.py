@@ -82,7 +82,8 @@ def test_pitfall_44_new_words_have_no_control_and_the_reason_is_given():
     prober = Prober(new, SETTINGS)
     assert not prober.has_control
     assert prober.why_no_control.startswith(
-        "No control: test words are new. In 25 of 150 test rows, in "
+        "No control task: test words are new. A probe can learn random labels only of words that "
+        "occur in the training rows. That is the case in 25 of 150 test rows, in "
     )
     targets = {one.target for one in prober.site(one_hot(data.types)).measurements}
     assert targets == {"task"}
@@ -93,19 +94,19 @@ def test_pitfall_44_new_words_have_no_control_and_the_reason_is_given():
 def test_few_test_rows_or_groups_are_the_reason_if_no_word_is_new():
     data = make_data(groups=np.minimum(np.arange(N_ROWS) // 3, 104).astype(str))
     reason = Prober(data, SETTINGS).why_no_control
-    assert reason.startswith("No control: the 150 test rows are in 5 groups, but at least 30 rows")
+    assert reason.startswith("No control task: the 150 test rows are in 5 groups; at least 30 rows")
 
 
 def test_groups_are_always_new_to_the_test_rows():
     prober = Prober(make_data(), replace(SETTINGS, control_by="group"))
-    assert prober.why_no_control.startswith("No control: test groups are new.")
+    assert prober.why_no_control.startswith("No control task: test groups are new.")
 
 
 def test_pitfall_44_a_control_of_few_types_is_refused():
     words = make_data().types.astype(int)
     ten, nine = (make_data(types=(words % n).astype(str)) for n in (10, 9))
     assert Prober(nine, SETTINGS).why_no_control.startswith(
-        "No control: the training rows have only 9 word types; random labels of fewer than 10"
+        "No control task: the training rows have only 9 word types; random labels of fewer than 10"
     )
     assert Prober(ten, SETTINGS).has_control
     assert Prober(nine, replace(SETTINGS, control_draws=0)).site(one_hot(nine.types)).measurements

@@ -5,9 +5,11 @@ import pytest
 
 from probekit.errors import UnknownNameError
 from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.line_labels import LABEL
 from probekit.report.figures.norm_curve import norm_curve
 from probekit.report.figures.style import GREY, LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
+from probekit.report.sentences.answer import answer
 
 
 def traces(figure, name):
@@ -301,3 +303,26 @@ def test_labels_of_close_levels_do_not_overlap(table):
 def test_levels_with_equal_rounded_values_share_one_label(table):
     table.loc[table["target"] == "word_identity", "value"] = 0.501
     assert "majority, word identity 0.50" in labels(layer_curve(table))
+
+
+def test_a_single_layer_has_bands_with_a_width(table):
+    one = table[table["site"].isin(["", "blocks.2.hook_resid_post"])]
+    tested = one[one["target"].eq("task") & one["split"].eq("test") & one["metric"].eq("accuracy")]
+    null = tested.assign(metric="p_value", value=0.01, null_low=0.4, null_high=0.6)
+    one = pd.concat([one[~one["target"].eq("control")], null], ignore_index=True)
+    bands = [trace for trace in layer_curve(one).data if trace.fill]
+    assert [trace.legendgroup for trace in bands] == [NULL_BAND, LINES["task"].label]
+    for trace, limits in zip(bands, [(0.4, 0.6), (0.921, 0.961)], strict=True):
+        assert max(trace.x) - min(trace.x) > 0.1
+        assert (min(trace.y), max(trace.y)) == pytest.approx(limits)
+    several = [trace for trace in layer_curve(table).data if trace.fill]
+    assert all((min(trace.x), max(trace.x)) == (-1, 4) for trace in several)
+
+
+def test_labels_have_minus_signs_and_round_like_the_sentence(table):
+    own = table["target"].eq("task") & table["split"].eq("test") & table["metric"].eq("accuracy")
+    table.loc[own, ["value", "ci_low", "ci_high"]] = 0.175, 0.036, 0.438
+    assert "chosen: 0.18" in labels(layer_curve(table))
+    assert answer(table).startswith("Worse than chance: 18 % [4, 44]")
+    table.loc[own, "value"] = -0.04
+    assert "chosen: −0.04" in labels(layer_curve(table))

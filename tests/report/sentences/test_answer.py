@@ -1,6 +1,7 @@
 """The answer is one true sentence for every verdict and every form of question."""
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.comparison_table import comparison_table
 from probekit.report.sentences.question import is_yes_no
+from probekit.report.sentences.warnings import warnings
 from probekit.results.differences import RivalDifference, RivalDifferences
+from probekit.results.record import Control, RunRecord
 from probekit.results.table import only
 from tests.report.conftest import SITES, row
 
@@ -91,9 +94,77 @@ def test_an_older_run_without_p_values_is_not_called_tested(table):
     assert answer(with_p(table, 0.004, "p_holm"), question=YES_NO).startswith("Yes: 94 %")
 
 
-def test_a_run_without_permutations_uses_the_test_against_the_majority(table):
-    assert answer(table, rivals(majority=0.001), YES_NO).startswith("Yes: 94 %")
+def test_a_run_without_permutations_names_its_test_against_the_majority(table):
+    text = answer(table, rivals(majority=0.001), YES_NO)
+    assert text.startswith("Yes: 94 %")
+    assert ", p = 0.001 for the difference from the majority class, best of" in text
     assert answer(table, rivals(majority=0.4), YES_NO).startswith("No evidence: 94 %")
+    tested = answer(with_p(table, 0.001), rivals(majority=0.001), YES_NO)
+    assert ", p = 0.001, best of" in tested
+
+
+def scored(table, value, low, high):
+    own = table["target"].eq("task") & table["split"].eq("test") & table["metric"].eq("accuracy")
+    table = table.copy()
+    table.loc[own, ["value", "ci_low", "ci_high"]] = value, low, high
+    return table
+
+
+def test_a_score_far_below_chance_is_called_worse(table):
+    below = with_p(scored(table, 0.175, 0.036, 0.438), 1.0)
+    (opposite,) = of_majority(
+        -0.33, -0.51, -0.14, p=1.0, is_association=True, is_opposite=True
+    ).named
+    found = RivalDifferences((opposite,))
+    text = answer(below, found, WHICH)
+    assert text.startswith("Worse than chance: 18 % [4, 44] of held-out rows at block 2, chance 50")
+    assert "p = 1.00" in text
+    majority = comparison_table(below, found)[0]
+    assert (majority.p, majority.verdict) == ("1.00 (one-sided)", "worse")
+    # Not below chance with certainty, or associated although below chance.
+    assert answer(with_p(scored(table, 0.4, 0.3, 0.51), 0.9), question=YES_NO).startswith("No evid")
+    assert answer(with_p(scored(table, 0.4, 0.3, 0.49), 0.01)).startswith("Best at block 2")
+
+
+def test_a_brier_score_above_chance_is_worse_and_its_p_is_named(table):
+    brier = scored(table, 1.28, 0.90, 1.61).replace({"metric": {"accuracy": "brier"}})
+    brier = brier.assign(main_metric="brier")
+    found = RivalDifference("majority", "majority", 0.5, 0.78, 0.43, 1.13, 0.004, "brier")
+    text = answer(brier, RivalDifferences((found,)), YES_NO)
+    assert text.startswith("Worse than chance: Brier score 1.28 [0.90, 1.61] on held-out rows (lo")
+    assert "p = 0.004 for the difference from the majority class" in text
+
+
+def test_the_p_value_of_the_association_is_marked_as_one_sided(table):
+    (one,) = of_majority(0.44, 0.4, 0.47, is_association=True).named
+    (other,) = rivals(word_identity=0.01).named
+    rows = comparison_table(table, RivalDifferences((one, other)))
+    assert [row.p for row in rows[:2]] == ["<0.001 (one-sided)", "0.010"]
+
+
+def test_the_reason_for_no_control_task_is_in_the_table(table):
+    without = table[~table["target"].eq("control") & ~table["metric"].eq("selectivity")]
+    reason = Control(why_none="No control task: test words are new. A probe can learn few.")
+    rows = {row.name: row for row in comparison_table(without, RivalDifferences(), reason)}
+    assert list(rows)[-1] == "control task"
+    assert (rows["control task"].score, rows["control task"].verdict) == (
+        "none",
+        "test words are new",
+    )
+    assert "control task" not in {row.name for row in comparison_table(without, RivalDifferences())}
+    # A control task that was measured needs no reason.
+    both = comparison_table(table, RivalDifferences(), reason)
+    assert [row.score for row in both if row.name == "control task"] == ["0.55"]
+
+
+def test_every_tested_row_has_a_verdict(table):
+    neighbour = RivalDifference("", "neighbour: block 1", 0.94, 0.001, -0.02, 0.02, 0.88)
+    better = RivalDifference("", "neighbour: block 3", 0.5, 0.4, 0.3, 0.5, 0.001)
+    untested = RivalDifference("", "lda, same site", 0.5, 0.4, math.nan, math.nan, math.nan)
+    rows = comparison_table(table, RivalDifferences((neighbour, better, untested)))
+    verdicts = {row.name: row.verdict for row in rows}
+    assert verdicts["neighbour: block 1"] == "not significant"
+    assert verdicts["neighbour: block 3"] == verdicts["lda, same site"] == ""
 
 
 def test_without_paired_differences_the_interval_decides_about_rivals(table):
@@ -107,6 +178,20 @@ def test_many_rivals_are_counted(table):
     table.loc[table["target"].eq("majority"), "value"] = 0.96
     text = answer(with_p(table, 0.001), question=YES_NO)
     assert "better than the majority class and 2 others: " in text
+
+
+def test_the_majority_class_is_named_first(table):
+    table.loc[table["target"].isin(["word_identity", "random_weights"]), "value"] = 0.99
+    table.loc[table["target"].eq("majority"), "value"] = 0.95
+    text = answer(with_p(table, 0.001), question=YES_NO)
+    assert "better than the majority class and 2 others: " in text
+    found = rivals(majority=0.001, word_identity=-0.01)
+    not_better = RivalDifference("majority", "majority", 0.95, 0.01, -0.1, 0.1, 0.001)
+    found = RivalDifferences((not_better, *(replace(one, other=0.99) for one in found.named[1:])))
+    text = answer(with_p(table, 0.001), found, YES_NO)
+    assert text.startswith(
+        "Decodable, but not significantly better than the majority class and worse than the words"
+    )
 
 
 def test_a_run_without_cross_validated_scores_has_a_range(table):
@@ -227,10 +312,9 @@ def test_small_differences_keep_a_third_decimal(table):
     )
 
 
-def of_majority(difference, low, high, p=0.0005):
-    return RivalDifferences(
-        (RivalDifference("majority", "majority", 0.5, difference, low, high, p),)
-    )
+def of_majority(difference, low, high, p=0.0005, **others):
+    numbers = 0.5, difference, low, high, p
+    return RivalDifferences((RivalDifference("majority", "majority", *numbers, **others),))
 
 
 def test_an_association_alone_does_not_decide_about_the_majority_class(table):
@@ -246,12 +330,28 @@ def test_an_association_alone_does_not_decide_about_the_majority_class(table):
     assert of_majority(-0.2, -0.3, -0.1).named[0].verdict == "significantly worse"
 
 
-def test_a_score_below_the_majority_class_without_a_test_of_association_is_no_evidence(table):
+def test_a_score_below_the_majority_class_without_a_test_of_association_is_worse(table):
     text = answer(table, of_majority(-0.2, -0.3, -0.1), YES_NO)
-    assert text.startswith("No evidence: ")
+    assert text.startswith("Worse than the majority class: ")
 
 
 def test_an_undefined_score_is_named(table):
     own = table["target"].eq("task") & table["split"].eq("test") & table["metric"].eq("accuracy")
     table.loc[own, "value"] = math.nan
     assert answer(table) == "No answer: the accuracy is undefined on the test rows."
+
+
+@pytest.mark.parametrize(
+    ("metric", "advice"),
+    [
+        ("accuracy", "; probe.metric may be set to balanced_accuracy or auroc."),
+        ("balanced_accuracy", "; probe.metric may be set to auroc."),
+        ("auroc", "."),
+    ],
+)
+def test_the_advice_does_not_name_the_metric_itself(table, record, metric, advice):
+    rows = table[table["metric"].isin(["accuracy"])].assign(metric=metric, main_metric=metric)
+    found = of_majority(0.002, -0.025, 0.028)
+    told = warnings(with_p(rows, 0.0005), RunRecord.model_validate(record), found)
+    (one,) = (text for text in told if "a constant prediction scores as much" in text)
+    assert one.endswith("a constant prediction scores as much" + advice)

@@ -87,7 +87,8 @@ def test_the_answer_is_about_the_folds(nested):
     numbers = "90 % [88, 92] of held-out rows, chance 50 %, p = 0.010"
     assert answer(nested) == f"Best at block 2 in 2 of 3 folds: {numbers}."
     assert answer(nested, question="Is it decodable?") == (
-        f"Yes: {numbers}; site chosen in each of 3 folds (block 2 in 2, block 1 in 1)."
+        f"Yes: {numbers}; the folds chose different sites (block 2 in 2 folds and block 1 in 1 "
+        "fold)."
     )
     same = nested.copy()
     same.loc[same["fold"].eq(2) & same["site"].eq(BEST[0]), "value"] = 0.995
@@ -110,9 +111,23 @@ def test_many_sites_are_counted():
         [rows | {"site": f"blocks.{n}.hook_resid_post", "fold": float(n)} for n in range(7)]
         + [rows | {"site": "blocks.0.hook_resid_post", "fold": None}]
     )
-    assert folds_of_sites(table).endswith(
-        "blocks.3.hook_resid_post in 1 fold and other sites in 3 folds"
-    )
+    assert folds_of_sites(table).endswith("blocks.3.hook_resid_post and other sites in 3 folds")
+    again = [rows | {"site": "blocks.0.hook_resid_post", "fold": float(n)} for n in (7, 8)]
+    more = pd.concat([table, pd.DataFrame(again)])
+    assert folds_of_sites(more).startswith("blocks.0.hook_resid_post in 3 folds, blocks.1")
+
+
+def test_no_site_is_called_the_best_if_the_folds_disagree(nested):
+    different = nested.copy()
+    different.loc[different["fold"].eq(1) & different["site"].eq(BEST[0]), "value"] = 0.1
+    different.loc[different["fold"].eq(1) & different["site"].str.startswith("ln_"), "value"] = 1
+    numbers = "90 % [88, 92] of held-out rows, chance 50 %, p = 0.010"
+    sites = "the folds chose different sites (block 2, the final norm and block 1)"
+    assert answer(different) == f"Decodable: {numbers}; {sites}."
+    assert answer(different, question="Is it decodable?") == f"Yes: {numbers}; {sites}."
+    assert chosen_words(different).startswith("different sites in 3 folds: blocks.2.hook_resid")
+    tied = different[different["fold"] != 2]
+    assert "Best at" not in answer(tied)
 
 
 def test_only_the_curve_of_a_single_split_says_that_test_rows_were_not_used(table, nested):

@@ -256,7 +256,7 @@ def test_the_band_of_the_null_takes_the_place_of_a_control(table):
         metric="p_value", null_low=0.4, null_high=0.6
     )
     both = pd.concat([table, tested], ignore_index=True)
-    reason = Control(why_none="No control: test words are new.")
+    reason = Control(why_none="No control task: test words are new.")
     assert NULL_BAND not in caption(both)
     without = both[both["target"] != "control"]
     text = caption(without, control=reason)

@@ -95,7 +95,7 @@ class HeadGrid {
 
 const samePlace = (a, b) => a.layer === b.layer && a.head === b.head;
 
-const scoreText = (value) => (Number.isNaN(value) ? "–" : value.toFixed(2));
+const scoreText = (value) => (Number.isNaN(value) ? "–" : value.toFixed(2).replace("-", "−"));
 
 /** Whether a score, rounded as it is shown, is within the bounds of the filter; an empty bound is ignored. */
 function isWithin(value, { score, low, high }) {
