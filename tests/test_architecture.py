@@ -36,6 +36,7 @@ LEVELS = (
     },
     {"model", "data"},
     {"activations", "analysis", "probes", "training"},
+    {"interventions"},
     {"results"},
     {"experiment", "report"},
     {"pipeline"},
