@@ -14,11 +14,12 @@ from torch import Tensor
 from probekit.errors import ConfigError
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
-from probekit.model.sites import SitePattern, SiteSelection, describe, expand, select
+from probekit.model.site_parts import expand_parts, tap_parts
+from probekit.model.sites import SitePattern
 from probekit.model.taps import Tap
 
 # Where and what: `("blocks.5.attn.hook_z[head=2]", zero())`.
-EditAt = tuple[SitePattern | SiteSelection, Tap]
+EditAt = tuple[SitePattern, Tap]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,24 +27,24 @@ class ComposedTap:
     """A tap that applies several taps in the order in which they were given.
 
     Attributes:
-        steps: taps, each with its site, head or neuron.
+        steps: taps at whole sites, each with the names of its sites.
         reached: sites that a pass has called this tap for.
     """
 
-    steps: tuple[tuple[SiteSelection, Tap], ...]
+    steps: tuple[tuple[frozenset[str], Tap], ...]
     reached: set[str] = field(default_factory=set)
 
     @property
     def sites(self) -> list[str]:
         """Names of all sites of the taps."""
-        return list(dict.fromkeys(selection.site for selection, _ in self.steps))
+        return sorted(frozenset().union(*(sites for sites, _ in self.steps)))
 
     def __call__(self, site: str, value: Tensor) -> Tensor:
         """Return the value of a site after all of its taps."""
         self.reached.add(site)
-        for selection, tap in self.steps:
-            if selection.site == site:
-                value = _applied(tap, selection, value)
+        for sites, tap in self.steps:
+            if site in sites:
+                value = tap(site, value)
         return value
 
     def check_reached(self) -> None:
@@ -65,8 +66,8 @@ def compose(model: Network, edits: Sequence[EditAt]) -> ComposedTap:
 
     Args:
         model: the network.
-        edits: pairs of a site and a tap. The site is a name, glob, shorthand or selection such as
-            `blocks.*.attn.hook_z[head=2]`; the tap of a head gets [batch pos d_head].
+        edits: pairs of a site and a tap. The site is a name, glob or shorthand, or a head or neuron
+            such as `blocks.*.attn.hook_z[head=2]`, whose tap receives [batch pos d_head].
 
     Raises:
         UnknownNameError: a pattern matches no site.
@@ -80,24 +81,11 @@ def compose(model: Network, edits: Sequence[EditAt]) -> ComposedTap:
     """
     if not edits:
         raise ConfigError("There are no edits. Give at least one pair of a site and a tap.")
-    return ComposedTap(
-        tuple((one, tap) for where, tap in edits for one in selections(model, where))
-    )
-
-
-def selections(model: Network, where: SitePattern | SiteSelection) -> tuple[SiteSelection, ...]:
-    """Return the sites, heads or neurons that a pattern selects, in forward order.
-
-    >>> from probekit import GPT2
-    >>> [one.text for one in selections(GPT2.from_pretrained("mini"), ("resid_post", 3))]
-    ['blocks.3.hook_resid_post']
-    """
-    if isinstance(where, SiteSelection):
-        return (where,)
-    sizes = model.axis_sizes
-    if isinstance(where, tuple):
-        return tuple(SiteSelection(site) for site in expand([where], sizes["n_layers"]))
-    return select([where], sizes["n_layers"], dict(sizes))
+    steps = []
+    for where, tap in edits:
+        parts = expand_parts([where], model.axis_sizes)
+        steps.append((frozenset(part.site for part in parts), tap_parts(tap, parts)))
+    return ComposedTap(tuple(steps))
 
 
 def run_edited(
@@ -132,36 +120,3 @@ def run_edited(
     logits: Tensor = model(tokens, mask, tap, tap.sites, at=at)
     tap.check_reached()
     return logits
-
-
-def _applied(tap: Tap, selection: SiteSelection, value: Tensor) -> Tensor:
-    """Return a value with one of its heads or neurons, or all of it, changed by a tap."""
-    if selection.head is None and selection.neuron is None:
-        return tap(selection.site, value)
-    changed = value.clone()
-    part = selected_part(changed, selection)
-    returned = tap(selection.site, part.clone())
-    if returned.shape != part.shape:
-        raise ConfigError(
-            f"The tap returned shape {tuple(returned.shape)} at {selection.text}. Return the value "
-            f"to continue with, of shape {tuple(part.shape)}."
-        )
-    part.copy_(returned)
-    return changed
-
-
-def selected_part(value: Tensor, selection: SiteSelection) -> Tensor:
-    """Return the selected head [batch pos d_head] or neuron [batch pos 1] of a site's value.
-
-    Without head and neuron, return the value itself.
-
-    >>> import torch
-    >>> selected_part(torch.zeros(2, 5, 3, 7), SiteSelection("blocks.0.attn.hook_z", head=1)).shape
-    torch.Size([2, 5, 7])
-    """
-    axes = describe(selection.site).axes
-    if selection.head is not None:
-        return value.select(axes.index("n_heads"), selection.head)
-    if selection.neuron is not None:
-        return value.narrow(axes.index("d_mlp"), selection.neuron, 1)
-    return value

@@ -54,7 +54,7 @@ class Edit:
         """
         by_query = value.ndim == 4 and "key_pos" in describe(site).axes
         rows = value.transpose(1, 2) if by_query else value  # [batch pos ...]
-        flat = rows.flatten(2)
+        flat = rows.reshape(*rows.shape[:2], -1)  # a neuron is one feature
         try:
             changed = self.change(flat).to(flat.dtype)
         except DataError as error:
