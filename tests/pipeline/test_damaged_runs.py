@@ -262,5 +262,5 @@ def test_every_command_refuses_an_unfinished_run_in_the_same_words(damaged, whol
 
 
 def test_a_file_in_place_of_a_run_is_named(whole):
-    with pytest.raises(MissingError, match="results.csv is a file, not the folder of a run"):
+    with pytest.raises(MissingError, match=r"results\.csv is a file, not the folder of a run"):
         write_report(whole / "results.csv")
