@@ -80,9 +80,10 @@ def _similar(
 def missing_groups(examples: Sequence[Example]) -> Iterator[Finding]:
     """Yield a warning for each group whose name is that of a missing value, such as nan.
 
-    >>> examples = [Example("a", "x", group, f"row {n}") for n, group in enumerate(["a", "nan", "nan"])]
+    >>> groups = ["a", "nan", "nan"]
+    >>> examples = [Example("a", "x", group, f"row {n}") for n, group in enumerate(groups)]
     >>> print(next(missing_groups(examples)).message)  # doctest: +ELLIPSIS
-    2 rows have the group 'nan' (row 1, row 2), which looks like a missing value: they count as one ...
+    2 rows have the group 'nan' (row 1, row 2), which looks like a missing value: they count as ...
     """
     for name, rows in _rows_by("group", examples).items():
         if name.strip().casefold() in _MISSING and len(rows) > 1:

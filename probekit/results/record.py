@@ -40,6 +40,7 @@ RESULT_FILES = (
 )
 ALL_FOLDS = "all folds"  # name of the counts of a nested cross-validation
 NO_CONTROL = "no-control"  # code of the finding that explains why there is no control task
+MOST_CLASSES = 40  # with more, confusion matrix and scatter plots would be unreadable
 MOST_NAMED = 5  # damaged files listed in a message
 MOST_RUNS = 10  # runs listed in a message
 OLD_RECORD = (
