@@ -280,12 +280,24 @@ def reading_run_file(path: Path) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise MissingError(
-            f"{path} does not exist. It is written at the end of `probekit run`."
+            f"{path} does not exist. `probekit run` writes it: run the experiment again with the "
+            "same --out."
         ) from error
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
-            f"{path} cannot be read: {str(error).strip()}. Run the experiment again to rewrite it."
+            f"{path} cannot be read: {_why_unreadable(error)}. Run the experiment again to rewrite "
+            "it."
         ) from error
+
+
+def _why_unreadable(error: Exception) -> str:
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder, not a file"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8 text"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().rstrip(".")
 
 
 def pack_record(content: dict[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
 from probekit.disk import exclusive
 from probekit.drafts import write_atomic
+from probekit.errors import StoreError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.pipeline.capture.captures import capture_models
@@ -177,5 +178,15 @@ def run_inputs(
         content = record.model_copy(update=ended).model_dump()
         write_atomic(folder.path / "run.json", pack_record(content))
         folder.finish()
-        report = write_report(folder.path) if page else None
+        report = _write_page(folder.path) if page else None
         return RunResult(folder.path, table, folder.path / "results.csv", report, content)
+
+
+def _write_page(folder: Path) -> Path:
+    try:
+        return write_report(folder)
+    except StoreError as error:
+        raise StoreError(
+            f"The run is complete, but its page is not written. {error} Then run `probekit report "
+            f"{folder}`; nothing is computed again."
+        ) from error
