@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
-from probekit.disk import inside
+from probekit.disk import inside, why_unreadable
 from probekit.errors import DataError, MissingError, ProbekitError, StoreError
 from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
@@ -285,19 +285,9 @@ def reading_run_file(path: Path) -> Iterator[None]:
         ) from error
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
-            f"{path} cannot be read: {_why_unreadable(error)}. Run the experiment again to rewrite "
+            f"{path} cannot be read: {why_unreadable(error)}. Run the experiment again to rewrite "
             "it."
         ) from error
-
-
-def _why_unreadable(error: Exception) -> str:
-    if isinstance(error, IsADirectoryError):
-        return "it is a folder, not a file"
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start} is not UTF-8 text"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error).strip().rstrip(".")
 
 
 def pack_record(content: dict[str, Any]) -> bytes:

@@ -32,7 +32,7 @@ from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.severity import Caveat
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import OLD_STATISTICS, warnings
-from probekit.report.texts.glyphs import short_label
+from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.report.texts.paint import DENSEST
 from probekit.results.differences import load_differences, rival_differences
@@ -121,7 +121,7 @@ def report_page(run_dir: Path) -> str:
         features=load_features(run_dir),
         wrong=load_wrong(run_dir),
         densest=DENSEST,
-        label_text=short_label,
+        label_text=class_label,
         not_drawn=_not_drawn(run_dir, table, record),
         around_span=_around_span,
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),

@@ -30,12 +30,12 @@ def line_label(text: str) -> str:
     return "".join(letter if letter == " " else token_label(letter) for letter in text)
 
 
-def short_label(label: str) -> str:
+def class_label(label: str) -> str:
     r"""Return a class label for a figure or table: as one line of limited length.
 
-    >>> short_label("plural"), short_label("a\u202eb")
+    >>> class_label("plural"), class_label("a\u202eb")
     ('plural', 'a<U+202E>b')
-    >>> short_label("x" * 200 + "end")
+    >>> class_label("x" * 200 + "end")
     'xxxxxxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxend'
     """
     text = line_label(label)
