@@ -294,3 +294,14 @@ def as_store_error(action: str, path: Path | str, advice: str = "") -> Iterator[
         raise
     except OSError as error:
         raise StoreError(f"Cannot {action} {path}: {error.strerror or error}.{advice}") from error
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return the reason of an error of reading a file, in plain words and without a path."""
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder, not a file"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8 text"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().rstrip(".")

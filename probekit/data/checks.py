@@ -14,9 +14,11 @@ from probekit.amounts import counted
 from probekit.data.examples import Dataset, Sides, SplitExamples
 from probekit.data.findings import Finding, Severity, by_level
 from probekit.data.label_checks import (
+    missing_groups,
     misspelt_labels,
     other_digits,
     rounded_numbers,
+    similar_groups,
     similar_labels,
 )
 from probekit.data.splits import Split
@@ -78,7 +80,8 @@ def check_dataset(
     checks = [check for check in _CHECKS if check not in skipped]
     findings += [finding for check in checks for finding in check(every)]
     of_labels = _OF_LABELS if has_classes else _OF_NUMBERS
-    findings += [finding for check in of_labels for finding in check(every.examples)]
+    of_groups = _OF_GROUPS if dataset.has_groups else ()
+    findings += [f for check in (*of_labels, *of_groups) for f in check(every.examples)]
     findings += [] if dataset.marks_words else spans_inside_words(every)
     return by_level(findings)
 
@@ -227,5 +230,7 @@ _OF_TEXTS = (
 )
 
 _OF_LABELS = (similar_labels, misspelt_labels)
+
+_OF_GROUPS = (similar_groups, missing_groups)
 
 _OF_NUMBERS = (rounded_numbers, other_digits)

@@ -1,4 +1,4 @@
-"""Checks of labels: different spellings of one class, likely typos, and numbers read inexactly."""
+"""Checks of labels and groups: different spellings, likely typos, and numbers read inexactly."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from typing import Literal
 
 from probekit.amounts import counted, joined_names
 from probekit.data.examples import Example
@@ -17,44 +18,100 @@ _MAX_LABELS = 200  # with more, labels are words: case matters, and many differ 
 _MAX_SETS = 10  # sets of similar labels that are listed
 _SHOWN_CHARACTERS = 2
 
+_OF = {"label": "class", "group": "group"}  # what equal names stand for
+_MISSING = {"nan", "none", "null", "na", "n/a", "<na>", "nat"}
+
+_DECIMAL = re.compile(r"\s*[-+]?[0-9]+(?:\.[0-9]*)?\s*")
 _INTEGER = re.compile(r"\s*[-+]?\d+(?:\.0*)?\s*")
 
-RowsOfLabel = Mapping[str, Sequence[Example]]
+RowsOfName = Mapping[str, Sequence[Example]]
 
 
-def _rows_by_label(examples: Sequence[Example]) -> RowsOfLabel:
+def _rows_by(field: Literal["label", "group"], examples: Sequence[Example]) -> RowsOfName:
     rows: dict[str, list[Example]] = defaultdict(list)
     for example in examples:
-        rows[example.label].append(example)
+        rows[getattr(example, field)].append(example)
     return rows
 
 
 def similar_labels(examples: Sequence[Example]) -> Iterator[Finding]:
     r"""Yield a warning for each set of labels that differ only in case, spaces or encoding.
 
+    Spellings of one number, such as 1 and 01, are similar, too.
+
     >>> labels = ["past", "past", "p\u0430st"]
     >>> examples = [Example("a", label, "g", f"row {n}") for n, label in enumerate(labels)]
     >>> print(next(similar_labels(examples)).message)  # doctest: +ELLIPSIS
     The labels 'past' (2 rows) and 'pаst' (1 row: row 2, with U+0430 CYRILLIC SMALL LETTER A) ...
     """
-    rows = _rows_by_label(examples)
+    for message in _similar("label", "and count as different classes", examples):
+        yield Finding("warning", "similar-labels", message)
+
+
+def similar_groups(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning for each set of groups that differ only in case, spaces or encoding.
+
+    >>> examples = [Example("a", "x", group, f"row {group}") for group in ("7", "7.0")]
+    >>> print(next(similar_groups(examples)).message)  # doctest: +ELLIPSIS
+    The groups '7' (1 row) and '7.0' (1 row: row 7.0) are the same number, and count as different...
+    """
+    effect = "and count as different groups, so that related rows may be in both train and test"
+    for message in _similar("group", effect, examples):
+        yield Finding("warning", "similar-groups", message)
+
+
+def _similar(
+    field: Literal["label", "group"], effect: str, examples: Sequence[Example]
+) -> Iterator[str]:
+    rows = _rows_by(field, examples)
     spellings: dict[str, list[str]] = defaultdict(list)
-    for label in rows:
-        spellings[appearance(label)].append(label)
+    for name in rows:
+        spellings[_number(name) or appearance(name)].append(name)
     similar = [names for names in spellings.values() if _are_similar(names, len(rows))]
     for names in similar[:_MAX_SETS]:
-        yield Finding("warning", "similar-labels", _similar_message(names, rows))
+        yield f"The {field}s {_similar_message(names, rows, effect)}"
     if len(similar) > _MAX_SETS:
-        yield Finding(
-            "warning",
-            "similar-labels",
-            f"{len(similar) - _MAX_SETS:,} more sets of labels differ only in case, spaces or "
-            "encoding. Write the labels of each class in the same way.",
+        yield (
+            f"{len(similar) - _MAX_SETS:,} more sets of {field}s differ only in case, spaces or "
+            f"encoding. Write each {_OF[field]} in the same way."
         )
 
 
-def _are_similar(names: Sequence[str], n_labels: int) -> bool:
-    return len(names) > 1 and not (n_labels > _MAX_LABELS and _differ_in_case(names))
+def missing_groups(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning for each group whose name is that of a missing value, such as nan.
+
+    >>> groups = ["a", "nan", "nan"]
+    >>> examples = [Example("a", "x", group, f"row {n}") for n, group in enumerate(groups)]
+    >>> print(next(missing_groups(examples)).message)  # doctest: +ELLIPSIS
+    2 rows have the group 'nan' (row 1, row 2), which looks like a missing value: they count as ...
+    """
+    for name, rows in _rows_by("group", examples).items():
+        if name.strip().casefold() in _MISSING and len(rows) > 1:
+            yield Finding(
+                "warning",
+                "missing-groups",
+                f"{len(rows):,} rows have the group {name!r} ({rows_of(rows)}), which looks like a "
+                "missing value: they count as one group. Write their groups, or a different name "
+                "for each row that is related to no other.",
+            )
+
+
+def _number(name: str) -> str:
+    """Return a form that is equal for spellings of one number; "" if it is none.
+
+    >>> _number("01") == _number(" 1.0") == _number("1"), _number("1a"), _number("1.5")
+    (True, '', '1.5')
+    """
+    if _DECIMAL.fullmatch(name) is None:
+        return ""
+    whole, _, rest = name.strip().lstrip("+").partition(".")
+    sign, digits = ("-" if whole.startswith("-") else ""), whole.lstrip("-").lstrip("0") or "0"
+    rest = rest.rstrip("0")
+    return f"{sign}{digits}{'.' * bool(rest)}{rest}"
+
+
+def _are_similar(names: Sequence[str], n_names: int) -> bool:
+    return len(names) > 1 and not (n_names > _MAX_LABELS and _differ_in_case(names))
 
 
 def _differ_in_case(names: Sequence[str]) -> bool:
@@ -62,7 +119,7 @@ def _differ_in_case(names: Sequence[str]) -> bool:
     return len({name.strip().casefold() for name in names}) == 1
 
 
-def _similar_message(names: Sequence[str], rows: RowsOfLabel) -> str:
+def _similar_message(names: Sequence[str], rows: RowsOfName, effect: str) -> str:
     frequent, *others = sorted(names, key=lambda name: (-len(rows[name]), name))
     everywhere = set(frequent).intersection(*others)
     shown = [
@@ -74,9 +131,11 @@ def _similar_message(names: Sequence[str], rows: RowsOfLabel) -> str:
         for name in others
     ]
     how = "differ only in case or spaces" if _differ_in_case(names) else "look the same"
+    if _number(frequent) and len({appearance(name) for name in names}) > 1:
+        how = "are the same number"
     return (
-        f"The labels {joined_names(shown)} {how}, and count as different classes. Write all as "
-        f"{frequent!r}, or rename those of another class."
+        f"{joined_names(shown)} {how}, {effect}. Write all as {frequent!r}, or rename those that "
+        "are meant to differ."
     )
 
 
@@ -96,7 +155,7 @@ def _peculiar(label: str, everywhere: set[str]) -> str:
 
 def misspelt_labels(examples: Sequence[Example]) -> Iterator[Finding]:
     """Yield a warning for each rare label that is probably a typo of a frequent one."""
-    rows = _rows_by_label(examples)
+    rows = _rows_by("label", examples)
     by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
     for label in rows if len(rows) <= _MAX_LABELS else ():
         n = len(rows[label])

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from probekit.drafts import write_atomic
@@ -23,7 +23,15 @@ from probekit.experiment.locations import resolve_experiment
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.tokens import PositionSection, TokensSection
 from probekit.probes.targets import MOST_NETWORKS
-from probekit.section import FolderName, Section, Seed, SettingsFile, json_schema, rule_error
+from probekit.section import (
+    FolderName,
+    Section,
+    Seed,
+    SettingsFile,
+    json_schema,
+    rule_error,
+    unique_items,
+)
 
 
 def _all_or_listed(steps: Any) -> Any:
@@ -173,11 +181,20 @@ class CaptureSection(Section):
     )
     dtype: Literal["float32", "float16"] = Field("float32", description="data type on disk")
 
+    @field_validator("sites")
+    @classmethod
+    def _are_given_once(cls, sites: Any) -> Any:
+        return unique_items(sites)
+
 
 class AttentionSection(Section):
     """Texts whose attention patterns the report shows."""
 
-    texts: Strings = Field((), description="texts, each shown as a grid of layers and heads")
+    texts: Strings = Field(
+        (),
+        description="texts, each shown as a grid of layers and heads",
+        examples=["The keys to the cabinet"],
+    )
 
 
 class Experiment(SettingsFile):

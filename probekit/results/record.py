@@ -11,12 +11,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
-from probekit.disk import inside
+from probekit.disk import inside, why_unreadable
 from probekit.errors import DataError, MissingError, ProbekitError, StoreError
 from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
@@ -40,6 +40,7 @@ RESULT_FILES = (
 )
 ALL_FOLDS = "all folds"  # name of the counts of a nested cross-validation
 NO_CONTROL = "no-control"  # code of the finding that explains why there is no control task
+MOST_CLASSES = 40  # with more, confusion matrix and scatter plots would be unreadable
 MOST_NAMED = 5  # damaged files listed in a message
 MOST_RUNS = 10  # runs listed in a message
 OLD_RECORD = (
@@ -52,6 +53,9 @@ class RecordPart(BaseModel):
     """Base class of the objects in run.json; unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+Record = TypeVar("Record", bound=RecordPart)
 
 
 class ModelFacts(RecordPart):
@@ -276,11 +280,13 @@ def reading_run_file(path: Path) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise MissingError(
-            f"{path} does not exist. It is written at the end of `probekit run`."
+            f"{path} does not exist. `probekit run` writes it: run the experiment again with the "
+            "same --out."
         ) from error
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
-            f"{path} cannot be read: {str(error).strip()}. Run the experiment again to rewrite it."
+            f"{path} cannot be read: {why_unreadable(error)}. Run the experiment again to rewrite "
+            "it."
         ) from error
 
 
@@ -348,18 +354,29 @@ def load_record(path: Path) -> RunRecord:
     """
     with reading_run_file(path):
         content = inside(path).read_bytes()
+    record = parse_record(content, path, RunRecord)
+    return record.model_copy(update={"is_sealed": check_seal(content, path)})
+
+
+def parse_record(content: bytes, path: Path, kind: type[Record]) -> Record:
+    """Return the validated contents of a run.json.
+
+    Raises:
+        DataError: The content is not JSON, or a key is missing or has the wrong type.
+    """
     try:
-        record = RunRecord.model_validate_json(content)
+        return kind.model_validate_json(content)
     except ValidationError as error:
         problems = [
             f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
             for problem in error.errors(include_url=False)
         ]
+        n_more = len(problems) - MOST_NAMED
+        more = f"; and {n_more} more" if n_more > 0 else ""
         raise DataError(
-            f"{path} is not the record of a run. {'; '.join(problems)}. "
-            "Run the experiment again to rewrite it."
+            f"{path} is damaged, or not the record of such a run. "
+            f"{'; '.join(problems[:MOST_NAMED])}{more}. Run the same command again to rewrite it."
         ) from error
-    return record.model_copy(update={"is_sealed": check_seal(content, path)})
 
 
 def check_seal(content: bytes, path: Path) -> bool:

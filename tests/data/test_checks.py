@@ -67,6 +67,18 @@ def test_notes_of_the_reader_are_passed_on():
             "warning",
             "label of train does not occur in test: z",
         ),
+        (
+            {3: {"group": "Group 1"}},
+            "similar-groups",
+            "warning",
+            "'Group 1' .1 row. and 'group 1' .1 row: row 2. differ only in case",
+        ),
+        (
+            {3: {"group": "nan"}, 5: {"group": "nan"}},
+            "missing-groups",
+            "warning",
+            "^2 rows have the group 'nan'",
+        ),
         ({3: {"text": "text 001"}}, "duplicates-in-train", "warning", "1 of 40 examples in train"),
         ({53: {"text": "text 051"}}, "duplicates-in-test", "warning", "1 of 40 examples in test"),
         (

@@ -1,14 +1,17 @@
 """Labels that look alike, and numbers read inexactly, are reported; correct ones are not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from probekit.data.examples import Example, RowSource
 from probekit.data.label_checks import (
+    missing_groups,
     misspelt_labels,
     other_digits,
     rounded_numbers,
+    similar_groups,
     similar_labels,
 )
 from probekit.data.readers import read_dataset
@@ -121,3 +124,39 @@ def test_tags_of_the_english_treebank_raise_no_alarm(shared, label):
 def test_labels_of_the_bundled_data_raise_no_alarm(path):
     examples = read_dataset(path, format="csv").examples
     assert not [*similar_labels(examples), *misspelt_labels(examples)]
+
+
+@pytest.mark.parametrize("label", ["01", "1.0", " 1", "+1", "1."])
+def test_spellings_of_one_number_are_reported(label):
+    (finding,) = similar_labels(rows("1", "1", "2", label))
+    assert f"{label!r} (1 row: rows.csv:5)" in finding.message
+    assert "and count as different classes" in finding.message
+
+
+@pytest.mark.parametrize("labels", [("1", "-1"), ("1", "1.01"), ("10", "1"), ("0.5", "5")])
+def test_different_numbers_are_not(labels):
+    assert not list(similar_labels(rows(*labels)))
+
+
+def with_groups(*groups):
+    """Rows with these groups, on the lines of a file from line 2 on."""
+    examples = rows(*("ab" * len(groups))[: len(groups)])
+    return [replace(row, group=group) for row, group in zip(examples, groups, strict=True)]
+
+
+def test_groups_that_look_alike_are_reported():
+    (case, number) = similar_groups(with_groups("A", "A", "a ", "7", "07", "7", "B"))
+    assert (
+        "The groups 'A' (2 rows) and 'a ' (1 row: rows.csv:4) differ only in case" in case.message
+    )
+    assert "'7' (2 rows) and '07' (1 row: rows.csv:6) are the same number" in number.message
+    assert "related rows may be in both train and test" in number.message
+    assert {one.code for one in (case, number)} == {"similar-groups"}
+    assert not list(similar_groups(with_groups("g1", "g2", "g10")))
+
+
+@pytest.mark.parametrize("group", ["nan", "NaN", "None", " NA "])
+def test_groups_of_missing_values_are_reported(group):
+    (finding,) = missing_groups(with_groups("a", group, group))
+    assert finding.message.startswith(f"2 rows have the group {group!r} (rows.csv:3, rows.csv:4)")
+    assert not list(missing_groups(with_groups("a", group, "nancy")))

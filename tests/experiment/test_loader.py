@@ -392,3 +392,14 @@ def test_a_layer_that_exceeds_the_memory_is_refused(write, kind, option):
     text = f"probe: {{kinds: [{{kind: {kind}, {option}: 1000000000}}]}}\n"
     with pytest.raises(ConfigError, match=rf"{option} is 1000000000. It must be at most 65,536"):
         load_experiment(write(GOOD + text))
+
+
+def test_a_site_that_is_given_twice_is_refused(write):
+    text = "capture: {sites: [hook_embed, hook_embed]}\n"
+    with pytest.raises(ConfigError, match=r"capture\.sites\.1 is 'hook_embed', which is already"):
+        load_experiment(write(GOOD + text))
+
+
+def test_no_example_is_a_placeholder(write):
+    with pytest.raises(ConfigError, match=r"such as \[The keys to the cabinet\]"):
+        load_experiment(write(GOOD + "attention: {texts: 3}\n"))

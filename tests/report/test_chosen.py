@@ -260,3 +260,30 @@ def test_a_figure_is_drawn_once(browser, make_run):
     plots = "[...document.querySelectorAll('.plot')]"
     open_plots = f"{plots}.filter(plot => !plot.closest('details')).length"
     assert browser.evaluate("window.draws") == browser.evaluate(open_plots)
+
+
+LONG = "a" * 300 + "1"
+
+
+def test_long_labels_and_direction_marks_do_not_break_figures():
+    labels = (LONG, "b\u202e", LONG.replace("1", "2"))
+    rows = pd.DataFrame(
+        [(a, b, 3) for a in labels for b in labels], columns=["truth", "guess", "n"]
+    )
+    figure = confusion_matrix(rows)
+    shown = figure.layout.xaxis.ticktext
+    assert len(set(shown)) == 3
+    assert max(map(len, shown)) <= 50
+    assert "b&lt;U+202E&gt;" in shown
+    assert "\u202e" not in figure.to_json()
+    points = pd.DataFrame({"method": "PCA", "x": 0.0, "y": 1.0, "label": labels})
+    plane = scatter_plane(points.assign(axis_x="1", axis_y="2"), "PCA")
+    assert {trace.name for trace in plane.data} == set(shown)
+
+
+def test_the_page_states_why_there_is_no_confusion_matrix(make_run, record, confusion):
+    reason = "Confusion matrix, scatter plots, cosines of directions and errors are computed for at"
+    assert reason not in write_report(make_run()).read_text()
+    record["data"]["labels"] = {"train": {f"c{n}": 10 for n in range(60)}, "test": {}}
+    page = write_report(make_run(record=record)).read_text()
+    assert f"The data have 60 classes. {reason} most 40." in page

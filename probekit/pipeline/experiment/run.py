@@ -15,6 +15,7 @@ from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
 from probekit.disk import exclusive
 from probekit.drafts import write_atomic
+from probekit.errors import StoreError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.pipeline.capture.captures import capture_models
@@ -152,5 +153,15 @@ def run_inputs(
         write_atomic(folder.path / "run.json", pack_record(content))
         folder.finish()
         if page:
-            write_report(folder.path)
+            _write_page(folder.path)
         return RunResult(folder.path)
+
+
+def _write_page(folder: Path) -> None:
+    try:
+        write_report(folder)
+    except StoreError as error:
+        raise StoreError(
+            f"The run is complete, but its page is not written. {error} Then run `probekit report "
+            f"{folder}`; nothing is computed again."
+        ) from error

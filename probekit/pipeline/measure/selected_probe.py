@@ -39,10 +39,10 @@ from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
+from probekit.results.record import MOST_CLASSES
 from probekit.results.selection import chosen_row, site_with_head
 from probekit.results.table import only, placed
 
-MOST_CLASSES = 40  # with more, confusion matrix and scatter plot are unreadable
 MOST_POINTS = 500
 MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on
 _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1

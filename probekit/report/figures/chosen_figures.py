@@ -17,6 +17,7 @@ from probekit.report.figures.style import (
     plotly_text,
 )
 from probekit.report.maps.text_map import Colours, cell_text, text_map
+from probekit.report.texts.glyphs import class_label
 from probekit.results.selection import main_metric, ranked_rows
 from probekit.results.table import figure_rows, only, placed, ticks
 
@@ -43,11 +44,12 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
     ([0.75, 0.25], [0.0, 1.0])
     """
     counts = confusion_counts(rows)
-    labels = [plotly_text(label) for label in counts.index]
+    labels = [plotly_text(class_label(label)) for label in counts.index]
     shares = confusion_shares(counts).to_numpy()
     n_rows = counts.sum(axis=1)
     hover = [
-        f"<b>{plotly_text(truth)}</b> predicted as <b>{plotly_text(guess)}</b><br>"
+        f"<b>{plotly_text(class_label(truth))}</b> predicted as "
+        f"<b>{plotly_text(class_label(guess))}</b><br>"
         f"{counts.loc[truth, guess]:,} of {n_rows[truth]:,} rows"
         for truth in counts.index
         for guess in counts.columns
@@ -106,14 +108,14 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
             x=points["x"].tolist(),
             y=points["y"].tolist(),
             mode="markers",
-            name=plotly_text(label),
+            name=plotly_text(class_label(label)),
             marker={
                 "color": SERIES_COLOURS[number % len(SERIES_COLOURS)],
                 "symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)],
                 "size": 7,
                 "opacity": 0.75,
             },
-            hovertext=[plotly_text(text) for text in points["label"]],
+            hovertext=[plotly_text(class_label(text)) for text in points["label"]],
             hoverinfo="text",
         )
     figure.update_xaxes(title_text=own["axis_x"].iloc[0])

@@ -21,6 +21,7 @@ from probekit.report.figures.style import fixed, format_number
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.sentences.answer import comparison_rows
 from probekit.report.sentences.choice import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
+from probekit.report.texts.glyphs import class_label
 from probekit.results.record import reading_run_file
 from probekit.results.selection import chosen_row, is_nested, site_with_head
 from probekit.results.table import check_columns
@@ -74,7 +75,7 @@ def _confusion_part(rows: pd.DataFrame, probe: str) -> FigurePart:
     shares = confusion_shares(counts)
     wrong = rows[rows["truth"] != rows["guess"]].nlargest(MOST_CONFUSED, "n")
     named = [
-        f"{row['truth']} predicted as {row['guess']}: {row['n']:,} rows "
+        f"{class_label(row['truth'])} predicted as {class_label(row['guess'])}: {row['n']:,} rows "
         f"({shares.loc[row['truth'], row['guess']]:.0%} of that label)"
         for _, row in wrong[wrong["n"] > 0].iterrows()
     ]
@@ -124,7 +125,7 @@ def _scatter_parts(
             "projection is for illustration only: the probe uses all dimensions.",
             f"{method} of {site}. Centroids of the labels: "
             + "; ".join(
-                f"{label} at {fixed(x, 1)}, {fixed(y, 1)}"
+                f"{class_label(str(label))} at {fixed(x, 1)}, {fixed(y, 1)}"
                 for label, (x, y) in zip(centroids.index, centroids.to_numpy(), strict=True)
             ),
             is_open=False,

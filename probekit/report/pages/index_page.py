@@ -20,8 +20,8 @@ from probekit.results.record import STARTED, open_record
 from probekit.results.settings import load_config
 from probekit.results.table import load_table
 from probekit.results.titles import TitledRun, date_text, run_titles
-from probekit.training.log import read_log
-from probekit.training.progress import LOG, is_pretraining
+from probekit.training.log import read_log, read_verified_log
+from probekit.training.progress import LOG, STATE, is_pretraining, read_progress
 
 _READ = (
     "config.yaml",
@@ -95,7 +95,7 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
         return _unfinished(folder, path, now)
     try:
         if is_pretraining(folder):
-            return _pretraining(folder, path, _modified(folder, ("run.json", LOG)), now)
+            return _pretraining(folder, path, _modified(folder, ("run.json", LOG, STATE)), now)
         return _finished(folder, path, _modified(folder, ("run.json", *_READ)))
     except ProbekitError as error:
         return Entry(_experiment(folder), path, "", "damaged", str(error))
@@ -125,7 +125,12 @@ def _pretraining(folder: Path, path: str, written: tuple[int, ...], now: float) 
 def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, str]:
     """Return name, number of steps, completed steps and summary of a pretraining run."""
     record = load_pretraining(folder)
-    log = read_log(folder / LOG) if (folder / LOG).exists() else ()
+    # Read before the log; only its header, because the page is requested every few seconds.
+    progress = read_progress(folder, verify=False)
+    if progress is not None:
+        log = read_verified_log(folder / LOG, progress.step, progress.log)
+    else:
+        log = read_log(folder / LOG) if (folder / LOG).exists() else ()
     if not log:
         return record.run, record.steps, 0, f"No step of {record.steps:,} is logged yet."
     return record.run, record.steps, log[-1].step, pretraining_answer(log, record.steps)

@@ -21,7 +21,13 @@ from probekit.report.pages.template import render
 from probekit.report.sentences.pretraining import evaluations, pretraining_answer
 from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import MachinePaths
-from probekit.results.record import RecordPart, changed_files, check_seal, reading_run_file
+from probekit.results.record import (
+    RecordPart,
+    changed_files,
+    check_seal,
+    parse_record,
+    reading_run_file,
+)
 from probekit.results.settings import load_config
 from probekit.training.log import LogRow, read_log, read_verified_log
 from probekit.training.progress import LOG, RECIPE, STATE, Progress, read_progress
@@ -116,7 +122,7 @@ def load_pretraining(run_dir: Path) -> PretrainRecord:
     path = run_dir / "run.json"
     with reading_run_file(path):
         content = inside(path).read_bytes()
-        record = PretrainRecord.model_validate_json(content)
+    record = parse_record(content, path, PretrainRecord)
     check_seal(content, path)
     return record
 

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from probekit.disk import inside
 from probekit.drafts import write_atomic
 from probekit.errors import DataError
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
 from probekit.report.figures.over_training import load_training, step_parts
@@ -31,12 +32,14 @@ from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.severity import Caveat
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import OLD_STATISTICS, warnings
+from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.report.texts.paint import DENSEST
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
+    MOST_CLASSES,
     OLD_RECORD,
     Control,
     ExampleRecord,
@@ -118,6 +121,8 @@ def report_page(run_dir: Path) -> str:
         features=load_features(run_dir),
         wrong=load_wrong(run_dir),
         densest=DENSEST,
+        label_text=class_label,
+        not_drawn=_not_drawn(run_dir, table, record),
         around_span=_around_span,
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
         config=paths.hide(_text(run_dir / "config.yaml")),
@@ -157,6 +162,18 @@ def older_caveats(
         Caveat("old-statistics", OLD_STATISTICS): "null" not in header,
     }
     return [caveat for caveat, holds in is_older.items() if holds]
+
+
+def _not_drawn(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> str:
+    """Return why there are no figures of the selected probe; "" if they are drawn."""
+    n_classes = len(record.data.training_labels)
+    is_of_classes = METRICS[main_metric(table)].fits("class", {"scores", "probabilities", "alarms"})
+    if not is_of_classes or n_classes <= MOST_CLASSES or (run_dir / "confusion.csv").exists():
+        return ""
+    return (
+        f"The data have {n_classes} classes. Confusion matrix, scatter plots, cosines of "
+        f"directions and errors are computed for at most {MOST_CLASSES}."
+    )
 
 
 def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:

@@ -15,6 +15,8 @@ KINDS = (
     "other-choice",
     "old-folds",
     "no-groups",
+    "similar-groups",
+    "missing-groups",
     "contradictions",
     "similar-labels",
     "misspelt-labels",

@@ -6,6 +6,7 @@ import unicodedata
 
 GLYPHS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 # Zero-width joiners are kept: replacing them would change how emoji and Indic letters render.
+LONGEST_LABEL = 40  # characters
 JOINERS = "\u200c\u200d"
 
 
@@ -27,6 +28,21 @@ def line_label(text: str) -> str:
     'two⏎lines <U+001B>[2J'
     """
     return "".join(letter if letter == " " else token_label(letter) for letter in text)
+
+
+def class_label(label: str) -> str:
+    r"""Return a class label for a figure or table: as one line of limited length.
+
+    >>> class_label("plural"), class_label("a\u202eb")
+    ('plural', 'a<U+202E>b')
+    >>> class_label("x" * 200 + "end")
+    'xxxxxxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxend'
+    """
+    text = line_label(label)
+    if len(text) <= LONGEST_LABEL:
+        return text
+    end = (LONGEST_LABEL - 1) * 2 // 5
+    return f"{text[: LONGEST_LABEL - 1 - end]}…{text[-end:]}"
 
 
 def _visible(character: str) -> str:

@@ -3,10 +3,13 @@
 import json
 import math
 import re
+import time
+from functools import partial
 
 import pytest
 
 from probekit.errors import CheckpointError, DataError, MissingError
+from probekit.report.pages.index_page import entry
 from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.training.log import LogRow, read_log, write_log
 from probekit.training.progress import Progress
@@ -136,4 +139,24 @@ def test_a_log_that_is_not_that_of_the_state_is_refused(folder):
     assert write_pretraining_report(folder)
     write_log(folder / "log.csv", a_log(19))
     with pytest.raises(CheckpointError, match=r"log\.csv is damaged or belongs to another run"):
+        write_pretraining_report(folder)
+
+
+def test_a_damaged_log_is_not_listed_as_a_result(tmp_path):
+    folder = write_pretraining(tmp_path / "little", "little")
+    logged = write_log(folder / "log.csv", a_log(20))
+    progress = Progress.of(20, tiny_recipe("texts"), "ab12", "cd34", logged)
+    write_state(folder / "state.safetensors", {}, progress)
+    listed = partial(entry, tmp_path, folder, now=time.time())
+    assert "After 20 of 1,000 steps" in listed().summary
+    write_log(folder / "log.csv", a_log(15))
+    assert (listed().state, listed().url) == ("damaged", "")
+    assert "log.csv is damaged or belongs to another run" in listed().summary
+
+
+def test_a_damaged_record_is_explained(folder):
+    (folder / "run.json").write_text('{"run": "a", "steps": "many"}')
+    with pytest.raises(
+        DataError, match=r"run\.json is damaged.*steps: Input should be.*and \d+ more"
+    ):
         write_pretraining_report(folder)
