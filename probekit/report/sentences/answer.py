@@ -136,7 +136,7 @@ def _p_in_words(table: pd.DataFrame, comparisons: RivalDifferences, task: pd.Ser
     if association_p(table) is None:
         metric = next(one.metric for one in comparisons.named if one.key == "majority")
         return f"{p_words(p)} for the difference from {rival_name('majority', metric)}"
-    # Beside a score below chance, a large p would be misread.
+    # Next to a score below chance, a large p would be misread.
     return f"{'one-sided ' * is_below_chance(task)}{p_words(p)}"
 
 
