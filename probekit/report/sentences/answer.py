@@ -78,7 +78,7 @@ def answer(
     if np.isnan(compared["task"]["value"]):
         return f"No answer: {UNDEFINED.format(metric_name(compared['task']['metric']))}"
     score, chance = score_words(compared["task"])
-    facts = [score, chance, _p_in_words(table, found)]
+    facts = [score, chance, _p_in_words(table, found, compared["task"])]
     but = _but(compared, found) if verdict == NOT_BETTER else ""
     if verdict in (YES, NOT_BETTER) and not is_yes_no(question):
         place = _best_place(table)
@@ -128,7 +128,7 @@ def _worse_than(task: pd.Series, comparisons: RivalDifferences) -> str:
     return rival_name("majority", task["metric"]) if is_worse else ""
 
 
-def _p_in_words(table: pd.DataFrame, comparisons: RivalDifferences) -> str:
+def _p_in_words(table: pd.DataFrame, comparisons: RivalDifferences, task: pd.Series) -> str:
     """Return the p-value of the reported score; names its test unless it is that of association."""
     p = selected_p(table, comparisons)
     if p is None or np.isnan(p):
@@ -136,7 +136,8 @@ def _p_in_words(table: pd.DataFrame, comparisons: RivalDifferences) -> str:
     if association_p(table) is None:
         metric = next(one.metric for one in comparisons.named if one.key == "majority")
         return f"{p_words(p)} for the difference from {rival_name('majority', metric)}"
-    return p_words(p)
+    # Next to a score below chance, a large p would be misread.
+    return f"{'one-sided ' * is_below_chance(task)}{p_words(p)}"
 
 
 def selected_p(table: pd.DataFrame, comparisons: RivalDifferences) -> float | None:

@@ -118,7 +118,7 @@ def test_a_score_far_below_chance_is_called_worse(table):
     found = RivalDifferences((opposite,))
     text = answer(below, found, WHICH)
     assert text.startswith("Worse than chance: 18 % [4, 44] of held-out rows at block 2, chance 50")
-    assert "p = 1.00" in text
+    assert ", one-sided p = 1.00," in text
     majority = comparison_table(below, found)[0]
     assert (majority.p, majority.verdict) == ("1.00 (one-sided)", "worse")
     # Not below chance with certainty, or associated although below chance.
