@@ -87,6 +87,8 @@ class Installed:
 def about(python):
     """Version of an interpreter, whether it has the dependencies, and its site-packages."""
     run = [python, "-c", ASK]
+    if not Path(python).is_file():
+        return "none", False, []
     done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=Path(python).parent)
     first, *folders = done.stdout.splitlines() or ["none False"]
     version, is_complete = first.split()

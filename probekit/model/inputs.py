@@ -78,7 +78,10 @@ def check_tokens(config: GPT2Config, tokens: Tensor, mask: Tensor | None = None)
     probekit.errors.DataError: Token ids run from 96 to 97; the vocabulary has ids 0 to 96.
     """
     if not isinstance(tokens, Tensor):
-        raise DataError(f"tokens must be a tensor of ids, not {type(tokens).__name__}.")
+        raise DataError(
+            f"tokens must be a tensor of ids, not {type(tokens).__name__}. For texts, pass "
+            "`tokenizer.batch(texts, bos=False)`."
+        )
     is_integer = tokens.dtype in (torch.int64, torch.int32)
     if tokens.ndim != 2 or tokens.shape[1] == 0 or not is_integer:
         raise DataError(

@@ -260,7 +260,9 @@ class Tokenizer:
 
 def _only_place(text: str, part: str, tokens: Sequence[str]) -> int:
     """Return the index of the only character at which a part begins in a text."""
-    places = [n for n in range(len(text)) if text.startswith(part, n)] if part else []
+    if not isinstance(part, str) or not part:
+        raise DataError(f"The part must be a str of at least one character, not {part!r}.")
+    places = [n for n in range(len(text)) if text.startswith(part, n)]
     if not places:
         raise DataError(f"{part!r} is not in {text!r}. {nearest(part, map(repr, tokens))}")
     if len(places) > 1:

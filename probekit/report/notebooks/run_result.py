@@ -103,6 +103,10 @@ class RunResult:
             if self._curve is None:
                 raise UnknownNameError("This run has no layer curve. See `figures` for the others.")
             return ResultFigure.of(self._curve)
+        if not isinstance(name, str):
+            raise UnknownNameError(
+                f"A figure is given by its name, not {name!r}. {nearest('', self.figures)}"
+            )
         if self._curve is not None and name.casefold() == self._curve.title.casefold():
             return ResultFigure.of(self._curve)  # without drawing the others
         by_name = {part.title.casefold(): part for part in self._parts}
@@ -163,7 +167,8 @@ class RunResult:
 
     def __repr__(self) -> str:
         """Return the result as about ten lines of text."""
-        lines = [f"Run {self._record.run}: {self._record.question or 'no question'}", self.answer]
+        lines = [f"Run {self._record.run}: {self._record.question or 'no question'}"]
+        lines += _wrapped(self.answer)
         lines += _curve_lines(self.table)
         rivals = ", ".join(f"{one.name} {one.score}" for one in self._compared)
         lines += _wrapped(f"Compared with: {rivals}.") if rivals else []
@@ -202,7 +207,8 @@ def _curve_lines(table: pd.DataFrame) -> list[str]:
     series = series.drop_duplicates("depth").sort_values("depth")
     step, blocks = math.ceil(len(series) / MOST_POINTS), n_blocks(placed(table))
     points = [f"{row_tick(row, blocks)} {row['value']:.2f}" for _, row in series[::step].iterrows()]
-    return _wrapped(f"{metric_name(metric)} by layer: {', '.join(points)}.")
+    name = metric_name(metric)
+    return _wrapped(f"{name[:1].upper()}{name[1:]} by layer: {', '.join(points)}.")
 
 
 def _wrapped(text: str) -> list[str]:

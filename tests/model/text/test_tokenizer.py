@@ -287,11 +287,13 @@ def test_positions_of_parts(mini, bos):
         ("keys", "begins inside the token ' keys'.*with the space"),
         (" ke", "ends inside the token ' keys'"),
         ("he", r"occurs 2 times .* characters 1, 13"),
-        ("", "is not in"),
     ],
 )
 def test_positions_of_other_parts_are_refused(mini, part, message):
     with pytest.raises(DataError, match=message):
         mini.position_of("The keys to the old cabinet", part, bos=False)
+    for no_part in ("", 5):
+        with pytest.raises(DataError, match=f"at least one character, not {no_part!r}"):
+            mini.position_of("The keys", no_part, bos=False)
     with pytest.raises(ConfigError, match="Unknown piece 'middle'"):
         mini.position_of("The", "The", bos=False, piece="middle")

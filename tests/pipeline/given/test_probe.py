@@ -95,8 +95,8 @@ def test_best_of_folds_is_the_pooled_score_of_their_choices(nested):
 
 
 def test_the_text_of_a_result_names_the_layers(result):
-    (curve,) = re.findall(r"accuracy by layer: .*", repr(result))
-    assert curve.startswith("accuracy by layer: 0 ")
+    (curve,) = re.findall(r"Accuracy by layer: .*", repr(result))
+    assert curve.startswith("Accuracy by layer: 0 ")
     assert "final norm" not in curve
 
 
