@@ -70,7 +70,7 @@ def answer(dotted, value):
         ("tokens", [1], "a section of keys, such as {bos: true, position: {at: last}}."),
         ("data", 3, "such as {name: ..., format: csv}."),
         ("split", 0.5, "such as {test: 0.25}."),
-        ("attention", "x", "such as {texts: [...]}."),
+        ("attention", "x", "such as {texts: [The keys to the cabinet]}."),
         ("probe.C", 1, "It must be a list, such as [0.0001, 0.001]."),
         ("capture.sites", "x", "a list, such as [blocks.0.hook_resid_pre, "),
         ("capture.sites", [], "capture.sites is []. It must list at least 1."),

@@ -291,8 +291,8 @@ def test_tokens_of_errors_are_stored_unchanged(experiment, go, tmp_path):
 def test_projections_show_held_out_rows_only(experiment, go):
     result = go(experiment("split.folds=3"), page=False)
     points = pd.read_csv(result.folder / "scatter.csv")
-    first = sum(result.record["data"]["labels"]["test"].values())
-    assert 0 < points["method"].eq("PCA").sum() <= first < result.table["n_test"].max()
+    # Those of the first of three folds.
+    assert 0 < points["method"].eq("PCA").sum() < result.table["n_test"].max() / 2
     axes = points.groupby("method")[["axis_x", "axis_y"]].first()
     assert list(axes.loc["LDA"]) == ["discriminant 1", "component 1 of PCA"]
     assert axes.loc["PCA", "axis_x"].startswith("component 1 (")
