@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from zlib import crc32
 
 import plotly
 
@@ -40,6 +41,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_default_options = {"members": True}
+toc_object_entries = False  # the headings of the page name the same objects
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
@@ -72,9 +74,10 @@ _CODE = digest_code(
     "probekit.report.pages.run_page",
     "probekit.report.pages.transfer_page",
 )
-# A notebook is executed again if its code or the code of the package changes.
+_START = (DOCS / "_ext" / "kernel_start.py").read_bytes()
+# A notebook is executed again if its code, the code of the package or that of the kernel changes.
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(BUILD / "notebooks" / _CODE[:12])
+nb_execution_cache_path = str(BUILD / "notebooks" / f"{_CODE[:12]}-{crc32(_START):08x}")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nb_merge_streams = True

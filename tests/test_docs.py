@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cached_property
 from pathlib import Path
 
 import click
@@ -31,6 +32,9 @@ PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in pages(R
 # Commands of this page write to a folder that several machines share.
 OF_CLUSTERS = "docs/howto/cluster.md"
 WITH_COMMANDS = [name for name in PAGES if name not in (OF_CLUSTERS, "README.md")]
+# Of a sentence, a table, a formula or a block.
+ENDS = (".", "?", ":", ".)", "|", "$$", "```", ":::", ">", "](layer_curve.png)")
+CLASSES = frozenset(n for n in probekit.__all__ if isinstance(getattr(probekit, n), type))
 SECTIONS = frozenset(Experiment.model_fields)
 
 
@@ -129,6 +133,14 @@ def test_every_link_leads_to_a_file_and_a_heading(name):
         assert not anchor or anchor in anchors(target.read_text()), f"{name}: {link}"
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_the_last_sentence_of_every_section_is_complete(name):
+    prose = re.sub(r"^(```|:::|---).*?^\1", "```", PAGES[name], flags=re.DOTALL | re.MULTILINE)
+    for section in re.split(r"^#+ .*$", prose, flags=re.MULTILINE):
+        *_, last = section.strip().splitlines() or [""]
+        assert not last or last.endswith(ENDS), f"{name}: {last}"
+
+
 def test_every_page_is_in_a_table_of_contents():
     listed = {
         os.path.normpath((ROOT / name).parent / link)
@@ -194,6 +206,14 @@ def test_the_keys_for_probes_choose_them(tmp_path):
         "mlp:64",
     ]
     assert len(prepare(experiment).splits) == 5
+
+
+def test_no_description_of_a_property_is_taken_for_its_type():
+    """Sphinx reads the words before a colon in the first line as the type of the property."""
+    for name in CLASSES:
+        for member, value in vars(getattr(probekit, name)).items():
+            if isinstance(value, property | cached_property):
+                assert ":" not in (value.__doc__ or "").partition("\n")[0], f"{name}.{member}"
 
 
 def test_every_metric_is_explained():

@@ -19,7 +19,7 @@ def _show(figure: Figure) -> None:
         .to_html(
             include_plotlyjs=False,
             full_html=False,
-            config={"responsive": True, "displaylogo": False},
+            config={"responsive": True, "displayModeBar": False},
         )
     )
     display(HTML(_SCRIPT + html))

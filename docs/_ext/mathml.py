@@ -6,13 +6,25 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 
+def _mathml(formula: str, **options: bool) -> str:
+    r"""Return a formula with braces of normal size; browsers stretch them by default.
+
+    >>> "<mo>{</mo>" in _mathml(r"\{i\}")
+    False
+    """
+    text = tex2mathml(formula, **options)
+    for brace in "{}":
+        text = text.replace(f"<mo>{brace}</mo>", f'<mo stretchy="false">{brace}</mo>')
+    return text
+
+
 def _inline(translator: HTML5Translator, node: nodes.math) -> None:
-    translator.body.append(tex2mathml(node.astext()))
+    translator.body.append(_mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def _block(translator: HTML5Translator, node: nodes.math_block) -> None:
-    translator.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>')
+    translator.body.append(f'<div class="formula">{_mathml(node.astext(), as_block=True)}</div>')
     raise nodes.SkipNode
 
 

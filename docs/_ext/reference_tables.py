@@ -26,6 +26,8 @@ from probekit.training.recipe import Recipe
 
 Json = dict[str, Any]
 
+INHERITED = ("get_metadata_routing", "model_config", "model_post_init")
+
 REFERENCES = {
     "chance": "chance level",
     "chain": "linear chain",
@@ -159,11 +161,12 @@ def _limits(key: Json) -> Iterator[str]:
 
 def _columns(columns: Iterable[TableColumn]) -> str:
     def values(column: TableColumn) -> str:
-        return ", ".join(f"`{name}`" for name in column.allowed) or column.type
+        names = ", ".join(f"`{name}`" for name in column.allowed)
+        return f"one of {names}" if names else column.type
 
-    return table(
-        ["column", "cells", "meaning"],
-        ([f"`{column.name}`", values(column), column.meaning] for column in columns),
+    return "\n".join(
+        f"`{column.name}` ({values(column)})\n: {column.meaning[:1].upper()}{column.meaning[1:]}.\n"
+        for column in columns
     )
 
 
@@ -303,9 +306,17 @@ class ReferenceTable(SphinxDirective):
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
-def _skip_routing(_app: Sphinx, _what: str, name: str, *_: Any) -> bool | None:
-    """Leave out methods that scikit-learn adds to every estimator; their links lead elsewhere."""
-    return True if name.endswith("_request") or name == "get_metadata_routing" else None
+def _skip_inherited(_app: Sphinx, _what: str, name: str, *_: Any) -> bool | None:
+    """Leave out methods that scikit-learn and pydantic add to every class."""
+    added = name.endswith("_request") or name in INHERITED
+    return True if added else None
+
+
+def _dashes(_app: Sphinx, document: nodes.document, _name: str) -> None:
+    """Replace the two hyphens that Sphinx writes between a parameter and its description."""
+    for text in list(document.findall(nodes.Text)):
+        if text.astext() == " -- ":
+            text.parent.replace(text, nodes.Text(" – "))
 
 
 def _short_signature(
@@ -317,7 +328,8 @@ def _short_signature(
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add the directive."""
-    app.connect("autodoc-skip-member", _skip_routing)
+    app.connect("autodoc-skip-member", _skip_inherited)
+    app.connect("doctree-resolved", _dashes)
     app.connect("autodoc-process-signature", _short_signature)
     app.add_directive("reference-table", ReferenceTable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

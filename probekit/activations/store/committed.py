@@ -89,7 +89,7 @@ class Committed:
 
     @property
     def identity(self) -> Identity:
-        """Identity: everything that the rows were computed from."""
+        """Everything that the rows were computed from."""
         return self.spec.identity
 
     @cached_property

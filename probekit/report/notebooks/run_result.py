@@ -71,7 +71,7 @@ class RunResult:
 
     @cached_property
     def answer(self) -> str:
-        """The answer of the run as one sentence: verdict, score, chance level, p and site."""
+        """The answer of the run as one sentence, with verdict, score, chance level, p and site."""
         return answer(self.table, self._comparisons, self._record.question)
 
     @cached_property
@@ -140,7 +140,7 @@ class RunResult:
 
     @property
     def best(self) -> HeadlineScore | None:
-        """The reported score: `site`, `value`, `ci_low`, `ci_high`, `chance`, `p`.
+        """The reported score, with `site`, `value`, `ci_low`, `ci_high`, `chance` and `p`.
 
         It is that of the chosen site on the test rows; with outer folds, that of the pooled
         predictions of each fold's own choice. None if no site was chosen.
