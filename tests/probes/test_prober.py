@@ -405,7 +405,10 @@ def test_each_outer_fold_has_the_validation_score_and_the_c_of_its_own_split():
         test = np.flatnonzero(np.arange(450) // 150 == fold)
         train = np.setdiff1d(np.arange(450), test)
         alone = Prober(replace(data, train=train, test=test), prober.settings)
-        assert replace(of_fold(result, fold), fold=None) == pick(site(alone, X), split="validation")
+        # The limits are wider over outer folds.
+        without_limits = {"ci_low": None, "ci_high": None, "fold": None}
+        own, same = of_fold(result, fold), pick(site(alone, X), split="validation")
+        assert replace(own, **without_limits) == replace(same, **without_limits)
 
 
 def test_standard_errors_are_wider_over_outer_folds():
