@@ -35,6 +35,7 @@ LEVELS = (
     },
     {"model", "data"},
     {"activations", "analysis", "probes", "training"},
+    {"interventions"},
     {"results"},
     {"experiment", "report"},
     {"pipeline"},

@@ -1,0 +1,224 @@
+"""Edits: plain functions that return taps which change activations.
+
+    zero         replace by zero
+    mean         replace by the mean of given activations
+    replace      replace by given activations, as in activation patching
+    add          add a vector, as in steering
+    project_out  remove the component along directions, or replace it by that of a mean
+    swap         replace the component along directions by that of other activations
+
+Every edit takes `at`, the positions that it changes; other positions keep their values. The edits
+work at any site. `probekit.interventions.compose` applies several of them in one pass, each at a
+site such as `blocks.5.attn.hook_z[head=2]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probekit.errors import DataError
+from probekit.interventions.subspaces import orthonormal_basis
+from probekit.model.sites import describe
+
+# Features of a site, shape [batch pos n_features], to new features of the same shape.
+Change = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """A tap that changes the features of a site at some positions.
+
+    Heads and their features count as the features of a position. For attention scores and patterns
+    the positions are those of the queries.
+
+    Attributes:
+        change: function of the features [batch pos n_features].
+        at: positions that are changed: a mask [batch pos], or indices [batch] or [batch n_at]; None
+            means all.
+    """
+
+    change: Change
+    at: Tensor | None = None
+
+    def __call__(self, site: str, value: Tensor) -> Tensor:
+        """Return the changed value of a site.
+
+        Raises:
+            DataError: positions or given activations do not fit the value of the site.
+        """
+        by_query = value.ndim == 4 and "key_pos" in describe(site).axes
+        rows = value.transpose(1, 2) if by_query else value  # [batch pos ...]
+        flat = rows.flatten(2)
+        try:
+            changed = self.change(flat).to(flat.dtype)
+        except DataError as error:
+            raise DataError(f"{site}: {error}") from error
+        if self.at is not None:
+            changed = torch.where(position_mask(self.at, flat)[..., None], changed, flat)
+        changed = changed.reshape(rows.shape)
+        return changed.transpose(1, 2) if by_query else changed
+
+
+def position_mask(at: Tensor, value: Tensor) -> Tensor:
+    """Return the positions as a mask [batch pos] for a value [batch pos ...].
+
+    >>> position_mask(torch.tensor([2, 0]), torch.zeros(2, 3, 5)).int().tolist()
+    [[0, 0, 1], [1, 0, 0]]
+
+    Raises:
+        DataError: the positions have another shape than the value, or are out of range.
+    """
+    shape = value.shape[:2]
+    at = at.to(value.device)
+    if at.dtype == torch.bool:
+        if at.shape != shape:
+            raise DataError(
+                f"The mask of positions has shape {tuple(at.shape)}, but the activations have "
+                f"{shape[0]} rows of {shape[1]} positions. Give a mask of that shape."
+            )
+        return at
+    if at.is_floating_point() or at.ndim not in (1, 2) or len(at) != shape[0]:
+        raise DataError(
+            f"The positions have shape {tuple(at.shape)} and dtype {at.dtype}. Give integers of "
+            f"shape [{shape[0]}] or [{shape[0]} n_at], or a mask of shape {tuple(shape)}."
+        )
+    at = at.reshape(len(at), -1)
+    outside = (at < 0) | (at >= shape[1])
+    if bool(outside.any()):
+        row = int(outside.any(1).int().argmax())
+        raise DataError(
+            f"Position {int(at[row][outside[row]][0])} of row {row} is outside its {shape[1]} "
+            f"positions. Allowed: 0 to {shape[1] - 1}."
+        )
+    return torch.zeros(shape, dtype=torch.bool, device=value.device).scatter_(1, at, True)
+
+
+def zero(at: Tensor | None = None) -> Edit:
+    """Return a tap that replaces activations by zero.
+
+    Zero is far from most activations; `mean` is the more neutral replacement.
+
+    >>> zero(torch.tensor([1]))("hook_embed", torch.ones(1, 2, 3)).tolist()
+    [[[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]]
+    """
+    return Edit(torch.zeros_like, at)
+
+
+def mean(of: Tensor, at: Tensor | None = None) -> Edit:
+    """Return a tap that replaces activations by the mean of the rows `of` [... n_features].
+
+    >>> mean(torch.tensor([[1.0], [3.0]]))("hook_embed", torch.zeros(1, 1, 1)).tolist()
+    [[[2.0]]]
+    """
+    average = of.reshape(-1, of.shape[-1]).double().mean(0)
+    return Edit(lambda x: _fitted(average, x), at)
+
+
+def replace(values: Tensor, at: Tensor | None = None) -> Edit:
+    """Return a tap that replaces activations by other values.
+
+    Args:
+        values: values of the shape of the site, for example those of another pass, or a vector
+            [n_features].
+        at: positions that are changed.
+
+    >>> other = torch.tensor([[[5.0], [6.0]]])
+    >>> replace(other, torch.tensor([1]))("hook_embed", torch.zeros(1, 2, 1)).tolist()
+    [[[0.0], [6.0]]]
+    """
+    return Edit(lambda x: _fitted(values, x), at)
+
+
+def add(vector: Tensor, at: Tensor | None = None) -> Edit:
+    """Return a tap that adds a vector [n_features], or one for each row [batch n_features].
+
+    >>> add(torch.tensor([1.0, 2.0]))("hook_embed", torch.ones(1, 1, 2)).tolist()
+    [[[2.0, 3.0]]]
+    """
+
+    def change(x: Tensor) -> Tensor:
+        by_row = vector[:, None] if vector.ndim == 2 else vector
+        return x + _fitted(by_row, x)
+
+    return Edit(change, at)
+
+
+def project_out(
+    directions: NDArray[np.floating], at: Tensor | None = None, *, mean: Tensor | None = None
+) -> Edit:
+    """Return a tap that removes the component of activations along directions.
+
+    Args:
+        directions: shape (n, n_features); they may be linearly dependent.
+        at: positions that are changed.
+        mean: activations [n_features] whose component replaces the removed one; None means zero.
+
+    Raises:
+        DataError: all directions are zero, or they are not a matrix of finite numbers. The tap
+            raises it for a site with another number of features.
+
+    >>> tap = project_out(np.array([[2.0, 0.0]]), mean=torch.tensor([1.0, 1.0]))
+    >>> tap("hook_embed", torch.tensor([[[3.0, 4.0]]])).tolist()
+    [[[1.0, 4.0]]]
+    """
+    basis = torch.from_numpy(orthonormal_basis(directions))
+
+    def change(x: Tensor) -> Tensor:
+        centred = x if mean is None else x - _fitted(mean, x)
+        return x - _along(basis, centred)
+
+    return Edit(change, at)
+
+
+def swap(directions: NDArray[np.floating], values: Tensor, at: Tensor | None = None) -> Edit:
+    """Return a tap that replaces the component along directions by that of other activations.
+
+    Args:
+        directions: shape (n, n_features); they may be linearly dependent.
+        values: activations of the shape of the site, or a vector [n_features].
+        at: positions that are changed.
+
+    Raises:
+        DataError: all directions are zero, or they are not a matrix of finite numbers. The tap
+            raises it for a site with another number of features.
+
+    >>> tap = swap(np.array([[1.0, 0.0]]), torch.tensor([[[7.0, 8.0]]]))
+    >>> tap("hook_embed", torch.tensor([[[3.0, 4.0]]])).tolist()
+    [[[7.0, 4.0]]]
+
+    Source: Geiger et al. (2024), Finding alignments between interpretable causal variables and
+    distributed neural representations (interchange interventions in a subspace).
+    """
+    basis = torch.from_numpy(orthonormal_basis(directions))
+    return Edit(lambda x: x + _along(basis, _fitted(values, x) - x), at)
+
+
+def _along(basis: Tensor, x: Tensor) -> Tensor:
+    """Return the component of x [... n_features] in the span of a basis (n_features, rank)."""
+    if len(basis) != x.shape[-1]:
+        raise DataError(
+            f"the site has {x.shape[-1]} features, but the directions have {len(basis)}. Give "
+            f"directions of shape (n, {x.shape[-1]}), or edit the site of the probe."
+        )
+    span = basis.to(x)
+    return x @ span @ span.T
+
+
+def _fitted(values: Tensor, x: Tensor) -> Tensor:
+    """Return values that broadcast to x [batch pos n_features], on its device and in its dtype."""
+    values = values.to(x)
+    flat = values.flatten(2) if values.ndim > 2 else values
+    sizes = zip(flat.shape[::-1], x.shape[::-1], strict=False)
+    if not all(own in (size, 1) for own, size in sizes) or flat.shape[-1] != x.shape[-1]:
+        raise DataError(
+            f"the given activations have shape {tuple(values.shape)}, but the site has "
+            f"{tuple(x.shape)} (rows, positions, features). Give that shape, or a vector of "
+            f"{x.shape[-1]} features."
+        )
+    return flat.expand_as(x)

@@ -1,0 +1,196 @@
+"""Every edit changes the named part of a site, at the named positions, and nothing else."""
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.errors import ConfigError, DataError, UnknownNameError
+from probekit.interventions.compose import compose, run_edited
+from probekit.interventions.edits import add, mean, project_out, replace, swap, zero
+from probekit.model.cache import remember
+from probekit.model.gpt2 import GPT2
+from probekit.model.sites import describe
+from tests.model.reference import TINY
+
+POST = "blocks.1.hook_resid_post"
+Z = "blocks.1.attn.hook_z"
+TOKENS = torch.arange(10).reshape(2, 5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return GPT2(TINY, seed=3).requires_grad_(False)
+
+
+@pytest.fixture
+def value():
+    return torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
+
+
+def directions(n, width=7, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, width))
+
+
+@pytest.mark.parametrize("at", [torch.tensor([4, 1]), torch.tensor([[4], [1]]), "mask"])
+def test_only_the_positions_change(value, at):
+    changed = torch.zeros(2, 5, dtype=torch.bool)
+    changed[0, 4] = changed[1, 1] = True
+    found = zero(changed if isinstance(at, str) else at)(POST, value)
+    assert (found[changed] == 0).all()
+    assert torch.equal(found[~changed], value[~changed])
+    assert (value[changed] != 0).all()
+
+
+def test_the_mean_is_of_the_given_rows(value):
+    reference = torch.randn(11, 7)
+    found = mean(reference, torch.tensor([2, 3]))(POST, value)
+    torch.testing.assert_close(found[0, 2], reference.mean(0))
+    assert torch.equal(found[0, :2], value[0, :2])
+
+
+def test_replace_takes_the_values_of_the_same_place(value):
+    other = torch.randn(2, 5, 7)
+    found = replace(other, torch.tensor([[0, 4], [2, 2]]))(POST, value)
+    assert torch.equal(found[0, [0, 4]], other[0, [0, 4]])
+    assert torch.equal(found[1, 2], other[1, 2])
+    assert torch.equal(found[0, 1:4], value[0, 1:4])
+
+
+def test_add_takes_one_vector_or_one_for_each_row(value):
+    vectors = torch.randn(2, 7)
+    torch.testing.assert_close(add(vectors[0])(POST, value), value + vectors[0])
+    torch.testing.assert_close(add(vectors)(POST, value), value + vectors[:, None])
+
+
+def test_projection_leaves_the_component_of_the_mean(value):
+    rows, centre = directions(2), torch.randn(7)
+    found = project_out(rows, mean=centre)(POST, value)
+    span = torch.from_numpy(rows).float()
+    torch.testing.assert_close(found @ span.T, (centre @ span.T).expand(2, 5, 2))
+    away = project_out(rows)(POST, value)
+    torch.testing.assert_close(away @ span.T, torch.zeros(2, 5, 2), atol=1e-5, rtol=0)
+    # Nothing outside the subspace changes.
+    torch.testing.assert_close(project_out(rows)(POST, value - away), torch.zeros(2, 5, 7))
+
+
+def test_dependent_directions_count_once(value):
+    two = directions(2).astype(np.float32)
+    three = np.vstack([two, -two.sum(0)])
+    torch.testing.assert_close(project_out(three)(POST, value), project_out(two)(POST, value))
+
+
+def test_swap_exchanges_the_subspace_only(value):
+    other, rows = torch.randn(2, 5, 7), directions(1)
+    found = swap(rows, other)(POST, value)
+    unit = torch.from_numpy(rows / np.linalg.norm(rows)).float()
+    torch.testing.assert_close(found @ unit.T, other @ unit.T)
+    rest = torch.eye(7) - unit.T @ unit
+    torch.testing.assert_close(found @ rest, value @ rest)
+
+
+def test_heads_are_features_of_their_position(model):
+    z = torch.randn(2, 5, TINY.n_head, 7)
+    rows = directions(1, width=TINY.n_head * 7)
+    found = project_out(rows)(Z, z)
+    torch.testing.assert_close(found.flatten(2), project_out(rows)(POST, z.flatten(2)))
+    assert found.shape == z.shape
+
+
+def test_an_edit_of_a_head_keeps_the_others(model):
+    seen = {}
+    tap = compose(model, [(f"{Z}[head=1]", zero(torch.tensor([4, 2]))), (Z, remember(seen))])
+    _, cache = model.run_with_cache(TOKENS, [Z])
+    model(TOKENS, tap=tap, sites=tap.sites)
+    expected = cache[Z].clone()
+    expected[0, 4, 1] = expected[1, 2, 1] = 0
+    assert torch.equal(seen[Z], expected)
+
+
+def test_an_edit_of_a_neuron_keeps_the_others(model):
+    site, seen = "blocks.0.mlp.hook_post", {}
+    edits = [(f"{site}[neuron=3]", add(torch.tensor([2.0]))), (site, remember(seen))]
+    run_edited(model, TOKENS, edits)
+    _, cache = model.run_with_cache(TOKENS, [site])
+    expected = cache[site].clone()
+    expected[..., 3] += 2
+    torch.testing.assert_close(seen[site], expected)
+
+
+def test_positions_of_patterns_are_queries(model):
+    site, seen = "blocks.2.attn.hook_pattern", {}
+    run_edited(model, TOKENS, [(site, zero(torch.tensor([4, 4]))), (site, remember(seen))])
+    assert (seen[site][:, :, 4] == 0).all()
+    assert (seen[site][:, :, 3].sum(-1) - 1).abs().max() < 1e-5
+
+
+def test_edits_apply_in_order(model):
+    one, two = torch.ones(TINY.n_embd), 2 * torch.ones(TINY.n_embd)
+    site, seen = "blocks.0.hook_resid_pre", {}
+    run_edited(model, TOKENS, [(site, add(one)), (site, replace(two)), (site, remember(seen))])
+    assert (seen[site] == 2).all()
+    run_edited(model, TOKENS, [(site, replace(two)), (site, add(one)), (site, remember(seen))])
+    assert (seen[site] == 3).all()
+
+
+def test_nothing_stays_in_the_model(model):
+    before = model(TOKENS)
+    run_edited(model, TOKENS, [("blocks.*.hook_mlp_out", zero())])
+    assert torch.equal(model(TOKENS), before)
+
+
+def test_gradients_flow_through_edits_of_heads():
+    model = GPT2(TINY, seed=3).requires_grad_(False)
+    vector = torch.zeros(7, requires_grad=True)
+    run_edited(model, TOKENS, [(f"{Z}[head=1]", add(vector))])[:, -1, 3].sum().backward()
+    assert vector.grad.abs().max() > 0
+
+
+def test_a_site_that_is_not_reached_is_an_error(model):
+    tap = compose(model, [("blocks.3.hook_resid_post", zero())])
+    model(TOKENS, tap=tap, sites=["blocks.0.hook_resid_pre"])
+    with pytest.raises(ConfigError, match=r"did not reach blocks\.3\.hook_resid_post"):
+        tap.check_reached()
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "message"),
+    [
+        ("blocks.1.hook_resid_prr", UnknownNameError, "Nearest"),
+        (f"{Z}[head=9]", ConfigError, "head must be an integer from 0 to 2"),
+        ("blocks.1.hook_resid_post[head=0]", ConfigError, "has no heads"),
+    ],
+)
+def test_an_unknown_place_is_refused(model, where, error, message):
+    with pytest.raises(error, match=message):
+        compose(model, [(where, zero())])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (project_out(np.ones((1, 5))), "the site has 7 features, but the directions have 5"),
+        (replace(torch.ones(2, 4, 7)), r"shape \(2, 4, 7\), but the site has \(2, 5, 7\)"),
+        (add(torch.ones(5)), r"shape \(5,\), but the site has \(2, 5, 7\)"),
+        (zero(torch.tensor([0, 5])), "Position 5 of row 1 is outside its 5 positions"),
+        (zero(torch.tensor([0])), r"Give integers of shape \[2\]"),
+        (zero(torch.ones(2, 4, dtype=torch.bool)), "mask of positions has shape"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(value, edit, message):
+    with pytest.raises(DataError, match=message):
+        edit(POST, value)
+
+
+@pytest.mark.parametrize("rows", [np.ones(5), np.full((1, 5), np.nan), np.zeros((1, 5))])
+def test_directions_must_be_finite_vectors(rows):
+    with pytest.raises(DataError, match=r"finite numbers|All directions are zero"):
+        project_out(rows)
+
+
+def test_every_site_can_be_edited(model):
+    """A zero edit of any site reaches it and keeps the shape."""
+    for site in model.sites:
+        if "scale" in site or "scores" in site:
+            continue  # zero divides by it, or makes masked keys visible
+        logits = run_edited(model, TOKENS, [(site, zero(torch.tensor([4, 4])))])
+        assert logits.shape == (2, 5, TINY.vocab_size), describe(site).name
