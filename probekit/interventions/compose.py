@@ -6,8 +6,9 @@ A tap is an argument of the forward pass, so nothing stays in the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from torch import Tensor
 
@@ -98,6 +99,23 @@ def selections(model: Network, where: SitePattern | SiteSelection) -> tuple[Site
     if isinstance(where, tuple):
         return tuple(SiteSelection(site) for site in expand([where], sizes["n_layers"]))
     return select([where], sizes["n_layers"], dict(sizes))
+
+
+def all_selections(
+    model: Network, sites: SitePattern | Iterable[SitePattern | SiteSelection]
+) -> list[SiteSelection]:
+    """Return the sites, heads and neurons of one or several patterns, each once, in given order.
+
+    >>> from probekit import GPT2
+    >>> model = GPT2.from_pretrained("mini")
+    >>> [one.text for one in all_selections(model, ["hook_embed", ("resid_post", 3)])]
+    ['hook_embed', 'blocks.3.hook_resid_post']
+    """
+    listed: list[object] = [sites] if isinstance(sites, str) else [*sites]
+    if len(listed) == 2 and isinstance(listed[1], int):
+        listed = [tuple(listed)]  # a single shorthand such as ("resid_post", 3)
+    patterns = cast(list[SitePattern | SiteSelection], listed)
+    return list(dict.fromkeys(one for where in patterns for one in selections(model, where)))
 
 
 def run_edited(
