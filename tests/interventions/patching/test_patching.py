@@ -9,8 +9,8 @@ from probekit.interventions.base_pass import BasePass
 from probekit.interventions.compose import run_edited, selected_part
 from probekit.interventions.edits import replace
 from probekit.interventions.measures import MEASURES, AnswerMeasure
-from probekit.interventions.pairs import check_pairs, pair_problems, single_tokens
-from probekit.interventions.patching import PAIRS_AT_ONCE, patch
+from probekit.interventions.patching.pairs import check_pairs, pair_problems, single_tokens
+from probekit.interventions.patching.patching import PAIRS_AT_ONCE, patch
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import TokenBatch
 from probekit.model.sites import select
