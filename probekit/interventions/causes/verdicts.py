@@ -2,7 +2,7 @@
 
     detects     the projection ranks test rows by their label: AUROC minus 1/2
     steers      adding k standard deviations moves the measure: slope on k
-    silences    erasure reduces the difference of the measure between the classes: 1 - after / before
+    silences    erasure reduces the difference between the classes: 1 - after / before
 
 The effect, its interval over groups of test rows and a p-value decide. `yes`: p (adjusted for the
 three verdicts) is at most 0.05 and the interval excludes 0. `no`: the interval is within 5 % of the
@@ -189,7 +189,7 @@ def silence(
     codes: Codes,
     resamples: Resamples,
 ) -> Evidence:
-    """Return the share of the difference between the classes that erasure removes, 1 - after / before.
+    """Return the share of the class difference that erasure removes, 1 - after / before.
 
     Args:
         base: measure of each test row towards class 1, (n_rows,).
