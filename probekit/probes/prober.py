@@ -25,7 +25,7 @@ from probekit.probes.fitted_rows import AllRows, FittedRows
 from probekit.probes.fitters import LabelColumn
 from probekit.probes.score.measurement import Measurement, Predictions, Resampler, Score, measure
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.site_result import Predictor, SiteResult, control_draw
 from probekit.probes.solve.design import Features
@@ -76,7 +76,7 @@ class Prober:
             for split in self._splits:
                 split.draw_controls()
         self._all_rows = AllRows.of(self.data, self.settings) if self.is_nested else None
-        self._resampler = Resampler()
+        self._resampler = Resampler(WIDER_OVER_FOLDS if self.is_nested else 1.0)
 
     @property
     def has_control(self) -> bool:

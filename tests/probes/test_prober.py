@@ -8,6 +8,7 @@ from probekit.probes.controls.control_labels import control_labels
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.measurement import Measurement
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.site_result import Predictor
 
@@ -404,7 +405,16 @@ def test_each_outer_fold_has_the_validation_score_and_the_c_of_its_own_split():
         test = np.flatnonzero(np.arange(450) // 150 == fold)
         train = np.setdiff1d(np.arange(450), test)
         alone = Prober(replace(data, train=train, test=test), prober.settings)
-        assert replace(of_fold(result, fold), fold=None) == pick(site(alone, X), split="validation")
+        # The limits are wider over outer folds.
+        without_limits = {"ci_low": None, "ci_high": None, "fold": None}
+        own, same = of_fold(result, fold), pick(site(alone, X), split="validation")
+        assert replace(own, **without_limits) == replace(same, **without_limits)
+
+
+def test_standard_errors_are_wider_over_outer_folds():
+    data = make_data()
+    assert Prober(data, SETTINGS).resamples_of("logistic").widening == 1
+    assert nested(data).resamples_of("logistic").widening == WIDER_OVER_FOLDS
 
 
 def test_test_labels_of_an_outer_fold_choose_nothing_in_it():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -34,7 +34,7 @@ from probekit.probes.score.differences import (
 )
 from probekit.probes.score.intervals import FEWEST_UNITS
 from probekit.probes.score.measurement import Predictions, metrics_of
-from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples
 from probekit.probes.score.pooling import take
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
@@ -42,7 +42,7 @@ from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
 from probekit.results.finished_run import FinishedRun
 from probekit.results.record import OLD_RECORD
-from probekit.results.selection import main_metric
+from probekit.results.selection import is_nested, main_metric
 from probekit.results.settings import load_config
 from probekit.results.titles import TitledRun, run_titles
 
@@ -58,18 +58,21 @@ class RowsOfBoth:
         groups_a: group of each row of a, shape (n_a,).
         groups_b: group of each row of b, shape (n_b,).
         places: index in b of each row of a, shape (n_a,); None if the rows differ.
+        widening: factor on the standard errors of a and of b; see `Resamples`.
     """
 
     groups_a: NDArray[np.str_]
     groups_b: NDArray[np.str_]
     places: NDArray[np.int64] | None
+    widening: tuple[float, float] = (1.0, 1.0)
 
     @classmethod
     def of(cls, a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> RowsOfBoth:
         """Return the test rows of two finished runs."""
         groups = [run.test_rows["group"].to_numpy(dtype=str) for run in (a, b)]
         places = align(a.test_rows, b.test_rows) if shares_ids(a, b) else None
-        return cls(groups[0], groups[1], places)
+        over_folds = [WIDER_OVER_FOLDS if is_nested(run.table) else 1.0 for run in (a, b)]
+        return cls(groups[0], groups[1], places, (over_folds[0], over_folds[1]))
 
     @property
     def pairing(self) -> Pairing:
@@ -157,7 +160,10 @@ def differences(
     >>> [(round(one.value, 6), one.p < 0.001) for one in results.values()]
     [(0.5, True), (0.0, False)]
     """
-    a, b = (Resamples.leave_one_out(groups) for groups in (rows.groups_a, rows.groups_b))
+    a, b = (
+        Resamples.leave_one_out(groups, widening=widening)
+        for groups, widening in zip((rows.groups_a, rows.groups_b), rows.widening, strict=True)
+    )
     if rows.places is None:
         results = adjusted(
             [
@@ -170,7 +176,7 @@ def differences(
             (_values(one, metric, a), _values(reordered(other, rows.places), metric, a))
             for one, other in predictions.values()
         ]
-        results = paired_differences(pairs, a)
+        results = paired_differences(pairs, replace(a, widening=max(rows.widening)))
     return dict(zip(predictions, results, strict=True))
 
 

@@ -132,7 +132,7 @@ def reliability_bins(
     number, found = _bin(confidence, bins), []
     for at in map(int, np.unique(number)):
         rows = number == at
-        of_bin = Resamples.leave_one_out(resamples.group_of_row[rows])
+        of_bin = Resamples.leave_one_out(resamples.group_of_row[rows], widening=resamples.widening)
         accuracy = jackknife_interval(mean_of_rows(correct[rows], of_bin), of_bin, (0, 1))
         found.append(
             ReliabilityBin(

@@ -82,7 +82,7 @@ def paired_differences(
     defined = ~np.isnan(contributions).any(axis=1)
     p = np.full((2, len(pairs)), np.nan)
     if defined.any() and len(resamples.weights) >= FEWEST_UNITS:
-        p[:, defined] = _sign_tests(contributions[defined])
+        p[:, defined] = _sign_tests(contributions[defined], resamples.widening)
     return [_difference(a, b, resamples, *p[:, n]) for n, (a, b) in enumerate(pairs)]
 
 
@@ -106,6 +106,7 @@ def unpaired_difference(
     """
     value = float(a[0] - b[0])
     variances = np.array([jackknife_variance(a), jackknife_variance(b)])
+    variances *= np.square([resamples_a.widening, resamples_b.widening])
     if np.isnan(variances).any():
         return Difference(float(a[0]), float(b[0]), value, *[float("nan")] * 4)
     error = float(np.sqrt(variances.sum()))
@@ -189,11 +190,14 @@ def _contributions(values: Floats, resamples: Resamples) -> Floats:
     return contributions
 
 
-def _sign_tests(contributions: Floats) -> Floats:
-    """Return p-values and adjusted p-values (2, n_tests) for contributions (n_tests, n_units)."""
+def _sign_tests(contributions: Floats, widening: float) -> Floats:
+    """Return p-values and adjusted p-values (2, n_tests) for contributions (n_tests, n_units).
+
+    The null distribution is widened by a factor.
+    """
     spread = np.sqrt(np.square(contributions).sum(axis=1, keepdims=True))
     units = np.divide(contributions, spread, out=np.zeros_like(contributions), where=spread > 0)
-    observed = np.abs(units.sum(axis=1))
+    observed = np.abs(units.sum(axis=1)) / widening
     order = np.argsort(-observed, kind="stable")
     single, maximum, n_patterns = np.zeros(len(units)), np.zeros(len(units)), 0
     for signs in sign_patterns(units.shape[1], DRAWS, seed=0):

@@ -35,13 +35,13 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from probekit.probes.score.association import RowScores
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
 # With fewer distinct arrangements no p-value is given: the smallest possible one is above 0.05.
 FEWEST_ARRANGEMENTS = 20
 MOST_EXACT = 14  # up to 2^14 sign patterns are all computed
-WIDER_OVER_FOLDS = 1.5
 BLOCK = 1000  # number of exchanges computed at a time
 MOST_ENTRIES = 5_000_000  # largest size of an array (n_exchanges, n_groups)
 

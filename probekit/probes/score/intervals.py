@@ -11,6 +11,9 @@ contain most of the rows.
     one end finite              jackknife t on the logarithm of the distance from that end
     no end finite               jackknife t
 
+Predictions of several outer folds depend on each other, because their fits share training rows.
+Their standard errors are widened by `Resamples.widening`.
+
 Coverage is simulated by `python -m benchmarks.claims`.
 
 Source: Korn and Graubard (1998), Confidence intervals for proportions with small expected number of
@@ -66,7 +69,8 @@ def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNB
     bottom, top = limits
     if np.isfinite(limits).all():
         share, width = (value - bottom) / (top - bottom), top - bottom
-        low, high = _korn_graubard(share, jackknife_variance(values) / width**2, resamples)
+        variance = jackknife_variance(values) * resamples.widening**2 / width**2
+        low, high = _korn_graubard(share, variance, resamples)
         return Interval(value, bottom + width * low, bottom + width * high)
     if np.isfinite(bottom) and (values > bottom).all():
         distance = _log_t(values - bottom, resamples)
@@ -106,7 +110,7 @@ def t_quantile(df: float) -> float:
 
 
 def _t(values: Floats, resamples: Resamples) -> Interval:
-    margin, value = np.sqrt(jackknife_variance(values)), float(values[0])
+    margin, value = resamples.widening * np.sqrt(jackknife_variance(values)), float(values[0])
     # A few groups that agree do not show that all do.
     if not margin and value and len(values) - 1 < FEWEST_UNITS:
         return Interval(value, np.nan, np.nan)
@@ -127,7 +131,7 @@ def _korn_graubard(share: float, variance: float, resamples: Resamples) -> tuple
     """
     n_rows, df = len(resamples.group_of_row), degrees_of_freedom(resamples)
     if variance * n_rows < 1e-12:
-        n = resamples.n_effective
+        n = resamples.n_effective / resamples.widening**2
     else:
         narrower = t_quantile(n_rows - 1) / t_quantile(df)
         n = min(n_rows, share * (1 - share) / variance * narrower**2)

@@ -239,16 +239,21 @@ def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
 
 
 class Resampler:
-    """Cache of resamples: identical groups get identical ones, so that differences are paired."""
+    """Cache of resamples: identical groups get identical ones, so that differences are paired.
 
-    def __init__(self) -> None:
+    Args:
+        widening: factor on standard errors; see `Resamples`.
+    """
+
+    def __init__(self, widening: float = 1.0) -> None:
+        self._widening = widening
         self._resamples: dict[str, Resamples] = {}
 
     def of(self, groups: NDArray[np.str_]) -> Resamples:
         """Return the jackknife resamples of the groups (n_samples,)."""
         key = digest([np.ascontiguousarray(groups).tobytes()])
         if key not in self._resamples:
-            self._resamples[key] = Resamples.leave_one_out(groups)
+            self._resamples[key] = Resamples.leave_one_out(groups, widening=self._widening)
         return self._resamples[key]
 
 

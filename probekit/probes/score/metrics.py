@@ -26,6 +26,7 @@ _SCORES, _PROBABILITIES = frozenset({"scores"}), frozenset({"scores", "probabili
 _ALARMS, _NOTHING = frozenset({"alarms"}), frozenset[str]()
 # Maximum number of units that are left out one at a time; more groups are joined to units.
 MOST_UNITS = 1000
+WIDER_OVER_FOLDS = 1.5  # factor on standard errors of predictions of several outer folds
 # Number of resamples that AUROC computes at a time; 128 columns of 25,000 rows take 26 MB.
 BLOCK = 128
 
@@ -103,13 +104,18 @@ class Resamples:
         group_of_row: The group number (n_samples,) of each row.
         counts: Multiplicity (n_groups, 1 + n_units) of each group in each resample; column 0 is the
             original sample.
+        widening: Factor on standard errors: 1, or `WIDER_OVER_FOLDS` for the predictions of several
+            outer folds. These depend on each other, because their fits share training rows.
     """
 
     group_of_row: Codes
     counts: NDArray[np.float32]
+    widening: float = 1.0
 
     @classmethod
-    def leave_one_out(cls, groups: NDArray[np.generic], most: int = MOST_UNITS) -> Resamples:
+    def leave_one_out(
+        cls, groups: NDArray[np.generic], most: int = MOST_UNITS, widening: float = 1.0
+    ) -> Resamples:
         """Return the resamples for rows with these groups (n_samples,), leaving out each unit.
 
         A unit is a group. If there are more than `most` groups, they are joined at random to
@@ -127,7 +133,7 @@ class Resamples:
             unit = np.random.default_rng(0).permutation(len(names)) % most
         counts = np.ones((len(names), 1 + unit.max() + 1), dtype=np.float32)
         counts[np.arange(len(names)), 1 + unit] = 0
-        return cls(group_of_row, counts)
+        return cls(group_of_row, counts, widening)
 
     @classmethod
     def whole(cls, n_rows: int) -> Resamples:
@@ -141,7 +147,7 @@ class Resamples:
     @property
     def undrawn(self) -> Resamples:
         """The original sample only."""
-        return Resamples(self.group_of_row, self.counts[:, :1])
+        return Resamples(self.group_of_row, self.counts[:, :1], self.widening)
 
     @property
     def n_groups(self) -> int:

@@ -16,6 +16,7 @@ from probekit.probes.score.differences import (
     paired_differences,
     unpaired_difference,
 )
+from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import (
     ClassPredictions,
     Resamples,
@@ -301,3 +302,17 @@ def test_unpaired_differences_are_adjusted_by_holms_method():
     assert np.isnan(found[0].p_adjusted)
     assert [one.p_adjusted for one in found[1:]] == holm(np.array([0.04, 0.01])).tolist()
     assert [one.p for one in found[1:]] == [0.04, 0.01]
+
+
+def test_predictions_of_outer_folds_have_wider_intervals_and_larger_p():
+    generator, groups = np.random.default_rng(0), np.arange(90) // 3
+    a, b = (of_correct(generator.random(90) < rate) for rate in (0.8, 0.6))
+    once, wider = (Resamples.leave_one_out(groups, widening=one) for one in (1.0, 1.5))
+    narrow, wide = (paired(accuracy, a, b, one) for one in (once, wider))
+    assert wide.value == narrow.value
+    assert wide.ci_high - wide.value == pytest.approx(1.5 * (narrow.ci_high - narrow.value))
+    assert narrow.p < 0.002 < 0.01 < wide.p
+    apart = [unpaired(a, b, one, once) for one in (once, wider)]
+    assert apart[0].p < apart[1].p
+    score, same = (jackknife_interval(accuracy(a, one), one, (0, 1)) for one in (wider, once))
+    assert score.low < same.low < same.high < score.high
