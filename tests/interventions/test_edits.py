@@ -106,6 +106,17 @@ def test_an_edit_of_a_head_keeps_the_others(model):
     assert torch.equal(seen[Z], expected)
 
 
+def test_directions_of_a_head_are_removed_from_it_alone(model):
+    rows, seen = directions(1), {}
+    run_edited(model, TOKENS, [(f"{Z}[head=1]", project_out(rows)), (Z, remember(seen))])
+    _, cache = model.run_with_cache(TOKENS, [Z])
+    along = seen[Z][:, :, 1] @ torch.from_numpy(rows[0]).float()
+    torch.testing.assert_close(along, torch.zeros(2, 5), atol=1e-5, rtol=0)
+    assert torch.equal(seen[Z][:, :, [0, 2]], cache[Z][:, :, [0, 2]])
+    with pytest.raises(DataError, match=r"head=1\]: the site has 7 features.* have 5"):
+        run_edited(model, TOKENS, [(f"{Z}[head=1]", project_out(np.ones((1, 5))))])
+
+
 def test_an_edit_of_a_neuron_keeps_the_others(model):
     site, seen = "blocks.0.mlp.hook_post", {}
     edits = [(f"{site}[neuron=3]", add(torch.tensor([2.0]))), (site, remember(seen))]

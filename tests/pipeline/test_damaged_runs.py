@@ -286,9 +286,9 @@ def test_a_page_that_cannot_be_written_does_not_lose_the_run(source, tmp_path):
     (folder / "report.html").mkdir()
     with pytest.raises(
         StoreError, match="The run is complete, but its page is not written"
-    ) as told:
+    ) as error:
         source(tmp_path)
-    assert f"Then run `probekit report {folder}`" in str(told.value)
+    assert f"Then run `probekit report {folder}`" in str(error.value)
     assert not (folder / ".started").exists()
     (folder / "report.html").rmdir()
     assert write_report(folder).is_file()

@@ -15,17 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError
+from probekit.interventions.compose import run_edited
+from probekit.interventions.edits import project_out
+from probekit.interventions.subspaces import orthonormal_basis
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
 from probekit.model.sites import SiteSelection
-from probekit.model.taps import Tap
 from probekit.pipeline.look.apply import load_network
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.watcher import SILENT, Watcher
-
-# Relative to the largest singular value: smaller ones are float32 rounding errors.
-_LEAST_SIZE = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,66 +44,6 @@ class Effect:
     def p(self) -> float:
         """Share of draws with at least the effect of the probe, which counts as a draw itself."""
         return float((1 + np.sum(self.random >= self.probe)) / (1 + len(self.random)))
-
-
-def erase(directions: NDArray[np.floating], head: int | None = None) -> Tap:
-    """Return a tap that projects directions out of the activations of a site.
-
-    Args:
-        directions: directions, shape (n, n_features). They may be linearly dependent, like those
-            of several classes.
-        head: the only head of the site to change; None for all features of the site.
-
-    Raises:
-        DataError: all directions are zero, or they are not a matrix of finite numbers. The tap
-            raises it too, for a site with another number of features or without this head.
-
-    >>> tap = erase(np.array([[2.0, 0.0]]))
-    >>> tap("hook_embed", torch.tensor([[[3.0, 4.0]]])).tolist()
-    [[[0.0, 4.0]]]
-    """
-    basis = _basis(directions)
-
-    def tap(site: str, value: Tensor) -> Tensor:
-        _check_width(site, value, head, len(basis))
-        span = torch.as_tensor(basis).to(value)
-        if head is None:
-            flat = value.flatten(2)
-            return (flat - flat @ span @ span.T).view_as(value)
-        changed = value.clone()
-        changed[:, :, head] -= value[:, :, head] @ span @ span.T
-        return changed
-
-    return tap
-
-
-def _check_width(site: str, value: Tensor, head: int | None, width: int) -> None:
-    """Raise DataError if directions of this width do not fit a site's value [batch, pos, ...]."""
-    if head is not None and not (value.ndim == 4 and 0 <= head < value.shape[2]):
-        heads = f"heads 0 to {value.shape[2] - 1}" if value.ndim == 4 else "no heads"
-        raise DataError(f"{site} has {heads}, but head is {head}.")
-    n_features = value[0, 0].numel() if head is None else value.shape[3]
-    if n_features != width:
-        of_head = "" if head is None else f"head {head} of "
-        raise DataError(
-            f"{of_head}{site} has {n_features} features, but the directions have {width}. Give "
-            f"directions of shape (n, {n_features}), or erase them at the site of the probe."
-        )
-
-
-def _basis(directions: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return an orthonormal basis of the span of the directions, shape (n_features, rank)."""
-    matrix = np.asarray(directions, np.float64)
-    if matrix.ndim != 2 or not np.isfinite(matrix).all():
-        raise DataError(
-            f"directions have shape {matrix.shape}. Give finite numbers of shape (n, n_features)."
-        )
-    _, sizes, rows = np.linalg.svd(matrix, full_matrices=False)
-    is_direction = sizes > _LEAST_SIZE * sizes.max(initial=0.0)
-    if not is_direction.any():
-        raise DataError("All directions are zero: there is nothing to erase.")
-    basis: NDArray[np.float64] = rows[is_direction].T
-    return basis
 
 
 def erasure_effect(
@@ -139,7 +78,7 @@ def erasure_effect(
     (place,) = network.selections
     batch = network.tokenizer.batch(texts, bos=probe.facts.bos, side="left")
     generator = np.random.default_rng(seed)
-    rank = _basis(probe.directions).shape[1]
+    rank = orthonormal_basis(probe.directions).shape[1]
 
     def predict(directions: NDArray[np.floating] | None) -> Tensor:
         return _next_token(network.model, batch, place, directions)
@@ -166,7 +105,7 @@ def _next_token(
         logits = (
             model(batch)
             if directions is None
-            else model(batch, tap=erase(directions, place.head), sites=[place.site])
+            else run_edited(model, batch, [(place.text, project_out(directions))])
         )
     return log_softmax(logits[:, -1].double(), dim=-1)
 

@@ -221,16 +221,16 @@ def test_long_texts_follow_the_policy_and_are_counted(experiment, go, tmp_path, 
     assert result.record["data"]["n_rows"] == rows
     data = result.record["data"]
     assert any("longer than the context" in note for note in data["notes"]) == (policy == "skip")
-    (*told,) = (one["message"] for one in data["findings"] if one["code"] == "truncated")
+    (*cut,) = (one["message"] for one in data["findings"] if one["code"] == "truncated")
     if policy == "truncate":
-        assert told[0].startswith("1 of 97 examples was truncated to the context of 256 tokens (")
+        assert cut[0].startswith("1 of 97 examples was truncated to the context of 256 tokens (")
         prepared = prepare(experiment(f"tokens.too_long={policy}"))
         # Baselines and the checks of repeated texts read what the model read.
         assert prepared.texts[-1] == prepared.tokenizer.decode(prepared.ids[-1])
         assert len(prepared.ids[-1]) == 256
         assert prepared.texts[0] == "The red house was"
     else:
-        assert not told
+        assert not cut
 
 
 def test_norms_are_reported_per_site(experiment, go, monkeypatch):

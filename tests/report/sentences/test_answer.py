@@ -352,6 +352,6 @@ def test_an_undefined_score_is_named(table):
 def test_the_advice_does_not_name_the_metric_itself(table, record, metric, advice):
     rows = table[table["metric"].isin(["accuracy"])].assign(metric=metric, main_metric=metric)
     found = of_majority(0.002, -0.025, 0.028)
-    told = warnings(with_p(rows, 0.0005), RunRecord.model_validate(record), found)
-    (one,) = (text for text in told if "a constant prediction scores as much" in text)
+    found_warnings = warnings(with_p(rows, 0.0005), RunRecord.model_validate(record), found)
+    (one,) = (text for text in found_warnings if "a constant prediction scores as much" in text)
     assert one.endswith("a constant prediction scores as much" + advice)
