@@ -261,10 +261,8 @@ def _full_name(short: str, layer: int, n_layers: int) -> str:
     layer += n_layers * (layer < 0)
     candidates = _sites_by_short_name(short)
     if not candidates:
-        components = [site.component for site in SITES if site.in_block]
-        raise UnknownNameError(
-            f"No site of a block has the name {short!r}. {nearest(short, components)}"
-        )
+        known = nearest(short, [site.component for site in SITES if site.in_block])
+        raise UnknownNameError(f"No site of a block has the name {short!r}. {known}")
     if len(candidates) > 1:
         raise UnknownNameError(
             f"{short!r} matches several sites. Write one of "
