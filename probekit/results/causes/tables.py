@@ -66,9 +66,7 @@ class CauseTables:
         with reading_run_file(path):
             content = inside(path).read_bytes()
         record = parse_record(content, path, CausesRecord)
-        tables = {
-            name: _table(folder / f"{name}.csv", columns) for name, columns in TABLES.items()
-        }
+        tables = {name: _table(folder / f"{name}.csv", columns) for name, columns in TABLES.items()}
         _check_questions(tables["verdicts"], folder / "verdicts.csv")
         return cls(record, **tables)
 
@@ -96,7 +94,7 @@ def _or_empty(column: TableColumn) -> TableColumn:
 
 
 def _converted_types(table: pd.DataFrame, columns: Sequence[TableColumn]) -> pd.DataFrame:
-    types = {"number": float, "boolean": "boolean", "text": str}
+    types = {"number": "float64", "boolean": "boolean", "text": "str"}
     return table.astype({column.name: types[column.type] for column in columns})
 
 
