@@ -18,9 +18,10 @@ from probekit.pipeline.experiment.model_source import ModelSource
 from probekit.pipeline.experiment.models import TASK
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.tables import RunInputs, read_inputs
-from probekit.pipeline.intervene.parts import FOLDER
 from probekit.pipeline.intervene.run import needs_probes, write_causes
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.report.pages.causes.causes_page import write_causes_page
+from probekit.results.causes.tables import CauseTables
 from probekit.terminal.progress import shown_progress
 from probekit.watcher import Watcher
 
@@ -45,11 +46,12 @@ def cause(
     device: str = "cpu",
     watcher: Watcher | None = None,
     progress: bool = True,
-) -> Path:
-    """Run the interventions of an experiment without its probes, and return the folder of the run.
+) -> CauseTables:
+    """Run the interventions of an experiment without its probes, and return their tables.
 
-    The tables are in its folder `causes`. Every edit at a site is saved when it is complete, so
-    that an interrupted run resumes there, and `probekit.run` does not repeat it.
+    The tables are in the folder `causes` of the run, with the page causes.html beside it. Every
+    edit at a site is saved when it is complete, so that an interrupted run resumes there, and
+    `probekit.run` does not repeat it.
 
     Args:
         experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
@@ -82,7 +84,8 @@ def cause(
             folder = RunFolder(path, datetime.now(UTC).isoformat(timespec="seconds"))
             intervene(inputs, None, folder, shown)
             folder.finish()
-    return path / FOLDER
+    write_causes_page(path)
+    return CauseTables.open(path)
 
 
 _BUSY = "Another process is running this experiment in {}. Wait for it to end, or give another out."

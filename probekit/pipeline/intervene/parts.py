@@ -16,8 +16,7 @@ import numpy as np
 from probekit.drafts import write_atomic
 from probekit.errors import DamagedError, StoreError
 from probekit.provenance import digest_json, seal, unseal
-
-FOLDER = "causes"
+from probekit.results.causes.tables import FOLDER
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,13 @@ from probekit.model.sites import SiteSelection
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.intervene.effects import EffectStep
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
-from probekit.pipeline.intervene.parts import FOLDER, Part, read_or_compute
+from probekit.pipeline.intervene.parts import Part, read_or_compute
 from probekit.pipeline.intervene.verdict_rows import VerdictStep, verdict_steps
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.provenance import pretty_json
 from probekit.results.causes.columns import DOSES, DOWNSTREAM, EFFECTS, VERDICTS
 from probekit.results.causes.record import CausesRecord
+from probekit.results.causes.tables import FOLDER, RECORD
 from probekit.results.columns import make_table
 from probekit.results.selection import ranked_rows, site_with_head
 from probekit.watcher import Watcher
@@ -70,7 +71,7 @@ def write_causes(
         found.append(numbers)
     _write_tables(inputs, steps, found, folder)
     record = _record(inputs, steps, model)
-    folder.write(f"{FOLDER}/causes.json", pretty_json(record.model_dump(mode="json")))
+    folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
 
 
 def steps_of(

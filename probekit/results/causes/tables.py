@@ -37,6 +37,7 @@ class CauseTables:
     """Record and tables of the interventions of a run; a table without a file has no rows.
 
     Attributes:
+        run_dir: folder of the run.
         record: facts about the interventions.
         effects: patches and ablations.
         verdicts: a row for each direction and question.
@@ -44,6 +45,7 @@ class CauseTables:
         downstream: probes that were fitted again at later sites.
     """
 
+    run_dir: Path
     record: CausesRecord
     effects: pd.DataFrame
     verdicts: pd.DataFrame
@@ -68,7 +70,7 @@ class CauseTables:
         record = parse_record(content, path, CausesRecord)
         tables = {name: _table(folder / f"{name}.csv", columns) for name, columns in TABLES.items()}
         _check_questions(tables["verdicts"], folder / "verdicts.csv")
-        return cls(record, **tables)
+        return cls(run_dir, record, **tables)
 
 
 def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
