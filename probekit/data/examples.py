@@ -61,7 +61,7 @@ class Example:
         id: name in messages and results; unique within a data set.
         span: first character and one past the last; None means the whole text.
         split: "train" or "test" if the data file assigns it, else None.
-        counterfactual: a text that differs in what the label says; None without one.
+        counterfactual: a text with another label, otherwise alike; None without one.
         values: cells of further columns, such as the right answer, as pairs of name and text.
         source: where it was read from, for messages; None if unknown. It is not part of the data.
 
