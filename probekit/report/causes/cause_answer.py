@@ -123,19 +123,23 @@ def _the(place: str) -> str:
 def _used(best: Direction, n_directions: int) -> str:
     """Return the effects of a direction that is used, as a clause."""
     of = f", best of {n_directions}" if n_directions > 1 else ""
-    parts = []
+    parts, tests = [], []
     for name in filter(best.is_certain, USES):
         row = best.found[name]
         p = row["p_holm"] if np.isnan(row["p_best"]) else row["p_best"]
-        test = "" if np.isnan(p) else f" ({p_words(float(p))}{of})"
+        tests.append("" if np.isnan(p) else f"{p_words(float(p))}{of}")
         numbers = [row["effect"], row["low"], row["high"]]
         if name == "steers":
-            parts.append(f"moves the answer by {interval_in_words(*numbers)} {row['unit']}{test}")
+            parts.append(f"moves the answer by {interval_in_words(*numbers)} {row['unit']}")
         else:
             value, *ends = (fixed(100 * number, 0) for number in numbers)
             share = f"{value} % [{', '.join(ends)}]"
-            parts.append(f"its erasure removes {share} of the difference between labels{test}")
-    return f"{_name(best)} {', and '.join(parts)}"
+            parts.append(f"its erasure removes {share} of the difference between labels")
+    if len(set(tests)) == 1:
+        joined = f"{', and '.join(parts)} ({'both ' * (len(tests) > 1)}{tests[0]})"
+    else:
+        joined = ", and ".join(f"{part} ({test})" for part, test in zip(parts, tests, strict=True))
+    return f"{_name(best)} {joined}".replace(" ()", "").replace(" (both )", "")
 
 
 def _patch_there(best: Direction, tables: CauseTables) -> str:

@@ -123,6 +123,20 @@ def place_in_words(row: pd.Series[Any], blocks: int) -> str:
     return f"{row['line']} of block {row['depth']}"
 
 
+def panel_title(row: pd.Series[Any], blocks: int) -> str:
+    """Return the site of a placed row in few words, for the title of a panel.
+
+    >>> rows = pd.DataFrame({"site": ["blocks.1.hook_resid_post", "blocks.2.attn.hook_z[head=5]"]})
+    >>> [panel_title(row, 3) for _, row in placed(rows.assign(head=[math.nan, 5])).iterrows()]
+    ['block 1', 'L2H5']
+    """
+    if row["line"] == "residual stream":
+        return place_in_words(row, blocks).removeprefix("residual stream after ")
+    if not pd.isna(row["head"]) and row["part"] == "attn.z":
+        return f"L{row['depth']}H{row['head']:.0f}"
+    return f"{row['line']}, block {row['depth']}"
+
+
 def edit_hover(one: EditSet, row: pd.Series[Any], token: str = "") -> str:
     """Return the hover text of an edit: site, token, effects, p-values and number of texts."""
     where = f" at {plotly_text(token)}" if token else ""

@@ -20,8 +20,9 @@ from probekit.results.record import reading_run_file
 
 NOTE = (
     "Yes: p ≤ 0.05, adjusted for the questions of a direction, and the 95 % interval excludes 0. "
-    "No: the interval is within 5 % of the effect of the whole vector around 0. p compares a "
-    "direction with directions on permuted labels (detects: permuted labels)."
+    "No: the interval is within 5 % of the effect of the whole vector around 0. p of steers, "
+    "silences and swap: comparison with directions on permuted labels; of detects: exchange of "
+    "labels."
 )
 
 
