@@ -53,7 +53,7 @@ def cause_answer(tables: CauseTables) -> str:
     else:
         clauses = list(_strongest_edits(tables)) or [NOTHING]
     size = size_in_words(tables.record)
-    return f"{capitalised('; '.join(filter(None, clauses)))} ({size})."
+    return f"{capitalised('; '.join(filter(None, clauses)))}; {size}."
 
 
 def leading(directions: Sequence[Direction]) -> Direction:
@@ -77,7 +77,7 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
     n = sum(one.answer("detects") == "yes" for one in directions)
     if best.is_used:
         lead = "decodable and used" if best.answer("detects") == "yes" else "used"
-        return f"{lead} {place}: {_used(best, len(directions))}"
+        return f"{lead} {place}: {_used(best, directions)}"
     if all(one.answer(name) in ("no", "") for one in directions for name in USES):
         if n:
             return f"decodable but not used {place}: {_detecting(n, directions)}"
@@ -120,9 +120,10 @@ def _the(place: str) -> str:
     return f"the {place}" if has_article else place
 
 
-def _used(best: Direction, n_directions: int) -> str:
+def _used(best: Direction, directions: Sequence[Direction]) -> str:
     """Return the effects of a direction that is used, as a clause."""
-    of = f", best of {n_directions}" if n_directions > 1 else ""
+    sites = {one.row["site"] for one in directions if one.row["along"] == best.row["along"]}
+    of = f", best of {len(sites)} sites" if len(sites) > 1 else ""
     parts, tests = [], []
     for name in filter(best.is_certain, USES):
         row = best.found[name]

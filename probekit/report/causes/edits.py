@@ -99,7 +99,9 @@ def tokens_in_words(at: str, position: str) -> str:
     """
     if at == "probed":
         words = position_words(position)
-        return f"at {words}" if words == position else f"at the {words}"
+        if words == position:
+            return f"at {words}"
+        return words if words[0].isdigit() else f"at the {words}"
     return {"all": "at all tokens", "each": "at each token"}[at]
 
 
