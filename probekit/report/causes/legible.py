@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pandas as pd
 
 from probekit.report.texts.glyphs import line_label
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes.tables import TABLES, CauseTables
 
 _FREE = ("measure", "unit", "reason", "summary", "site", "erased")  # columns of any text
 
@@ -29,11 +29,7 @@ def legible(tables: CauseTables) -> CauseTables:
             ),
         }
     )
-    found = {
-        one.name: _legible_columns(getattr(tables, one.name))
-        for one in fields(tables)
-        if one.name != "record"
-    }
+    found = {name: _legible_columns(getattr(tables, name)) for name in TABLES}
     return replace(tables, record=shown, **found)
 
 

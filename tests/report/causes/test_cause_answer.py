@@ -28,11 +28,11 @@ def verdicts(*rows):
     return pd.DataFrame([one for group in rows for one in group])
 
 
-def test_decodable_but_not_used_is_said_with_the_patch_at_the_site(answer_of):
+def test_decodable_but_not_used_has_the_patch_at_the_site(answer_of):
     assert answer_of(**every_table()) == (
         "Decodable but not used at the last token: all 6 directions detect the label, none steers "
-        "or silences; patching the residual stream after block 0 recovers 0.03 [−0.02, 0.08] of the "
-        f"counterfactual's effect{SIZE}"
+        "or silences; patching the residual stream after block 0 recovers 0.03 [−0.02, 0.08] of "
+        f"the counterfactual's effect{SIZE}"
     )
 
 
@@ -41,8 +41,8 @@ def test_a_used_direction_is_named_with_its_effects(answer_of):
         "Decodable and used at the last token: the probe's direction in the residual stream after "
         "block 3 moves the answer by 0.84 [0.82, 0.86] logits per standard deviation, and its "
         "erasure removes 62 % [60, 64] of the difference between labels (both p = 0.008, best of 6 "
-        "sites); patching the whole vector there recovers 0.44 [0.39, 0.49] of the counterfactual's "
-        f"effect{SIZE}"
+        "sites); patching the whole vector there recovers 0.44 [0.39, 0.49] of the "
+        f"counterfactual's effect{SIZE}"
     )
 
 

@@ -19,6 +19,13 @@ def parts_of(tmp_path):
     return lambda **tables: cause_parts(CauseTables.open(write_causes(tmp_path, **tables)))
 
 
+@pytest.fixture(scope="module")
+def all_parts(tmp_path_factory):
+    """The figures of all four tables."""
+    folder = write_causes(tmp_path_factory.mktemp("all"), **every_table())
+    return cause_parts(CauseTables.open(folder))
+
+
 def test_the_first_figure_of_each_kind_is_open(parts_of):
     parts = parts_of(**every_table(effects=make_effects(measures=("logit_difference", "kl"))))
     assert [part.title for part in parts if part.is_open] == [
@@ -34,15 +41,15 @@ def test_the_first_figure_of_each_kind_is_open(parts_of):
     assert "Change of logit difference by layer · mean ablation at the last token" in folded
 
 
-def test_file_names_of_figures_are_short_and_unique(parts_of):
-    titles = [part.title for part in parts_of(**every_table())]
+def test_file_names_of_figures_are_short_and_unique(all_parts):
+    titles = [part.title for part in all_parts]
     names = file_names(titles)
     assert len(set(names)) == len(titles) == 7
     assert names[0] == "recovery-by-layer-patches-at-the-last-token"
 
 
-def test_captions_have_replacement_measure_size_and_controls(parts_of):
-    for part in parts_of(**every_table()):
+def test_captions_have_replacement_measure_size_and_controls(all_parts):
+    for part in all_parts:
         assert "n = 432 texts in 30 groups" in part.caption, part.title
         assert "Control" in part.caption, part.title
         assert "eplace" in part.caption or "added along the direction" in part.caption, part.title
@@ -51,13 +58,13 @@ def test_captions_have_replacement_measure_size_and_controls(parts_of):
         assert part.description.endswith("."), part.title
 
 
-def test_the_caption_of_a_curve(parts_of):
-    assert parts_of(effects=make_effects())[0].caption == (
+def test_the_caption_of_a_curve(all_parts):
+    assert all_parts[0].caption == (
         "Replacement: activations of the counterfactual text, at the last token. Recovery of the "
         "logit difference (logits; column verb against column other_verb): share of the difference "
-        "between the counterfactual and the unedited text. n = 432 texts in 30 groups. Control: the "
-        "unedited text; smallest p 0.002, adjusted for 84 edits. Bands or bars: 95 % intervals over "
-        "groups. Single heads of attn.z have a map of their own."
+        "between the counterfactual and the unedited text. n = 432 texts in 30 groups. Control: "
+        "the unedited text; smallest p 0.002, adjusted for 84 edits. Bands or bars: 95 % intervals "
+        "over groups. Single heads of attn.z have a map of their own."
     )
 
 
@@ -84,8 +91,8 @@ def test_maps_of_many_layers_have_lower_rows(parts_of):
     assert heads[1].height == pytest.approx(53.2)
 
 
-def test_no_figure_of_one_column_is_higher_than_6_cm(parts_of):
-    for part in parts_of(**every_table()):
+def test_no_figure_of_one_column_is_higher_than_6_cm(all_parts):
+    for part in all_parts:
         _, size = on_paper(part, 1)
         assert size["height"] / CENTIMETRE <= 6
 

@@ -18,7 +18,10 @@ from tests.results.causes.made_causes import (
 )
 
 ANSWER = "Decodable but not used at the last token"
-DRAWN = "[...document.querySelectorAll('.plot')].map(plot => plot.querySelectorAll('.trace, .hm').length)"
+DRAWN = (
+    "[...document.querySelectorAll('.plot')]"
+    ".map(plot => plot.querySelectorAll('.trace, .hm').length)"
+)
 
 
 def test_the_page_has_answer_verdicts_figures_and_files(tmp_path):
@@ -32,18 +35,28 @@ def test_the_page_has_answer_verdicts_figures_and_files(tmp_path):
     assert write_causes_page(tmp_path).read_text("utf-8") == page
 
 
-def test_the_section_is_under_the_layer_curve_of_a_run(make_run):
-    run = make_run()
-    assert 'id="causes"' not in report_page(run)
-    n_before = len(run_figures(run))
-    write_causes(run, **every_table())
-    page = report_page(run)
+def test_the_section_is_under_the_layer_curve_of_a_run(browser, make_run):
+    run = write_causes(make_run(), **every_table())
+    path = write_report(run)
+    page = path.read_text("utf-8")
     assert page.index("Comparisons</h2>") < page.index('id="causes"') < page.index("All sites</h2>")
     assert ANSWER in page
-    figures = run_figures(run)
-    assert len(figures) == n_before + 7
+    browser.open(path)
+    assert browser.evaluate("document.querySelectorAll('.causes .main-svg').length") > 0
+    assert browser.trouble == []
+
+
+def test_figures_of_a_run_include_its_interventions(make_run):
+    figures = run_figures(write_causes(make_run(), effects=make_effects(2, 1)))
+    assert figures[0].title == "Accuracy by layer"
     assert figures[1].title == "Recovery by layer · patches at the last token"
-    assert figures[1].figure["layout"]["xaxis"]["tickvals"][0] == 0
+    # The layer axis is that of the layer curve.
+    axes = [part.figure["layout"]["xaxis"]["tickvals"] for part in figures[:2]]
+    assert axes[0] == axes[1]
+
+
+def test_a_run_without_interventions_has_no_section(make_run):
+    assert 'id="causes"' not in report_page(make_run())
 
 
 def test_one_direction_has_its_sentence_under_the_table(tmp_path):
@@ -102,11 +115,4 @@ def test_all_figures_draw(browser, tmp_path, dark):
         browser.resize(width)
         browser.settle(500)
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.trouble == []
-
-
-def test_the_section_of_a_run_draws(browser, make_run):
-    run = write_causes(make_run(), **every_table())
-    browser.open(write_report(run))
-    assert browser.evaluate("document.querySelectorAll('.causes .main-svg').length") > 0
     assert browser.trouble == []
