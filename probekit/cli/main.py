@@ -37,6 +37,7 @@ from probekit.cli.options import (
 )
 from probekit.cli.pages import draw_figures, figure_options, report, view
 from probekit.cli.parameters import params
+from probekit.cli.patching import patch_command
 from probekit.cli.pictures import attention, attribution, heads, lens, weights
 from probekit.cli.pretraining import pretrain_command
 from probekit.cli.saved_probes import apply, directions
@@ -324,6 +325,7 @@ for _command in (
     init,
     lens,
     params,
+    patch_command,
     pretrain_command,
     report,
     view,
