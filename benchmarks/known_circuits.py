@@ -4,9 +4,9 @@
     python -m benchmarks.known_circuits --model FOLDER
 
 Prints each value with the published one and whether it is within the tolerance; exits with 1 if one
-is not. Without the weights it checks nothing, says so, and exits with 3. The values are those in
-the comments of experiments/ioi.yaml and experiments/greater_than.yaml, with their sources. Heads
-are layer.head.
+is not. Without the weights it checks nothing, reports this, and exits with 3. The values are those
+in the comments of experiments/ioi.yaml and experiments/greater_than.yaml, with their sources.
+Heads are layer.head.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`benchmarks.known_circuits`: it runs on any GPT-2, and says so if it checked nothing."""
+"""`benchmarks.known_circuits` runs on any GPT-2, and reports missing weights."""
 
 from benchmarks.known_circuits import main
 from probekit.model.config import GPT2Config

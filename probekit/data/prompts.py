@@ -13,13 +13,11 @@ identification in GPT-2 small; Hanna et al. (2023), How does GPT-2 compute great
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from probekit.data.bundled.table import Row, shuffled
+from probekit.data.bundled.table import Row, rows_as_csv, shuffled
 
 COLUMNS = ("text", "counterfactual", "answer", "wrong", "label", "group", "template")
 
@@ -55,7 +53,7 @@ _EVENTS = (
     "rivalry sanctions siege strikes study tour tradition treaty trial unemployment voyage warfare"
 )
 EVENTS = tuple(_EVENTS.split())
-VERBS = ("lasted", "went on", "continued")
+VERBS = ("lasted", "ran", "continued")
 CENTURIES = (16, 17)  # in GPT-2 all their years, except the first, are two tokens of two digits
 FIRST_YEAR = "01"  # of the counterfactual: every later year is right
 YEARS = range(12, 89)
@@ -154,15 +152,6 @@ GENERATORS: dict[str, Callable[[int, int], list[Row]]] = {"ioi": ioi, "greater_t
 _MOST_GROUPS = {"ioi": len(NAMES) // 2, "greater_than": len(EVENTS)}
 
 
-def prompts_csv(rows: Sequence[Row]) -> str:
-    """Return the rows as the contents of a CSV file."""
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the prompts of a circuit to a CSV file."""
     parser = argparse.ArgumentParser(
@@ -178,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = given.groups or min(most, 64)
     if not 1 <= groups <= most:
         parser.error(f"--groups is {groups}. Allowed: 1 to {most}.")
-    text = prompts_csv(GENERATORS[given.circuit](groups, given.seed))
+    text = rows_as_csv(COLUMNS, GENERATORS[given.circuit](groups, given.seed))
     given.file.write_text(text, encoding="utf-8", newline="")
 
 
