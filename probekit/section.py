@@ -91,7 +91,7 @@ class SettingsFile(Section):
         return self._location
 
     @contextmanager
-    def at(self, *keys: str | int) -> Iterator[None]:
+    def at(self, *keys: str | int | int) -> Iterator[None]:
         """Put the location of a key before the message of errors raised in the block.
 
         The location is file and line, or `--set`; without a file, it is the key itself.
@@ -105,7 +105,7 @@ class SettingsFile(Section):
             yield
 
 
-def rule_error(problem: str, *keys: str) -> PydanticCustomError:
+def rule_error(problem: str, *keys: str | int) -> PydanticCustomError:
     """Return the error for a broken rule that involves several keys.
 
     Args:

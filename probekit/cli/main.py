@@ -22,6 +22,7 @@ import click
 
 from probekit.cli.caches import cache
 from probekit.cli.captures import worker
+from probekit.cli.causes import cause_command
 from probekit.cli.experiments import experiments, init
 from probekit.cli.generation import generate_command
 from probekit.cli.options import (
@@ -175,6 +176,7 @@ def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
 
     experiment = load_any_experiment(file, overrides)
 
+    from probekit.cli.show.causes import show_causes_of
     from probekit.cli.show.progress import watching
     from probekit.cli.show.runs import show_results, show_warnings
     from probekit.pipeline.experiment.run import run as run_experiment
@@ -182,6 +184,7 @@ def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
     with watching() as watcher:
         result = run_experiment(experiment, **options, watcher=watcher)
     show_results(result)
+    show_causes_of(result)
     show_warnings(result)
     return result
 
@@ -318,6 +321,7 @@ for _command in (
     attention,
     attribution,
     cache,
+    cause_command,
     directions,
     experiments,
     generate_command,

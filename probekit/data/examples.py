@@ -61,6 +61,8 @@ class Example:
         id: name in messages and results; unique within a data set.
         span: first character and one past the last; None means the whole text.
         split: "train" or "test" if the data file assigns it, else None.
+        counterfactual: a text that differs in what the label says; None without one.
+        values: cells of further columns, such as the right answer, as pairs of name and text.
         source: where it was read from, for messages; None if unknown. It is not part of the data.
 
     Raises:
@@ -77,6 +79,8 @@ class Example:
     id: str
     span: tuple[int, int] | None = None
     split: str | None = None
+    counterfactual: str | None = None
+    values: tuple[tuple[str, str], ...] = ()
     source: RowSource | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +127,10 @@ def _require_unicode(name: str, value: str) -> None:
         ) from error
 
 
-_FIELDS = attrgetter(*(field.name for field in fields(Example) if field.compare))
+_OPTIONAL = ("counterfactual", "values")
+_FIELDS = attrgetter(
+    *(field.name for field in fields(Example) if field.compare and field.name not in _OPTIONAL)
+)
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,10 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """BLAKE3 digest of the contents of all examples in order, in hexadecimal."""
-        content = json.dumps([_FIELDS(example) for example in self.examples])
+        # Data without optional fields have the digest that they had before these existed.
+        has_more = any(one.counterfactual or one.values for one in self.examples)
+        more = attrgetter(*_OPTIONAL) if has_more else lambda _: ()
+        content = json.dumps([(*_FIELDS(one), *more(one)) for one in self.examples])
         return digest([content.encode()])
 
     def select(self, indices: Iterable[int]) -> Dataset:

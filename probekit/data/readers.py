@@ -55,7 +55,7 @@ def read_dataset(
     if not isinstance(columns, TableColumns):
         words: Dataset = chosen.read(source, columns, name=name)
         return words
-    return examples_of(chosen.read(source, columns.names), columns, name)
+    return examples_of(chosen.read(source, (*columns.names, *columns.values)), columns, name)
 
 
 def read_column(path: Path, *, format: str, column: str) -> tuple[str, ...]:

@@ -178,6 +178,11 @@ class DataSection(Section):
     )
     card: str | None = Field(None, description="Markdown file with a description of the data")
     columns: ColumnsSection = ColumnsSection()
+    pairs: OptionalColumn = Field(
+        None,
+        description="column with the counterfactual of each text, for `interventions`: a text with "
+        "as many tokens that differs in what the label says",
+    )
     positive: str | None = Field(
         None,
         description="label that the metrics of one class refer to, such as AUPRC; null means the "
@@ -244,6 +249,14 @@ class DataSection(Section):
                     "columns",
                     key,
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _pairs_are_rows_of_tables(self) -> DataSection:
+        if self.pairs is not None and self.has_words:
+            raise rule_error(
+                f"`pairs` names a column of a table, and the format {self.format} has none", "pairs"
+            )
         return self
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from probekit.experiment.data import ColumnsSection, DataSection
 
 
-def read_examples(data: DataSection) -> Dataset:
+def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
     """Return the examples of one table, or of the training and test tables together.
+
+    Args:
+        data: section of the experiment.
+        values: columns whose cells the examples keep as `values`, as far as they exist.
 
     Raises:
         ConfigError: a column does not exist, or the rows were in the memory of another process.
@@ -33,22 +37,25 @@ def read_examples(data: DataSection) -> Dataset:
         return data.in_memory
     if data.format == "memory":
         raise ConfigError(_no_rows(data))
-    return _read(data, _sources(data))
+    return _read(data, _sources(data), values)
 
 
-def read_tables(data: DataSection, tables: Any) -> tuple[Dataset, dict[str, Any]]:
+def read_tables(
+    data: DataSection, tables: Any, values: Sequence[str] = ()
+) -> tuple[Dataset, dict[str, Any]]:
     """Return the examples of rows in memory, and the contents of the section `data.memory`.
 
     Args:
         data: gives the columns.
         tables: the rows; see `Experiment.with_data`.
+        values: columns whose cells the examples keep, as far as they exist.
 
     Raises:
         ConfigError: the type of the rows is not supported, or a column does not exist.
         DataError: the rows are invalid.
     """
     found = tables_in(tables)
-    examples = _read(data, {table.side: table for table in found})
+    examples = _read(data, {table.side: table for table in found}, values)
     facts = {
         "kind": found[0].kind,
         "n_rows": len(examples),
@@ -74,9 +81,9 @@ def _sources(data: DataSection) -> Mapping[str, Any]:
     return paths
 
 
-def _read(data: DataSection, sources: Mapping[str, Any]) -> Dataset:
+def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) -> Dataset:
     """Return the examples of all sources; those of a side are assigned to it."""
-    columns = _columns(data)
+    columns = _columns(data, values)
     parts = {
         side: read_dataset(source, format=data.format, columns=columns, name=data.name)
         for side, source in sources.items()
@@ -101,7 +108,9 @@ def _read(data: DataSection, sources: Mapping[str, Any]) -> Dataset:
     return replace(part, examples=tuple(examples), notes=tuple(notes))
 
 
-def _columns(data: DataSection) -> TableColumns | ConlluColumns | WordColumns:
+def _columns(
+    data: DataSection, values: Sequence[str]
+) -> TableColumns | ConlluColumns | WordColumns:
     named: ColumnsSection = data.columns
     group = cast(Any, named.group or "sentence")
     if data.format == "conllu":
@@ -111,7 +120,9 @@ def _columns(data: DataSection) -> TableColumns | ConlluColumns | WordColumns:
         return WordColumns(named.label, "1" if is_default else named.text, group)
     assert not FORMATS[data.format].has_words
     span = None if named.start is None or named.end is None else (named.start, named.end)
-    return TableColumns(named.text, named.label, named.group, named.id, span, named.split)
+    return TableColumns(
+        named.text, named.label, named.group, named.id, span, named.split, data.pairs, tuple(values)
+    )
 
 
 def _no_rows(data: DataSection) -> str:

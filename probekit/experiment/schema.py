@@ -19,6 +19,12 @@ from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.bundled import find_file
 from probekit.experiment.data import DataSection
 from probekit.experiment.document import load_settings, settings_of_values, validated
+from probekit.experiment.interventions import (
+    Interventions,
+    Measures,
+    allow_short_forms,
+    check_interventions,
+)
 from probekit.experiment.locations import resolve_experiment
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.tokens import PositionSection, TokensSection
@@ -213,6 +219,17 @@ class Experiment(SettingsFile):
     capture: CaptureSection = CaptureSection()
     probe: ProbeSection = ProbeSection()
     attention: AttentionSection = AttentionSection()
+    interventions: Interventions = Field(
+        (),
+        description="edits of activations after probing, which show whether the network uses what "
+        "the probes read; by default none",
+    )
+    measure: Measures = Field(
+        (),
+        description="measures of the network's answers to the edited activations; verdicts are "
+        "given by the first one",
+        json_schema_extra=allow_short_forms,
+    )
 
     @classmethod
     def from_file(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -284,7 +301,7 @@ class Experiment(SettingsFile):
                     "Remove its data, except `name` and `columns`, or do not pass `data`."
                 )
         try:
-            examples, facts = read_tables(self.data, data)
+            examples, facts = read_tables(self.data, data, self.answer_columns)
         except UnknownNameError:
             with self.at("data", "columns"):
                 raise
@@ -303,6 +320,12 @@ class Experiment(SettingsFile):
         return changed
 
     @property
+    def answer_columns(self) -> tuple[str, ...]:
+        """Names in `measure` that are columns of the data, or literal tokens."""
+        named = (name for one in self.measure for name in (one.answer, one.wrong))
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+    @property
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
         return self.probe.settings().reads_numbers
@@ -316,6 +339,17 @@ class Experiment(SettingsFile):
         """Return a copy of the experiment that probes one position, such as one of a sweep."""
         tokens = self.tokens.model_copy(update={"position": position, "sweep": ()})
         return self.model_copy(update={"tokens": tokens})
+
+    @model_validator(mode="after")
+    def _interventions_have_what_they_need(self) -> Experiment:
+        check_interventions(self.interventions, self.measure, self.data.pairs)
+        if self.interventions and self.tokens.sweep:
+            raise rule_error(
+                "`interventions` edit a single position; remove `sweep`, or give one `position`",
+                "tokens",
+                "sweep",
+            )
+        return self
 
     @model_validator(mode="after")
     def _a_positive_label_is_a_class(self) -> Experiment:

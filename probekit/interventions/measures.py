@@ -13,23 +13,14 @@ The answer is that of the base text, whatever is patched in.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError, nearest
+from probekit.interventions.names import MEASURES, UNITS, MeasureName
 from probekit.model.network import Network
 
-MeasureName = Literal["logit_difference", "accuracy", "probability", "loss", "kl"]
-MEASURES: tuple[MeasureName, ...] = get_args(MeasureName)
-UNITS: dict[MeasureName, str] = {
-    "logit_difference": "logits",
-    "accuracy": "share",
-    "probability": "probability",
-    "loss": "nats",
-    "kl": "nats",
-}
 # These change their sign if answer and wrong answer change places.
 _SIGNED = ("logit_difference", "probability")
 _BATCH_BYTES = 64 << 20  # logits of one batch

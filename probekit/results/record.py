@@ -55,7 +55,7 @@ class RecordPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-Record = TypeVar("Record", bound=RecordPart)
+Record = TypeVar("Record", bound=BaseModel)
 
 
 class ModelFacts(RecordPart):
@@ -359,7 +359,7 @@ def load_record(path: Path) -> RunRecord:
 
 
 def parse_record(content: bytes, path: Path, kind: type[Record]) -> Record:
-    """Return the validated contents of a run.json.
+    """Return the validated contents of a record in JSON, such as run.json.
 
     Raises:
         DataError: The content is not JSON, or a key is missing or has the wrong type.

@@ -39,10 +39,18 @@ def load_table(path: Path) -> pd.DataFrame:
     table = read_columns(path, RESULTS)
     if table.empty:
         raise DataError(f"{path} has a header but no rows. Run the experiment again.")
-    named = table["site"].mask(table["order"].notna(), "")
-    layers = pd.to_numeric(named.str.extract(SITE)["layer"], errors="coerce")
-    _raise_if(layers > MAX_LAYERS, table["site"], path, f"Layers must be at most {MAX_LAYERS}.")
+    check_layers(table["site"].mask(table["order"].notna(), ""), path)
     return table
+
+
+def check_layers(sites: pd.Series[str], path: Path) -> None:
+    """Raise DataError if a site of a table read from `path` has a layer above `MAX_LAYERS`.
+
+    Raises:
+        DataError: a layer is too large.
+    """
+    layers = pd.to_numeric(sites.str.extract(SITE)["layer"], errors="coerce")
+    _raise_if(layers > MAX_LAYERS, sites, path, f"Layers must be at most {MAX_LAYERS}.")
 
 
 def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:

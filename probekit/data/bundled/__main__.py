@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probekit.data.bundled.capitals import capitals
+from probekit.data.bundled.noun_pairs import noun_pairs
 from probekit.data.bundled.previous_token import previous_token
 from probekit.data.bundled.sentiment import sentiment
 from probekit.data.bundled.subject_number import subject_number
 
-GENERATORS = (subject_number, capitals, previous_token, sentiment)
+GENERATORS = (subject_number, capitals, previous_token, sentiment, noun_pairs)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

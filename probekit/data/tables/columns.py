@@ -16,6 +16,8 @@ class TableColumns:
         id: column of the id; None names the rows `row 1`, `row 2`, ...
         span: columns of the first character and one past the last; None means the whole text.
         split: column with "train" or "test"; None if the table assigns no split.
+        counterfactual: column of the counterfactual text; None without one.
+        values: columns whose cells the examples keep, as far as they exist.
     """
 
     text: str = "text"
@@ -24,11 +26,13 @@ class TableColumns:
     id: str | None = None
     span: tuple[str, str] | None = None
     split: str | None = None
+    counterfactual: str | None = None
+    values: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns that are read."""
-        single = (self.text, self.label, self.group, self.id, self.split)
+        """Names of the columns that must exist."""
+        single = (self.text, self.label, self.group, self.id, self.split, self.counterfactual)
         return tuple(name for name in (*single, *(self.span or ())) if name is not None)
 
     @property

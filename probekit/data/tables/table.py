@@ -215,8 +215,10 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
             f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "
             "the row, or, if it is a class, rename it."
         )
+    other = string(columns.counterfactual) if columns.counterfactual else None
+    values = tuple((name, string(name)) for name in columns.values if name in row.cells)
     try:
-        return Example(text, label, group, id, span, split, row.source)
+        return Example(text, label, group, id, span, split, other, values, row.source)
     except DataError as error:
         raise DataError(f"{row.source}: {error}") from error
 

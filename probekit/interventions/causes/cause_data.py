@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.causes.directions import Along
 from probekit.interventions.causes.verdicts import CausalVerdict, Evidence
 from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.names import Along
 from probekit.model.inputs import TokenBatch
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes

@@ -29,7 +29,6 @@ from probekit.interventions.causes.other_texts import loss_under_steering
 from probekit.interventions.causes.responses import Responder
 from probekit.interventions.causes.verdicts import (
     Evidence,
-    Question,
     best_p_values,
     class_gap_of_many,
     detection,
@@ -39,13 +38,14 @@ from probekit.interventions.causes.verdicts import (
     slopes,
     verdicts,
 )
+from probekit.interventions.names import Question
 from probekit.interventions.patching.recovery import mean_interval, resamples_of
 from probekit.interventions.stream import linear_entry
 from probekit.interventions.subspaces import kernel_share
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
 from probekit.model.sites import SiteSelection
-from probekit.probes.score.metrics import Resamples
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
@@ -195,7 +195,8 @@ class _Test:
     @cached_property
     def resamples(self) -> Resamples:
         """Jackknife resamples of the test rows."""
-        return resamples_of(self.data.groups[self.data.test])
+        widening = WIDER_OVER_FOLDS if len(self.folds) > 1 else 1.0
+        return resamples_of(self.data.groups[self.data.test], widening)
 
     @cached_property
     def base(self) -> Floats:

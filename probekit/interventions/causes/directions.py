@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.interventions.erasure import TOLERANCE
+from probekit.interventions.names import METHODS, Along
 from probekit.probes.score.permutation import permuted_labels
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes, Problem, Solver
 
-Along = Literal["probe", "mean_difference", "leace"]
-METHODS: tuple[Along, ...] = get_args(Along)
 LabelSets = NDArray[np.integer]  # (1 + draws, n_rows), the true labels first
 
 

@@ -44,9 +44,7 @@ def summary(result: CauseResult) -> str:
             f"{one.question} {one.answer}" for one in result.verdicts
         )
         first += "."
-    return " ".join(
-        [first, *_cautions(result), verdict_numbers(result.verdicts).capitalize() + "."]
-    )
+    return " ".join([first, *_cautions(result), f"Verdicts: {verdict_numbers(result.verdicts)}."])
 
 
 def verdict_numbers(verdicts: tuple[CausalVerdict, ...]) -> str:

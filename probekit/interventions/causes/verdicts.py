@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL
+from probekit.interventions.names import Question
 from probekit.interventions.patching.recovery import holds_zero, interval_of
 from probekit.probes.score.association import of_auroc, rows_by_fold
 from probekit.probes.score.exchange import LabelExchange
@@ -30,7 +31,6 @@ from probekit.probes.score.permutation import ROUNDING, holm, p_values
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
-Question = Literal["detects", "steers", "silences"]
 Answer = Literal["yes", "no", "undecided"]
 
 NEGLIGIBLE = 0.05  # share of the whole vector's effect

@@ -10,7 +10,7 @@ analysis; Meng et al. (2022), Locating and editing factual associations in GPT.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -117,14 +117,38 @@ def patched_values(
     `PAIRS_AT_ONCE`, so that memory does not grow with their number.
     """
     check_pairs(clean, corrupt)
-    _check_rows(len(clean), measure, at)
+
+    def source_of(rows: Tensor, base: BasePass) -> BasePass:
+        return BasePass.keep(model, corrupt[rows], base.measured, sites_to_keep(selected))
+
+    return replaced_values(
+        model, clean, measure, selected, source_of, at=at, measured=measured, only=only
+    )
+
+
+def replaced_values(
+    model: Network,
+    batch: TokenBatch,
+    measure: AnswerMeasure,
+    selected: Sequence[SiteSelection],
+    source_of: Callable[[Tensor, BasePass], BasePass],
+    *,
+    at: Positions = "all",
+    measured: Tensor | None = None,
+    only: Iterable[Patch] | None = None,
+) -> PatchedValues:
+    """Return the measure of every text with activations replaced by those of another pass.
+
+    `source_of` returns that pass, given the rows of some texts and their pass without edits. See
+    `patch` for the other arguments.
+    """
+    _check_rows(len(batch), measure, at)
     wanted = None if only is None else set(only)
     parts = []
-    for rows in torch.split(torch.arange(len(clean)), PAIRS_AT_ONCE):
+    for rows in torch.split(torch.arange(len(batch)), PAIRS_AT_ONCE):
         own_measured = None if measured is None else measured[rows]
-        names = sites_to_keep(selected)
-        base = BasePass.keep(model, clean[rows], own_measured, names)
-        source = BasePass.keep(model, corrupt[rows], own_measured, names)
+        base = BasePass.keep(model, batch[rows], own_measured, sites_to_keep(selected))
+        source = source_of(rows, base)
         own_at = at[rows] if isinstance(at, Tensor) else at
         grid = [
             one for one in _grid(selected, own_at, base) if wanted is None or one.patch in wanted

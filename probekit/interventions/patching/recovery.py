@@ -21,8 +21,10 @@ from probekit.probes.solve.design import Floats
 _UNDEFINED = Interval(np.nan, np.nan, np.nan)
 
 
-def resamples_of(groups: NDArray[np.generic]) -> Resamples:
+def resamples_of(groups: NDArray[np.generic], widening: float = 1.0) -> Resamples:
     """Return the jackknife resamples of rows with these groups (n_rows,).
+
+    `widening` is a factor on standard errors; see `Resamples`.
 
     A single group has no resamples, so that its intervals are NaN.
 
@@ -31,7 +33,7 @@ def resamples_of(groups: NDArray[np.generic]) -> Resamples:
     """
     if len(np.unique(groups)) < 2:
         return Resamples(np.zeros(len(groups), dtype=np.int64), np.ones((1, 1), dtype=np.float32))
-    return Resamples.leave_one_out(groups)
+    return Resamples.leave_one_out(groups, widening=widening)
 
 
 def mean_interval(values: Floats, resamples: Resamples) -> Interval:

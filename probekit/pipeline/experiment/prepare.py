@@ -191,7 +191,7 @@ def require_groups(dataset: Dataset, *, has_folds: bool) -> None:
 
 def _read_data(experiment: Experiment) -> Dataset:
     try:
-        return read_examples(experiment.data)
+        return read_examples(experiment.data, experiment.answer_columns)
     except (ConfigError, MissingError) as error:  # a DataError names the row already
         with experiment.at("data", *_key_of(error, experiment.data)):
             raise

@@ -29,6 +29,7 @@ from probekit.pipeline.experiment.tables import (
     write_details,
     write_scores,
 )
+from probekit.pipeline.intervene.of_run import intervene
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
@@ -147,6 +148,8 @@ def run_inputs(
         with clock.step("look"):
             prompts = write_details(inputs, features, results, table, folder)
             norms = inputs.source.norms()
+        with clock.step("intervene"):
+            intervene(inputs, table, folder, watcher)
         record = describe_run(inputs, features, table, prompts, folder.path.name, created)
         ended = {"norms": norms, "seconds": clock.seconds, "files": folder.digests()}
         content = record.model_copy(update=ended).model_dump()

@@ -141,29 +141,30 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     rows = placed(measured)
     parts = panels(rows)
     across = n_columns(len(parts))
-    figure = _grid(len(parts), across, axis_title(metric))
+    figure = panel_grid(len(parts), across, axis_title(metric))
     ends = layer_ends(ticks(rows))
     labels = []
     for number, (title, own) in enumerate(parts, start=1):
         marked = chosen_points(table, own)
-        _name_panel(figure, title + RING * bool(marked), number)
+        name_panel(figure, title + RING * bool(marked), number)
         highlighted = _highlighted(table, own)
         lines = [_smaller(trace) for trace in curve_lines(table, highlighted)]
         others, of_others = _others(rows, highlighted)
         references = go.Figure()
         of_levels = draw_levels(references, _levels(measured, highlighted), ends)
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
-        figure.add_traces([trace.update(showlegend=False, **_axes(number)) for trace in drawn])
+        draw_in_panel(figure, drawn, number)
         named = [*end_labels(lines), *of_levels]
         labels.append([*named, *_clearest(of_others, named)])
     depths = [set(own["depth"]) for _, own in parts]
-    _layer_axes(figure, ticks(rows), depths, across)
+    panel_layers(figure, ticks(rows), depths, across)
     figure.update_yaxes(range=value_range(figure, metric, rows["chance"].min()))
-    _label_panels(figure, labels, across)
+    label_panels(figure, labels, across)
     return figure
 
 
-def _grid(n_panels: int, across: int, y_title: str) -> go.Figure:
+def panel_grid(n_panels: int, across: int, y_title: str) -> go.Figure:
+    """Return a figure of empty panels on one vertical scale."""
     down = math.ceil(n_panels / across)
     cells: list[dict[str, str] | None] = [{}] * n_panels + [None] * (down * across - n_panels)
     figure = make_subplots(
@@ -180,12 +181,17 @@ def _grid(n_panels: int, across: int, y_title: str) -> go.Figure:
     return figure.update_annotations(font_size=LARGE)
 
 
+def draw_in_panel(figure: go.Figure, traces: Sequence[go.Scatter], number: int) -> None:
+    """Add traces to a panel, the first one being 1."""
+    figure.add_traces([trace.update(showlegend=False, **_axes(number)) for trace in traces])
+
+
 def _axes(number: int) -> dict[str, str]:
     suffix = str(number) if number > 1 else ""
     return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
 
 
-def _name_panel(figure: go.Figure, title: str, number: int) -> None:
+def name_panel(figure: go.Figure, title: str, number: int) -> None:
     """Write the title above a panel, in the colour of its highlighted line."""
     axes = _axes(number)
     figure.add_annotation(
@@ -253,7 +259,7 @@ def _levels(measured: pd.DataFrame, highlighted: pd.DataFrame) -> list[LevelLine
     return levels(measured[is_own], is_brief=True)
 
 
-def _layer_axes(
+def panel_layers(
     figure: go.Figure, labels: dict[int, str], depths: Sequence[set[int]], across: int
 ) -> None:
     """Name the layers of each panel below the lowest panel of its column.
@@ -281,7 +287,7 @@ def _layer_axes(
     figure.update_layout(meta={**STACKS, "ticktext": in_narrow})
 
 
-def _label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]], across: int) -> None:
+def label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]], across: int) -> None:
     """Label each name once, in the panels at the right edge; the legend names all that is left."""
     named: set[str] = set()
     down = math.ceil(len(labels) / across)

@@ -19,6 +19,7 @@ from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
+from probekit.report.pages.causes.section import cause_figures, causes_section
 from probekit.report.pages.chosen_parts import chosen_parts
 from probekit.report.pages.parts import FigurePart, norms_part, reliability_part, result_parts
 from probekit.report.pages.template import render
@@ -50,7 +51,7 @@ from probekit.results.record import (
 )
 from probekit.results.selection import chosen_row, is_nested, main_metric
 from probekit.results.settings import load_config
-from probekit.results.table import load_table
+from probekit.results.table import load_table, placed, ticks
 from probekit.results.titles import date_text
 
 
@@ -80,7 +81,14 @@ def run_figures(run_dir: Path) -> list[FigurePart]:
     record = open_record(run_dir)
     table = load_table(run_dir / "results.csv")
     figures = _result_figures(run_dir, table, record.control)
+    figures[1:1] = cause_figures(run_dir, _layers(table))
     return figures + ([norms_part(record.norms)] if record.norms else [])
+
+
+def _layers(table: pd.DataFrame) -> dict[int, str]:
+    """Return the labels of the layer axis by depth; {} without single sites."""
+    rows = placed(table)
+    return {} if rows.empty else ticks(rows)
 
 
 def _result_figures(run_dir: Path, table: pd.DataFrame, control: Control) -> list[FigurePart]:
@@ -118,6 +126,7 @@ def report_page(run_dir: Path) -> str:
         unconverged=UNCONVERGED,
         norms=norms_part(record.norms) if record.norms else None,
         attention=_attention(run_dir, record) if record.attention else None,
+        causes=causes_section(run_dir, _layers(table)),
         features=load_features(run_dir),
         wrong=load_wrong(run_dir),
         densest=DENSEST,

@@ -8,7 +8,8 @@ from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.interventions.base_pass import BasePass
 from probekit.interventions.compose import run_edited
 from probekit.interventions.edits import replace
-from probekit.interventions.measures import MEASURES, AnswerMeasure
+from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.names import MEASURES
 from probekit.interventions.patching.pairs import check_pairs, pair_problems, single_tokens
 from probekit.interventions.patching.patching import PAIRS_AT_ONCE, patch
 from probekit.model.gpt2 import GPT2

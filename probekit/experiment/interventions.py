@@ -1,0 +1,232 @@
+"""The `interventions` and `measure` sections of an experiment file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
+
+from probekit.interventions.names import MEASURES, Along, MeasureName, Replacement
+from probekit.section import Section, rule_error
+
+CHOSEN = "chosen"  # instead of sites: the best site of the probes that is in the residual stream
+
+# Keys of each edit, besides `do`, `sites` and `at`.
+_KEYS: dict[str, tuple[str, ...]] = {
+    "patch": ("from",),
+    "ablate": ("with",),
+    "erase": ("along", "draws"),
+    "swap": ("along", "draws", "rank"),
+    "steer": ("along", "draws", "by"),
+}
+_DIRECTIONS = ("erase", "swap", "steer")
+_REQUIRED = {"patch": ("from", "sites"), "ablate": ("with", "sites")}
+
+
+def _one_or_several(given: Any) -> Any:
+    return [given] if isinstance(given, str) else given
+
+
+def _strings_or_one(schema: dict[str, Any]) -> None:
+    """Allow a single item in place of a list in the JSON schema."""
+    listed = schema.pop("anyOf", None) or [
+        {key: schema.pop(key) for key in ("type", "items", "minItems") if key in schema}
+    ]
+    schema["anyOf"] = [*listed, listed[0]["items"]]
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_several), Field(strict=False)]
+At = Literal["probed", "all", "each"]
+Ats = Annotated[tuple[At, ...], BeforeValidator(_one_or_several), Field(strict=False)]
+Alongs = Annotated[tuple[Along, ...], BeforeValidator(_one_or_several), Field(strict=False)]
+Doses = Annotated[
+    tuple[Annotated[float, Field(ge=-100, le=100)], ...], Field(strict=False, min_length=2)
+]
+
+
+class InterventionSection(Section):
+    """An edit of activations, such as `{do: steer, along: probe, by: [-2, 2]}`."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    do: Literal["patch", "ablate", "erase", "swap", "steer"] = Field(
+        description="patch: replace activations by those of the counterfactual; ablate: by a mean, "
+        "zero or those of another text; erase, swap and steer: edit along a direction"
+    )
+    from_: Literal["counterfactual"] | None = Field(
+        None, alias="from", description="for patch: where the activations come from"
+    )
+    with_: Replacement | None = Field(
+        None,
+        alias="with",
+        description="for ablate: the mean of the training rows, zero, or the activations of "
+        "another text with as many tokens",
+    )
+    along: Alongs | None = Field(
+        None,
+        min_length=1,
+        description="for erase, swap and steer: methods of the direction; by default the weights "
+        "of a probe",
+        json_schema_extra=_strings_or_one,
+    )
+    rank: Literal[1] | None = Field(None, description="for swap: number of directions")
+    by: Doses | None = Field(
+        None,
+        description="for steer: doses in standard deviations of the projection",
+        examples=[[-4, -2, 2, 4]],
+    )
+    draws: int | None = Field(
+        None,
+        ge=19,
+        le=100_000,
+        description="for erase, swap and steer: number of directions on permuted labels; by "
+        "default 999",
+    )
+    sites: Names = Field(
+        (CHOSEN,),
+        min_length=1,
+        description="names or globs of sites, heads such as blocks.*.attn.hook_z[head=*], or "
+        "`chosen`, the best site of the probes in the residual stream",
+        json_schema_extra=_strings_or_one,
+    )
+    at: Ats = Field(
+        ("probed",),
+        min_length=1,
+        description="edited tokens: the probed one, all, or, for patch and ablate, each in turn",
+        json_schema_extra=_strings_or_one,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_belong_to_the_edit(cls, given: Any) -> Any:
+        # Before validation of the values: first report a key that the edit does not have.
+        do = given.get("do") if isinstance(given, Mapping) else None
+        if not isinstance(do, str) or do not in _KEYS:
+            return given  # rejected later by the validation of `do`
+        every = {key for keys in _KEYS.values() for key in keys}
+        for key, value in given.items():
+            if value is not None and key in every and key not in _KEYS[do]:
+                others = " and ".join(name for name, keys in _KEYS.items() if key in keys)
+                raise rule_error(f"`{key}` is not a key of `do: {do}`; it is for {others}", key)
+        for key in _REQUIRED.get(do, ()):
+            if given.get(key) is None:
+                raise rule_error(
+                    f"`do: {do}` requires `{key}`", *(() if key not in given else (key,))
+                )
+        return given
+
+    @model_validator(mode="after")
+    def _positions_fit_the_edit(self) -> InterventionSection:
+        if self.has_direction and "each" in self.at:
+            raise rule_error("`at: each` is for patch and ablate; use `probed` or `all`", "at")
+        return self
+
+    @property
+    def has_direction(self) -> bool:
+        """Whether it edits along a direction, so that its verdicts are given."""
+        return self.do in _DIRECTIONS
+
+
+class MeasureSection(Section):
+    """A measure of the network's answers.
+
+    >>> MeasureSection.model_validate({"logit_difference": {"answer": "verb", "wrong": "other"}})
+    MeasureSection(name='logit_difference', answer='verb', wrong='other')
+    """
+
+    name: MeasureName = Field(description="name of the measure")
+    answer: str | None = Field(
+        None,
+        min_length=1,
+        description="column with the right answer, or a literal token such as ' is'; null takes "
+        "that of the first measure",
+    )
+    wrong: str | None = Field(
+        None, min_length=1, description="column with the wrong answer, or a literal token"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            return {"name": given}
+        if isinstance(given, Mapping) and "name" not in given and len(given) == 1:
+            ((name, answers),) = given.items()
+            if name in MEASURES and isinstance(answers, Mapping):
+                return {"name": name, **answers}
+        return given
+
+
+_ANSWERS: JsonDict = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}, "wrong": {"type": "string"}},
+    "additionalProperties": False,
+}
+_SHORT_FORMS: list[JsonDict] = [
+    {"enum": list(MEASURES)},
+    {
+        "type": "object",
+        "properties": dict.fromkeys(MEASURES, _ANSWERS),
+        "minProperties": 1,
+        "maxProperties": 1,
+        "additionalProperties": False,
+    },
+]
+
+
+def allow_short_forms(schema: dict[str, Any]) -> None:
+    """Allow `kl` and `{logit_difference: {answer: ...}}` as items in the JSON schema."""
+    schema["items"] = {"anyOf": [*_SHORT_FORMS, schema["items"]]}
+
+
+Interventions = Annotated[tuple[InterventionSection, ...], Field(strict=False)]
+Measures = Annotated[tuple[MeasureSection, ...], Field(strict=False)]
+
+
+def check_interventions(
+    interventions: tuple[InterventionSection, ...],
+    measures: tuple[MeasureSection, ...],
+    pairs: str | None,
+) -> None:
+    """Validate what the sections require of each other.
+
+    Raises:
+        PydanticCustomError: a patch without counterfactuals, interventions without a measure, or
+            the other way round.
+    """
+    if not interventions:
+        if measures:
+            raise rule_error("`measure` is for `interventions`, but there are none", "measure")
+        return
+    if not measures:
+        raise rule_error(
+            "`interventions` require `measure`, such as [{logit_difference: {answer: verb, wrong: "
+            "other_verb}}]",
+            "interventions",
+        )
+    for number, one in enumerate(interventions):
+        if one.do in ("patch", "swap") and pairs is None:
+            raise rule_error(
+                f"`do: {one.do}` requires `data.pairs`, the column with the counterfactual text",
+                "interventions",
+                number,
+            )
+    first = measures[0]
+    if first.answer is None:
+        raise rule_error(
+            "the first measure requires `answer`: a column, or a token such as ' is'", "measure", 0
+        )
+    for number, measure in enumerate(measures):
+        if measure.name == "logit_difference" and (measure.wrong or first.wrong) is None:
+            raise rule_error("`logit_difference` requires `wrong`", "measure", number)
+    needs_sign = any(one.has_direction for one in interventions)
+    is_signed = first.wrong is not None and first.name in ("logit_difference", "probability")
+    if needs_sign and not is_signed:
+        raise rule_error(
+            "erase, swap and steer require a first measure with a direction: `logit_difference`, "
+            "or `probability` with `wrong`",
+            "measure",
+            0,
+        )

@@ -1,0 +1,22 @@
+"""Names of measures, methods and questions, for experiment files and tables; imports no torch."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+MeasureName = Literal["logit_difference", "accuracy", "probability", "loss", "kl"]
+MEASURES: tuple[MeasureName, ...] = get_args(MeasureName)
+UNITS: dict[MeasureName, str] = {
+    "logit_difference": "logits",
+    "accuracy": "share",
+    "probability": "probability",
+    "loss": "nats",
+    "kl": "nats",
+}
+
+Along = Literal["probe", "mean_difference", "leace"]
+METHODS: tuple[Along, ...] = get_args(Along)
+
+Question = Literal["detects", "steers", "silences"]
+
+Replacement = Literal["mean", "zero", "resample"]

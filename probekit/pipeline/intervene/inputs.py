@@ -1,0 +1,255 @@
+"""Texts, positions, answers and rows of the interventions of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.amounts import counted
+from probekit.data.examples import Example
+from probekit.data.findings import Finding, rows_of
+from probekit.data.positions import IntArray
+from probekit.errors import ConfigError, DataError
+from probekit.experiment.schema import Experiment
+from probekit.interventions.causes.cause_data import RowSplit
+from probekit.interventions.measures import AnswerMeasure
+from probekit.model.inputs import TokenBatch
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.experiment.prepare import Prepared
+from probekit.results.causes.record import LeftOut
+
+_UNEQUAL = "the text and its counterfactual have different numbers of tokens"
+_EQUAL = "the text and its counterfactual have the same tokens"
+
+
+@dataclass(frozen=True, eq=False)
+class CauseInputs:
+    """Everything that the interventions of an experiment read, before the model runs.
+
+    All arrays have an entry for each kept row, in the order of the data.
+
+    Attributes:
+        experiment: the settings.
+        tokenizer: tokenizer of the model.
+        examples: the kept examples, training and test rows.
+        rows: number of each kept row among the prepared rows, (n_rows,).
+        at: probed token of each text, as a column of the batch, (n_rows,).
+        splits: training and test rows of each fold, among the kept rows.
+        left_out: rows that are left out, with the reason.
+    """
+
+    experiment: Experiment
+    tokenizer: Tokenizer
+    examples: tuple[Example, ...]
+    rows: IntArray
+    at: IntArray
+    splits: tuple[RowSplit, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @cached_property
+    def batch(self) -> TokenBatch:
+        """The texts, padded on the right."""
+        return self._batch([example.text for example in self.examples])
+
+    @cached_property
+    def sources(self) -> TokenBatch | None:
+        """The counterfactuals; None without them."""
+        if self.experiment.data.pairs is None:
+            return None
+        return self._batch([example.counterfactual or "" for example in self.examples])
+
+    def _batch(self, texts: Sequence[str]) -> TokenBatch:
+        return self.tokenizer.batch(texts, bos=self.experiment.tokens.bos, side="right")
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Group of each row, (n_rows,)."""
+        return np.array([example.group for example in self.examples])
+
+    @cached_property
+    def test(self) -> IntArray:
+        """The test rows of all folds, ascending."""
+        return np.sort(np.concatenate([split.test for split in self.splits]))
+
+    @cached_property
+    def averaged(self) -> IntArray:
+        """The rows whose mean replaces activations: the training rows, or all rows of folds."""
+        return np.unique(np.concatenate([split.train for split in self.splits]))
+
+    @cached_property
+    def classes(self) -> tuple[str, str]:
+        """The two labels, the one that directions point to last.
+
+        Raises:
+            DataError: there are not two labels.
+        """
+        labels = sorted({example.label for example in self.examples})
+        if len(labels) != 2:
+            raise DataError(
+                f"erase, swap and steer edit the direction between two labels, but the data have "
+                f"{counted(len(labels), 'label')}. Leave out these edits, or keep two labels."
+            )
+        positive = self.experiment.data.positive
+        first, last = labels
+        return (last, first) if positive == first else (first, last)
+
+    @cached_property
+    def codes(self) -> IntArray:
+        """Label of each row: 1 for the label that directions point to, otherwise 0."""
+        last = self.classes[1]
+        return np.array([int(example.label == last) for example in self.examples])
+
+    @cached_property
+    def position(self) -> Tensor:
+        """The probed token of each text, [n_rows]."""
+        return torch.from_numpy(self.at)
+
+    @cached_property
+    def measures(self) -> tuple[AnswerMeasure, ...]:
+        """The measures of all rows, in the order of the file."""
+        first, found = self.experiment.measure[0], []
+        for one in self.experiment.measure:
+            names = one.answer or first.answer, one.wrong or first.wrong
+            answer, wrong = (None if name is None else self._tokens(name) for name in names)
+            assert answer is not None
+            found.append(AnswerMeasure(answer, wrong, one.name))
+        return tuple(found)
+
+    def _tokens(self, name: str) -> Tensor:
+        words = [_word(example, name) for example in self.examples]
+        ids = {word: self.tokenizer.encode(word, bos=False).ids for word in set(words)}
+        return torch.tensor([int(ids[word][0]) for word in words])
+
+    def select(self, rows: IntArray) -> CauseInputs:
+        """Return the inputs of some rows, without folds."""
+        kept = tuple(self.examples[row] for row in rows)
+        return replace(self, examples=kept, rows=self.rows[rows], at=self.at[rows], splits=())
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Warnings about rows that are left out."""
+        return tuple(
+            Finding("warning", "interventions", f"Interventions leave out {one.reason}")
+            for one in self.left_out
+        )
+
+
+def cause_inputs(experiment: Experiment, prepared: Prepared) -> CauseInputs:
+    """Return the inputs of the interventions of an experiment.
+
+    Rows that cannot be compared are left out: texts with another number of tokens than their
+    counterfactual, or with the same tokens, and answers that are not a single token.
+
+    Raises:
+        ConfigError: the probed position is not a single token.
+        DataError: no training or no test row is left.
+    """
+    at = _positions(experiment, prepared)
+    examples = [prepared.dataset.examples[row] for row in prepared.example]
+    if len(set(prepared.example.tolist())) < len(examples):
+        with experiment.at("tokens", "position"):
+            raise ConfigError(_not_single(prepared))
+    tokenizer = prepared.tokenizer
+    faults = _faults(experiment, examples, tokenizer)
+    used = np.unique(np.concatenate([np.r_[one.train, one.test] for one in prepared.splits]))
+    left_out, bad = _left_out(examples, used, faults)
+    rows = np.array([row for row in used.tolist() if row not in bad], dtype=np.int64)
+    number = {int(row): index for index, row in enumerate(rows)}
+    splits = tuple(
+        RowSplit(*(np.array([number[row] for row in side.tolist() if row in number], dtype=np.int64)
+                   for side in (split.train, split.test)))
+        for split in prepared.splits
+    )  # fmt: skip
+    if any(not len(side) for split in splits for side in (split.train, split.test)):
+        reasons = "; ".join(one.reason for one in left_out)
+        raise DataError(f"The interventions have no training or no test rows left: {reasons}")
+    kept = tuple(examples[row] for row in rows)
+    return CauseInputs(experiment, tokenizer, kept, rows, at[rows], splits, left_out)
+
+
+def _positions(experiment: Experiment, prepared: Prepared) -> IntArray:
+    """Return the probed token of each row, (n_rows,)."""
+    plan = prepared.plan
+    if (np.diff(plan.offsets) != 1).any():
+        with experiment.at("tokens", "position"):
+            raise ConfigError(_not_single(prepared))
+    return plan.positions[plan.offsets[:-1]][prepared.positions[0].rows]
+
+
+def _not_single(prepared: Prepared) -> str:
+    return (
+        f"interventions edit one token of each text, but the probed position is "
+        f"{prepared.positions[0].position.text}. Probe a single token, such as {{at: last}}."
+    )
+
+
+def _faults(
+    experiment: Experiment, examples: Sequence[Example], tokenizer: Tokenizer
+) -> list[Callable[[int], str]]:
+    """Return functions of a row that return why it is left out; "" if it is not."""
+    bos = experiment.tokens.bos
+    texts = {e.text for e in examples} | {e.counterfactual for e in examples if e.counterfactual}
+    ids = {text: tokenizer.encode(text, bos=bos).ids for text in texts}
+    words = {_word(e, name) for e in examples for name in experiment.answer_columns}
+    n_tokens = {word: len(tokenizer.encode(word, bos=False).ids) for word in words}
+
+    def pair(row: int) -> str:
+        example = examples[row]
+        if example.counterfactual is None:
+            return ""
+        own, other = ids[example.text], ids[example.counterfactual]
+        if len(own) != len(other):
+            return _UNEQUAL
+        return _EQUAL if np.array_equal(own, other) else ""
+
+    def answer(row: int) -> str:
+        for name in experiment.answer_columns:
+            word = _word(examples[row], name)
+            if n_tokens[word] != 1:
+                return f"{name!r} is not a single token"
+        return ""
+
+    def same(row: int) -> str:
+        for one in experiment.measure:
+            if one.answer and one.wrong:
+                answer, wrong = (_word(examples[row], name) for name in (one.answer, one.wrong))
+                if answer == wrong:
+                    return "the answer and the wrong answer are equal"
+        return ""
+
+    return [pair, answer, same]
+
+
+def _left_out(
+    examples: Sequence[Example], used: IntArray, faults: Sequence[Callable[[int], str]]
+) -> tuple[tuple[LeftOut, ...], set[int]]:
+    """Return the reasons with their rows, and the numbers of the rows."""
+    by_reason: dict[str, list[int]] = {}
+    for row in used.tolist():
+        reason = next((text for fault in faults if (text := fault(row))), "")
+        if reason:
+            by_reason.setdefault(reason, []).append(row)
+    found = []
+    for reason, rows in by_reason.items():
+        shown = rows_of([examples[row] for row in rows])
+        remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")
+        count = f"{len(rows):,} of {counted(len(used), 'row')}"
+        found.append(LeftOut(n=len(rows), reason=f"{count}, where {reason} ({shown}). {remedy}"))
+    return tuple(found), {row for rows in by_reason.values() for row in rows}
+
+
+_REMEDIES = {
+    _UNEQUAL: "Write counterfactuals of as many tokens, so that positions correspond.",
+    _EQUAL: "A patch would change nothing.",
+    "the answer and the wrong answer are equal": "Give different tokens.",
+}
+
+
+def _word(example: Example, name: str) -> str:
+    """Return the cell of a column, or the name itself as a literal token."""
+    return dict(example.values).get(name, name)

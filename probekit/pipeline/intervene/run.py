@@ -1,0 +1,194 @@
+"""The interventions of an experiment: which edits at which sites, their tables and their facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+
+from probekit.csv_files import csv_text
+from probekit.errors import ConfigError
+from probekit.experiment.interventions import CHOSEN
+from probekit.experiment.schema import Experiment
+from probekit.interventions.stream import stream_entry
+from probekit.model.network import Network
+from probekit.model.site_parts import expand_parts
+from probekit.model.sites import SiteSelection
+from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.intervene.effects import EffectStep
+from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
+from probekit.pipeline.intervene.parts import Part, read_or_compute
+from probekit.pipeline.intervene.verdict_rows import VerdictStep, verdict_steps
+from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.provenance import pretty_json
+from probekit.results.causes.columns import DOSES, DOWNSTREAM, EFFECTS, VERDICTS
+from probekit.results.causes.record import CausesRecord
+from probekit.results.causes.tables import FOLDER, RECORD
+from probekit.results.columns import make_table
+from probekit.results.selection import ranked_rows, site_with_head
+from probekit.watcher import Watcher
+
+Step = EffectStep | VerdictStep
+
+
+def write_causes(
+    experiment: Experiment,
+    prepared: Prepared,
+    model: Network,
+    table: pd.DataFrame | None,
+    folder: RunFolder,
+    watcher: Watcher,
+) -> None:
+    """Compute the interventions of an experiment and write their tables.
+
+    Parts that an earlier run saved are not computed again.
+
+    Args:
+        experiment: the settings.
+        prepared: examples and rows.
+        model: the network.
+        table: the rows of results.csv, for `sites: chosen`; None if no step needs it.
+        folder: the folder of the run.
+        watcher: receives progress.
+
+    Raises:
+        ConfigError: a site cannot be edited, or no chosen site is in the residual stream.
+        DataError: no rows are left.
+    """
+    inputs = cause_inputs(experiment, prepared)
+    steps = steps_of(experiment, inputs, model, table)
+    parts = [list(step.parts(model, inputs)) for step in steps]
+    n_parts, done, found = sum(map(len, parts)), 0, []
+    for own in parts:
+        numbers = []
+        for part in own:
+            watcher.tell(part.title)
+            numbers.append((part, read_or_compute(part, folder.path)))
+            done += 1
+            watcher.progress("interventions", done, n_parts)
+        found.append(numbers)
+    _write_tables(inputs, steps, found, folder)
+    record = _record(inputs, steps, model)
+    folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
+
+
+def steps_of(
+    experiment: Experiment, inputs: CauseInputs, model: Network, table: pd.DataFrame | None
+) -> list[Step]:
+    """Return the steps of an experiment: patches and ablations, then directions.
+
+    Raises:
+        ConfigError: a pattern matches no site, or no chosen site is in the residual stream.
+    """
+    sites = []
+    for number, step in enumerate(experiment.interventions):
+        with experiment.at("interventions", number, "sites"):
+            named = [
+                _chosen(model, table) if pattern == CHOSEN else pattern for pattern in step.sites
+            ]
+            sites.append(expand_parts(named, model.axis_sizes))
+    pairs = list(zip(experiment.interventions, sites, strict=True))
+    effects: list[Step] = [
+        EffectStep(step, selected, at, measure)
+        for step, selected in pairs
+        if not step.has_direction
+        for at in step.at
+        for measure in inputs.measures
+    ]
+    return [*effects, *verdict_steps(pairs)]
+
+
+def needs_probes(experiment: Experiment) -> bool:
+    """Return whether a step edits the site that the probes choose."""
+    return any(CHOSEN in step.sites for step in experiment.interventions)
+
+
+def _chosen(model: Network, table: pd.DataFrame | None) -> str:
+    """Return the site with the best validation score among those in the residual stream."""
+    rows = [] if table is None else [row for _, row in ranked_rows(table).iterrows()]
+    for row in rows:
+        text = site_with_head(row["site"], row["head"])
+        if " + " not in text:
+            (selection,) = expand_parts([text], model.axis_sizes)
+            if stream_entry(model, selection) is not None:
+                return text
+    raise ConfigError(
+        "`chosen` is the best site of the probes that is a part of the residual stream, but none "
+        "was probed. Name the sites, such as blocks.*.hook_resid_post."
+    )
+
+
+def _write_tables(
+    inputs: CauseInputs,
+    steps: Sequence[Step],
+    found: Sequence[Sequence[tuple[Part, dict[str, Any]]]],
+    folder: RunFolder,
+) -> None:
+    effects, verdicts, doses, downstream = [], [], [], []
+    for step, parts in zip(steps, found, strict=True):
+        if isinstance(step, EffectStep):
+            effects += list(step.rows(inputs, parts))
+            continue
+        own = [numbers for _, numbers in parts]
+        verdicts += list(step.verdict_rows(own))
+        doses += list(step.dose_rows(own))
+        downstream += list(step.downstream_rows(own))
+    tables = (
+        ("effects.csv", effects, EFFECTS),
+        ("verdicts.csv", verdicts, VERDICTS),
+        ("doses.csv", doses, DOSES),
+        ("downstream.csv", downstream, DOWNSTREAM),
+    )
+    for name, rows, columns in tables:
+        if rows:
+            folder.write(f"{FOLDER}/{name}", csv_text(make_table(rows, columns)))
+
+
+def _record(inputs: CauseInputs, steps: Sequence[Step], model: Network) -> CausesRecord:
+    experiment = inputs.experiment
+    verdicts = [step for step in steps if isinstance(step, VerdictStep)]
+    by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in steps)
+    tokens, same = _tokens(inputs) if by_position else ((), ())
+    first = experiment.measure[0]
+    names = {"answer": first.answer, "wrong": first.wrong}
+    used: dict[SiteSelection, None] = {one: None for step in verdicts for one in step.selected}
+    return CausesRecord(
+        name=experiment.name,
+        question=experiment.question,
+        model=experiment.model.source,
+        dataset=experiment.data.name,
+        classes=inputs.classes if verdicts else (),
+        position=experiment.tokens.position.text,
+        measures=tuple(one.name for one in experiment.measure),
+        answers={key: _said(inputs, name) for key, name in names.items() if name is not None},
+        tokens=tokens,
+        same_tokens=same,
+        n=len(inputs.test),
+        groups=len(set(inputs.groups[inputs.test].tolist())),
+        folds=len(inputs.splits),
+        draws=max((step.draws for step in verdicts), default=0),
+        seed=experiment.probe.seed,
+        left_out=inputs.left_out,
+        sites=tuple(one.text for one in expand_parts(list(used), model.axis_sizes)) if used else (),
+    )
+
+
+def _tokens(inputs: CauseInputs) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """Return the tokens of the first test text, and whether all texts have each.
+
+    Both are empty if the texts differ in length.
+    """
+    batch = inputs.batch[torch.from_numpy(inputs.test)]
+    lengths = batch.mask.sum(1)
+    if int(lengths.min()) < int(lengths.max()):
+        return (), ()
+    ids = batch.ids[:, : int(lengths[0])]
+    same = (ids == ids[0]).all(0)
+    return tuple(inputs.tokenizer.strings(ids[0].tolist())), tuple(same.tolist())
+
+
+def _said(inputs: CauseInputs, name: str) -> str:
+    is_column = name in dict(inputs.examples[0].values)
+    return f"column {name}" if is_column else repr(name)

@@ -1,0 +1,285 @@
+"""Verdicts on directions: their parts, and the rows of verdicts.csv, doses.csv, downstream.csv."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from probekit.errors import DataError
+from probekit.experiment.interventions import InterventionSection
+from probekit.interventions.causes.cause_data import CauseData, CauseResult, CauseSettings
+from probekit.interventions.causes.causes import causes_of
+from probekit.interventions.causes.directions import directions_of
+from probekit.interventions.causes.downstream import downstream_scores
+from probekit.interventions.causes.responses import Responder
+from probekit.interventions.causes.summary import summary
+from probekit.interventions.causes.verdicts import best_p_values
+from probekit.interventions.erasure import Eraser, leace, mean_projection, probe_projection
+from probekit.interventions.names import Along
+from probekit.interventions.stream import linear_entry
+from probekit.model.inputs import TokenBatch
+from probekit.model.network import Network
+from probekit.model.sites import SiteSelection, layer_of
+from probekit.pipeline.intervene.inputs import CauseInputs
+from probekit.pipeline.intervene.parts import Part, numbers
+from probekit.probes.solve.design import Floats
+
+DRAWS = 999
+DOSES = (-4.0, -2.0, 2.0, 4.0)
+_OTHER_TEXTS = 100  # training texts whose loss is measured under steering
+_TESTED = ("steers", "silences", "swap")
+
+
+@dataclass(frozen=True, eq=False)
+class VerdictStep:
+    """The directions of one method at some sites, with all that the steps ask of them.
+
+    Attributes:
+        along: method of the directions.
+        at: `probed` or `all`.
+        selected: the sites or heads; parts of the residual stream.
+        draws: number of permutations.
+        by: doses of steering.
+        has_swap: whether directions are exchanged with counterfactuals.
+        has_downstream: whether probes are fitted again after the erasure.
+    """
+
+    along: Along
+    at: str
+    selected: tuple[SiteSelection, ...]
+    draws: int
+    by: tuple[float, ...]
+    has_swap: bool
+    has_downstream: bool
+
+    def parts(self, model: Network, inputs: CauseInputs) -> Iterator[Part]:
+        """Return the parts: one for each site."""
+        for selection in self.selected:
+            linear_entry(model, selection)
+            yield Part(
+                title=f"{self.along} direction at {selection.text}",
+                identity={
+                    "along": self.along,
+                    "at": self.at,
+                    "site": selection.text,
+                    "draws": self.draws,
+                    "by": list(self.by),
+                    "swap": self.has_swap,
+                    "downstream": self.has_downstream,
+                },
+                compute=partial(self._numbers, model, inputs, selection),
+            )
+
+    def _numbers(
+        self, model: Network, inputs: CauseInputs, selection: SiteSelection
+    ) -> dict[str, Any]:
+        seed = inputs.experiment.probe.seed
+        settings = CauseSettings(along=self.along, draws=self.draws, by=self.by, seed=seed)
+        result = causes_of(model, self._data(inputs), selection, settings)
+        questions = [*(one.question for one in result.verdicts), *(["swap"] if result.swap else [])]
+        rows = [_verdict_row(result, question) for question in questions]
+        null = {name: values for name, values in result.null.items() if name in questions}
+        doses = [asdict(one) | _other(result, one.by) for one in result.doses]
+        found = {"verdicts": rows, "null": null, "doses": doses, "unit": result.unit}
+        if self.has_downstream and self.at == "probed":
+            found["downstream"] = self._downstream(model, inputs, selection)
+        return found
+
+    def _data(self, inputs: CauseInputs) -> CauseData:
+        measure = inputs.measures[0]
+        if len(torch.unique(measure.answer)) == 1:
+            raise DataError(
+                "All rows have the same right answer, so that it says nothing about the label, "
+                "which erase, swap and steer compare. Name columns with the right and the wrong "
+                "answer of each row in `measure`."
+            )
+        others = inputs.splits[0].train[:_OTHER_TEXTS]
+        return CauseData(
+            batch=inputs.batch,
+            codes=inputs.codes,
+            groups=inputs.groups,
+            splits=inputs.splits,
+            measure=measure,
+            at=inputs.position if self.at == "probed" else None,
+            sources=inputs.sources if self.has_swap else None,
+            other=_without_short(inputs.batch[torch.from_numpy(others)]),
+        )
+
+    def _downstream(
+        self, model: Network, inputs: CauseInputs, selection: SiteSelection
+    ) -> list[dict[str, Any]]:
+        split = inputs.splits[0]
+        place, measure = inputs.position, inputs.measures[0]
+        X = Responder(model, inputs.batch, selection, place, measure).features()
+        eraser = eraser_of(self.along, X[split.train], inputs.codes[split.train])
+        first = layer_of(selection.site) or 0
+        n_layers = model.axis_sizes["n_layers"]
+        later = [SiteSelection(f"blocks.{n}.hook_resid_post") for n in range(first, n_layers)]
+        rows = np.sort(np.r_[split.train, split.test])
+        kept = torch.from_numpy(rows)
+        scores = downstream_scores(
+            model, inputs.batch[kept], inputs.codes[rows], inputs.groups[rows],
+            np.flatnonzero(np.isin(rows, split.train)), (selection, eraser), later, place[kept],
+        )  # fmt: skip
+        return [
+            {
+                "site": one.site,
+                "layer": layer_of(one.site),
+                **_limits("before", one.before),
+                **_limits("after", one.after),
+                "chance": one.chance,
+                "n": one.n,
+                "groups": one.groups,
+            }
+            for one in scores
+        ]
+
+    def verdict_rows(self, found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Return the rows of verdicts.csv from the numbers of all parts."""
+        best: dict[tuple[int, str], float] = {}
+        for question in _TESTED:
+            own = [n for n, one in enumerate(found) if question in one["null"]]
+            effects = [_effect(found[n], question) for n in own]
+            known = [n for n, effect in zip(own, effects, strict=True) if effect is not None]
+            if known:
+                null = np.stack([numbers(found[n]["null"][question]) for n in known])
+                observed = np.array([_effect(found[n], question) for n in known], dtype=float)
+                adjusted = best_p_values(observed, null)
+                best |= {(n, question): float(p) for n, p in zip(known, adjusted, strict=True)}
+        for n, (selection, one) in enumerate(zip(self.selected, found, strict=True)):
+            for row in one["verdicts"]:
+                p_best = best.get((n, row["question"]))
+                yield {**self._place(selection), **row, "p_best": p_best}
+
+    def dose_rows(self, found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Return the rows of doses.csv."""
+        for selection, one in zip(self.selected, found, strict=True):
+            for dose in one["doses"]:
+                yield {**self._place(selection), **dose, "unit": one["unit"]}
+
+    def downstream_rows(self, found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Return the rows of downstream.csv."""
+        for selection, one in zip(self.selected, found, strict=True):
+            for row in one.get("downstream", []):
+                yield {"erased": selection.text, "along": self.along, "at": self.at, **row}
+
+    def _place(self, selection: SiteSelection) -> dict[str, Any]:
+        return {
+            "site": selection.site,
+            "layer": layer_of(selection.site),
+            "head": selection.head,
+            "at": self.at,
+            "along": self.along,
+        }
+
+
+def verdict_steps(
+    steps: Sequence[tuple[InterventionSection, tuple[SiteSelection, ...]]],
+) -> list[VerdictStep]:
+    """Return the verdict steps: edits along the same directions are combined.
+
+    Args:
+        steps: settings of each edit with its sites.
+    """
+    together: dict[tuple[Along, str], list[tuple[InterventionSection, tuple[SiteSelection, ...]]]]
+    together = defaultdict(list)
+    for step, selected in steps:
+        if step.has_direction:
+            for along in step.along or ("probe",):
+                for place in step.at:
+                    together[along, place].append((step, selected))
+    found = []
+    for (along, at), own in together.items():
+        doses = [step.by for step, _ in own if step.by is not None]
+        found.append(
+            VerdictStep(
+                along=along,
+                at=at,
+                selected=tuple(dict.fromkeys(one for _, selected in own for one in selected)),
+                draws=max(step.draws or DRAWS for step, _ in own),
+                by=doses[0] if doses else DOSES,
+                has_swap=any(step.do == "swap" for step, _ in own),
+                has_downstream=any(step.do == "erase" for step, _ in own),
+            )
+        )
+    return found
+
+
+def eraser_of(along: Along, X: Floats, codes: np.ndarray) -> Eraser:
+    """Return the eraser of a method, fitted on rows X (n_rows, n_features) with label codes.
+
+    >>> X = np.array([[0.0, 1.0], [2.0, 1.0]])
+    >>> eraser_of("mean_difference", X, np.array([0, 1]))(X).round(6).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    if along == "leace":
+        return leace(X, codes)
+    if along == "mean_difference":
+        return mean_projection(X, codes)
+    return probe_projection(directions_of("probe", X, codes[None]).unit, X.mean(axis=0))
+
+
+def _verdict_row(result: CauseResult, question: str) -> dict[str, Any]:
+    evidence = result.evidence(question)
+    given = next((one for one in result.verdicts if one.question == question), None)
+    bands = [_band(of.get(question)) for of in (result.null, result.matched)]
+    return {
+        "question": question,
+        "answer": given.answer if given else "",
+        "effect": evidence.effect,
+        "low": evidence.low,
+        "high": evidence.high,
+        "unit": evidence.unit,
+        "p": evidence.p,
+        "p_holm": given.p_holm if given else None,
+        "whole": evidence.whole,
+        "exceeds_whole": bool(evidence.exceeds_whole),
+        "null_low": bands[0][0],
+        "null_high": bands[0][1],
+        "matched_low": bands[1][0],
+        "matched_high": bands[1][1],
+        "wrong_way": result.wrong_way if question == "steers" else None,
+        "kernel_share": result.kernel_share,
+        "reason": evidence.reason,
+        "summary": summary(result),
+        "n": result.n,
+        "groups": result.groups,
+        "folds": result.folds,
+        "draws": result.draws,
+    }
+
+
+def _band(effects: Floats | None) -> tuple[float | None, float | None]:
+    """Return the 2.5 % and 97.5 % quantiles of effects; None without any."""
+    known = np.zeros(0) if effects is None else effects[np.isfinite(effects)]
+    if not len(known):
+        return None, None
+    low, high = np.quantile(known, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _other(result: CauseResult, by: float) -> dict[str, float | None]:
+    values = result.other_loss.get(by, (None, None, None))
+    return dict(zip(("other_loss", "other_low", "other_high"), values, strict=True))
+
+
+def _limits(name: str, interval: Any) -> dict[str, float]:
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def _effect(found: dict[str, Any], question: str) -> float | None:
+    rows = (row for row in found["verdicts"] if row["question"] == question)
+    effect: float | None = next(rows)["effect"]
+    return effect
+
+
+def _without_short(batch: TokenBatch) -> TokenBatch | None:
+    """Return the texts of at least two tokens, which have a loss; None if there are none."""
+    long = batch.mask.sum(1) > 1
+    return batch[long] if bool(long.any()) else None

@@ -1,0 +1,170 @@
+"""Sets of patches and ablations for figures, and their words: edit, measure, tokens and site."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probekit.report.figures.style import fixed, format_number, format_p, plotly_text
+from probekit.report.figures.views import position_words
+from probekit.results.causes.record import CausesRecord
+from probekit.results.table import placed, row_tick
+
+MEASURES = {
+    "logit_difference": "logit difference",
+    "kl": "KL divergence",
+}
+RECOVERY, EFFECT = "recovery", "effect"
+METHODS = {"probe": "probe", "mean_difference": "mean difference", "leace": "LEACE"}
+
+
+@dataclass(frozen=True, eq=False)
+class EditSet:
+    """Effects of one kind of edit on one measure, at one choice of tokens.
+
+    Attributes:
+        do: `patch` or `ablate`.
+        replacement: what replaces the activations.
+        measure: name of the measure.
+        unit: its unit.
+        at: edited tokens: `probed`, `all` or `each`.
+        shown: the quantity of the figures: `recovery`, or `effect` where recovery is undefined.
+        rows: placed rows, with the shown quantity as `value`, `ci_low` and `ci_high`.
+        n_edits: number of edits for which `p_best` is adjusted.
+    """
+
+    do: str
+    replacement: str
+    measure: str
+    unit: str
+    at: str
+    shown: str
+    rows: pd.DataFrame
+    n_edits: int
+
+    @property
+    def title(self) -> str:
+        """The shown quantity, such as `recovery` or `change of KL divergence`."""
+        return RECOVERY if self.shown == RECOVERY else f"change of {measure_title(self.measure)}"
+
+    @property
+    def axis(self) -> str:
+        """Title of the vertical axis."""
+        return RECOVERY if self.shown == RECOVERY else f"{self.title} ({self.unit})"
+
+    @property
+    def of_heads(self) -> pd.DataFrame:
+        """The rows of single attention heads."""
+        return self.rows[self.rows["head"].notna()]
+
+
+def edit_sets(effects: pd.DataFrame) -> Iterator[EditSet]:
+    """Yield the sets of effects.csv in the order of the file, without undefined effects."""
+    keys = ["do", "replacement", "measure"]
+    defined = effects[np.isfinite(effects["effect"])]
+    for (do, replacement, measure), own in defined.groupby(keys, sort=False):
+        shown = RECOVERY if np.isfinite(own[RECOVERY]).any() else EFFECT
+        ends = {"ci_low": f"{shown}_low", "ci_high": f"{shown}_high"}
+        values = {"value": own[shown], **{name: own[column] for name, column in ends.items()}}
+        rows = placed(own.assign(**values)).replace([math.inf, -math.inf], math.nan)
+        rows = rows.dropna(subset="value").drop_duplicates(["line", "depth", "at", "position"])
+        for at, some in rows.groupby("at", sort=False):
+            unit = str(some["unit"].iloc[0])
+            yield EditSet(do, replacement, measure, unit, str(at), shown, some, len(own))
+
+
+def measure_title(measure: str) -> str:
+    """Return the name of a measure in words.
+
+    >>> measure_title("kl"), measure_title("accuracy")
+    ('KL divergence', 'accuracy')
+    """
+    return MEASURES.get(measure, measure.replace("_", " "))
+
+
+def tokens_in_words(at: str, position: str) -> str:
+    """Return the edited tokens in words.
+
+    Args:
+        at: `probed`, `all` or `each`.
+        position: the probed token, such as `last`.
+
+    >>> tokens_in_words("probed", "last"), tokens_in_words("all", "last")
+    ('at the last token', 'at all tokens')
+    """
+    if at == "probed":
+        words = position_words(position)
+        return f"at {words}" if words == position else f"at the {words}"
+    return {"all": "at all tokens", "each": "at each token"}[at]
+
+
+def place_in_words(row: pd.Series[Any], blocks: int) -> str:
+    """Return the site of a placed row in words.
+
+    Args:
+        row: a row with the columns that `placed` adds.
+        blocks: number of blocks.
+
+    >>> rows = pd.DataFrame({"site": ["blocks.1.hook_resid_post", "blocks.2.attn.hook_z[head=5]"]})
+    >>> [place_in_words(row, 3) for _, row in placed(rows.assign(head=[math.nan, 5])).iterrows()]
+    ['residual stream after block 1', 'head 5 of block 2']
+    """
+    if row["line"] == "residual stream":
+        tick = row_tick(row, blocks)
+        named = {"embed": "embedding"}.get(tick, tick)
+        return f"residual stream after block {tick}" if tick.isdigit() else named
+    if not pd.isna(row["head"]) and row["part"] == "attn.z":
+        return f"head {row['head']:.0f} of block {row['depth']}"
+    return f"{row['line']} of block {row['depth']}"
+
+
+def edit_hover(one: EditSet, row: pd.Series[Any], token: str = "") -> str:
+    """Return the hover text of an edit: site, token, effects, p-values and number of texts."""
+    where = f" at {plotly_text(token)}" if token else ""
+    lines = [f"<b>{plotly_text(row['site'])}</b>{where}"]
+    if one.shown == RECOVERY:
+        lines.append(f"recovery: {format_number(row['value'], row['ci_low'], row['ci_high'])}")
+    effect = format_number(row["effect"], row["effect_low"], row["effect_high"])
+    lines.append(f"change: {effect} {plotly_text(one.unit)}")
+    if not math.isnan(row["p"]):
+        best = "" if math.isnan(row["p_best"]) else f", best of {one.n_edits}: "
+        lines.append(f"p: {format_p(row['p'])}{best}{format_p(row['p_best']) if best else ''}")
+    return "<br>".join([*lines, size_in_words(row)])
+
+
+def size_in_words(facts: pd.Series[Any] | CausesRecord) -> str:
+    """Return the number of texts and groups.
+
+    >>> size_in_words(pd.Series({"n": 1080.0, "groups": 15.0}))
+    'n = 1,080 texts in 15 groups'
+    """
+    n, groups = (
+        (facts.n, facts.groups)
+        if isinstance(facts, CausesRecord)
+        else (facts["n"], facts["groups"])
+    )
+    return f"n = {n:,.0f} texts in {groups:,.0f} groups"
+
+
+def value_in_words(row: pd.Series[Any]) -> str:
+    """Return the shown quantity with its interval, in two decimals.
+
+    >>> value_in_words(pd.Series({"value": 0.5, "ci_low": 0.4, "ci_high": 0.6}))
+    '0.50 [0.40, 0.60]'
+    """
+    return interval_in_words(row["value"], row["ci_low"], row["ci_high"])
+
+
+def interval_in_words(value: float, low: float, high: float) -> str:
+    """Return a number and its interval in two decimals; the number alone without an interval.
+
+    >>> interval_in_words(-0.25, -0.31, -0.2)
+    '−0.25 [−0.31, −0.20]'
+    """
+    interval = "" if math.isnan(low) else f" [{fixed(low, 2)}, {fixed(high, 2)}]"
+    return f"{fixed(value, 2)}{interval}"
