@@ -38,6 +38,7 @@ from probekit.cli.options import (
 )
 from probekit.cli.pages import draw_figures, figure_options, report, view
 from probekit.cli.parameters import params
+from probekit.cli.patching import patch_command
 from probekit.cli.pictures import attention, attribution, heads, lens, weights
 from probekit.cli.pretraining import pretrain_command
 from probekit.cli.saved_probes import apply, directions
@@ -328,6 +329,7 @@ for _command in (
     init,
     lens,
     params,
+    patch_command,
     pretrain_command,
     report,
     view,

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 
+from probekit.results.causes.patched_pair import PatchedPair
 from probekit.results.comparison import COLUMNS, RunComparison
 from probekit.results.transfer import COSINES, SCORES, Transfer
 from tests.report.conftest import HOSTILE, row
@@ -135,3 +136,40 @@ def make_transfer(hostile):
         pd.DataFrame(cosines, columns=list(COSINES)), "accuracy",
         (PLACES[1], "logistic"), (hostile,),
     )  # fmt: skip
+
+
+def patched_pair(estimated=False, n_tokens=4):
+    """Patches of two layers of the stream, its attention output and 3 heads; base 2, source 0."""
+    clean = ("The", " key", " is", " here", *[" so"] * (n_tokens - 4))
+    recoveries = {
+        "blocks.0.hook_resid_pre": {1: 1.0},
+        "blocks.0.hook_resid_post": {1: 0.75, 2: -0.5},
+        "blocks.1.hook_resid_post": {3: 1.0},
+        "blocks.0.hook_attn_out": {2: 0.25},
+        "blocks.1.hook_attn_out": {},
+    }
+    rows = [
+        patch_row(site, position, own.get(position, 0.0))
+        for site, own in recoveries.items()
+        for position in range(n_tokens)
+    ]
+    for number, recovery in enumerate([0.0, 0.125, 0.0, 0.0, -0.25, 0.5]):
+        layer, head = divmod(number, 3)
+        site = f"blocks.{layer}.attn.hook_z[head={head}]"
+        rows.append(patch_row(site, None, recovery, head))
+    table = pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64", "position": "Int64"})
+    if estimated:
+        table["estimate"] = 0.8 * table["effect"]
+        numbers = ["edited", "effect", "recovery"]
+        table.loc[table["effect"] == 0, numbers] = np.nan
+    corrupt = (clean[0], " keys", *clean[2:])
+    return PatchedPair(clean, corrupt, " is", " are", 2.0, 0.0, table)
+
+
+def patch_row(site, position, recovery, head=None):
+    """A row of `PatchedPair.rows` of a pair with base 2 and source 0."""
+    effect = -2.0 * recovery
+    return {
+        "site": site, "layer": int(site.split(".")[1]), "head": head, "position": position,
+        "edited": 2.0 + effect, "effect": effect, "recovery": recovery, "estimate": np.nan,
+    }  # fmt: skip

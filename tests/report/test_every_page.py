@@ -12,6 +12,7 @@ from probekit.pipeline.look.weights import write_weights_page
 from probekit.report.attention.page import AttentionExplorer
 from probekit.report.pages.attribution_page import attribution_page
 from probekit.report.pages.causes.causes_page import write_causes_page
+from probekit.report.pages.causes.pair_page import pair_page
 from probekit.report.pages.compare_page import comparison_page
 from probekit.report.pages.heads_page import heads_page
 from probekit.report.pages.index_page import index_page
@@ -39,6 +40,7 @@ from tests.report.pictures import (
     lens_rows,
     make_comparison,
     make_transfer,
+    patched_pair,
     training_rows,
 )
 from tests.report.test_analysis_pages import FACTS, KNOWN, attributed
@@ -59,6 +61,8 @@ KINDS = (
     "lens",
     "attribution",
     "heads",
+    "pair",
+    "estimated pair",
     "weights",
     "weight",
     "pretraining",
@@ -89,6 +93,8 @@ def pages(write_run, tmp_path_factory):
         "lens": lens_page(lenses, model="made", facts=FACTS),
         "attribution": attribution_page(attributed(), model="made", facts=FACTS),
         "heads": heads_page(scored, model="made", facts=FACTS),
+        "pair": pair_page(patched_pair(), model="made", facts=FACTS),
+        "estimated pair": pair_page(patched_pair(estimated=True), model="made", facts=FACTS),
         "comparison": comparison_page(make_comparison(HOSTILE)),
         "transfer": transfer_page(make_transfer(HOSTILE)),
         "texts": texts_page([make_reading(tuple(TOKENS))], ("no", "yes"), make_facts()),

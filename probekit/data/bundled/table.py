@@ -7,7 +7,7 @@ import io
 import random
 import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -65,11 +65,7 @@ class BundledSet:
 
     def csv(self) -> str:
         """Return the rows as the contents of a CSV file."""
-        file = io.StringIO(newline="")
-        writer = csv.DictWriter(file, list(self.columns), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        return file.getvalue()
+        return rows_as_csv(tuple(self.columns), self.rows)
 
     def card(self) -> str:
         """Return the card in Markdown, with counts computed from the rows."""
@@ -93,6 +89,19 @@ class BundledSet:
             shortcuts="\n".join(_wrapped(f"- {item}") for item in self.shortcuts),
             name=self.name,
         )
+
+
+def rows_as_csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
+    r"""Return rows as the contents of a CSV file.
+
+    >>> rows_as_csv(["text"], [{"text": "a, b"}])
+    'text\n"a, b"\n'
+    """
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
 
 
 def _wrapped(paragraph: str) -> str:

@@ -1,0 +1,189 @@
+"""Activation patching of one pair of texts, with a model and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Literal
+
+import pandas as pd
+import torch
+
+from probekit.analysis.logit_lens import SITES
+from probekit.errors import ConfigError, DataError
+from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.patching.attribution_patching import estimated_effects, patch_top
+from probekit.interventions.patching.patch_effects import PatchEffect
+from probekit.interventions.patching.patching import patch
+from probekit.model.inputs import TokenBatch
+from probekit.model.sites import SitePattern, layer_of
+from probekit.pipeline.look.lenses import ModelAndTokenizer, one_token
+from probekit.results.causes.patched_pair import PatchedPair
+
+HEADS = "blocks.*.attn.hook_z[head=*]"
+
+_DTYPES = {
+    "site": "string",
+    **dict.fromkeys(("layer", "head", "position"), "Int64"),
+    **dict.fromkeys(("edited", "effect", "recovery", "estimate"), "float64"),
+}
+
+
+def patch_pair(
+    network: ModelAndTokenizer,
+    clean: str,
+    corrupt: str,
+    answer: str,
+    wrong: str,
+    *,
+    bos: bool,
+    sites: Sequence[SitePattern] = SITES,
+    heads: bool = False,
+    verify: int | None = None,
+) -> PatchedPair:
+    """Return the effect of writing activations of a corrupt text into the pass of a clean text.
+
+    Args:
+        network: model and tokenizer.
+        clean: the base text.
+        corrupt: its counterfactual, with as many tokens.
+        answer: text of the right token after the clean text, with the space before a word.
+        wrong: text of the token whose logit is subtracted.
+        bos: whether to prepend `<|endoftext|>` to both texts.
+        sites: sites that are patched at each position.
+        heads: whether to patch each attention head at all positions, too.
+        verify: number of patches of positions, and of heads, with the largest effects estimated
+            from gradients, that are verified by patching; None patches all without estimates.
+
+    >>> mini = ModelAndTokenizer.load("mini")
+    >>> pair = patch_pair(mini, "The old key", "The old keys", " is", " are", bos=False)
+    >>> len(pair.rows), round(float(pair.rows["recovery"].iloc[-1]), 4)  # last block, last token
+    (21, 1.0)
+
+    Raises:
+        DataError: the texts are empty, equal, too long, or have unequal numbers of tokens.
+        ConfigError: an answer is not a single token, or both are the same.
+        UnknownNameError: a pattern matches no site.
+    """
+    tokens = one_token(network.tokenizer, answer), one_token(network.tokenizer, wrong)
+    if tokens[0] == tokens[1]:
+        raise ConfigError(
+            f"The answer and the wrong answer are both {answer!r}, so their logits never differ. "
+            "Give two tokens."
+        )
+    batches = _batches(network, clean, corrupt, bos)
+    measure = AnswerMeasure(torch.tensor(tokens[:1]), torch.tensor(tokens[1:]))
+    grids: list[tuple[Iterable[SitePattern], Literal["all", "each"]]] = [(sites, "each")]
+    if heads:
+        grids.append(([HEADS], "all"))
+    rows: list[dict[str, object]] = []
+    for patterns, at in grids:
+        if verify is None:
+            effects = patch(network.model, *batches, measure, patterns, at=at)
+            rows += [_row(effect) for effect in effects]
+        else:
+            rows += _estimated(network, batches, measure, patterns, at, verify)
+    table, names = pd.DataFrame(rows), network.tokenizer.strings
+    return PatchedPair(
+        clean=tuple(names(batches[0].ids[0].tolist())),
+        corrupt=tuple(names(batches[1].ids[0].tolist())),
+        answer=names([tokens[0]])[0],
+        wrong=names([tokens[1]])[0],
+        base=float(table["base"].dropna().iloc[0]),
+        source=float(table["source"].dropna().iloc[0]),
+        rows=table[list(_DTYPES)].astype(_DTYPES),
+        unspaced=tuple(text for text in (answer, wrong) if _lacks_space(network, clean, text)),
+    )
+
+
+def _batches(
+    network: ModelAndTokenizer, clean: str, corrupt: str, bos: bool
+) -> tuple[TokenBatch, TokenBatch]:
+    """Return the tokens of both texts after checks that name the tokens."""
+    own, other = (network.ids(text, bos=bos) for text in (clean, corrupt))
+    if len(own) != len(other):
+        raise DataError(
+            f"The clean text has {len(own)} tokens and the corrupt text {len(other)}, so positions "
+            "do not correspond. Use texts with equal numbers of tokens:\n"
+            + _side_by_side(*(network.tokenizer.strings(ids.tolist()) for ids in (own, other)))
+        )
+    if torch.equal(own, other):
+        raise DataError(
+            "The clean and the corrupt text have the same tokens, so patching changes nothing. "
+            "Change the corrupt text where the answer depends on it."
+        )
+    clean_batch, corrupt_batch = (
+        network.tokenizer.batch([text], bos=bos) for text in (clean, corrupt)
+    )
+    return clean_batch, corrupt_batch
+
+
+def _side_by_side(clean: Sequence[str], corrupt: Sequence[str]) -> str:
+    """Return both lists of tokens as lines, with a mark at each difference.
+
+    >>> print(_side_by_side(["The", " key"], ["The", " old", " key"]))
+      position  clean   corrupt
+             0  'The'   'The'
+             1  ' key'  ' old'   differs
+             2  -       ' key'   differs
+    """
+    pairs = [
+        (repr(a) if a else "-", repr(b) if b else "-")
+        for a, b in zip_longest(clean, corrupt, fillvalue="")
+    ]
+    left, right = (
+        max(map(len, column)) for column in zip(("clean", "corrupt"), *pairs, strict=True)
+    )
+    lines = [f"  position  {'clean':{left}}  corrupt"]
+    for position, (a, b) in enumerate(pairs):
+        mark = "" if a == b else f"{'':{right - len(b)}}  differs"
+        lines.append(f"  {position:8d}  {a:{left}}  {b}{mark}".rstrip())
+    return "\n".join(lines)
+
+
+def _lacks_space(network: ModelAndTokenizer, text: str, answer: str) -> bool:
+    """Return whether an answer probably continues a word, although a new word was meant."""
+    if not answer[:1].isalpha() or text[-1:].isspace():
+        return False
+    return len(network.tokenizer.encode(f" {answer}", bos=False).ids) == 1
+
+
+def _estimated(
+    network: ModelAndTokenizer,
+    batches: tuple[TokenBatch, TokenBatch],
+    measure: AnswerMeasure,
+    patterns: Iterable[SitePattern],
+    at: Literal["all", "each"],
+    top: int,
+) -> list[dict[str, object]]:
+    estimates = estimated_effects(network.model, *batches, measure, patterns, at=at)
+    rows = []
+    for one in patch_top(network.model, *batches, measure, estimates, top=top, at=at):
+        selection, position = one.patch.selection, one.patch.position
+        place = {
+            "site": selection.text,
+            "layer": layer_of(selection.site),
+            "head": selection.head,
+            "position": position if isinstance(position, int) else None,
+            "edited": None,
+            "effect": None,
+            "recovery": None,
+        }
+        verified = {} if one.verified is None else _row(one.verified)
+        rows.append(place | verified | {"estimate": one.estimate})
+    return rows
+
+
+def _row(effect: PatchEffect) -> dict[str, object]:
+    return {
+        "site": effect.site,
+        "layer": effect.layer,
+        "head": effect.head,
+        "position": effect.position if isinstance(effect.position, int) else None,
+        "base": effect.base,
+        "source": effect.source,
+        "edited": effect.patched,
+        "effect": effect.effect,
+        "recovery": effect.recovery,
+        "estimate": None,
+    }

@@ -1,0 +1,273 @@
+"""Page of the patches of one pair of texts: maps by token and head, and the strongest patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+import pandas as pd
+
+from probekit.report.figures.style import fixed
+from probekit.report.maps.patch_map import (
+    RESIDUAL,
+    estimate_scatter,
+    pair_labels,
+    patch_head_map,
+    patch_label,
+    patch_name,
+    patch_position_map,
+    signed_number,
+    site_family,
+)
+from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.report.texts.glyphs import line_label, token_label
+from probekit.report.texts.headings import capitalised, short_heading
+from probekit.report.texts.machine_paths import model_title
+from probekit.results.causes.patched_pair import PatchedPair
+
+CAVEAT = (
+    "One pair of texts has no confidence intervals and no p-values: these numbers describe this "
+    "pair. `probekit cause` measures the effects over many pairs, with intervals and controls."
+)
+METHOD = (
+    "Each patch replaces an activation of the clean text by that of the corrupt text, at one "
+    "position or, for heads, at all positions, and runs the rest of the network.",
+    "Effect: logit difference with the patch minus logit difference of the clean text. Recovery: "
+    "effect divided by the logit difference of the corrupt text minus that of the clean text. 0 is "
+    "no effect; 1 is the whole difference; a negative value moves away from the corrupt text.",
+    "Effects of several patches do not add up, because a patch also acts through later components.",
+)
+ESTIMATED = (
+    "Attribution patching estimates each effect by the gradient of the logit difference times the "
+    "change of the activation. Patches with the largest estimates are verified by patching. The "
+    "estimate is poor where the network is far from linear, so a patch with a small estimate may "
+    "have a large effect."
+)
+MOST_ROWS = 8  # patches in a table of the strongest
+MOST_HEADS = 3  # heads in the answer
+MOST_RUNS = 3  # positions in the answer
+
+
+def pair_answer(pair: PatchedPair) -> str:
+    """Return where patches have the strongest effects, as sentences."""
+    if not pair.difference:
+        return "The logit difference is the same after both texts, so there is nothing to recover."
+    rows = pair.of_positions
+    families = list(dict.fromkeys(site_family(site) for site in rows["site"]))
+    family = RESIDUAL if RESIDUAL in families else families[0]
+    of_family = rows[[site_family(site) == family for site in rows["site"]]]
+    sentences = [_strongest_positions(pair, of_family.dropna(subset="recovery"), family)]
+    heads = pair.strongest(pair.of_heads, MOST_HEADS)
+    if len(heads):
+        names = [f"{_name(pair, row)} ({fixed(row['recovery'], 2)})" for row in _records(heads)]
+        sentences.append(f"The heads with the largest recovery are {', '.join(names)}.")
+    return " ".join(sentences)
+
+
+def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> str:
+    """Return the strongest position of consecutive layers, as a sentence."""
+    labels = pair_labels(pair.clean, pair.corrupt)
+    strongest = [
+        max(_records(own), key=lambda row: abs(row["recovery"]))
+        for _, own in rows.groupby("site", sort=False)
+    ]
+    runs = [list(run) for _, run in groupby(strongest, key=lambda row: row["position"])]
+    clauses = []
+    for run in runs[:MOST_RUNS]:
+        position, sites = run[0]["position"], [patch_label(row["site"]) for row in run]
+        where = _layers(*(sites if len(sites) == 1 else (sites[0], sites[-1])))
+        recoveries = [row["recovery"] for row in run]
+        ends = list(dict.fromkeys(fixed(recoveries[at], 2) for at in (0, -1)))
+        clauses.append(
+            f"“{labels[position]}” [{position}] at {where} (recovery {' to '.join(ends)})"
+        )
+    more = f", and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
+    among = "Among the verified patches, the" if pair.is_estimated else "The"
+    return f"{among} strongest position of {_the(family)} is {', then '.join(clauses)}{more}."
+
+
+def _layers(first: str, last: str = "") -> str:
+    """Return a site or a range of sites, as a phrase.
+
+    >>> _layers("embed", "4"), _layers("5"), _layers("0", "3")
+    ('embed to layer 4', 'layer 5', 'layers 0 to 3')
+    """
+    if not last:
+        return f"layer {first}" if first.isdigit() else first
+    if first.isdigit():
+        return f"layers {first} to {last}"
+    return f"{first} to {_layers(last)}"
+
+
+def _the(family: str) -> str:
+    return f"the {family}" if family == RESIDUAL else family
+
+
+def pair_detail(pair: PatchedPair) -> str:
+    """Return the logit differences after both texts, as sentences."""
+    texts = [line_label("".join(tokens)) for tokens in (pair.clean, pair.corrupt)]
+    clean, corrupt = (short_heading(text, keeps_end=True) for text in texts)
+    detail = (
+        f"Logit of {_quoted(pair.answer)} minus logit of {_quoted(pair.wrong)}: "
+        f"{signed_number(pair.base)} after “{clean}” (clean), {signed_number(pair.source)} after "
+        f"“{corrupt}” (corrupt)."
+    )
+    return " ".join([detail, *pair_notes(pair)])
+
+
+def pair_notes(pair: PatchedPair) -> list[str]:
+    """Return sentences about answers that the network does not give, or that lack a space."""
+    notes = [
+        f"{_quoted(answer)} has no leading space; {_quoted(f' {answer}')} is a single token, too, "
+        "and begins a new word."
+        for answer in pair.unspaced
+    ]
+    if pair.base <= 0:
+        notes.append(f"The network does not prefer {_quoted(pair.answer)} after the clean text.")
+    if pair.source >= 0:
+        notes.append(f"The network does not prefer {_quoted(pair.wrong)} after the corrupt text.")
+    return notes
+
+
+def patch_rows(pair: PatchedPair, rows: pd.DataFrame, n: int) -> list[tuple[str, ...]]:
+    """Return the strongest patches as rows of texts, with the headings `patch_columns`."""
+    return [_row(pair, row) for row in _records(pair.strongest(rows, n))]
+
+
+def _row(pair: PatchedPair, row: Mapping[Any, Any]) -> tuple[str, ...]:
+    recovery = row["recovery"]
+    return (
+        _name(pair, row),
+        *([signed_number(row["estimate"])] if pair.is_estimated else []),
+        signed_number(row["edited"]),
+        signed_number(row["effect"]),
+        "–" if pd.isna(recovery) else fixed(recovery, 2),
+    )
+
+
+def patch_columns(pair: PatchedPair) -> tuple[str, ...]:
+    """Return the headings of `patch_rows`; with estimates, their column follows the name."""
+    estimate = ("estimated effect",) if pair.is_estimated else ()
+    return ("patch", *estimate, "logit difference", "effect", "recovery")
+
+
+def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str:
+    """Return a self-contained HTML page with the maps and tables of the patches of a pair."""
+    families = dict.fromkeys(site_family(site) for site in pair.of_positions["site"])
+    parts = [
+        PageSection(
+            capitalised(family) if number else "",
+            [_position_picture(pair, rows, family)],
+            [_strongest(pair, rows)],
+            "rows",
+        )
+        for number, family in enumerate(families)
+        for rows in [
+            pair.of_positions[[site_family(s) == family for s in pair.of_positions["site"]]]
+        ]
+    ]
+    if len(pair.of_heads):
+        tables = [_strongest(pair, pair.of_heads)]
+        parts.append(PageSection("Heads", [_head_picture(pair)], tables, "split"))
+    if pair.is_estimated:
+        parts.append(PageSection("Estimated and verified effects", [_estimate_picture(pair)]))
+    parts.append(PageSection("All patches", tables=[_table(pair)]))
+    return AnalysisPage(
+        eyebrow=f"probekit · activation patching · {model_title(model)}",
+        title=f"Which activations decide between {_quoted(pair.answer)} and {_quoted(pair.wrong)}?",
+        answer=pair_answer(pair),
+        detail=pair_detail(pair),
+        caveat=CAVEAT,
+        parts=parts,
+        method=(*METHOD, *([ESTIMATED] if pair.is_estimated else [])),
+        facts=facts,
+    ).html()
+
+
+def _position_picture(pair: PatchedPair, rows: pd.DataFrame, family: str) -> Picture:
+    labels = pair_labels(pair.clean, pair.corrupt)
+    views = {name: patch_position_map(rows, labels, column) for name, column in _views(pair)}
+    n_sites = rows["site"].nunique()
+    return Picture(
+        f"{capitalised(family)} by token",
+        views,
+        f"Each cell: the {family} at one token, replaced by that of the corrupt text. Arrows: "
+        f"tokens that differ, clean → corrupt. {_caption(pair)}",
+        f"Patches of the {family}. Strongest: {_in_words(pair, rows)}",
+        height=11 + 1.7 * n_sites,
+        width=8 + 3.0 * len(labels),
+    )
+
+
+def _head_picture(pair: PatchedPair) -> Picture:
+    rows = pair.of_heads
+    n_heads = int(rows["head"].max()) + 1
+    return Picture(
+        "Heads, at all tokens",
+        {name: patch_head_map(rows, column) for name, column in _views(pair)},
+        f"Each cell: the output of one head (hook_z) at all tokens. {_caption(pair)}",
+        f"Patches of heads. Strongest: {_in_words(pair, rows)}",
+        height=8 + 1.9 * rows["layer"].nunique(),
+        width=9 + 2.9 * n_heads,
+    )
+
+
+def _estimate_picture(pair: PatchedPair) -> Picture:
+    return Picture(
+        "Estimated and verified effects",
+        {"": estimate_scatter(pair.rows)},
+        "Each point: a verified patch. On the dashed line, estimate and effect are equal.",
+        f"Estimated and verified effects. Strongest: {_in_words(pair, pair.rows)}",
+        height=24,
+        width=20,
+    )
+
+
+def _views(pair: PatchedPair) -> list[tuple[str, str]]:
+    """Return the entries of the menu of colours, with their columns."""
+    if pair.is_estimated:
+        return [("estimated effect", "estimate"), ("verified effect", "effect")]
+    if not pair.difference:
+        return [("effect", "effect")]
+    return [("recovery", "recovery"), ("effect", "effect")]
+
+
+def _caption(pair: PatchedPair) -> str:
+    """Return replacement, measure and number of pairs."""
+    measure = (
+        f"Measure: logit of {_quoted(pair.answer)} minus logit of {_quoted(pair.wrong)} after the "
+        "last token; n = 1 pair, no interval."
+    )
+    return f"{measure} Framed: verified by patching." if pair.is_estimated else measure
+
+
+def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
+    named = [f"{row[0]} {row[-2]}" for row in patch_rows(pair, rows, MOST_ROWS)]
+    return f"effects {'; '.join(named)}."
+
+
+def _strongest(pair: PatchedPair, rows: pd.DataFrame) -> Cells:
+    return Cells(
+        "Strongest patches", patch_columns(pair), patch_rows(pair, rows, MOST_ROWS), is_open=True
+    )
+
+
+def _table(pair: PatchedPair) -> Cells:
+    """Return the table of all patches; those that are only estimated have no effect."""
+    key = "estimate" if pair.is_estimated else "effect"
+    ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
+    rows = [_row(pair, row) for row in _records(ordered)]
+    return Cells(f"{len(rows)} patches, largest first", patch_columns(pair), rows)
+
+
+def _name(pair: PatchedPair, row: Mapping[Any, Any]) -> str:
+    return patch_name(row["site"], pair_labels(pair.clean, pair.corrupt), row["position"])
+
+
+def _records(rows: pd.DataFrame) -> list[dict[Any, Any]]:
+    return rows.to_dict("records")
+
+
+def _quoted(token: str) -> str:
+    return f"“{token_label(token)}”"
