@@ -213,7 +213,7 @@ class SplitExamples:
         return tuple(example for sides in self.parts for example in sides.test)
 
     def named(self) -> tuple[tuple[str, tuple[Example, ...]], ...]:
-        """Return the examples of each side with its name; of folds, which share them, all."""
+        """Return the name and the examples of each side; for several folds, of "all folds"."""
         if self.is_nested:
             return (("all folds", self.examples),)
         return ("train", self.parts[0].train), ("test", self.parts[0].test)

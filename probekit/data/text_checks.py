@@ -121,7 +121,7 @@ def nul_characters(splits: SplitExamples) -> Iterator[Finding]:
 
 
 def predictive_length(splits: SplitExamples) -> Iterator[Finding]:
-    """Yield the score of a classifier on length only; a warning if it is above chance."""
+    """Yield how well text length alone predicts the label; a warning if it beats chance."""
     accuracy = _accuracy_of_length(splits)
     n_rows = Counter(example.label for example in splits.tested)
     chance = 1 / len(n_rows)
@@ -136,9 +136,9 @@ def predictive_length(splits: SplitExamples) -> Iterator[Finding]:
 
 
 def _accuracy_of_length(splits: SplitExamples) -> float:
-    """Return the balanced accuracy in test of a classifier on length only.
+    """Return the balanced test accuracy of a classifier that uses only the length of texts.
 
-    The test examples of all folds count together.
+    The test examples of all folds are pooled.
     """
     hits: dict[str, list[bool]] = defaultdict(list)
     for sides in splits.parts:

@@ -94,7 +94,11 @@ def find_selected_probe(
     readers: Mapping[str, RowsReader],
     folder: Path,
 ) -> SelectedProbe | None:
-    """Return the selected probe; None if there is none or it does not predict classes of rows."""
+    """Return the selected probe, with its predictions and features.
+
+    None if no probe was selected, if it does not predict classes, if it predicts whole texts
+    instead of rows, or if there are more than `MOST_CLASSES` classes.
+    """
     row = chosen_row(table)
     if row is None:
         return None
@@ -231,7 +235,7 @@ def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> ND
 
 
 def cosine_rows(chosen: SelectedProbe, selections: Sequence[Probed]) -> pd.DataFrame:
-    """Return the cosine similarity between probe directions for each pair of sites of one line.
+    """Return the cosine similarity between probe directions at each two sites of one curve line.
 
     With one direction per class, the cosine is the mean over classes. Only sites along d_model have
     rows, because others do not share a basis.

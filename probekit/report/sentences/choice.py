@@ -40,7 +40,7 @@ REFITTED = "These probes were fitted on all rows, so that no row is left to test
 
 
 def chosen_in_folds(counts: Counter[str]) -> str:
-    """Return how the outer folds chose, as a clause, given the number of folds of each site.
+    """Return a clause with the sites that the outer folds chose and the number of folds of each.
 
     >>> chosen_in_folds(Counter(["block 2", "block 2"]))
     'block 2 chosen in all 2 folds'
@@ -55,7 +55,7 @@ def chosen_in_folds(counts: Counter[str]) -> str:
 
 
 def _folds_of(counts: Counter[str]) -> str:
-    """Return sites with their number of folds, which is left out if all folds chose another one."""
+    """Return sites with their number of folds; numbers are omitted if no site was chosen twice."""
     ordered = counts.most_common()
     is_one_each = len(counts) == counts.total()
     named = [site if is_one_each else f"{site} in {counted(n, 'fold')}" for site, n in ordered]
@@ -85,7 +85,7 @@ def chosen_words(table: pd.DataFrame) -> str:
 
 
 def nested_sentence(table: pd.DataFrame) -> str:
-    """Return how the outer folds chose, as the first sentence of the summary of a run."""
+    """Return the first sentence of the summary of a nested run: the choices of its folds."""
     rows = fold_choices(table)
     what = joined_names(["site", *_also_chosen(table)])
     return (
@@ -95,7 +95,7 @@ def nested_sentence(table: pd.DataFrame) -> str:
 
 
 def nested_line(table: pd.DataFrame) -> str:
-    """Return the explanation of the line of the nested choice; "" if it is not drawn."""
+    """Return the explanation of the horizontal line of the nested choice; "" if it is not drawn."""
     if not is_nested(table) or headline_row(table) is None:
         return ""
     also = _also_chosen(table)
