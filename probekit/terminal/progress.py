@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from probekit.errors import check_has
 from probekit.terminal.console import Console
 from probekit.terminal.streams import visible
 from probekit.watcher import SILENT, Watcher
@@ -40,7 +41,17 @@ def shown_progress(watcher: Watcher | None = None, *, progress: bool = True) -> 
     Args:
         watcher: receives the progress instead.
         progress: False shows nothing.
+
+    Raises:
+        ConfigError: the watcher has no method `progress`.
     """
+    if watcher is not None:
+        check_has(
+            "watcher",
+            watcher,
+            "progress",
+            "Omit it, or give an object with the methods of Watcher.",
+        )
     if watcher is not None or not progress:
         yield watcher or SILENT
     elif _has_kernel():

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.drafts import write_atomic
-from probekit.errors import DataError
+from probekit.errors import DataError, path_of
 from probekit.report.attention.codes import (
     MOST_MB,
     Reduction,
@@ -104,10 +104,12 @@ class AttentionExplorer:
         """Write the page and return its path.
 
         Raises:
+            ConfigError: `path` is not a path.
             StoreError: The page cannot be written.
         """
-        write_atomic(Path(path), self.page())
-        return Path(path)
+        out = path_of("path", path)
+        write_atomic(out, self.page())
+        return out
 
     def __repr__(self) -> str:
         """Return a line of text, for places that show no HTML."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from probekit.errors import UnknownNameError, nearest
+from probekit.errors import ConfigError, UnknownNameError, nearest, path_of
 from probekit.report.figures.figure_files import file_names
 from probekit.report.notebooks.picture import HEIGHT, figure_svg
 from probekit.report.notebooks.result_figure import ResultFigure
@@ -46,7 +46,7 @@ class RunResult:
     """
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of("folder", folder)
 
     @property
     def results(self) -> Path:
@@ -188,10 +188,16 @@ def open_run(folder: Path | str) -> RunResult:
         folder: the folder of the run, `<out>/<name>/<key>`.
 
     Raises:
+        ConfigError: `folder` is not a path.
         MissingError: the folder does not exist or contains no finished run.
     """
-    check_finished(Path(folder))
-    return RunResult(folder)
+    if isinstance(folder, RunResult):
+        raise ConfigError(
+            "folder is a RunResult, so the run is open. Use it as it is, or give its `folder`."
+        )
+    path = path_of("folder", folder, "Give the folder of a run, `<out>/<name>/<key>`.")
+    check_finished(path)
+    return RunResult(path)
 
 
 def _curve_lines(table: pd.DataFrame) -> list[str]:
