@@ -1,4 +1,4 @@
-"""Exceptions caused by user input, their exit codes, suggestions for names, and checks of arguments."""
+"""Exceptions caused by user input, their exit codes, suggestions, and checks of arguments."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_warnings_are_printed_most_serious_first(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines() == [
         "warning: Groups cross.",
         "warning: Duplicates.",
-        "warning: The probe is not clearly better than the words alone: the probe may not use the "
+        "warning: The probe is not clearly better than word identity: the probe may not use the "
         "context.",
         "warning: Few groups.",
     ]

@@ -89,7 +89,8 @@ def _comparisons(rows: Sequence[ComparedScore], metric: str) -> Table:
     for one in rows:
         interval = one.interval.strip("[]").replace(", ", " to ")
         name = Text(line_label(one.name))
-        shown.add_row(name, one.score, one.difference, interval, one.p, one.verdict)
+        p = f"{one.p} ({one.sided})" if one.sided else one.p
+        shown.add_row(name, one.score, one.difference, interval, p, one.verdict)
     return shown
 
 
