@@ -125,3 +125,18 @@ def test_p_and_compression_have_columns_if_measured(show):
     head, first, *_ = show([*make_rows("logistic"), *more])
     assert head.split()[-2:] == ["p", "compression"]
     assert first.split()[-2:] == ["0.020", "1.500"]
+
+
+def test_control_characters_of_labels_are_written_as_code_points(call, tmp_path):
+    """Click alone would remove whole escape sequences in a pipe."""
+    rows = [f"text number {n},po\x1b[31ms,{n}\nother {n},ne\x1bg,{n}" for n in range(8)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label,group", *rows]))
+    (tmp_path / "own.yaml").write_text(
+        "name: own\nmodel: {source: mini}\ntokens: {bos: false, position: {at: last}}\n"
+        "data: {name: own, format: csv, file: rows.csv, "
+        "columns: {text: text, label: label, group: group}}\n"
+    )
+    done = call("validate", "own.yaml")
+    assert "po<U+001B>[31ms" in done.out
+    assert "ne<U+001B>g" in done.out
+    assert "\x1b" not in done.out + done.err

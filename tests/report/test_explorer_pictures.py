@@ -89,7 +89,7 @@ def test_the_page_opens_on_the_head_that_distance_explains_least_and_gives_the_n
     layer, head = np.unravel_index(found.argmax(), found.shape)
     assert explorer.text(".name") == f"Layer {layer}, head {head}"
     reason = explorer.text(".reason")
-    assert "of all 12 heads" in reason
+    assert "of 12 heads" in reason
     assert f"(beyond distance {found.max():.2f})" in reason
     explorer.go(f"head=1.{layer}.{head}")
     assert explorer.text(".reason") == ""
@@ -440,6 +440,13 @@ def test_file_names_begin_with_the_words_that_tell_the_texts_apart(show, tmp_pat
         explorer.browser.settle(400)
         assert explorer.text(".status") == f"Saved {expected}.svg."
         assert (tmp_path / f"{expected}.svg").is_file()
+
+
+@pytest.mark.parametrize("name", ["short", "long"])
+def test_the_matrix_begins_on_the_first_screen(browser, pages, name):
+    browser.open(pages[name], width=1400)
+    top = browser.evaluate("document.querySelector('.matrix').getBoundingClientRect().top")
+    assert top < 560  # of 900
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -111,8 +111,20 @@ def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
             value, below = row.cells.get(name, ("-", ""))
             is_main = name == metric_name(row.metric)
             cells += [value, below.strip("[]").replace(", ", " to ")] if is_main else [value]
-        shown.add_row(Text(f"{line_label(row.site)}{' *' if row.chosen else ''}"), *cells)
+        shown.add_row(Text(f"{_short(row.site)}{' *' if row.chosen else ''}"), *cells)
     return shown
+
+
+def _short(site: str) -> str:
+    """Return the name of a site; of several concatenated ones, the first, the last and the number.
+
+    >>> _short("blocks.0.attn.hook_z + blocks.1.attn.hook_z + blocks.2.attn.hook_z")
+    'blocks.0.attn.hook_z + … + blocks.2.attn.hook_z (3 sites)'
+    """
+    first, *others = line_label(site).split(" + ")
+    if len(others) < 2:
+        return line_label(site)
+    return f"{first} + … + {others[-1]} ({len(others) + 1} sites)"
 
 
 def show_warnings(result: RunResult) -> None:

@@ -150,7 +150,7 @@ def run_inputs(
             if training is not None:
                 folder.write("training.csv", csv_text(training))
         with clock.step("look"):
-            prompts = write_details(inputs, features, results, table, folder)
+            prompts = write_details(inputs, features, results, table, folder, watcher)
             norms = inputs.source.norms()
         record = describe_run(inputs, features, table, prompts, folder.path.name, created)
         ended = {"norms": norms, "seconds": clock.seconds, "files": folder.digests()}

@@ -91,4 +91,6 @@ def write_attention_page(
         model, tokenizer, texts, bos=bos, layer=layer, head=head, name=name, most_mb=most_mb
     )
     watcher.tell(explorer.estimate)
+    if explorer.opening:
+        watcher.tell(explorer.opening)
     return explorer.save(out)

@@ -92,6 +92,21 @@ class AttentionExplorer:
         """Estimated size and contents of the page, as a sentence."""
         return f"About {self.reduction.estimated_mb:,.1f} MB: {count_heads(self.prompts)}."
 
+    @property
+    def opening(self) -> str:
+        """The head that the page opens on, and why, as a sentence; "" if there is no choice."""
+        prompt = self.prompts[0]
+        scores = scores_beyond_distance(prompt.patterns)
+        n_heads = scores.size
+        if np.isnan(scores).all() or n_heads == 1:
+            return ""
+        layer, head = np.unravel_index(int(np.nanargmax(scores)), scores.shape)
+        return (
+            f"The page opens on L{prompt.layers[layer]}H{prompt.heads[head]}: of {n_heads} heads, "
+            "its attention depends least on distance alone (beyond distance "
+            f"{scores[layer, head]:.2f})."
+        )
+
     def page(self) -> str:
         """Return the page as HTML."""
         return render(

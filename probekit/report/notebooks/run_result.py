@@ -19,7 +19,7 @@ from probekit.report.pages.parts import FigurePart, first_part
 from probekit.report.pages.run_page import older_caveats, run_figures
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.comparison_table import ComparedScore, comparison_table
+from probekit.report.sentences.comparison_table import NO_SCORE, ComparedScore, comparison_table
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.differences import RivalDifferences, load_differences, rival_differences
@@ -170,7 +170,8 @@ class RunResult:
         lines = [f"Run {self._record.run}: {self._record.question or 'no question'}"]
         lines += _wrapped(self.answer)
         lines += _curve_lines(self.table)
-        rivals = ", ".join(f"{one.name} {one.score}" for one in self._compared)
+        compared = [one for one in self._compared if one.score != NO_SCORE]
+        rivals = ", ".join(f"{one.name} {one.score}" for one in compared)
         lines += _wrapped(f"Compared with: {rivals}.") if rivals else []
         if self.warnings:
             number = len(self.warnings)
@@ -212,9 +213,15 @@ def _curve_lines(table: pd.DataFrame) -> list[str]:
     series = only(test, **{column: test.iloc[0][column] for column in SERIES})
     series = series.drop_duplicates("depth").sort_values("depth")
     step, blocks = math.ceil(len(series) / MOST_POINTS), n_blocks(placed(table))
-    points = [f"{row_tick(row, blocks)} {row['value']:.2f}" for _, row in series[::step].iterrows()]
     name = metric_name(metric)
-    return _wrapped(f"{name[:1].upper()}{name[1:]} by layer: {', '.join(points)}.")
+    lines, ticks, values = [f"{name[:1].upper()}{name[1:]} by layer:"], "", ""
+    for _, row in series[::step].iterrows():
+        tick, value = row_tick(row, blocks), f"{row['value']:.2f}"
+        width = 2 + max(len(tick), len(value))
+        if ticks and len(ticks) + width > TEXT_WIDTH:
+            lines, ticks, values = [*lines, ticks, values], "", ""
+        ticks, values = ticks + tick.rjust(width), values + value.rjust(width)
+    return [*lines, ticks, values]
 
 
 def _wrapped(text: str) -> list[str]:

@@ -24,6 +24,7 @@ from probekit.results.table import only
 # Rows of the table, in this order; neighbouring sites and other kinds of probe follow.
 ROWS = (*BASELINES, "random_weights", "embedding", "control", "concatenated")
 NONE = "–"
+NO_SCORE = "none"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def comparison_table(
     if control.why_none and "control" not in compared:
         at = sum(name in compared for name in ROWS[: ROWS.index("control")])
         name = _name("control", task["metric"], n_networks)
-        row = ComparedScore(name, "none", NONE, "", NONE, verdict=control.short_reason)
+        row = ComparedScore(name, NO_SCORE, NONE, "", NONE, verdict=control.short_reason)
         rows.insert(at, row)
     return rows
 
