@@ -71,8 +71,8 @@ _ROWS = (
         is_tuned=True,
     ),
     Target("length", "length", "the length alone", is_baseline=True, is_tuned=True),
-    Target("chosen", "chosen per fold", "the nested choice", choice_of="task"),
-    Target("chosen_control", "control task, chosen per fold", "control task", choice_of="control"),
+    Target("chosen", "fold choice", "the fold choice", choice_of="task"),
+    Target("chosen_control", "control task, fold choice", "control task", choice_of="control"),
     Target(
         "chosen_random_weights",
         "random weights, own sites",
@@ -80,9 +80,7 @@ _ROWS = (
         is_mean_of_networks=True,
         choice_of="random_weights",
     ),
-    Target(
-        "chosen_embedding", "embedding, chosen per fold", "the embedding", choice_of="embedding"
-    ),
+    Target("chosen_embedding", "embedding, fold choice", "the embedding", choice_of="embedding"),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _ROWS})
 

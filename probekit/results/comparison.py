@@ -97,7 +97,7 @@ def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
     >>> place_name(pd.Series({"what": "baseline", "target": "n_grams"}), "a")
     'n-grams'
     >>> place_name(pd.Series({"what": "chosen", "site_a": NESTED_SITE}), "a")
-    'chosen per fold'
+    'fold choice'
     """
     if row["what"] == "baseline":
         return TARGETS[row["target"]].title

@@ -22,7 +22,7 @@ MOST_SITES = 4  # named in a sentence
 MOST_IN_ANSWER = 2  # named in the answer
 
 NESTED_LINE = (
-    "Chosen per fold: each outer fold predicts its test rows at the site{kind} that it chose by "
+    "Fold choice: each outer fold predicts its test rows at the site{kind} that it chose by "
     "the validation scores of its own training rows. It is not the score of one site; to pick the "
     "highest point of the curve would be a selection on test rows."
 )

@@ -82,7 +82,7 @@ def test_choices_of_the_folds_are_no_single_site(comparison):
     nested = changed(comparison, site_a="chosen", site_b="chosen", probe_a="chosen")
     nested = changed(nested, position_a="mean", position_b="last")
     (row,) = [row for _, row in nested.rows.iterrows() if row["what"] == "chosen"]
-    assert both_places(row) == "chosen per fold"
+    assert both_places(row) == "fold choice"
     answer = comparison_answer(nested)
     assert answer.startswith("No significant difference at the sites that the folds chose: acc")
 
