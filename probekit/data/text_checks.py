@@ -127,10 +127,11 @@ def predictive_length(splits: SplitExamples) -> Iterator[Finding]:
     chance = 1 / len(n_rows)
     error = math.sqrt(chance * (1 - chance) * sum(1 / n for n in n_rows.values())) / len(n_rows)
     beats_chance = accuracy > chance + max(_LENGTH_MARGIN, 3 * error)
+    lead = "Length is associated with the label: the" if beats_chance else "The"
     yield Finding(
         "warning" if beats_chance else "info",
         "length",
-        f"The number of characters alone gives a balanced accuracy of {accuracy:.3f} in test "
+        f"{lead} number of characters alone gives a balanced accuracy of {accuracy:.3f} in test "
         f"(chance {chance:.3f}).",
     )
 

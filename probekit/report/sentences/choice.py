@@ -19,10 +19,11 @@ from probekit.results.selection import (
 from probekit.results.table import differs, placed
 
 MOST_SITES = 4  # named in a sentence
+MOST_IN_ANSWER = 2  # named in the answer
 
 NESTED_LINE = (
-    "Nested choice: each outer fold predicts its test rows at the site{kind} that it chose by the "
-    "validation scores of its own training rows. It is not the score of one site; to pick the "
+    "Fold choice: each outer fold predicts its test rows at the site{kind} that it chose by "
+    "the validation scores of its own training rows. It is not the score of one site; to pick the "
     "highest point of the curve would be a selection on test rows."
 )
 OLD_FOLDS = (
@@ -48,9 +49,17 @@ def chosen_in_folds(counts: Counter[str]) -> str:
     'the folds chose different sites (block 2 in 2 folds and block 1 in 1 fold)'
     >>> chosen_in_folds(Counter(["block 2", "block 1"]))
     'the folds chose different sites (block 2 and block 1)'
+    >>> chosen_in_folds(Counter(["block 2", "block 1", "block 2", "block 0"]))
+    'the folds chose 3 different sites, most often block 2 (2 of 4 folds)'
+    >>> chosen_in_folds(Counter(["block 2", "block 1", "block 0"]))
+    'the folds chose 3 different sites'
     """
     if len(counts) == 1:
         return f"{next(iter(counts))} chosen in all {counts.total()} folds"
+    if len(counts) > MOST_IN_ANSWER:
+        (site, n), (_, next_most), *_ = counts.most_common()
+        often = f", most often {site} ({n} of {counts.total()} folds)" if n > next_most else ""
+        return f"the folds chose {len(counts)} different sites{often}"
     return f"the folds chose different sites ({_folds_of(counts)})"
 
 

@@ -111,6 +111,13 @@ def test_lines_and_matrix_are_saved_together(show, tmp_path):
     assert path.read_text().count("<rect") >= SHORT * (SHORT + 1) / 2
 
 
+@pytest.mark.parametrize("name", ["short", "long"])
+def test_the_matrix_begins_on_the_first_screen(browser, pages, name):
+    browser.open(pages[name], width=1400)
+    top = browser.evaluate("document.querySelector('.matrix').getBoundingClientRect().top")
+    assert top < 560  # of 900
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", ["short", "long"])
 def test_both_pictures_fit_every_window(browser, pages, name, dark):

@@ -164,7 +164,7 @@ def test_the_page_opens_on_the_head_that_distance_explains_least_and_gives_the_n
     layer, head = np.unravel_index(found.argmax(), found.shape)
     assert explorer.text(".name") == f"Layer {layer}, head {head}"
     reason = explorer.text(".reason")
-    assert "of all 12 heads" in reason
+    assert "of 12 heads" in reason
     assert f"(beyond distance {found.max():.2f})" in reason
     explorer.go(f"head=1.{layer}.{head}")
     assert explorer.text(".reason") == ""
