@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas as pd
 
 from probekit.report.texts.glyphs import line_label
-from probekit.results.causes.tables import TABLES, CauseTables
+from probekit.results.causes.tables import CauseTables
 
 _FREE = ("measure", "unit", "reason", "summary", "site", "erased")  # columns of any text
 
@@ -29,8 +29,14 @@ def legible(tables: CauseTables) -> CauseTables:
             ),
         }
     )
-    found = {name: _legible_columns(getattr(tables, name)) for name in TABLES}
-    return replace(tables, record=shown, **found)
+    return replace(
+        tables,
+        record=shown,
+        effects=_legible_columns(tables.effects),
+        verdicts=_legible_columns(tables.verdicts),
+        doses=_legible_columns(tables.doses),
+        downstream=_legible_columns(tables.downstream),
+    )
 
 
 def _legible_columns(table: pd.DataFrame) -> pd.DataFrame:
