@@ -119,7 +119,7 @@ def generate_command(
 ) -> None:
     """Continue texts with a model, greedily or by sampling; <|endoftext|> always ends a text."""
     from probekit.model.generation.continuation import continue_texts, stream_text
-    from probekit.model.gpt2 import GPT2
+    from probekit.model.load import load_model
     from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
     from probekit.pipeline.capture.devices import check_device
 
@@ -128,7 +128,7 @@ def generate_command(
             "--stream shows a single text: give one --prompt and no --num-samples."
         )
     check_device(device)
-    model = GPT2.from_pretrained(source, device=device)
+    model = load_model(source, device=device)
     tokenizer = Tokenizer.from_pretrained(source)
     stop = (*stops, END_OF_TEXT)
     if stream:

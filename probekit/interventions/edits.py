@@ -24,7 +24,7 @@ from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.interventions.subspaces import orthonormal_basis
-from probekit.model.sites import describe
+from probekit.model.sites.catalogue import describe
 
 # Features of a site, shape [batch pos n_features], to new features of the same shape.
 Change = Callable[[Tensor], Tensor]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from probekit.errors import ConfigError, DataError
+from probekit.model.decoder import Decoder
 from probekit.model.generation.decoding import Decoding
 from probekit.model.generation.generate import ENDED, new_tokens
-from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import TokenBatch
 from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
 
@@ -73,7 +73,7 @@ class StopStrings:
 
 
 def continue_texts(
-    model: GPT2,
+    model: Decoder,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     decoding: Decoding,
@@ -84,13 +84,14 @@ def continue_texts(
     """Return `decoding.num_samples` continuations of each prompt, generated in one batch.
 
     Args:
-        model: a GPT-2.
+        model: the network.
         tokenizer: its tokenizer.
         prompts: texts to continue.
         decoding: decoding parameters; `stop` replaces its stopping criterion.
         bos: whether to put `<|endoftext|>` before each prompt.
         stop: strings that end a continuation.
 
+    >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> [[first]] = continue_texts(model, tokenizer, ["She said"], Decoding(3), bos=False)
     >>> len(first.ids), first.stopped
@@ -113,7 +114,7 @@ def _continuation(row: list[int], tokenizer: Tokenizer, stop: StopStrings) -> Co
 
 
 def stream_text(
-    model: GPT2,
+    model: Decoder,
     tokenizer: Tokenizer,
     prompt: str,
     decoding: Decoding,
@@ -127,6 +128,7 @@ def stream_text(
     possible beginning of a stop string, is held back until the next token. Arguments and errors are
     those of `continue_texts`.
 
+    >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> pieces = list(stream_text(model, tokenizer, "She said", Decoding(3), bos=False))
     >>> [[full]] = continue_texts(model, tokenizer, ["She said"], Decoding(3), bos=False)
@@ -148,7 +150,9 @@ def stream_text(
         yield rest
 
 
-def _encode(model: GPT2, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: bool) -> TokenBatch:
+def _encode(
+    model: Decoder, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: bool
+) -> TokenBatch:
     """Return the tokens of the prompts, padded on the left, on the device of the model."""
     for number, prompt in enumerate(prompts, start=1):
         if not prompt and not bos:

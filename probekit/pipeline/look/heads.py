@@ -47,7 +47,7 @@ def score_random_repeats(
     Raises:
         ConfigError: n is 0, or twice the length exceeds the context.
     """
-    context = network.model.config.n_positions
+    context = network.model.config.n_ctx
     if 2 * length + bos > context:
         raise ConfigError(
             f"{length} tokens, repeated once{' after <|endoftext|>' * bos}, exceed the context of "
