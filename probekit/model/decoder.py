@@ -87,7 +87,7 @@ class Decoder(nn.Module, Network):
     def from_pretrained(
         cls,
         source: str | Path,
-        dtype: str | torch.dtype | None = torch.float32,
+        dtype: str | torch.dtype | None = None,
         device: str = "cpu",
     ) -> Self:
         """Return a pretrained network with frozen parameters; `requires_grad_()` unfreezes them.
@@ -96,7 +96,8 @@ class Decoder(nn.Module, Network):
             source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder
                 in the format of the hub (or, for GPT-2, of OpenAI).
             dtype: float32, float16, bfloat16 or float64, for weights and computation; None means
-                the dtype of the token embedding in the checkpoint.
+                the dtype of the checkpoint; float16 then becomes float32, because many processors
+                are slow in float16 and its range is small.
             device: device of the weights, e.g. `cuda`.
 
         Raises:

@@ -34,7 +34,7 @@ def load_model(
     Args:
         source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder.
         dtype: float32, float16, bfloat16 or float64, for weights and computation; None means the
-            dtype of the checkpoint.
+            dtype of the checkpoint, and float32 for checkpoints in float16.
         device: device of the weights, e.g. `cuda`.
 
     >>> model = load_model("mini")

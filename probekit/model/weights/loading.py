@@ -43,7 +43,8 @@ def read_checkpoint(
         folder: folder with weights in a format of the hub or of OpenAI.
         names: the family's names of tensors.
         like: state dict of the model to fill; only names and shapes are used.
-        dtype: dtype of the returned tensors; None means that of the stored token embedding.
+        dtype: dtype of the returned tensors; None means that of the stored token embedding, and
+            float32 instead of float16.
         title: name of the family in messages.
 
     Raises:
@@ -62,7 +63,8 @@ def read_checkpoint(
         )
     if dtype is None:
         stored = tensors[names.embedding].read().dtype
-        dtype = stored if stored in DTYPES.values() else torch.float32
+        allowed = (torch.bfloat16, torch.float64)
+        dtype = stored if stored in allowed else torch.float32
     read = partial(_converted, path, names, dtype)
     # Largest first: each tensor is in memory twice while it is copied.
     order = sorted(tensors, key=lambda name: -math.prod(tensors[name].shape))
