@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -51,6 +51,7 @@ class ModelConfig(ABC):
     Attributes:
         TITLE: name of the family in messages.
         WEIGHTS: names of the tensors in checkpoints.
+        VOCABULARY: sets of files of the vocabulary, in order of precedence.
         REQUIRED: keys of config.json with the values that the family's code computes. The first of
             each is the hub's default for an absent key.
         OTHER_KEYS: keys that `from_hub` reads or that do not change the computation, in addition to
@@ -64,6 +65,10 @@ class ModelConfig(ABC):
 
     TITLE: ClassVar[str]
     WEIGHTS: ClassVar[WeightNames]
+    VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (
+        ("tokenizer.json", "tokenizer_config.json"),
+        ("tokenizer.json",),
+    )
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     OTHER_KEYS: ClassVar[frozenset[str]] = frozenset()
 

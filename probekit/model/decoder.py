@@ -105,7 +105,7 @@ class Decoder(nn.Module, Network):
             CheckpointError: a file is damaged, or its tensors are not those of this network.
         """
         weights_dtype = None if dtype is None else as_dtype(dtype)
-        folder = find_model(source, check=cls.CONFIG.from_folder)
+        folder = find_model(source, check=cls.CONFIG.from_folder, vocabulary=cls.CONFIG.VOCABULARY)
         model = cls(cls.CONFIG.from_folder(folder), seed=None)
         names = model.config.WEIGHTS
         tensors = read_checkpoint(

@@ -46,7 +46,7 @@ def load_model(
         CheckpointError: a file is damaged, no family has the architecture, or the tensors are not
             those that the config describes.
     """
-    config = model_config(find_model(source, check=model_config))
+    config = model_config(find_model(source, "config"))
     return network_class(config).from_pretrained(source, dtype, device)
 
 

@@ -5,7 +5,7 @@ Source of the keys: config.json of the published checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from probekit.model.parameters import Component
 from probekit.model.sites.catalogue import table
 from probekit.model.sites.sites import Sites
 from probekit.model.weights.json_files import read_json
-from probekit.model.weights.names import HPARAMS, WeightNames
+from probekit.model.weights.names import HPARAMS, VOCABULARY_FILES, WeightNames
 
 SITES = table(
     {  # in forward order
@@ -106,6 +106,7 @@ class GPT2Config(ModelConfig):
 
     TITLE: ClassVar[str] = "GPT-2"
     WEIGHTS: ClassVar[WeightNames] = WEIGHTS
+    VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = VOCABULARY_FILES
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "model_type": ("gpt2",),
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),

@@ -28,12 +28,14 @@ class NetworkFamily:
         model_types: values of `model_type` in config.json.
         config: import path of the config, in a module without torch.
         network: import path of the network.
+        tokenizer: import path of the tokenizer.
     """
 
     title: str
     model_types: tuple[str, ...]
     config: str
     network: str
+    tokenizer: str = "probekit.model.text.hub_tokenizer:HubTokenizer"
 
 
 FAMILIES = (
@@ -42,6 +44,7 @@ FAMILIES = (
         ("gpt2",),
         "probekit.model.families.gpt2:GPT2Config",
         "probekit.model.gpt2:GPT2",
+        "probekit.model.text.byte_pairs:BytePairTokenizer",
     ),
     NetworkFamily(
         "Llama",
@@ -109,6 +112,21 @@ def find_config(source: str | Path) -> ModelConfig:
     if source in PUBLISHED:
         return PUBLISHED[str(source)]
     return model_config(find_model(source, "config"))
+
+
+def read_tokenizer(source: str | Path) -> Any:
+    """Return the tokenizer of a model; a folder without config.json has GPT-2's.
+
+    Raises:
+        MissingError: no model has this name, or it has no vocabulary.
+        CheckpointError: the vocabulary is damaged, or no family has the architecture.
+    """
+    folder, family = find_model(source, "config"), FAMILIES[0]
+    if (folder / "config.json").is_file():
+        family = family_of(read_entries(folder), folder / "config.json")
+    config = cast(type[ModelConfig], imported(family.config))
+    files = find_model(source, "vocabulary", vocabulary=config.VOCABULARY)
+    return imported(family.tokenizer).from_folder(files)
 
 
 def imported(path: str) -> Any:

@@ -13,7 +13,7 @@ from probekit.model.decoder import Decoder
 from probekit.model.generation.decoding import Decoding
 from probekit.model.generation.generate import ENDED, new_tokens
 from probekit.model.inputs import TokenBatch
-from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def continue_texts(
     decoding: Decoding,
     *,
     bos: bool,
-    stop: Sequence[str] = (END_OF_TEXT,),
+    stop: Sequence[str] | None = None,
 ) -> list[list[Continuation]]:
     """Return `decoding.num_samples` continuations of each prompt, generated in one batch.
 
@@ -88,8 +88,8 @@ def continue_texts(
         tokenizer: its tokenizer.
         prompts: texts to continue.
         decoding: decoding parameters; `stop` replaces its stopping criterion.
-        bos: whether to put `<|endoftext|>` before each prompt.
-        stop: strings that end a continuation.
+        bos: whether to put the beginning-of-text token before each prompt.
+        stop: strings that end a continuation; None means the tokenizer's ends of text.
 
     >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
@@ -101,7 +101,7 @@ def continue_texts(
         ConfigError: a stop string is empty.
         DataError: a prompt is empty, or exceeds the context together with the new tokens.
     """
-    stopping = StopStrings(tokenizer, stop)
+    stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
     batch = _encode(model, tokenizer, prompts, bos=bos)
     steps = list(new_tokens(model, batch, replace(decoding, stop=stopping)))
     rows = [_continuation(row, tokenizer, stopping) for row in torch.stack(steps, 1).tolist()]
@@ -120,7 +120,7 @@ def stream_text(
     decoding: Decoding,
     *,
     bos: bool,
-    stop: Sequence[str] = (END_OF_TEXT,),
+    stop: Sequence[str] | None = None,
 ) -> Iterator[str]:
     """Yield the first continuation of a prompt in pieces, as soon as each is final.
 
@@ -135,7 +135,7 @@ def stream_text(
     >>> len(pieces), "".join(pieces) == full.text
     (3, True)
     """
-    stopping = StopStrings(tokenizer, stop)
+    stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
     batch = _encode(model, tokenizer, [prompt], bos=bos)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text, n_shown = "", 0
@@ -158,6 +158,6 @@ def _encode(
         if not prompt and not bos:
             which = f"Prompt {number}" if len(prompts) > 1 else "The prompt"
             raise DataError(
-                f"{which} is empty. Give a text, or set bos to start from {END_OF_TEXT}."
+                f"{which} is empty. Give a text, or set bos to start from beginning-of-text."
             )
     return tokenizer.batch(prompts, bos=bos, side="left").to(model.device)

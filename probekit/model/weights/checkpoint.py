@@ -60,9 +60,10 @@ def file_checks(folder: Path) -> dict[str, str]:
     'digests.json'
     """
     weights = _weight_file(folder)
-    paths = [weights, folder / "config.json", *vocabulary_files(folder)]
+    texts = ("config.json", "tokenizer.json", "tokenizer_config.json")
+    paths = {weights, *(folder / name for name in texts), *vocabulary_files(folder)}
     if weights.name.endswith(".index.json"):
-        paths += [folder / name for name in sorted(set(shard_of_tensors(weights).values()))]
+        paths |= {folder / name for name in shard_of_tensors(weights).values()}
     return {path.name: check_of(path) for path in sorted(paths) if path.is_file()}
 
 

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 HPARAMS = "hparams.json"  # config of OpenAI's original checkpoints of GPT-2
 
+# Sets of files with GPT-2's vocabulary, in order of precedence.
+VOCABULARY_FILES = (
+    ("vocab.json", "merges.txt"),
+    ("encoder.json", "vocab.bpe"),
+    ("tokenizer.json",),
+)
+
 
 @dataclass(frozen=True)
 class WeightNames:

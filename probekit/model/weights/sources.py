@@ -11,6 +11,7 @@ from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.hub import constants, errors, hf_hub_download, is_hub_reachable
 from probekit.model.config import KNOWN_MODELS, PUBLISHED_NAMES
 from probekit.model.weights.json_files import shard_of_tensors
+from probekit.model.weights.names import VOCABULARY_FILES
 
 MINI = Path(__file__).parents[1] / "mini"
 
@@ -23,12 +24,6 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-VOCABULARY_FILES = (
-    ("vocab.json", "merges.txt"),
-    ("encoder.json", "vocab.bpe"),
-    ("tokenizer.json",),
-)
-
 _OFFLINE_ADVICE = (
     "To work offline, put config.json, model.safetensors (or pytorch_model.bin), vocab.json and "
     "merges.txt into one folder and give its path as the model, or use the model `mini`, which "
@@ -37,7 +32,10 @@ _OFFLINE_ADVICE = (
 
 
 def find_model(
-    source: str | Path, files: Files = "all", check: Callable[[Path], object] | None = None
+    source: str | Path,
+    files: Files = "all",
+    check: Callable[[Path], object] | None = None,
+    vocabulary: Sequence[tuple[str, ...]] = VOCABULARY_FILES,
 ) -> Path:
     """Return the folder with the files of a model; download them if necessary.
 
@@ -49,6 +47,7 @@ def find_model(
         files: files of a model on the hub to download.
         check: called with the folder as soon as it has config.json; raises before the download of
             weights that cannot be used.
+        vocabulary: sets of files of the vocabulary; the first that is complete is downloaded.
 
     >>> sorted(path.name for path in find_model("mini").iterdir())
     ['README.md', 'config.json', 'digests.json', 'merges.txt', 'model.safetensors', 'vocab.json']
@@ -58,7 +57,7 @@ def find_model(
         ConfigError: the name is neither a path nor a valid hub name.
         CheckpointError: the hub's local cache is damaged.
     """
-    return _local_folder(source) or _download(str(source), files, check)
+    return _local_folder(source) or _download(str(source), files, check, vocabulary)
 
 
 def check_model(source: str | Path) -> None:
@@ -106,7 +105,12 @@ def _local_folder(source: str | Path) -> Path | None:
     return None
 
 
-def _download(source: str, files: Files, check: Callable[[Path], object] | None) -> Path:
+def _download(
+    source: str,
+    files: Files,
+    check: Callable[[Path], object] | None,
+    vocabulary: Sequence[tuple[str, ...]],
+) -> Path:
     """Return the folder of a hub model in the local cache; download missing files."""
     name, _, revision = source.partition("@")
     # Without this check the hub's client retries for half a minute, or minutes behind a firewall.
@@ -123,7 +127,7 @@ def _download(source: str, files: Files, check: Callable[[Path], object] | None)
             for shard in sorted(set(_shards(weight_file))):
                 fetch(shard)
         if files != "config":
-            _fetch_first(fetch, name, VOCABULARY_FILES, is_online)
+            _fetch_first(fetch, name, vocabulary, is_online)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
             f"The model {source!r} is not in the hub's local cache ({_hub_cache()}), and the hub "

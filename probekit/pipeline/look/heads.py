@@ -53,8 +53,7 @@ def score_random_repeats(
             f"{length} tokens, repeated once{' after <|endoftext|>' * bos}, exceed the context of "
             f"{context}. Allowed: a length of at most {(context - bos) // 2}."
         )
-    vocabulary = network.tokenizer.vocabulary
-    pool = sorted(set(vocabulary.ids.values()) - set(vocabulary.special.values()))
+    pool = network.tokenizer.ordinary_ids
     bos_id = network.tokenizer.bos_id if bos else None
     sequences = random_repeats(pool, n, length, seed=seed, bos=bos_id)
     device = network.model.device

@@ -151,8 +151,8 @@ def one_token(tokenizer: Tokenizer, text: str) -> int:
     Raises:
         ConfigError: the text is empty or several tokens.
     """
-    if text in tokenizer.vocabulary.special:
-        return tokenizer.vocabulary.special[text]
+    if text in tokenizer.special:
+        return tokenizer.special[text]
     ids = tokenizer.encode(text, bos=False).ids
     if len(ids) == 1:
         return int(ids[0])
