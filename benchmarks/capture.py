@@ -35,7 +35,7 @@ from probekit.activations.capture import capture, stream_rows
 from probekit.activations.store.store import ActivationStore
 from probekit.data.conllu import read_sentences
 from probekit.data.positions import RowPlan
-from probekit.model.config import PUBLISHED
+from probekit.model.families.gpt2 import PUBLISHED
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer, pad
 

@@ -33,10 +33,10 @@ from benchmarks.claims.rates import simulate
 from probekit.interventions.causes.cause_data import CauseData, CauseResult, CauseSettings, RowSplit
 from probekit.interventions.causes.causes import causes_of
 from probekit.interventions.measures import AnswerMeasure
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import TokenBatch
-from probekit.model.sites import SiteSelection
+from probekit.model.sites.selection import SiteSelection
 
 PERMUTATIONS = 99
 PER_GROUP, MANY_GROUPS = 4, 400

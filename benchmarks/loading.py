@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2LMHeadModel
 
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
 from tests.model.originals import tensorflow, write_original
 

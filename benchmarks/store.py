@@ -131,7 +131,7 @@ def capture_and_measure(folder: Path, n_rows: int, pipe: Connection) -> None:
     import torch
 
     from probekit.activations.capture import capture
-    from probekit.model.config import GPT2Config
+    from probekit.model.families.gpt2 import GPT2Config
     from probekit.model.gpt2 import GPT2
 
     torch.set_num_threads(1)

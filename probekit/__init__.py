@@ -14,6 +14,7 @@ Experiments:
 Models:
     GPT2               GPT-2 with a tap at every named tensor
     GPT2Config         sizes and switches of a GPT-2
+    load_model         pretrained network of any family
     Tokenizer          GPT-2's tokenizer, with the characters of each token
     TokenBatch         token ids of several texts, with their mask
     ActivationCache    activations of a forward pass, by name
@@ -40,12 +41,13 @@ if TYPE_CHECKING:
     from probekit.activations.store.store import ActivationStore
     from probekit.experiment.schema import Experiment
     from probekit.model.cache import ActivationCache, Recording
-    from probekit.model.config import GPT2Config
+    from probekit.model.families.gpt2 import GPT2Config
     from probekit.model.generation.continuation import StopStrings
     from probekit.model.generation.generate import generate
     from probekit.model.gpt2 import GPT2
     from probekit.model.inputs import TokenBatch
     from probekit.model.kv_cache import KeyValueCache
+    from probekit.model.load import load_model
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.pipeline.experiment.run import run
     from probekit.pipeline.experiment.validate import validate
@@ -75,6 +77,7 @@ __all__ = [
     "apply_probe",
     "explore_attention",
     "generate",
+    "load_model",
     "open_run",
     "pretrain",
     "probe",
@@ -87,7 +90,7 @@ _HOME = {
     "ActivationStore": "probekit.activations.store.store",
     "Experiment": "probekit.experiment.schema",
     "GPT2": "probekit.model.gpt2",
-    "GPT2Config": "probekit.model.config",
+    "GPT2Config": "probekit.model.families.gpt2",
     "KeyValueCache": "probekit.model.kv_cache",
     "LinearProbe": "probekit.probes.kinds.logistic",
     "Recording": "probekit.model.cache",
@@ -99,6 +102,7 @@ _HOME = {
     "apply_probe": "probekit.pipeline.look.apply",
     "explore_attention": "probekit.pipeline.look.attention",
     "generate": "probekit.model.generation.generate",
+    "load_model": "probekit.model.load",
     "open_run": "probekit.report.notebooks.run_result",
     "pretrain": "probekit.pipeline.pretrain",
     "probe": "probekit.pipeline.given.probe",

@@ -64,9 +64,16 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, *, is_causal: bool, pdrop: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None,
+    *,
+    is_causal: bool,
+    pdrop: float = 0.0,
+    scale: float | None = None,
 ) -> Tensor:
-    """Return softmax(q k^T / sqrt(d_head)) v, shape [batch n_heads query_pos d_head].
+    """Return softmax(scale q k^T) v, shape [batch n_heads query_pos d_head].
 
     On a CPU the result is bit-identical for any number of threads.
 
@@ -77,6 +84,7 @@ def attend(
         visible: True where a query may attend, shape [batch 1 query_pos key_pos]; None for all.
         is_causal: whether each query attends only to keys up to its own position.
         pdrop: dropout rate.
+        scale: factor of the scores; None means 1 / sqrt(d_head).
 
     >>> q, k = torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 2, 3)
     >>> attend(q, k, torch.arange(6.0).view(1, 1, 2, 3), None, is_causal=True)[0, 0]
@@ -94,7 +102,7 @@ def attend(
         q = F.pad(q, (0, 0, 0, n_more))
         visible = None if visible is None else F.pad(visible, (0, 0, 0, n_more), value=True)
     z = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=visible, is_causal=is_causal, dropout_p=pdrop
+        q, k, v, attn_mask=visible, is_causal=is_causal, dropout_p=pdrop, scale=scale
     )
     return z[:, :, :n_queries]
 

@@ -18,7 +18,7 @@ import probekit
 from probekit.cli.main import cli
 from probekit.experiment.activations import activation_schema
 from probekit.experiment.schema import experiment_schema
-from probekit.model.sites import SITES
+from probekit.model.families.gpt2 import SITES
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
 from probekit.results.columns import DIFFERENCES, RESULTS, TableColumn
 from probekit.section import json_schema

@@ -21,7 +21,8 @@ from probekit.activations.store.store import ActivationStore
 from probekit.activations.upkeep.maintenance import caches_in
 from probekit.data.positions import RowPlan
 from probekit.errors import StoreError
-from probekit.model.sites import describe, layer_of
+from probekit.model.families.table import config_of
+from probekit.model.sites.catalogue import describe, layer_of
 
 _POSITIONS_AT_ONCE = 4096
 
@@ -37,8 +38,8 @@ def derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> list
     Raises:
         StoreError: a cache with the rows is damaged, or the store cannot be written.
     """
-    n_layer = store.identity.config["n_layer"]
-    unfilled = [site for site in sites if _is_for_all(site, n_layer) and store.missing(site)]
+    n_layers = config_of(store.identity.config).n_layers
+    unfilled = [site for site in sites if _is_for_all(site, n_layers) and store.missing(site)]
     derived: list[str] = []
     for source in _compatible_caches(store, root) if unfilled else ():
         available = [site for site in unfilled if site not in derived and not source.missing(site)]
@@ -51,10 +52,10 @@ def derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> list
     return derived
 
 
-def _is_for_all(site: str, n_layer: int) -> bool:
+def _is_for_all(site: str, n_layers: int) -> bool:
     """Return whether a capture computes a site at all positions, not only at requested ones."""
     layer = layer_of(site)
-    return describe(site).stage == "embedding" if layer is None else layer < n_layer - 1
+    return describe(site).stage == "embedding" if layer is None else layer < n_layers - 1
 
 
 def _compatible_caches(store: ActivationStore, root: Location) -> Iterator[ActivationStore]:

@@ -12,9 +12,9 @@ from probekit.activations.identity import BATCH_TOKENS, SHARD_ROWS, IntArray
 from probekit.activations.store.layout import CODES, DTYPES, Sizes
 from probekit.activations.store.records import ShardRecord
 from probekit.data.positions import RowPlan
-from probekit.model.config import GPT2Config
-from probekit.model.parameters import count_components
-from probekit.model.sites import describe, layer_of
+from probekit.model.config import ModelConfig
+from probekit.model.parameters import count_components, matrix_weights
+from probekit.model.sites.catalogue import describe, layer_of
 
 _CODE_OF = {DTYPES[code].__name__: code for code in CODES.values()}
 _DIGEST = "0" * 64
@@ -111,7 +111,7 @@ class CaptureSize:
         return 2 * self.shards * len(self.sites) + 3
 
 
-def size_of(config: GPT2Config, volume: Volume, sites: Sequence[str], dtype: str) -> CaptureSize:
+def size_of(config: ModelConfig, volume: Volume, sites: Sequence[str], dtype: str) -> CaptureSize:
     """Return the size of a capture.
 
     Args:
@@ -141,37 +141,37 @@ def size_of(config: GPT2Config, volume: Volume, sites: Sequence[str], dtype: str
     )
 
 
-def shape_of(site: str, config: GPT2Config) -> tuple[int, ...]:
+def shape_of(site: str, config: ModelConfig) -> tuple[int, ...]:
     """Return the shape of one row of a site.
 
+    >>> from probekit.model.families.gpt2 import GPT2Config
     >>> shape_of("blocks.3.attn.hook_z", GPT2Config())
     (12, 64)
     """
-    return tuple(
-        config.axis_sizes[axis] for axis in describe(site).axes if axis not in ("batch", "pos")
-    )
+    axes = config.sites.describe(site).axes
+    return tuple(config.axis_sizes[axis] for axis in axes if axis not in ("batch", "pos"))
 
 
-def operations(config: GPT2Config, volume: Volume, sites: Sequence[str]) -> int:
+def operations(config: ModelConfig, volume: Volume, sites: Sequence[str]) -> int:
     """Return the number of floating-point operations of a capture up to the deepest site.
 
     In each block, a token costs 2 operations per matrix weight. For each token that it can attend
-    to, itself included, it costs another 2 d_model for the attention score and 2 d_model for the
-    weighted sum. The last block is counted at all positions, although a capture computes it at the
-    requested ones only.
+    to, itself included, it costs another 2 n_heads d_head for the attention score and the same for
+    the weighted sum. The last block is counted at all positions, although a capture computes it at
+    the requested ones only.
 
     Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1: 2 N + 2
     n_layer n_ctx d_model per token. We count visible tokens instead of the whole context.
 
+    >>> from probekit.model.families.gpt2 import GPT2Config
     >>> config = GPT2Config()
     >>> operations(config, Volume.uniform(1, 1, 1, "cpu"), ["blocks.0.hook_resid_post"])
     14158848
     """
-    d_model, d_mlp = config.n_embd, config.axis_sizes["d_mlp"]
-    matrices = 4 * d_model**2 + 2 * d_model * d_mlp  # query, key, value, output; in and out
+    width = config.n_heads * config.d_head
     visible = volume.squares + volume.tokens  # twice the number of pairs, the sum of L (L + 1) / 2
-    n_blocks = max(blocks_before(site, config.n_layer) for site in sites)
-    return n_blocks * (2 * matrices * volume.tokens + 2 * d_model * visible)
+    n_blocks = max(blocks_before(site, config.n_layers) for site in sites)
+    return n_blocks * (2 * matrix_weights(config) * volume.tokens + 2 * width * visible)
 
 
 def blocks_before(name: str, n_layers: int) -> int:

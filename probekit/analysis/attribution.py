@@ -26,8 +26,7 @@ from probekit.model.inputs import check_tokens
 from probekit.model.network import Network
 
 _SITES = (
-    "hook_embed",
-    "hook_pos_embed",
+    "hook_*embed",
     "blocks.*.attn.hook_z",
     "blocks.*.hook_mlp_out",
     "ln_final.hook_scale",
@@ -118,9 +117,9 @@ def position_from_start(position: int, n_tokens: int) -> int:
 
 def _check_tokens(model: Network, token: int, minus: int | None, minus_mean: bool) -> None:
     for id in (token, minus):
-        if id is not None and not 0 <= id < model.config.vocab_size:
+        if id is not None and not 0 <= id < model.config.d_vocab:
             raise ConfigError(
-                f"No token has the id {id}. Allowed: 0 to {model.config.vocab_size - 1}."
+                f"No token has the id {id}. Allowed: 0 to {model.config.d_vocab - 1}."
             )
     if minus is not None and minus_mean:
         raise ConfigError("Give either `minus` or `minus_mean`, not both.")
@@ -135,8 +134,9 @@ def _difference(values: Tensor, token: int, minus: int | None, minus_mean: bool)
 def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterator[dict[str, Any]]:
     """Yield the contributions in forward order, computed in float64 so that they sum precisely."""
     weighted = model.final_norm_gain.double() * direction
-    # Centring the direction once equals centring every component.
-    along = (weighted - weighted.mean()) / cache["ln_final.hook_scale"][0, -1].double()
+    # Centring the direction once equals centring every component; an RMS norm does not centre.
+    centred = weighted - weighted.mean() if model.config.norm_is_centred else weighted
+    along = centred / cache["ln_final.hook_scale"][0, -1].double()
 
     def part(
         name: str, value: Tensor, layer: int | None = None, head: int | None = None
@@ -144,7 +144,8 @@ def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterato
         return {"part": name, "layer": layer, "head": head, "value": float(value)}
 
     yield part("embed", cache["hook_embed"][0, -1].double() @ along)
-    yield part("pos_embed", cache["hook_pos_embed"][0, -1].double() @ along)
+    if "hook_pos_embed" in model.sites:
+        yield part("pos_embed", cache["hook_pos_embed"][0, -1].double() @ along)
     for layer in range(model.axis_sizes["n_layers"]):
         w_o, b_o = model.head_output(layer)
         z = cache["z", layer][0, -1].double()  # [n_heads d_head]

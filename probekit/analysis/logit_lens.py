@@ -19,7 +19,8 @@ from torch import Tensor
 
 from probekit.errors import ConfigError
 from probekit.model.network import Network
-from probekit.model.sites import SitePattern, describe, expand, layer_of
+from probekit.model.sites.catalogue import layer_of
+from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.watcher import SILENT, Watcher
 
@@ -32,13 +33,14 @@ _CHUNK = 64  # positions whose logits are in memory at once
 
 def logits_of(model: Network, resid: Tensor) -> Tensor:
     """Return the logits of residuals by final norm and unembedding, shape [... d_vocab]."""
-    return F.linear(model.final_norm(resid), model.unembedding)
+    return model.unembed(model.final_norm(resid))
 
 
-def lens_sites(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
+def lens_sites(patterns: SitePattern | Iterable[SitePattern], sites: Sites) -> tuple[str, ...]:
     """Return the names of the sites that match the patterns, in forward order.
 
-    >>> lens_sites(SITES, 2)
+    >>> from probekit import GPT2Config
+    >>> lens_sites(SITES, GPT2Config(n_layer=2).sites)
     ('blocks.0.hook_resid_pre', 'blocks.0.hook_resid_post', 'blocks.1.hook_resid_post')
 
     Raises:
@@ -46,9 +48,9 @@ def lens_sites(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> 
         ConfigError: the lens does not apply to a site: it is neither the residual stream nor an
             output that is added to it.
     """
-    names = expand(patterns, n_layers)
+    names = sites.expand(patterns)
     for name in names:
-        if not describe(name).in_stream:
+        if not sites.describe(name).in_stream:
             raise ConfigError(
                 f"The logit lens does not apply to {name}. Allowed: sites of the residual stream "
                 "or added to it, such as blocks.*.hook_resid_post, hook_resid_mid or hook_attn_out."
@@ -90,10 +92,10 @@ def logit_lens(
         ConfigError: the lens does not apply to a site, or `top_k` is out of range.
         DataError: the text has no token, or more than the context.
     """
-    names = lens_sites(sites, model.config.n_layer)
-    if not 1 <= top_k <= model.config.vocab_size:
-        raise ConfigError(f"top_k is {top_k}. Allowed: 1 to {model.config.vocab_size}.")
-    output = f"blocks.{model.config.n_layer - 1}.hook_resid_post"
+    names = lens_sites(sites, model.sites)
+    if not 1 <= top_k <= model.config.d_vocab:
+        raise ConfigError(f"top_k is {top_k}. Allowed: 1 to {model.config.d_vocab}.")
+    output = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     with torch.inference_mode():
         _, cache = model.run_with_cache(ids[None], [*names, output], logits=False)
         next_ids = F.pad(ids[1:], (0, 1), value=-1)
@@ -145,7 +147,7 @@ def lens_rows(
     >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> ids = torch.from_numpy(tokenizer.encode("The keys", bos=False).ids)
-    >>> rows = lens_rows(logit_lens(model, ids), lens_sites(SITES, 6), ids, tokenizer)
+    >>> rows = lens_rows(logit_lens(model, ids), lens_sites(SITES, model.sites), ids, tokenizer)
     >>> rows.loc[0, ["site", "token", "next_token"]].tolist()
     ['blocks.0.hook_resid_pre', 'The', ' keys']
     """

@@ -117,10 +117,10 @@ def generate_command(
     bos: bool,
     device: str,
 ) -> None:
-    """Continue texts with a model, greedily or by sampling; <|endoftext|> always ends a text."""
+    """Continue texts with a model, greedily or by sampling; end-of-text always ends a text."""
     from probekit.model.generation.continuation import continue_texts, stream_text
-    from probekit.model.gpt2 import GPT2
-    from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
+    from probekit.model.load import load_model
+    from probekit.model.text.tokenizer import Tokenizer
     from probekit.pipeline.capture.devices import check_device
 
     if stream and decoding.num_samples * len(prompts) > 1:
@@ -128,9 +128,9 @@ def generate_command(
             "--stream shows a single text: give one --prompt and no --num-samples."
         )
     check_device(device)
-    model = GPT2.from_pretrained(source, device=device)
+    model = load_model(source, device=device)
     tokenizer = Tokenizer.from_pretrained(source)
-    stop = (*stops, END_OF_TEXT)
+    stop = (*stops, *tokenizer.ends_of_text)
     if stream:
         pieces = stream_text(model, tokenizer, prompts[0], decoding, bos=bos, stop=stop)
         _show_stream(prompts[0], pieces)

@@ -1,8 +1,8 @@
-"""`probekit params`: parameter counts of a GPT-2."""
+"""`probekit params`: parameter counts of a model."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +11,7 @@ from probekit.cli.options import ModelName
 from probekit.terminal.streams import json_text
 
 if TYPE_CHECKING:
-    from probekit.model.config import GPT2Config
+    from probekit.model.config import ModelConfig
     from probekit.model.parameters import ParameterCount
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -33,7 +33,7 @@ def params(
     as_json: bool,
 ) -> None:
     """Count the parameters of MODEL by component: formula, number, share and size."""
-    from probekit.model.weights.sources import find_config
+    from probekit.model.families.table import find_config
 
     options: dict[str, Any] = {
         "tie_word_embeddings": False if untied else None,
@@ -42,14 +42,20 @@ def params(
         "vocab_size": vocab_size,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    config = replace(find_config(model), **given)
+    config = find_config(model)
+    if unknown := given.keys() - {field.name for field in fields(config)}:
+        raise click.UsageError(
+            f"{model} is a {config.TITLE}, whose config has no {sorted(unknown)[0]}. Leave out "
+            f"--{sorted(unknown)[0].replace('_', '-')}."
+        )
+    config = replace(config, **given)
     if as_json:
         click.echo(json_text(_to_json(model, config)))
     else:
         _show(config)
 
 
-def _to_json(model: str, config: GPT2Config) -> dict[str, Any]:
+def _to_json(model: str, config: ModelConfig) -> dict[str, Any]:
     from probekit.model.parameters import count_components, count_sums
 
     *sums, total = count_sums(config)
@@ -73,7 +79,7 @@ def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
     }
 
 
-def _show(config: GPT2Config) -> None:
+def _show(config: ModelConfig) -> None:
     """Print the components, their sums, and the sizes of the axes."""
     from rich.table import Table
 

@@ -7,7 +7,7 @@ stream of the measured position.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +19,9 @@ from probekit.interventions.stream import StreamEntry
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
 from probekit.model.resuming import KeysValues
-from probekit.model.site_parts import part_features
-from probekit.model.sites import SiteSelection, describe, layer_of
+from probekit.model.sites.catalogue import describe, layer_of
+from probekit.model.sites.parts import part_features
+from probekit.model.sites.selection import SiteSelection
 from probekit.model.taps import Tap
 
 # Working memory of one batch of edited passes, and tensors of d_model that a position needs.
@@ -89,15 +90,19 @@ class BasePass:
         return cls(model, batch, measured, values, final)
 
     @staticmethod
-    def bytes_kept(model: Network, n_texts: int, n_positions: int, n_sites: int = 0) -> int:
-        """Return the memory of a kept pass, with `n_sites` further sites as wide as d_model."""
-        sizes = model.axis_sizes
+    def bytes_kept(
+        sizes: Mapping[str, int], n_texts: int, n_positions: int, n_sites: int = 0
+    ) -> int:
+        """Return the memory of a kept pass, with `n_sites` further sites as wide as d_model.
+
+        `sizes` are those of the axes of the network.
+        """
         tensors = len(_KEPT) * sizes["n_layers"] + 2 + n_sites
         return tensors * n_texts * n_positions * sizes["d_model"] * 4
 
     def value(self, selection: SiteSelection) -> Tensor:
         """Return the kept value of a site, head or neuron, shape [batch pos n_features]."""
-        return part_features(self.values[selection.site], selection)
+        return part_features(self.model.sites, self.values[selection.site], selection)
 
     def stream(self, entry: StreamEntry) -> Tensor:
         """Return the residual stream [batch pos d_model] at a place."""

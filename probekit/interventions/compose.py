@@ -14,12 +14,12 @@ from torch import Tensor
 from probekit.errors import ConfigError
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
-from probekit.model.site_parts import expand_parts, tap_parts
-from probekit.model.sites import SitePattern, SiteSelection
+from probekit.model.sites.parts import tap_parts
+from probekit.model.sites.sites import SitePattern
 from probekit.model.taps import Tap
 
 # Where and what: `("blocks.5.attn.hook_z[head=2]", zero())`.
-EditAt = tuple[SitePattern | SiteSelection, Tap]
+EditAt = tuple[SitePattern, Tap]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +83,8 @@ def compose(model: Network, edits: Sequence[EditAt]) -> ComposedTap:
         raise ConfigError("There are no edits. Give at least one pair of a site and a tap.")
     steps = []
     for where, tap in edits:
-        parts = expand_parts([where], model.axis_sizes)
-        steps.append((frozenset(part.site for part in parts), tap_parts(tap, parts)))
+        parts = model.sites.select([where])
+        steps.append((frozenset(part.site for part in parts), tap_parts(model.sites, tap, parts)))
     return ComposedTap(tuple(steps))
 
 
@@ -103,7 +103,7 @@ def run_edited(
         tokens: token ids, shape [batch pos], or a `TokenBatch`.
         edits: pairs of a site and a tap; see `compose`.
         mask: True at tokens, False at padding, shape [batch pos].
-        at: positions of the logits, shape [batch n_at]; see `GPT2.forward`.
+        at: positions of the logits, shape [batch n_at]; see `Decoder.forward`.
 
     >>> import torch
     >>> from probekit import GPT2

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.interventions.subspaces import orthonormal_basis
-from probekit.model.sites import describe
+from probekit.model.sites.catalogue import describe
 
 # Features of a site and given activations, shape [batch pos n_features] each, to new features.
 Change = Callable[[Tensor, Tensor], Tensor]

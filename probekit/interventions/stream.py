@@ -12,7 +12,8 @@ from torch import Tensor
 
 from probekit.errors import ConfigError
 from probekit.model.network import Network
-from probekit.model.sites import SITES, SiteSelection, describe, layer_of
+from probekit.model.sites.catalogue import describe, layer_of
+from probekit.model.sites.selection import SiteSelection
 
 # Component -> the next residual stream that it is a part of.
 _ENTERS = {
@@ -76,7 +77,7 @@ def linear_entry(model: Network, selection: SiteSelection) -> StreamEntry:
     """
     entry = stream_entry(model, selection)
     if entry is None:
-        allowed = ", ".join(site.name for site in SITES if site.component in _ENTERS)
+        allowed = ", ".join(site.name for site in model.sites.rows if site.component in _ENTERS)
         raise ConfigError(
             f"{selection.text} is not a part of the residual stream. Allowed: {allowed}; of "
             "hook_result a single head."

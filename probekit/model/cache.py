@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import UnknownNameError, nearest
-from probekit.model.site_parts import expand_parts, head_or_neuron, part_axes
-from probekit.model.sites import SitePattern, describe
+from probekit.model.sites.parts import head_or_neuron
+from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.taps import Tap
 
 
@@ -43,7 +43,7 @@ class Recording:
     >>> from probekit import GPT2, generate
     >>> model, tokens, record = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]]), Recording()
     >>> _ = generate(model, tokens, 4, tap=record, sites=["blocks.*.hook_resid_post"])
-    >>> record.cache(model.config.n_layer)["resid_post", 5].shape
+    >>> record.cache(model.sites)["resid_post", 5].shape
     torch.Size([1, 6, 256])
     """
 
@@ -57,22 +57,23 @@ class Recording:
         self._values.setdefault(site, []).append(stored)
         return value
 
-    def cache(self, n_layers: int) -> ActivationCache:
-        """Return the activations of all passes so far, joined along the positions."""
-        joined = {site: _join(site, values) for site, values in self._values.items()}
-        return ActivationCache(joined, n_layers)
+    def cache(self, sites: Sites) -> ActivationCache:
+        """Return the activations of all passes so far, joined along the positions.
+
+        Args:
+            sites: the sites of the model.
+        """
+        joined = {site: _join(sites, site, values) for site, values in self._values.items()}
+        return ActivationCache(joined, sites)
 
 
-def _join(site: str, values: list[Tensor]) -> Tensor:
-    axes = part_axes(site)
+def _join(sites: Sites, site: str, values: list[Tensor]) -> Tensor:
+    axes = sites.axes_of(site)
     if "key_pos" in axes:
         # Earlier passes lack the later keys; a single pass would mask them.
-        n_keys, masked = values[-1].shape[-1], describe(site.partition("[")[0]).masked
+        n_keys, masked = values[-1].shape[-1], sites.describe(site.partition("[")[0]).masked
         values = [F.pad(v, (0, n_keys - v.shape[-1]), value=masked) for v in values]
     return torch.cat(values, dim=axes.index("query_pos" if "key_pos" in axes else "pos"))
-
-
-_MOST = 10_000
 
 
 class ActivationCache(Mapping[str, Tensor]):
@@ -91,9 +92,9 @@ class ActivationCache(Mapping[str, Tensor]):
     106
     """
 
-    def __init__(self, values: dict[str, Tensor], n_layers: int) -> None:
+    def __init__(self, values: dict[str, Tensor], sites: Sites) -> None:
         self._values = values
-        self._n_layers = n_layers
+        self._sites = sites
 
     def __getitem__(self, site: SitePattern) -> Tensor:
         """Return the activation at one site.
@@ -121,11 +122,11 @@ class ActivationCache(Mapping[str, Tensor]):
 
     def _matching(self, site: SitePattern) -> list[Tensor]:
         """Return the activations that match; heads and neurons also of sites stored whole."""
-        requested = expand_parts([site], self._sizes())
+        requested = self._sites.select([site])
         values = [
             self._values[part.text]
             if part.text in self._values
-            else head_or_neuron(self._values[part.site], part)
+            else head_or_neuron(self._sites, self._values[part.site], part)
             for part in requested
             if part.text in self._values or part.site in self._values
         ]
@@ -135,20 +136,6 @@ class ActivationCache(Mapping[str, Tensor]):
                 f"This cache does not contain {name}. {nearest(name, self._values)}"
             )
         return values
-
-    def _sizes(self) -> dict[str, int]:
-        """Return the number of layers, and the numbers of heads and neurons that are stored."""
-        sizes = {"n_layers": self._n_layers, "n_heads": 0, "d_mlp": 0}
-        for name, value in self._values.items():
-            site, _, choice = name.partition("[")
-            if choice:
-                axis, _, index = choice.rstrip("]").partition("=")
-                size = {"n_heads" if axis == "head" else "d_mlp": int(index) + 1}
-            else:
-                size = dict(zip(describe(site).axes, value.shape, strict=True))
-            sizes |= {axis: max(n, size.get(axis, 0)) for axis, n in sizes.items()}
-        # Without any, every index is allowed, so that the error names the missing site.
-        return {axis: n or _MOST for axis, n in sizes.items()}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

@@ -1,119 +1,282 @@
-"""Sizes and switches of a GPT-2, under the names of the hub's config.json."""
+"""The interface between the config of a network and the rest of the package."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
+from probekit.model.parameters import Component
+from probekit.model.sites.sites import Sites
 from probekit.model.weights.json_files import read_json
+from probekit.model.weights.names import WeightNames
 
-# Upper limits that catch typing errors; no GPT-2 comes near them.
+# Names on the hub without an organisation.
+PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+KNOWN_MODELS = ("mini", *PUBLISHED_NAMES)
+
+# Upper limits that catch typing errors; no published model comes near them.
 MAX_SIZE = 10**7
 MAX_LAYERS = 1000
 
-HPARAMS = "hparams.json"  # of OpenAI's original checkpoints
+# Keys of a config.json that do not change what the network computes from tokens.
+_HARMLESS = (
+    # names, versions, special tokens, and labels of classifiers
+    "architectures model_type _name_or_path name_or_path transformers_version auto_map dtype "
+    "torch_dtype bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id "
+    "id2label label2id problem_type finetuning_task task_specific_params "
+    # what a library returns, and how it computes, trains and generates
+    "use_cache return_dict output_attentions output_hidden_states return_dict_in_generate "
+    "torchscript use_bfloat16 gradient_checkpointing chunk_size_feed_forward pretraining_tp "
+    "_attn_implementation attn_implementation _attn_implementation_autoset is_decoder "
+    "is_encoder_decoder tie_encoder_decoder initializer_range attention_dropout "
+    "do_sample max_length min_length temperature top_k top_p typical_p num_beams "
+    "num_beam_groups num_return_sequences repetition_penalty length_penalty early_stopping "
+    "diversity_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size remove_invalid_values "
+    "output_scores bad_words_ids forced_bos_token_id forced_eos_token_id begin_suppress_tokens "
+    "suppress_tokens exponential_decay_length_penalty prefix tokenizer_class"
+)
+HARMLESS = frozenset(_HARMLESS.split())
 
 
 @dataclass(frozen=True)
-class GPT2Config:
-    """Sizes and switches of one GPT-2; the defaults are those of GPT-2 small.
+class ModelConfig(ABC):
+    """Sizes and switches of a network, with the same members for every family.
 
-    The comment after each size is the name of the axis that has this size.
+    A family's config is a frozen dataclass whose fields are the keys of the hub's config.json.
 
-    Source: config.json of the published checkpoints; `bias` and `qkv_bias` are our additions.
+    Attributes:
+        TITLE: name of the family in messages.
+        WEIGHTS: names of the tensors in checkpoints.
+        VOCABULARY: sets of files of the vocabulary, in order of precedence.
+        REQUIRED: keys of config.json with the values that the family's code computes. The first of
+            each is the hub's default for an absent key.
+        OTHER_KEYS: keys that `from_hub` reads or that do not change the computation, in addition to
+            the fields, `REQUIRED` and `HARMLESS`.
 
-    >>> GPT2Config(n_layer=4, n_head=3, n_embd=21).d_head
-    7
-    >>> GPT2Config(bias=False).has_qkv_bias
-    False
-
-    Raises:
-        ConfigError: a size is not a positive integer, n_head does not divide n_embd, a dropout
-            rate is outside [0, 1), or a switch is not a boolean.
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> config: ModelConfig = GPT2Config()
+    >>> config.n_layers, config.n_kv_heads, config.axis_sizes["d_mlp"]
+    (12, 12, 3072)
     """
 
-    vocab_size: int = 50257  # d_vocab
-    n_positions: int = 1024  # n_ctx
-    n_embd: int = 768  # d_model
-    n_layer: int = 12  # n_layers
-    n_head: int = 12  # n_heads
-    n_inner: int | None = None  # d_mlp; None means 4 * n_embd
-    layer_norm_epsilon: float = 1e-5
-    initializer_range: float = 0.02
-    embd_pdrop: float = 0.1  # dropout rate on the sum of the embeddings, in training only
-    attn_pdrop: float = 0.1  # on the attention pattern
-    resid_pdrop: float = 0.1  # on the output of each sublayer
-    bias: bool = True  # linear maps and layer norms have a bias
-    qkv_bias: bool | None = None  # c_attn has a bias; None means the value of `bias`
-    tie_word_embeddings: bool = True  # the unembedding is the token embedding
-    # Not used for the forward pass; saved for other programs that read the checkpoint.
-    bos_token_id: int | list[int] | None = field(default=None, compare=False)
-    eos_token_id: int | list[int] | None = field(default=None, compare=False)
+    TITLE: ClassVar[str]
+    WEIGHTS: ClassVar[WeightNames]
+    VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (
+        ("tokenizer.json", "tokenizer_config.json"),
+        ("tokenizer.json",),
+    )
+    REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset()
 
-    def __post_init__(self) -> None:
-        sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
-        for name in sizes if self.n_inner is None else (*sizes, "n_inner"):
-            size, most = getattr(self, name), MAX_LAYERS if name == "n_layer" else MAX_SIZE
-            if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
-                raise ConfigError(f"{name} must be an integer from 1 to {most:,}, not {size!r}.")
-        if self.n_embd % self.n_head:
-            raise ConfigError(f"n_head={self.n_head} does not divide n_embd={self.n_embd}.")
-        for name in ("layer_norm_epsilon", "initializer_range"):
-            if not is_number(getattr(self, name)) or not 0 < getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name} must be a number between 0 and 1, not {getattr(self, name)!r}."
-                )
-        for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop"):
-            if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name} must be a dropout rate of at least 0 and below 1, not "
-                    f"{getattr(self, name)!r}."
-                )
-        for name in ("bias", "has_qkv_bias", "tie_word_embeddings"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(
-                    f"{name.removeprefix('has_')} must be true or false, not "
-                    f"{getattr(self, name)!r}."
-                )
+    @property
+    @abstractmethod
+    def axis_sizes(self) -> dict[str, int]:
+        """Size of each axis that does not depend on the input, n_ctx and n_layers included."""
+
+    @property
+    @abstractmethod
+    def sites(self) -> Sites:
+        """The sites of the network."""
+
+    @property
+    @abstractmethod
+    def components(self) -> tuple[Component, ...]:
+        """The modules with parameters, in the order of the forward pass."""
+
+    @property
+    @abstractmethod
+    def norm_epsilon(self) -> float:
+        """Number that the norms add to the variance or to the mean square."""
+
+    @property
+    @abstractmethod
+    def norm_is_centred(self) -> bool:
+        """Whether the norms subtract the mean (layer norm) or not (RMS norm)."""
+
+    @property
+    @abstractmethod
+    def end_of_text(self) -> int | list[int] | None:
+        """Id of the end-of-text token or tokens, if the checkpoint has any."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return sizes and switches under the keys of config.json, without special tokens."""
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks."""
+        return self.axis_sizes["n_layers"]
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream."""
+        return self.axis_sizes["d_model"]
+
+    @property
+    def n_heads(self) -> int:
+        """Number of query heads in a block."""
+        return self.axis_sizes["n_heads"]
+
+    @property
+    def n_kv_heads(self) -> int:
+        """Number of key-value heads in a block."""
+        return self.axis_sizes.get("n_kv_heads", self.n_heads)
 
     @property
     def d_head(self) -> int:
         """Width of one attention head."""
-        return self.n_embd // self.n_head
+        return self.axis_sizes["d_head"]
 
     @property
     def d_mlp(self) -> int:
         """Number of MLP neurons in a block."""
-        return 4 * self.n_embd if self.n_inner is None else self.n_inner
+        return self.axis_sizes["d_mlp"]
 
     @property
-    def has_qkv_bias(self) -> bool:
-        """Whether c_attn, the map to queries, keys and values, has a bias."""
-        return self.bias if self.qkv_bias is None else self.qkv_bias
+    def d_vocab(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return self.axis_sizes["d_vocab"]
 
     @property
-    def axis_sizes(self) -> dict[str, int]:
-        """Size of each axis that does not depend on the input.
+    def n_ctx(self) -> int:
+        """Largest number of tokens in a text."""
+        return self.axis_sizes["n_ctx"]
 
-        >>> GPT2Config().axis_sizes["d_mlp"]
-        3072
+    @classmethod
+    def from_folder(cls, folder: Path) -> Self:
+        """Return the config of a model folder.
+
+        Raises:
+            MissingError: there is no config.json.
+            CheckpointError: the file describes a network that the family's code does not compute.
         """
-        return {
-            "d_model": self.n_embd,
-            "n_heads": self.n_head,
-            "d_head": self.d_head,
-            "d_mlp": self.d_mlp,
-            "d_vocab": self.vocab_size,
-            "n_ctx": self.n_positions,
-            "n_layers": self.n_layer,
-            "1": 1,
-        }
+        return cls.from_hub(read_entries(folder), folder / "config.json")
 
-    def to_json(self) -> dict[str, Any]:
-        """Return sizes and switches under the keys of config.json, without the special tokens."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
+    @classmethod
+    def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
+        """Return the config described by the entries of a config.json.
+
+        Args:
+            entries: contents of the file.
+            path: the file, for messages.
+
+        Raises:
+            CheckpointError: an entry is invalid or unknown, or describes a network that the
+                family's code does not compute.
+        """
+        names = {entry.name for entry in fields(cls)}
+        known = names | cls.REQUIRED.keys() | cls.OTHER_KEYS
+        check_keys(entries, known, path, cls.TITLE)
+        check_required(entries, cls.REQUIRED, path)
+        try:
+            return cls(**{key: value for key, value in entries.items() if key in names})
+        except ConfigError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+
+
+def check_keys(
+    entries: Mapping[str, Any], known: Iterable[str], path: Path | str, title: str
+) -> None:
+    """Raise CheckpointError if a key may change the computation and is not known.
+
+    A key without a value (null) changes nothing.
+
+    >>> check_keys({"n_head": 3, "use_cache": True}, ["n_head"], "config.json", "GPT-2")
+
+    Raises:
+        CheckpointError: there is an unknown key, or the weights are quantised.
+    """
+    if entries.get("quantization_config"):
+        raise CheckpointError(
+            f"{path}: the weights are quantised (quantization_config). probekit computes with "
+            "float32, float16, bfloat16 or float64 weights: use a folder or repository with "
+            "unquantised weights."
+        )
+    known = {*known, *HARMLESS}
+    unknown = [key for key, value in entries.items() if key not in known and value is not None]
+    if unknown:
+        raise CheckpointError(
+            f"{path}: unknown key {unknown[0]!r} with the value {entries[unknown[0]]!r}. It may "
+            f"change what the network computes, so it is not ignored. {nearest(unknown[0], known)} "
+            f"If it changes nothing in a {title}, remove it from the file."
+        )
+
+
+def check_required(
+    entries: Mapping[str, Any], required: Mapping[str, tuple[Any, ...]], path: Path | str
+) -> None:
+    """Raise CheckpointError if a key has a value that the family's code does not compute.
+
+    Raises:
+        CheckpointError: a value is not one of those allowed.
+    """
+    for key, allowed in required.items():
+        if entries.get(key, allowed[0]) not in allowed:
+            raise CheckpointError(
+                f"{path}: {key} is {entries[key]!r}. Allowed: {' or '.join(map(repr, allowed))}, "
+                "because probekit computes no other variant."
+            )
+
+
+def read_entries(folder: Path) -> dict[str, Any]:
+    """Return the entries of `folder`/config.json.
+
+    Raises:
+        MissingError: there is no config.json.
+        CheckpointError: the file is not a JSON object.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        raise MissingError(
+            f"{folder} has no config.json. A model folder contains config.json and "
+            "model.safetensors or pytorch_model.bin."
+        )
+    return read_json(path)
+
+
+def check_sizes(config: ModelConfig, names: Iterable[str], layers: str) -> None:
+    """Raise ConfigError if one of the named fields is not a positive integer of a possible size.
+
+    Args:
+        config: the config.
+        names: fields to check.
+        layers: the one among them that is the number of layers.
+
+    Raises:
+        ConfigError: a size is invalid.
+    """
+    for name in names:
+        size, most = getattr(config, name), MAX_LAYERS if name == layers else MAX_SIZE
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
+            raise ConfigError(f"{name} must be an integer from 1 to {most:,}, not {size!r}.")
+
+
+def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:
+    """Raise ConfigError if one of the named fields is not a number between 0 and 1.
+
+    Raises:
+        ConfigError: a number is invalid.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not is_number(value) or not 0 < value < 1:
+            raise ConfigError(f"{name} must be a number between 0 and 1, not {value!r}.")
+
+
+def check_switches(config: ModelConfig, names: Iterable[str]) -> None:
+    """Raise ConfigError if one of the named fields is not a boolean.
+
+    Raises:
+        ConfigError: a switch has another type.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} must be true or false, not {value!r}.")
 
 
 def is_number(value: object) -> bool:
@@ -123,89 +286,3 @@ def is_number(value: object) -> bool:
     (True, False)
     """
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-PUBLISHED = {
-    "gpt2": GPT2Config(),
-    "gpt2-medium": GPT2Config(n_layer=24, n_head=16, n_embd=1024),
-    "gpt2-large": GPT2Config(n_layer=36, n_head=20, n_embd=1280),
-    "gpt2-xl": GPT2Config(n_layer=48, n_head=25, n_embd=1600),
-}
-KNOWN_MODELS = ("mini", *PUBLISHED)
-
-# Values that a config.json must have so that gpt2.py computes the same network. The first of each
-# is the hub's default for an absent key.
-_REQUIRED = {
-    "model_type": ("gpt2",),
-    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
-    "scale_attn_weights": (True,),
-    "scale_attn_by_inverse_layer_idx": (False,),
-    "add_cross_attention": (False,),
-}
-
-
-def read_config(folder: Path) -> GPT2Config:
-    """Return the config in `folder`/config.json.
-
-    Raises:
-        MissingError: there is no config.json.
-        CheckpointError: the file is not JSON, or describes a network that gpt2.py does not compute.
-    """
-    path = folder / "config.json"
-    if not path.exists():
-        raise MissingError(
-            f"{folder} has no config.json. A model folder contains config.json and "
-            "model.safetensors or pytorch_model.bin."
-        )
-    entries = read_json(path)
-    for key, allowed in _REQUIRED.items():
-        if entries.get(key, allowed[0]) not in allowed:
-            raise CheckpointError(
-                f"{path}: {key} is {entries[key]!r}. Allowed: {' or '.join(map(repr, allowed))}, "
-                "because probekit computes no other variant."
-            )
-    known = {entry.name for entry in fields(GPT2Config)}
-    try:
-        return GPT2Config(**{key: value for key, value in entries.items() if key in known})
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-
-
-# OpenAI's names of sizes -> ours.
-_SIZES = {
-    "n_vocab": "vocab_size",
-    "n_ctx": "n_positions",
-    "n_embd": "n_embd",
-    "n_head": "n_head",
-    "n_layer": "n_layer",
-}
-
-
-def read_hparams(folder: Path) -> GPT2Config:
-    """Return the config in `folder`/hparams.json.
-
-    Raises:
-        MissingError: there is no hparams.json.
-        CheckpointError: a size is missing or invalid, or there is an unknown key.
-    """
-    path = folder / HPARAMS
-    sizes = read_json(path)
-    if sizes.keys() != _SIZES.keys():
-        raise CheckpointError(
-            f"{path} must have exactly the keys {', '.join(_SIZES)}; it has {', '.join(sizes)}."
-        )
-    try:
-        return GPT2Config(**{_SIZES[key]: size for key, size in sizes.items()})
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-
-
-def model_config(folder: Path) -> GPT2Config:
-    """Return the config of the model in a folder, from config.json or else OpenAI's hparams.json.
-
-    Raises:
-        MissingError: it has neither.
-        CheckpointError: the folder contains another kind of model.
-    """
-    is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
-    return read_hparams(folder) if is_original else read_config(folder)

@@ -4,7 +4,7 @@
     Block: resid = resid + attn(ln_1(resid)); resid = resid + mlp(ln_2(resid))
 
 Every intermediate tensor passes through a tap at its site: `tap("hook_x", x)` returns x, or the
-value that the caller of the forward pass substitutes for it. sites.py lists all sites.
+value that the caller of the forward pass substitutes for it. families/gpt2.py lists all sites.
 Parameters have the names of the Hugging Face checkpoints.
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", and the code
@@ -13,42 +13,26 @@ published with it (tanh GELU, layer norm before each sublayer, learned position 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange
+from einops import rearrange
 from torch import Tensor, nn
 
-from probekit.errors import ConfigError
-from probekit.model.config import GPT2Config, model_config
-from probekit.model.cross_entropy import cross_entropy
+from probekit.model.context import Context
+from probekit.model.decoder import Decoder, embedding, stream_of
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.initialisation import initialise
-from probekit.model.inputs import (
-    TokenBatch,
-    check_context,
-    check_targets,
-    next_tokens,
-    prepare_tokens,
-    warn_of_padding,
-)
-from probekit.model.kv_cache import Extend, KeyValueCache
-from probekit.model.layer_norm import LayerNorm
-from probekit.model.linear import Linear
-from probekit.model.network import Network
+from probekit.model.kv_cache import Extend
+from probekit.model.layers.attention import attend_heads, project_heads, select_positions
+from probekit.model.layers.layer_norm import LayerNorm
+from probekit.model.layers.linear import Linear
 from probekit.model.resuming import resume_blocks
-from probekit.model.site_parts import expand_parts, tap_parts
-from probekit.model.sites import SitePattern
-from probekit.model.taps import ForwardStoppedError, Tap, Taps
-from probekit.model.visibility import causal, positions_and_visible, select_positions, visible_at
-from probekit.model.weights.loading import as_dtype, read_checkpoint
+from probekit.model.taps import Taps
 from probekit.model.weights.saving import write_checkpoint
-from probekit.model.weights.sources import find_model
-from probekit.products import attend, is_derived, linear, with_gradient
 
 
 class Attention(nn.Module):
@@ -84,52 +68,9 @@ class Attention(nn.Module):
         q, k, v = tap("hook_q", qkv[0]), tap("hook_k", qkv[1]), tap("hook_v", qkv[2])
         if extend is not None:
             k, v = extend(k, v)  # [batch key_pos n_heads d_head]
-        if at is not None:
-            visible = visible_at(at, visible, q.shape[1], k.shape[1])
-            q = select_positions(q, at)
         pdrop = self.pdrop if self.training else 0.0
-        if tap.wants("hook_attn_scores", "hook_pattern"):
-            z = _attend(q, k, v, visible, tap, pdrop)
-        else:
-            z = _attend_fused(q, k, v, visible, pdrop)
-        z = tap("hook_z", z)  # [batch pos n_heads d_head]
-        attn_out = cast(Tensor, self.c_proj(z.flatten(2)))
-        if tap.wants("hook_result"):
-            w_o = rearrange(
-                self.c_proj.weight, "d_model (n_heads d_head) -> n_heads d_head d_model",
-                n_heads=self.n_heads,
-            )  # fmt: skip
-            result = einsum(z, w_o, "b pos n_heads d_head, n_heads d_head d -> b pos n_heads d")
-            tapped = tap("hook_result", result.clone())
-            summed = tapped.sum(2)
-            summed = summed if self.c_proj.bias is None else summed + self.c_proj.bias
-            if not torch.equal(tapped, result):
-                return summed
-            # Reading the site must not change a bit of the output, and `summed` rounds differently.
-            if is_derived(summed):
-                return with_gradient(attn_out, summed)
-        return attn_out
-
-
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, tap: Taps, pdrop: float
-) -> Tensor:
-    if visible is None:
-        visible = causal(q.shape[1], k.shape[1], q.device)
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
-    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
-    scores = tap("hook_attn_scores", scores.masked_fill_(~visible, -math.inf))
-    pattern = tap("hook_pattern", scores.softmax(-1))
-    return (F.dropout(pattern, pdrop) @ v).transpose(1, 2)
-
-
-def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, pdrop: float) -> Tensor:
-    n_queries, n_keys = q.shape[1], k.shape[1]
-    if visible is None and 1 < n_queries < n_keys:
-        visible = causal(n_queries, n_keys, q.device)
-    is_causal = visible is None and n_queries == n_keys  # a single query attends to every key
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
-    return attend(q, k, v, visible, is_causal=is_causal, pdrop=pdrop).transpose(1, 2)
+        z = tap("hook_z", attend_heads(q, k, v, visible, tap, at=at, pdrop=pdrop))
+        return project_heads(z, self.c_proj, tap)
 
 
 class MLP(nn.Module):
@@ -153,9 +94,9 @@ class Block(nn.Module):
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.ln_1 = LayerNorm(config)
+        self.ln_1 = LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
         self.attn = Attention(config)
-        self.ln_2 = LayerNorm(config)
+        self.ln_2 = LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
         self.mlp = MLP(config)
         self.drop = nn.Dropout(config.resid_pdrop)
 
@@ -174,7 +115,7 @@ class Block(nn.Module):
         return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))
 
 
-class GPT2(nn.Module, Network):
+class GPT2(Decoder):
     """GPT-2 with a tap at every site.
 
     Args:
@@ -191,31 +132,28 @@ class GPT2(nn.Module, Network):
     torch.Size([1, 5, 21])
     """
 
+    CONFIG = GPT2Config
+    config: GPT2Config
+
     def __init__(self, config: GPT2Config, seed: int | None = 0) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         with torch.device("meta"):
-            self.wte = _embedding(config.vocab_size, config.n_embd)
-            self.wpe = _embedding(config.n_positions, config.n_embd)
+            self.wte = embedding(config.vocab_size, config.n_embd)
+            self.wpe = embedding(config.n_positions, config.n_embd)
             self.drop = nn.Dropout(config.embd_pdrop)
             self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-            self.ln_f = LayerNorm(config)
+            self.ln_f = LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
             if not config.tie_word_embeddings:
                 self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if seed is not None:
             self.to_empty(device="cpu")
-            initialise(self, seed)
+            initialise(self, seed, output_maps="c_proj.weight")
         self.eval()  # no dropout until model.train()
 
     @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        return self.wte.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the weights."""
-        return self.wte.weight.dtype
+    def token_embedding(self) -> Tensor:
+        """Embedding of every token, shape [d_vocab d_model]."""
+        return self.wte.weight
 
     @property
     def unembedding(self) -> Tensor:
@@ -238,10 +176,6 @@ class GPT2(nn.Module, Network):
         """Bias of the final layer norm, shape [d_model]; None if `config.bias` is false."""
         return self.ln_f.bias
 
-    def final_norm(self, resid: Tensor) -> Tensor:
-        """Return the final layer norm of residuals, shape [... d_model]."""
-        return cast(Tensor, self.ln_f(resid, Taps(None)))
-
     def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """Return W_O of a layer's heads, [d_model (n_heads d_head)], and its bias, [d_model]."""
         c_proj = cast(Block, self.h[layer]).attn.c_proj
@@ -255,143 +189,22 @@ class GPT2(nn.Module, Network):
         """Return the residual stream after the last block; see `Network.resume`."""
         return resume_blocks(cast(Sequence[Block], self.h), resid, layer, **options)
 
-    @classmethod
-    def from_pretrained(
-        cls, source: str | Path, dtype: str | torch.dtype = torch.float32, device: str = "cpu"
-    ) -> GPT2:
-        """Return a pretrained GPT-2 with frozen parameters; `requires_grad_()` unfreezes them.
-
-        Args:
-            source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder
-                in the format of the hub or of OpenAI.
-            dtype: float32, float16, bfloat16 or float64, for weights and computation.
-            device: device of the weights, e.g. `cuda`.
-
-        Raises:
-            MissingError: no model has this name.
-            CheckpointError: a file is damaged, or its tensors are not those of a GPT-2.
-        """
-        weights_dtype, folder = as_dtype(dtype), find_model(source)
-        model = cls(model_config(folder), seed=None)
-        tensors = read_checkpoint(folder, model.state_dict(), weights_dtype)
-        model.load_state_dict(tensors, assign=True)
-        return model.to(device).requires_grad_(False)
-
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors, readable by `transformers`."""
         write_checkpoint(Path(folder), self.config, self.state_dict())
 
-    def forward(
-        self,
-        tokens: Tensor | TokenBatch,
-        mask: Tensor | None = None,
-        tap: Tap | None = None,
-        sites: SitePattern | Iterable[SitePattern] | None = None,
-        *,
-        logits: bool = True,
-        at: Tensor | None = None,
-        past: KeyValueCache | None = None,
-    ) -> Tensor | None:
-        """Return the logits, shape [batch pos d_vocab], or None with `logits=False`.
-
-        Args:
-            tokens: token ids, shape [batch pos], or a `TokenBatch`.
-            mask: True at tokens, False at padding, shape [batch pos]. None means the mask of the
-                `TokenBatch`, or no padding. Positions count real tokens, so padding on either side
-                does not change the result.
-            tap: function called at each requested site; returns the value to continue with.
-            sites: names, globs or shorthands of the requested sites, or functions of a name. A
-                head or neuron is written as `blocks.3.attn.hook_z[head=2]`. None means all sites
-                except those computed on request (`attn.hook_result`). Attention is fused unless
-                scores or patterns are requested.
-            logits: False stops the pass after the last requested site.
-            at: positions in each row of `tokens`, shape [batch n_at]. The last block computes its
-                queries and its MLP at these positions only. Its sites after `attn.hook_v`, the
-                sites of `ln_final` and the logits then have the axis n_at in place of pos.
-            past: cache with the keys and values of earlier tokens. `tokens` continue these tokens,
-                and their keys and values are added to it.
-
-        Raises:
-            UnknownNameError: a pattern matches no site.
-            ConfigError: `sites` without a tap, or neither logits nor a site is requested.
-            DataError: ids outside the vocabulary; padding without a mask; more tokens than the
-                context; a mask with another shape or an empty row; or a `past` of another model or
-                batch size.
-        """
-        if tap is None and sites is not None:
-            raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
-        patterns = ["*"] if sites is None else sites
-        parts = expand_parts(patterns, self.config.axis_sizes) if tap else ()
-        requested = {part.site for part in parts}
-        if not logits and not requested:
-            raise ConfigError(
-                "Neither logits nor a site is requested. Pass logits=True, or a tap and sites."
-            )
-        ids, mask = prepare_tokens(self.config, tokens, mask)
-        if mask is None and past is None:
-            warn_of_padding(self.config, ids)
-        taps = Taps(tap_parts(tap, parts) if tap else None, requested, stop_when_done=not logits)
-        try:
-            resid = self._residual_stream(ids, mask, taps, at, past)
-            return linear(self.ln_f(resid, taps.within("ln_final")), self.unembedding)
-        except ForwardStoppedError:
-            return None
-
-    def _residual_stream(
-        self, tokens: Tensor, mask: Tensor | None, tap: Taps,
-        at: Tensor | None, past: KeyValueCache | None,
-    ) -> Tensor:  # fmt: skip
-        if past is not None:
-            mask = past.join_mask(self, tokens, mask)
-        # Computed on the device of the tokens, so that host tokens cause no GPU synchronisation.
-        positions, visible = positions_and_visible(tokens, mask, past.length if past else 0)
-        check_context(self.config, positions)
-        visible = None if visible is None else visible.to(self.device)
-        embed = tap("hook_embed", self.wte(tokens.to(self.device)))
-        # At least float32: in half precision, rounding errors would accumulate over the blocks.
-        embed = embed.to(torch.promote_types(embed.dtype, torch.float32))
-        pos_embed = tap("hook_pos_embed", self.wpe(positions.to(self.device)))
+    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
+        """Return the residual stream after the last block, shape [batch pos d_model]."""
+        embed = stream_of(tap("hook_embed", self.wte(tokens)))
+        pos_embed = tap("hook_pos_embed", self.wpe(context.positions.to(self.device)))
         resid: Tensor = self.drop(embed + pos_embed)
         last = len(self.h) - 1
         for layer, block in enumerate(self.h):
-            block_at = at.to(self.device) if at is not None and layer == last else None
-            extend = partial(past.extend, layer) if past else None
-            resid = block(resid, visible, tap.within(f"blocks.{layer}"), block_at, extend)
-        if past is not None:
-            past.advance(tokens.shape[1], mask)
+            at = context.at if layer == last else None
+            taps, extend = tap.within(f"blocks.{layer}"), context.extend(layer)
+            resid = block(resid, context.visible, taps, at, extend)
         return resid
 
-    def loss(
-        self,
-        tokens: Tensor | TokenBatch,
-        mask: Tensor | None = None,
-        *,
-        targets: Tensor | None = None,
-    ) -> Tensor:
-        """Return the mean cross-entropy in nats per target.
-
-        Args:
-            tokens: token ids, shape [batch pos], or a `TokenBatch`.
-            mask: True at tokens, False at padding, shape [batch pos].
-            targets: id to predict at each position, shape [batch pos]; -100 excludes a position.
-                None means the next token.
-
-        Raises:
-            DataError: the targets differ in shape from the tokens, lie outside the vocabulary, or
-                are all excluded.
-
-        >>> model = GPT2.from_pretrained("mini")
-        >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
-        0
-        """
-        ids, mask = prepare_tokens(self.config, tokens, mask)
-        if targets is None:
-            targets = next_tokens(ids, mask)
-        x = self.final_norm(self._residual_stream(ids, mask, Taps(None), None, None))
-        check_targets(self.config, ids, targets)
-        return cross_entropy(x.flatten(0, 1), self.unembedding, targets.flatten())
-
-
-def _embedding(n: int, d_model: int) -> nn.Embedding:
-    # nn.Embedding would initialise its weight, which imports torch's compiler on the meta device.
-    return nn.Embedding(n, d_model, _weight=torch.empty(n, d_model))
+    def normed(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the final layer norm of the residual stream."""
+        return cast(Tensor, self.ln_f(resid, tap))

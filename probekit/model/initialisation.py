@@ -1,4 +1,4 @@
-"""Random initialisation of GPT-2."""
+"""Random initialisation."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from probekit.model.gpt2 import GPT2
+    from probekit.model.decoder import Decoder
 
 
-def initialise(model: GPT2, seed: int) -> None:
+def initialise(model: Decoder, seed: int, output_maps: str | tuple[str, ...]) -> None:
     """Initialise all weights in place: matrices from a normal distribution, biases 0, gains 1.
 
-    The standard deviation is `config.initializer_range`, 0.02 by default. For the output maps of
-    the 2 n_layer sublayers it is divided by sqrt(2 n_layer). torch's global generator is not used.
+    The standard deviation is 0.02, or `config.initializer_range` if the config has one. For the
+    output maps of the 2 n_layers sublayers it is divided by sqrt(2 n_layers). torch's global
+    generator is not used.
+
+    Args:
+        model: the network.
+        seed: random seed.
+        output_maps: ends of the names of the output maps of sublayers.
 
     Source: Radford et al. 2019, section 2.3, which scales "the weights of residual layers"; the
     standard deviation 0.02 is from the code published with it (model.py). That code draws the
@@ -30,11 +36,11 @@ def initialise(model: GPT2, seed: int) -> None:
     (0.02, 0.005)
     """
     generator = torch.Generator().manual_seed(seed)
-    std = model.config.initializer_range
+    std = getattr(model.config, "initializer_range", 0.02)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
-            is_norm_weight = ".ln_" in f".{name}" and name.endswith("weight")
-            nn.init.constant_(parameter, 1.0 if is_norm_weight else 0.0)
+            # The only vectors called `weight` are the gains of norms.
+            nn.init.constant_(parameter, 1.0 if name.endswith("weight") else 0.0)
         else:
-            depth = 2 * model.config.n_layer if name.endswith("c_proj.weight") else 1
+            depth = 2 * model.config.n_layers if name.endswith(output_maps) else 1
             nn.init.normal_(parameter, std=std / math.sqrt(depth), generator=generator)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.model.config import GPT2Config
+from probekit.model.config import ModelConfig
 
 NO_TOKEN = -1  # id at padding, and after the end of a generated text
 NOT_COUNTED = -100  # target that is excluded from the loss
@@ -47,11 +47,12 @@ class TokenBatch:
 
 
 def prepare_tokens(
-    config: GPT2Config, tokens: Tensor | TokenBatch, mask: Tensor | None
+    config: ModelConfig, tokens: Tensor | TokenBatch, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return validated token ids, 0 at padding, and their mask, shape [batch pos] each.
 
     >>> batch = TokenBatch(torch.tensor([[-1, 5]]), torch.tensor([[False, True]]), torch.empty(0))
+    >>> from probekit.model.families.gpt2 import GPT2Config
     >>> prepare_tokens(GPT2Config(), batch, None)
     (tensor([[0, 5]]), tensor([[False, True]]))
 
@@ -66,13 +67,14 @@ def prepare_tokens(
     return _without_padding(tokens, mask), mask
 
 
-def check_tokens(config: GPT2Config, tokens: Tensor, mask: Tensor | None = None) -> None:
+def check_tokens(config: ModelConfig, tokens: Tensor, mask: Tensor | None = None) -> None:
     """Validate token ids and mask; ids at padding positions may have any value.
 
     Raises:
         DataError: the tokens are not ids of shape [batch pos] in the vocabulary, there is padding
             without a mask, or the mask has another shape or an empty row.
 
+    >>> from probekit.model.families.gpt2 import GPT2Config
     >>> check_tokens(GPT2Config(vocab_size=97), torch.tensor([[96, 97]]))
     Traceback (most recent call last):
     probekit.errors.DataError: Token ids run from 96 to 97; the vocabulary has ids 0 to 96.
@@ -91,11 +93,11 @@ def check_tokens(config: GPT2Config, tokens: Tensor, mask: Tensor | None = None)
     if mask is not None:
         _check_mask(tokens, mask)
     tokens = _without_padding(tokens, mask)
-    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.vocab_size:
+    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.d_vocab:
         _check_padding(tokens, mask)
         raise DataError(
             f"Token ids run from {int(tokens.min())} to {int(tokens.max())}; the vocabulary has "
-            f"ids 0 to {config.vocab_size - 1}."
+            f"ids 0 to {config.d_vocab - 1}."
         )
 
 
@@ -119,15 +121,16 @@ def _check_padding(tokens: Tensor, mask: Tensor | None) -> None:
     raise DataError(f"{where}, where the mask is True. Set the mask to False at padding.")
 
 
-def warn_of_padding(config: GPT2Config, tokens: Tensor) -> None:
+def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
     """Warn if ids without a mask look padded on the left with `<|endoftext|>`.
 
     Some tokenizers pad GPT-2's texts in this way. One `<|endoftext|>` at the beginning of every row
     is a beginning-of-text token; several of them, or only some rows with one, are likely padding.
 
+    >>> from probekit.model.families.gpt2 import GPT2Config
     >>> warn_of_padding(GPT2Config(eos_token_id=50256), torch.tensor([[50256, 5], [50256, 6]]))
     """
-    end = config.eos_token_id
+    end = config.end_of_text
     if not isinstance(end, int) or tokens.shape[1] < 2 or not bool((tokens[:, 0] == end).any()):
         return
     leading = (tokens == end).cumprod(-1).sum(-1)  # [batch]
@@ -158,15 +161,15 @@ def _check_mask(tokens: Tensor, mask: Tensor) -> None:
         raise DataError(f"Row {int(empty.int().argmax())} of the mask has no token.")
 
 
-def check_context(config: GPT2Config, positions: Tensor) -> None:
+def check_context(config: ModelConfig, positions: Tensor) -> None:
     """Raise DataError if any of the positions, shape [batch pos], is outside the context.
 
     Raises:
         DataError: there are more tokens than the context.
     """
-    if positions.numel() and int(positions.max()) >= config.n_positions:
+    if positions.numel() and int(positions.max()) >= config.n_ctx:
         raise DataError(
-            f"{int(positions.max()) + 1} tokens are more than the context of {config.n_positions}. "
+            f"{int(positions.max()) + 1} tokens are more than the context of {config.n_ctx}. "
             "Shorten or split the text."
         )
 
@@ -186,7 +189,7 @@ def next_tokens(tokens: Tensor, mask: Tensor | None) -> Tensor:
     return after.masked_fill(~(real & F.pad(real[:, 1:], (0, 1))), NOT_COUNTED)
 
 
-def check_targets(config: GPT2Config, tokens: Tensor, targets: Tensor) -> None:
+def check_targets(config: ModelConfig, tokens: Tensor, targets: Tensor) -> None:
     """Validate the targets of a loss.
 
     Raises:
@@ -201,8 +204,8 @@ def check_targets(config: GPT2Config, tokens: Tensor, targets: Tensor) -> None:
     counted = targets[targets != NOT_COUNTED]
     if not len(counted):
         raise DataError(f"All targets are {NOT_COUNTED}, so there is nothing to predict.")
-    if not 0 <= int(counted.min()) <= int(counted.max()) < config.vocab_size:
+    if not 0 <= int(counted.min()) <= int(counted.max()) < config.d_vocab:
         raise DataError(
             f"Targets run from {int(counted.min())} to {int(counted.max())}; the vocabulary "
-            f"has ids 0 to {config.vocab_size - 1}."
+            f"has ids 0 to {config.d_vocab - 1}."
         )

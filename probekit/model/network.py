@@ -1,7 +1,7 @@
 """The interface between a network and the rest of the package.
 
 Captures and analyses use these members only; the modules of a network (`wte`, `ln_f`, ...) are
-private to `probekit.model`. `GPT2` is the only implementation so far.
+private to `probekit.model`. Each family implements it; `probekit.model.families` lists them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from probekit.model.cache import ActivationCache, remember
-from probekit.model.config import GPT2Config
+from probekit.model.config import ModelConfig
 from probekit.model.inputs import TokenBatch
-from probekit.model.site_parts import expand_parts
-from probekit.model.sites import SitePattern, site_names
+from probekit.model.sites.sites import SitePattern, Sites
 
 
 class Network(Protocol):
@@ -34,13 +33,13 @@ class Network(Protocol):
     (256, torch.float32)
     """
 
-    config: GPT2Config
+    config: ModelConfig
     training: bool
 
     @property
-    def sites(self) -> tuple[str, ...]:
-        """Names of all sites, in the order of the forward pass."""
-        return site_names(self.config.n_layer, on_request=True)
+    def sites(self) -> Sites:
+        """Names of all sites in the order of the forward pass, with their axes and formulas."""
+        return self.config.sites
 
     @property
     def axis_sizes(self) -> Mapping[str, int]:
@@ -68,19 +67,22 @@ class Network(Protocol):
         """Matrix from the output of the final norm to the logits, shape [d_vocab d_model]."""
 
     @property
-    def position_embedding(self) -> Tensor:
-        """Embedding of every position, shape [n_ctx d_model]."""
+    def position_embedding(self) -> Tensor | None:
+        """Embedding of every position, shape [n_ctx d_model]; None without learned positions."""
 
     @property
     def final_norm_gain(self) -> Tensor:
-        """Gain of the final layer norm, shape [d_model]."""
+        """Gain of the final norm, shape [d_model]."""
 
     @property
     def final_norm_bias(self) -> Tensor | None:
-        """Bias of the final layer norm, shape [d_model]; None if it has none."""
+        """Bias of the final norm, shape [d_model]; None if it has none."""
 
     def final_norm(self, resid: Tensor) -> Tensor:
-        """Return the final layer norm of residuals, shape [... d_model]."""
+        """Return the final norm of residuals, shape [... d_model]."""
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """Return the logits of the output of the final norm, shape [... d_vocab]."""
 
     def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """Return W_O of the heads of a layer and the bias of their sum.
@@ -106,7 +108,7 @@ class Network(Protocol):
         """
 
     def __call__(self, tokens: Tensor | TokenBatch, *args: Any, **kwargs: Any) -> Any:
-        """Run a forward pass; see `GPT2.forward`."""
+        """Run a forward pass; see `Decoder.forward`."""
 
     def run_with_cache(
         self,
@@ -140,12 +142,12 @@ class Network(Protocol):
         >>> gradient.shape
         torch.Size([1, 3, 256])
         """
-        parts = expand_parts(["*"] if sites is None else sites, self.axis_sizes)
+        parts = self.sites.select(["*"] if sites is None else sites)
         names = [part.text for part in parts]
         values: dict[str, Tensor] = {}
         with torch.set_grad_enabled(grad or torch.is_grad_enabled()):
             out = self(tokens, mask, remember(values, grad=grad), names, logits=logits)
-        return out, ActivationCache(values, self.config.n_layer)
+        return out, ActivationCache(values, self.sites)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield all parameters."""

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError
+from probekit.model.layers.attention import select_positions
+from probekit.model.layers.visibility import positions_and_visible
 from probekit.model.taps import Tap, Taps
-from probekit.model.visibility import positions_and_visible, select_positions
 
 if TYPE_CHECKING:
     from probekit.model.gpt2 import Block

@@ -21,7 +21,7 @@ def make_optimizers(model: GPT2, training: TrainingSection) -> tuple[Optimizer, 
     hidden layers in neural networks", with the scaling of Liu et al. 2025, "Muon is scalable for
     LLM training", so that both optimizers use the same learning rate.
 
-    >>> from probekit.model.config import GPT2Config
+    >>> from probekit.model.families.gpt2 import GPT2Config
     >>> model = GPT2(GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=97, n_positions=16))
     >>> [type(o).__name__ for o in make_optimizers(model, TrainingSection(steps=1, batch=1))]
     ['AdamW']

@@ -11,8 +11,8 @@ from probekit.activations.batches import make_batches, make_shards
 from probekit.activations.capture import stream_rows
 from probekit.data.positions import RowPlan
 from probekit.errors import DataError, UnknownNameError
-from probekit.model.sites import expand
 from tests.activations.captures import files, last_and_mean, make_tokens, run
+from tests.model.gpt2_sites import expand
 from tests.model.reference import TINY
 
 # The last block, which is computed at the asked places alone, and one before it.

@@ -8,6 +8,7 @@ from probekit.analysis.logit_lens import SITES, lens_rows, lens_sites, logit_len
 from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
+from tests.model.gpt2_sites import sites_of
 from tests.model.reference import TINY, our_model, reference_model
 
 IDS = torch.tensor([3, 14, 15, 92, 6, 5, 35])
@@ -30,7 +31,7 @@ def by_hand(model, resid):
 
 
 def test_measures_equal_their_definitions(model):
-    sites = lens_sites(["hook_embed", *SITES, "blocks.*.hook_attn_out"], 4)
+    sites = lens_sites(["hook_embed", *SITES, "blocks.*.hook_attn_out"], sites_of(4))
     found = logit_lens(model, IDS, sites, top_k=4)
     _, cache = model.run_with_cache(IDS[None])
     output = by_hand(model, cache["resid_post", 3][0])
@@ -102,7 +103,7 @@ def test_rows_have_the_tokens_of_their_site_and_position():
     model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     ids = torch.from_numpy(tokenizer.encode("The keys to the old", bos=False).ids)
     found = logit_lens(model, ids, top_k=2)
-    rows = lens_rows(found, lens_sites(SITES, 6), ids, tokenizer)
+    rows = lens_rows(found, lens_sites(SITES, sites_of(6)), ids, tokenizer)
     assert len(rows) == 7 * 5
     row = rows[(rows["site"] == "blocks.3.hook_resid_post") & (rows["position"] == 2)].iloc[0]
     assert (row["layer"], row["token"], row["next_token"]) == (3, " to", " the")

@@ -8,7 +8,7 @@ import pytest
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.training.recipe import ShapeSection
 
 TEXT = """\

@@ -9,7 +9,7 @@ from probekit.interventions.compose import compose, run_edited
 from probekit.interventions.edits import add, mean, project_out, replace, swap, zero
 from probekit.model.cache import remember
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import describe
+from tests.model.gpt2_sites import describe
 from tests.model.reference import TINY
 
 POST = "blocks.1.hook_resid_post"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 
 
 def tensorflow():

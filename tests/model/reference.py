@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import GPT2Config as ReferenceConfig
 from transformers import GPT2LMHeadModel
 
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import SITES, expand, site_names
+from tests.model.gpt2_sites import SITES, expand, site_names
 
 # All axis sizes distinct, so that swapped axes fail.
 TINY = GPT2Config(vocab_size=97, n_positions=23, n_embd=21, n_layer=4, n_head=3, n_inner=11)

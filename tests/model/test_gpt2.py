@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.errors import ConfigError, DataError, UnknownNameError
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import site_names
+from tests.model.gpt2_sites import site_names
 from tests.model.reference import TINY, pad, ragged, unpadded
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 6], [5, 35, 8, 9, 79]])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import expand, site_names
+from tests.model.gpt2_sites import expand, site_names
 from tests.model.reference import TINY
 
 CONFIG = replace(TINY, n_layer=2)

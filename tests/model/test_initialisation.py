@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2, LayerNorm
 from tests.model.reference import TINY
 

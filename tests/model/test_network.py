@@ -5,10 +5,9 @@ import pytest
 import torch
 
 import probekit
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import COMPONENTS, GPT2Config
 from probekit.model.gpt2 import GPT2
-from probekit.model.parameters import COMPONENTS
-from probekit.model.sites import site_names
+from tests.model.gpt2_sites import site_names
 
 PACKAGE = Path(probekit.__file__).parent
 TINY = GPT2Config(n_layer=4, n_head=3, n_embd=21, n_inner=11, vocab_size=97, n_positions=16)
@@ -40,7 +39,7 @@ def test_reaching_into_a_network_is_noticed(line):
 
 def test_gpt2_describes_its_sites_and_axes():
     model = GPT2(TINY)
-    assert model.sites == site_names(4, on_request=True)
+    assert tuple(model.sites) == site_names(4, on_request=True)
     assert model.axis_sizes == TINY.axis_sizes
     assert model.code_modules == ("probekit.model.gpt2",)
 

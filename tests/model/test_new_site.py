@@ -1,4 +1,4 @@
-"""A new site that is computed on request takes two edits: its row in the table, and its tap."""
+"""A new site that is computed on request takes three edits: its name, its formula and its tap."""
 
 import os
 import shutil
@@ -11,7 +11,9 @@ import probekit
 PACKAGE = Path(probekit.__file__).parent
 
 BEFORE = '    Site("blocks.{l}.hook_resid_post",'
-ROW = '    Site("blocks.{l}.hook_update", _D_MODEL, "attn_out + mlp_out", on_request=True),\n'
+ROW = '    Site("blocks.{l}.hook_update", _D_MODEL, on_request=True),\n'
+FORMULA_BEFORE = '        "blocks.{l}.hook_resid_post":'
+FORMULA = '        "blocks.{l}.hook_update": "attn_out + mlp_out",\n'
 OUTPUT = '        return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))'
 TAP = """        if tap.wants("hook_update"):
             update = tap("hook_update", attn_out + tap("hook_mlp_out", self.drop(mlp_out)))
@@ -24,14 +26,14 @@ import numpy as np
 import torch
 from probekit.activations.capture import capture
 from probekit.data.positions import RowPlan
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import describe, expand, site_names
 
 name = "blocks.1.hook_update"
-assert len(site_names(12)) == 208
-assert name not in expand(["*"], 2)
-assert expand(["blocks.*.hook_update"], 2) == expand([("update", 0), ("update", 1)], 2)
+assert len(GPT2Config().sites.without_request) == 208
+sites = GPT2Config(n_layer=2).sites
+assert name not in sites.expand(["*"])
+assert sites.expand(["blocks.*.hook_update"]) == sites.expand([("update", 0), ("update", 1)])
 model = GPT2(GPT2Config(n_layer=2, n_head=3, n_embd=21, vocab_size=97, n_positions=16))
 model.requires_grad_(False)
 tokens = torch.tensor([[3, 14, 15, 92, 65], [35, 89, 79, 32, 38]])
@@ -39,7 +41,7 @@ parts = ["blocks.1.hook_attn_out", "blocks.1.hook_mlp_out"]
 logits, cache = model.run_with_cache(tokens, [name, *parts])
 torch.testing.assert_close(cache[name], cache[parts[0]] + cache[parts[1]])
 sizes = model.config.axis_sizes | {"batch": 2, "pos": 5}
-assert cache[name].shape == tuple(sizes[axis] for axis in describe(name).axes)
+assert cache[name].shape == tuple(sizes[axis] for axis in sites.describe(name).axes)
 changed = model(tokens, tap=lambda site, value: value * 0, sites=[name])
 assert not torch.allclose(changed, logits)
 last = RowPlan(np.arange(2), np.array([4, 4]), np.arange(3))
@@ -57,7 +59,8 @@ def edit(path, old, new):
 def test_a_site_on_request_is_added_by_its_row_and_its_tap(tmp_path):
     copy = tmp_path / "probekit"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("mini", "__pycache__", "assets"))
-    edit(copy / "model/sites.py", BEFORE, ROW + BEFORE)
+    edit(copy / "model/sites/catalogue.py", BEFORE, ROW + BEFORE)
+    edit(copy / "model/families/gpt2.py", FORMULA_BEFORE, FORMULA + FORMULA_BEFORE)
     edit(copy / "model/gpt2.py", OUTPUT, TAP + OUTPUT)
     done = subprocess.run(
         [sys.executable, "-c", USE, str(tmp_path / "caches")],

@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from probekit.model.config import PUBLISHED, GPT2Config
+from probekit.model.families.gpt2 import COMPONENTS, PUBLISHED, GPT2Config
 from probekit.model.gpt2 import GPT2
-from probekit.model.parameters import COMPONENTS, count_components, count_parameters, count_sums
+from probekit.model.parameters import count_components, count_parameters, count_sums
 from tests.model.reference import TINY
 
 PUBLISHED_COUNTS = {  # with all biases, tied; without qkv bias: untied, tied, MB of the untied

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import site_names
+from tests.model.gpt2_sites import site_names
 from tests.model.reference import TINY, pad, ragged
 
 AT = torch.tensor([[4, 0], [1, 2], [7, 7]])

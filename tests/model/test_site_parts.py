@@ -5,11 +5,10 @@ import torch
 
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.model.cache import Recording
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.generation.generate import generate
 from probekit.model.gpt2 import GPT2
-from probekit.model.site_parts import part_axes
-from probekit.model.sites import describe
+from tests.model.gpt2_sites import describe
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65], [35, 89, 79, 32, 38]])
 HEAD, NEURON = "blocks.1.attn.hook_z[head=2]", "blocks.2.mlp.hook_post[neuron=10]"
@@ -90,7 +89,7 @@ def test_generation_records_parts(model):
     names = [HEAD, "blocks.0.attn.hook_pattern[head=1]"]
     new = generate(model, TOKENS, 3, tap=record, sites=names)
     _, cache = model.run_with_cache(torch.cat([TOKENS, new[:, :-1]], 1), names)
-    recorded = record.cache(4)
+    recorded = record.cache(model.sites)
     for name in names:
         torch.testing.assert_close(recorded[name], cache[name])
 
@@ -114,8 +113,10 @@ def test_a_tap_that_returns_another_shape_is_refused(model):
 
 
 def test_axes_of_a_part_lack_the_selected_one():
-    assert part_axes("blocks.0.attn.hook_z") == describe("blocks.0.attn.hook_z").axes
-    assert part_axes(NEURON) == ("batch", "pos")
+    assert (
+        GPT2Config().sites.axes_of("blocks.0.attn.hook_z") == describe("blocks.0.attn.hook_z").axes
+    )
+    assert GPT2Config().sites.axes_of(NEURON) == ("batch", "pos")
 
 
 def test_functions_of_the_name_select_sites_of_a_pass(model):

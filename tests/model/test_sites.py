@@ -6,7 +6,7 @@ import torch
 
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import SITES, describe, expand, layer_of, select, site_names
+from tests.model.gpt2_sites import SITES, describe, expand, layer_of, select, site_names
 from tests.model.reference import TINY
 
 

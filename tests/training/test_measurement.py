@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from probekit.errors import DataError
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
 from probekit.training.measurement import held_out_loss, repeat_losses
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
 from probekit.training.optimizers import make_optimizers
 from probekit.training.recipe import TrainingSection

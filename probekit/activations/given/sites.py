@@ -11,12 +11,14 @@ from typing import Any
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.model.config import MAX_LAYERS
-from probekit.model.sites import JOINT, SITES, SiteSelection, describe, layer_of, site_names
+from probekit.model.sites.catalogue import CATALOGUE, describe, layer_of
+from probekit.model.sites.selection import JOINT, SiteSelection
+from probekit.model.sites.sites import Sites
 
 LONGEST_SITE = 200  # characters
 RESERVED = ("baselines", "chosen")  # names of other results in the folder of a run
 _SEPARATE = r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])"  # the 3 of layer_3, not the 2 of gpt2
-_KNOWN = {site.name for site in SITES}
+_KNOWN = {site.name for site in CATALOGUE}
 
 
 @dataclass(frozen=True)
@@ -130,13 +132,13 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
     counts the layers. Names without a number share the line of the only other component.
 
     >>> placed_sites(["blocks.0.hook_resid_post"])
-    (SiteSelection(site='blocks.0.hook_resid_post', head=None, neuron=None),)
+    (SiteSelection(site='blocks.0.hook_resid_post', head=None, neuron=None, kv_head=None),)
     >>> [(s.layer, s.component, s.order) for s in placed_sites(["embed", "layer_2", "layer_10"])]
     [(None, 'layer_*', 0), (2, 'layer_*', 1), (10, 'layer_*', 2)]
     """
     if all(map(is_known, names)):
         n_layers = 1 + max((layer_of(name) or 0 for name in names), default=0)
-        rank = {site: n for n, site in enumerate(site_names(n_layers, on_request=True))}
+        rank = {site: n for n, site in enumerate(Sites(CATALOGUE, {"n_layers": n_layers}))}
         return tuple(SiteSelection(name) for name in sorted(names, key=rank.__getitem__))
     sites = _with_one_line([_numbered(name, _counting(names)) for name in names])
     keys = _axis([(site.layer, site.site) for site in sites], [site.component for site in sites])

@@ -17,7 +17,7 @@ from probekit.activations.store.writer import ShardWriter
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError
 from probekit.model.network import Network
-from probekit.model.sites import describe
+from probekit.model.sites.catalogue import describe
 
 MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent
 OnRows = Callable[[int], None]  # called with the number of newly computed rows

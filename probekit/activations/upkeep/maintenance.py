@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probekit.activations.files.local import LOCK, Files, Location
 from probekit.activations.files.places import as_place, files_at, join
@@ -15,7 +15,15 @@ from probekit.activations.store.committed import MANIFEST, ROWS, SPEC
 from probekit.activations.store.reader import is_intact
 from probekit.activations.store.records import ShardRecord
 from probekit.activations.store.store import ActivationStore
-from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, nearest
+from probekit.errors import (
+    CheckpointError,
+    ConfigError,
+    DamagedError,
+    MissingError,
+    StoreError,
+    nearest,
+)
+from probekit.model.families.table import config_of
 
 JOB = ".job.json"  # suffix of the job file that workers read while a capture is running
 SHARD_LOCK = ".claim"  # suffix of the lock file of a shard that a worker is computing
@@ -151,7 +159,7 @@ def describe_cache(store: ActivationStore, committed: dict[str, int]) -> str:
         store: the store.
         committed: number of committed rows by site.
     """
-    config, plan = store.identity.config, store.layout.plan
+    plan = store.layout.plan
     n_positions = store.spec.sizes.positions
     of_each = (
         "one token each"
@@ -163,9 +171,18 @@ def describe_cache(store: ActivationStore, committed: dict[str, int]) -> str:
     partial = "" if finished == len(committed) else f", {len(committed) - finished} more in part"
     return (
         f"{store.n_rows:,} rows of {n_examples:,} examples, {of_each}, at {finished} sites{partial}"
-        f"; {config.get('n_layer', '?')} layers of {config.get('n_embd', '?')}, "
+        f"; {_size_of_network(store.identity.config)}, "
         f"{store.identity.dtype}, computed in {store.identity.compute} on {store.identity.device}"
     )
+
+
+def _size_of_network(entries: dict[str, Any]) -> str:
+    """Return the size of the network of a cache, whose config another release may have written."""
+    try:
+        config = config_of(entries)
+    except CheckpointError:
+        return "an unknown network"
+    return f"{config.n_layers} layers of {config.d_model}"
 
 
 def _all_sizes(files: Files) -> dict[str, int]:

@@ -17,8 +17,9 @@ from probekit.interventions.patching.recovery import interval_of, resamples_of
 from probekit.model.cache import remember
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
-from probekit.model.site_parts import expand_parts, part_features
-from probekit.model.sites import SitePattern, SiteSelection
+from probekit.model.sites.parts import part_features
+from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SitePattern
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples, balanced_accuracy
 from probekit.probes.solve.design import Floats
@@ -55,7 +56,7 @@ def downstream_scores(
     groups: NDArray[np.generic],
     train: Codes,
     erased_at: tuple[SiteSelection, Eraser],
-    sites: SitePattern | Iterable[SitePattern | SiteSelection],
+    sites: SitePattern | Iterable[SitePattern],
     at: Tensor,
     *,
     C: float = 1.0,
@@ -76,7 +77,7 @@ def downstream_scores(
     Raises:
         ConfigError: a site is before the erased one.
     """
-    selected = expand_parts(sites, model.axis_sizes)
+    selected = model.sites.select(sites)
     _check_order(model, erased_at[0], selected)
     test = np.setdiff1d(np.arange(len(codes)), train)
     resamples = resamples_of(groups[test])
@@ -130,7 +131,7 @@ def _features(
         with torch.no_grad():
             model(batch[rows], tap=tap, sites=tap.sites, logits=False)
         for one in selected:
-            value = part_features(values[one.site], one)
+            value = part_features(model.sites, values[one.site], one)
             own = value[torch.arange(len(rows), device=value.device), place]
             parts[one].append(own.double().cpu().numpy())
     return {one: np.concatenate(blocks) for one, blocks in parts.items()}

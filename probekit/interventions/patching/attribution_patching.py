@@ -28,8 +28,9 @@ from probekit.interventions.patching.patching import PAIRS_AT_ONCE, Positions, p
 from probekit.model.cache import remember
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
-from probekit.model.site_parts import expand_parts, part_features
-from probekit.model.sites import SitePattern, SiteSelection
+from probekit.model.sites.parts import part_features
+from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SitePattern, Sites
 from probekit.probes.solve.design import Floats
 
 _WITH_GRADIENT = ("logit_difference", "probability", "loss")
@@ -56,7 +57,7 @@ def estimated_effects(
     clean: TokenBatch,
     corrupt: TokenBatch,
     measure: AnswerMeasure,
-    sites: SitePattern | Iterable[SitePattern | SiteSelection],
+    sites: SitePattern | Iterable[SitePattern],
     *,
     at: Positions = "all",
     measured: Tensor | None = None,
@@ -92,7 +93,7 @@ def estimated_effects(
             f"{measure.name} has no gradient at the base. Attribution patching requires one of "
             f"{', '.join(_WITH_GRADIENT)}."
         )
-    selected = expand_parts(sites, model.axis_sizes)
+    selected = model.sites.select(sites)
     parts: list[dict[Patch, Floats]] = []
     for rows in torch.split(torch.arange(len(clean)), PAIRS_AT_ONCE):
         ends = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
@@ -171,7 +172,7 @@ def _by_position(
         for site, gradient in _gradients(model, clean, embed, measure, sites, measured).items():
             total[site] += gradient / steps
     change = {site: total[site] * (source[site] - base[site]) for site in sites}
-    return {one: _summed(change[one.site], one) for one in selected}
+    return {one: _summed(model.sites, change[one.site], one) for one in selected}
 
 
 def _gradients(
@@ -202,9 +203,9 @@ def _gradients(
     }
 
 
-def _summed(product: Tensor, selection: SiteSelection) -> Tensor:
+def _summed(sites: Sites, product: Tensor, selection: SiteSelection) -> Tensor:
     """Return the sum over all axes but the texts and the positions, [batch pos]."""
-    return part_features(product.nan_to_num(), selection).sum(-1)
+    return part_features(sites, product.nan_to_num(), selection).sum(-1)
 
 
 def _of_grid(

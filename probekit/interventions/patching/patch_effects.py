@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.recovery import mean_interval, ratio_of_sums, resamples_of
-from probekit.model.sites import SiteSelection, layer_of
+from probekit.model.sites.catalogue import layer_of
+from probekit.model.sites.selection import SiteSelection
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.metrics import mean_of_rows
 from probekit.probes.solve.design import Floats

@@ -35,8 +35,9 @@ from probekit.interventions.patching.patch_effects import (
 from probekit.interventions.stream import linear_entry, stream_entry
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
-from probekit.model.site_parts import expand_parts, head_or_neuron
-from probekit.model.sites import SitePattern, SiteSelection
+from probekit.model.sites.parts import head_or_neuron
+from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SitePattern
 from probekit.probes.solve.design import Floats
 
 PAIRS_AT_ONCE = 32
@@ -50,7 +51,7 @@ def patch(
     clean: TokenBatch,
     corrupt: TokenBatch,
     measure: AnswerMeasure,
-    sites: SitePattern | Iterable[SitePattern | SiteSelection],
+    sites: SitePattern | Iterable[SitePattern],
     *,
     at: Positions = "all",
     measured: Tensor | None = None,
@@ -92,7 +93,7 @@ def patch(
     >>> len(rows), round(rows[-1].recovery, 4)  # last block, last position
     (12, 1.0)
     """
-    selected = expand_parts(sites, model.axis_sizes)
+    selected = model.sites.select(sites)
     values = patched_values(model, clean, corrupt, measure, selected, at=at, measured=measured)
     names = np.arange(len(clean)) if groups is None else np.asarray(groups)
     if len(names) != len(clean):
@@ -250,7 +251,7 @@ def _shifted(some: Sequence[_Runs], base: BasePass, source: BasePass) -> Tensor:
 def _tapped(runs: _Runs, base: BasePass, source: BasePass) -> Tensor:
     """Return the final residual streams of passes with a tap, for sites outside the stream."""
     selection = runs.patch.selection
-    values = head_or_neuron(source.values[selection.site], selection)
+    values = head_or_neuron(base.model.sites, source.values[selection.site], selection)
     at = None
     if runs.columns is not None:
         at = torch.zeros_like(base.batch.mask)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from probekit.errors import ConfigError, DataError
+from probekit.model.decoder import Decoder
 from probekit.model.generation.decoding import Decoding
 from probekit.model.generation.generate import ENDED, new_tokens
-from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import TokenBatch
-from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -73,24 +73,25 @@ class StopStrings:
 
 
 def continue_texts(
-    model: GPT2,
+    model: Decoder,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     decoding: Decoding,
     *,
     bos: bool,
-    stop: Sequence[str] = (END_OF_TEXT,),
+    stop: Sequence[str] | None = None,
 ) -> list[list[Continuation]]:
     """Return `decoding.num_samples` continuations of each prompt, generated in one batch.
 
     Args:
-        model: a GPT-2.
+        model: the network.
         tokenizer: its tokenizer.
         prompts: texts to continue.
         decoding: decoding parameters; `stop` replaces its stopping criterion.
-        bos: whether to put `<|endoftext|>` before each prompt.
-        stop: strings that end a continuation.
+        bos: whether to put the beginning-of-text token before each prompt.
+        stop: strings that end a continuation; None means the tokenizer's ends of text.
 
+    >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> [[first]] = continue_texts(model, tokenizer, ["She said"], Decoding(3), bos=False)
     >>> len(first.ids), first.stopped
@@ -100,7 +101,7 @@ def continue_texts(
         ConfigError: a stop string is empty.
         DataError: a prompt is empty, or exceeds the context together with the new tokens.
     """
-    stopping = StopStrings(tokenizer, stop)
+    stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
     batch = _encode(model, tokenizer, prompts, bos=bos)
     steps = list(new_tokens(model, batch, replace(decoding, stop=stopping)))
     rows = [_continuation(row, tokenizer, stopping) for row in torch.stack(steps, 1).tolist()]
@@ -113,13 +114,13 @@ def _continuation(row: list[int], tokenizer: Tokenizer, stop: StopStrings) -> Co
 
 
 def stream_text(
-    model: GPT2,
+    model: Decoder,
     tokenizer: Tokenizer,
     prompt: str,
     decoding: Decoding,
     *,
     bos: bool,
-    stop: Sequence[str] = (END_OF_TEXT,),
+    stop: Sequence[str] | None = None,
 ) -> Iterator[str]:
     """Yield the first continuation of a prompt in pieces, as soon as each is final.
 
@@ -127,13 +128,14 @@ def stream_text(
     possible beginning of a stop string, is held back until the next token. Arguments and errors are
     those of `continue_texts`.
 
+    >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> pieces = list(stream_text(model, tokenizer, "She said", Decoding(3), bos=False))
     >>> [[full]] = continue_texts(model, tokenizer, ["She said"], Decoding(3), bos=False)
     >>> len(pieces), "".join(pieces) == full.text
     (3, True)
     """
-    stopping = StopStrings(tokenizer, stop)
+    stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
     batch = _encode(model, tokenizer, [prompt], bos=bos)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text, n_shown = "", 0
@@ -148,12 +150,14 @@ def stream_text(
         yield rest
 
 
-def _encode(model: GPT2, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: bool) -> TokenBatch:
+def _encode(
+    model: Decoder, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: bool
+) -> TokenBatch:
     """Return the tokens of the prompts, padded on the left, on the device of the model."""
     for number, prompt in enumerate(prompts, start=1):
         if not prompt and not bos:
             which = f"Prompt {number}" if len(prompts) > 1 else "The prompt"
             raise DataError(
-                f"{which} is empty. Give a text, or set bos to start from {END_OF_TEXT}."
+                f"{which} is empty. Give a text, or set bos to start from beginning-of-text."
             )
     return tokenizer.batch(prompts, bos=bos, side="left").to(model.device)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
-from probekit.model.config import GPT2Config, is_number
+from probekit.model.config import ModelConfig, is_number
 
 # NumPy splits larger entries of a seed into 32-bit words, so that different seeds could collide.
 MAX_SEED = 2**32 - 1
@@ -64,19 +64,19 @@ class Decoding:
         if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ConfigError(f"top_p must be above 0 and at most 1, not {self.top_p!r}.")
 
-    def check_length(self, config: GPT2Config, n_prompt: int) -> None:
+    def check_length(self, config: ModelConfig, n_prompt: int) -> None:
         """Raise DataError if `n_prompt` prompt tokens and the new ones exceed the context.
 
         Raises:
             DataError: there are more tokens than the context, and `slide` is false.
         """
-        if self.slide or n_prompt + self.max_new_tokens - 1 <= config.n_positions:
+        if self.slide or n_prompt + self.max_new_tokens - 1 <= config.n_ctx:
             return
-        room = config.n_positions - n_prompt + 1
+        room = config.n_ctx - n_prompt + 1
         remedy = f"request at most {room} new ones" if room > 0 else "shorten the prompt"
         raise DataError(
             f"{n_prompt} prompt tokens and {self.max_new_tokens} new ones do not fit the context "
-            f"of {config.n_positions}: {remedy}, or set slide, which drops the earliest tokens."
+            f"of {config.n_ctx}: {remedy}, or set slide, which drops the earliest tokens."
         )
 
     def generators(self, prompts: Sequence[Sequence[int]]) -> list[np.random.Generator]:

@@ -9,18 +9,18 @@ from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
 from probekit.model.cache import Recording
+from probekit.model.decoder import Decoder
 from probekit.model.generation.decoding import Decoding, Stop
-from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import NO_TOKEN, TokenBatch, prepare_tokens, warn_of_padding
 from probekit.model.kv_cache import KeyValueCache
-from probekit.model.sites import SitePattern
+from probekit.model.sites.sites import SitePattern
 from probekit.model.taps import Tap
 
 ENDED = NO_TOKEN  # the id after the end of a row
 
 
 def generate(
-    model: GPT2,
+    model: Decoder,
     tokens: Tensor | TokenBatch,
     max_new_tokens: int,
     *,
@@ -42,7 +42,7 @@ def generate(
     with -1.
 
     Args:
-        model: a GPT-2.
+        model: the network.
         tokens: token ids of the prompts, shape [batch pos], or a `TokenBatch`.
         max_new_tokens: maximum number of new tokens of each prompt.
         mask: True at tokens, False at padding on either side, shape [batch pos]; a `TokenBatch`
@@ -62,6 +62,7 @@ def generate(
         sites: names, globs and shorthands of the sites at which the tap is called; None means all
             except those computed on request.
 
+    >>> from probekit import GPT2
     >>> model = GPT2.from_pretrained("mini")
     >>> generate(model, torch.tensor([[10, 20]]), 3, temperature=0.8, num_samples=2).shape
     torch.Size([2, 3])
@@ -87,7 +88,7 @@ def generate(
 
 @torch.no_grad()
 def new_tokens(
-    model: GPT2,
+    model: Decoder,
     tokens: Tensor | TokenBatch,
     decoding: Decoding,
     *,
@@ -99,6 +100,7 @@ def new_tokens(
 
     Arguments and errors are those of `generate`.
 
+    >>> from probekit import GPT2
     >>> model = GPT2.from_pretrained("mini")
     >>> [len(step) for step in new_tokens(model, torch.tensor([[10, 20]]), Decoding(3))]
     [1, 1, 1]
@@ -153,7 +155,7 @@ class _Steps:
 
     def __init__(
         self,
-        model: GPT2,
+        model: Decoder,
         tokens: Tensor,
         mask: Tensor,
         tap: Tap | None,
@@ -167,9 +169,9 @@ class _Steps:
 
     def logits(self) -> Tensor:
         """Return the logits of the next token, shape [batch d_vocab]."""
-        if self._tokens.shape[1] > self._model.config.n_positions:
+        if self._tokens.shape[1] > self._model.config.n_ctx:
             self._past = KeyValueCache()
-            n = self._model.config.n_positions
+            n = self._model.config.n_ctx
             self._tokens, self._mask = self._tokens[:, -n:], self._mask[:, -n:]
         new, mask = (x[:, self._past.length :] for x in (self._tokens, self._mask))
         # Only the last position of a prompt is needed, unless a tap reads all of them.

@@ -1,33 +1,27 @@
-"""Byte-level BPE tokenizer with the character offsets of each token."""
+"""Tokenizers with the character offsets of each token."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-import tiktoken
 import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError, nearest
+from probekit.model.families.table import read_tokenizer
 from probekit.model.inputs import NO_TOKEN, TokenBatch
-from probekit.model.text.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
-from probekit.model.weights.sources import find_model
-from probekit.provenance import digest_json
 
 IntArray = npt.NDArray[np.int64]
 PaddingSide = Literal["left", "right"]
 
 END_OF_TEXT = "<|endoftext|>"
-
-# GPT-2's pre-tokenization. Source: encoder.py, published with GPT-2.
-_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
 @dataclass(frozen=True)
@@ -44,8 +38,8 @@ class TokenizedText:
     offsets: IntArray
 
 
-class Tokenizer:
-    """GPT-2's tokenizer with a vocabulary read from disk.
+class Tokenizer(ABC):
+    """Tokenizer of a model: token ids and the characters of each token.
 
     >>> tokenizer = Tokenizer.from_pretrained("mini")
     >>> tokens = tokenizer.encode("The keys to", bos=False)
@@ -53,27 +47,21 @@ class Tokenizer:
     (['The', ' keys', ' to'], [[0, 3], [3, 8], [8, 11]])
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
-        # tiktoken uses ids as merge priorities, but a vocabulary may number its tokens otherwise.
-        self._ids = np.array([vocabulary.ids[token] for token in vocabulary.ranked], dtype=np.int64)
-        self._encoding = tiktoken.Encoding(
-            "probekit",
-            pat_str=_WORDS,
-            mergeable_ranks={token: rank for rank, token in enumerate(vocabulary.ranked)},
-            special_tokens={},
-        )
-
-    @classmethod
-    def from_pretrained(cls, source: str | Path) -> Tokenizer:
+    @staticmethod
+    def from_pretrained(source: str | Path) -> Tokenizer:
         """Return the tokenizer of a model: `mini`, a hub name or a folder.
+
+        GPT-2's vocabulary is read by tiktoken, those of all other families by the library
+        `tokenizers` from their tokenizer.json. A folder without config.json has GPT-2's.
 
         Raises:
             MissingError: no model has this name, or it has no vocabulary.
-            CheckpointError: the vocabulary is damaged or not a byte-level BPE.
+            CheckpointError: the vocabulary is damaged, or not of a kind that is supported.
         """
-        return cls(read_vocabulary(find_model(source)))
+        tokenizer: Tokenizer = read_tokenizer(source)
+        return tokenizer
 
+    @abstractmethod
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the vocabulary files, in the format they were read in, and their digests.
 
@@ -81,61 +69,70 @@ class Tokenizer:
             ConfigError: the folder has a vocabulary of another format, which takes precedence.
             StoreError: the folder cannot be written.
         """
-        write_vocabulary(Path(folder), self.vocabulary)
 
-    @cached_property
+    @property
+    @abstractmethod
     def digest(self) -> str:
-        """Digest of the split pattern, the tokens in order, their ids and the special tokens."""
-        vocabulary = self.vocabulary
-        ranked = [[token.hex(), vocabulary.ids[token]] for token in vocabulary.ranked]
-        return digest_json([_WORDS, ranked, sorted(vocabulary.special.items())])
+        """Digest of everything that the ids of a text depend on."""
 
     @property
-    def n_ids(self) -> int:
-        """One past the largest id; at most the vocabulary size of a matching model."""
-        return 1 + max([*self.vocabulary.ids.values(), *self.vocabulary.special.values()])
+    @abstractmethod
+    def special(self) -> Mapping[str, int]:
+        """Ids of the tokens that encoding never produces, by their text."""
 
     @property
+    @abstractmethod
     def bos_id(self) -> int:
-        """Id of `<|endoftext|>`, which is also GPT-2's beginning-of-text token.
+        """Id of the beginning-of-text token.
 
         Raises:
             ConfigError: the vocabulary has no such token.
         """
-        if END_OF_TEXT not in self.vocabulary.special:
-            raise ConfigError(f"This vocabulary has no {END_OF_TEXT}. Set bos to false.")
-        return self.vocabulary.special[END_OF_TEXT]
+
+    @property
+    @abstractmethod
+    def ends_of_text(self) -> tuple[str, ...]:
+        """The text of each token that ends a text, such as `<|endoftext|>`."""
+
+    @property
+    @abstractmethod
+    def bytes_by_id(self) -> Mapping[int, bytes]:
+        """The bytes of each token."""
+
+    @abstractmethod
+    def _ordinary(self, text: str) -> TokenizedText:
+        """Return the tokens of a text without beginning-of-text."""
+
+    @property
+    def n_ids(self) -> int:
+        """One past the largest id; at most the vocabulary size of a matching model."""
+        return 1 + max(self.bytes_by_id)
+
+    @property
+    def ordinary_ids(self) -> list[int]:
+        """Ids of all tokens that are not special, in ascending order."""
+        return sorted(self.bytes_by_id.keys() - set(self.special.values()))
 
     def encode(self, text: str, *, bos: bool) -> TokenizedText:
         """Return the tokens of a text. Special tokens in the text are read as ordinary text.
 
         Args:
             text: any text.
-            bos: whether to put `<|endoftext|>` before it. There is no default: GPT-2 was trained
-                without, but some libraries prepend it.
+            bos: whether to put the beginning-of-text token before it. There is no default: GPT-2
+                was trained without, but some libraries prepend it; Llama was trained with it.
 
         Raises:
             DataError: the text is not a str, or contains a lone surrogate, which cannot be encoded.
+            ConfigError: `bos` is true and there is no such token.
         """
         if not isinstance(text, str):
             raise DataError(f"A text must be a str, not {type(text).__name__}.")
-        try:
-            utf8 = np.frombuffer(text.encode(), dtype=np.uint8)
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text "
-                "with its correct encoding."
-            ) from error
-        ranks = np.array(self._encoding.encode_ordinary(text), dtype=np.int64)
-        ends = np.cumsum(self._lengths[ranks])  # in bytes
-        # In UTF-8, bytes 0b10xxxxxx continue a character; all others begin one.
-        character = np.cumsum((utf8 & 0xC0) != 0x80) - 1
-        starts = character[ends - self._lengths[ranks]]
-        offsets = np.stack([starts, character[ends - 1] + 1], axis=1)
-        ids = self._ids[ranks]
+        tokens = self._ordinary(text)
         if not bos:
-            return TokenizedText(ids, offsets)
-        return TokenizedText(np.insert(ids, 0, self.bos_id), np.insert(offsets, 0, 0, axis=0))
+            return tokens
+        return TokenizedText(
+            np.insert(tokens.ids, 0, self.bos_id), np.insert(tokens.offsets, 0, 0, axis=0)
+        )
 
     def batch(
         self, texts: Sequence[str], *, bos: bool, side: PaddingSide | None = None
@@ -212,8 +209,8 @@ class Tokenizer:
             text: any text.
             part: a part of the text that begins and ends with a token, such as " cabinet" with its
                 space. It occurs once in the text.
-            bos: whether `<|endoftext|>` precedes the text, as in `encode`; it moves every token by
-                one.
+            bos: whether beginning-of-text precedes the text, as in `encode`; it moves every token
+                by one.
             piece: which token of a part of several tokens. At the last one, a causal model has
                 read the whole part.
 
@@ -247,20 +244,11 @@ class Tokenizer:
 
     def _bytes(self, token: int) -> bytes:
         try:
-            return self._tokens[token]
+            return self.bytes_by_id[token]
         except KeyError as error:
             hint = " It marks padding or the end of a row. Leave it out."
             suffix = hint if token == NO_TOKEN else ""
             raise DataError(f"No token has the id {token}.{suffix}") from error
-
-    @cached_property
-    def _tokens(self) -> dict[int, bytes]:
-        special = {token: text.encode() for text, token in self.vocabulary.special.items()}
-        return {token: text for text, token in self.vocabulary.ids.items()} | special
-
-    @cached_property
-    def _lengths(self) -> IntArray:
-        return np.array([len(token) for token in self.vocabulary.ranked], dtype=np.int64)
 
 
 def _only_place(text: str, part: str, tokens: Sequence[str]) -> int:

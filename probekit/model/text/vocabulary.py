@@ -14,7 +14,7 @@ from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.model.config import MAX_SIZE
 from probekit.model.weights.digests import read_verified, write_digests
-from probekit.model.weights.sources import VOCABULARY_FILES
+from probekit.model.weights.names import VOCABULARY_FILES
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _build(
 
 def _to_bytes(path: Path, token: str) -> bytes:
     try:
-        return bytes(_CHARACTER_BYTE[character] for character in token)
+        return bytes(CHARACTER_BYTE[character] for character in token)
     except KeyError as error:
         raise CheckpointError(
             f"{path}: the token {token!r} contains {error.args[0]!r}, which represents no byte."
@@ -270,4 +270,4 @@ def _byte_characters() -> tuple[str, ...]:
 
 
 _BYTE_CHARACTER = _byte_characters()
-_CHARACTER_BYTE = {character: byte for byte, character in enumerate(_BYTE_CHARACTER)}
+CHARACTER_BYTE = {character: byte for byte, character in enumerate(_BYTE_CHARACTER)}

@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.errors import CheckpointError, MissingError
-from probekit.model.config import HPARAMS
 from probekit.model.text.vocabulary import vocabulary_files
 from probekit.model.weights.digests import origin_of_digest
 from probekit.model.weights.hub_files import has_own_checksum, open_weights
 from probekit.model.weights.json_files import shard_of_tensors
+from probekit.model.weights.names import HPARAMS, WeightNames
 from probekit.model.weights.openai import open_openai
 from probekit.model.weights.sources import WEIGHT_FILES
 from probekit.model.weights.stored import StoredTensor
 
 # In order of precedence: the first that exists is read.
 CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS)
-
-# Buffers of old checkpoints with the causal mask.
-_MASK_BUFFER = re.compile(r"^h\.\d+\.attn\.(masked_)?bias$")
 
 
 @dataclass(frozen=True)
@@ -30,19 +27,20 @@ class Checkpoint:
 
     Attributes:
         path: weight file, or the index of its shards.
-        tensors: tensors by name, without the prefix `transformer.` and without causal masks; linear
-            maps are [in, out].
+        tensors: tensors by name, without the family's prefix and without buffers; linear maps as
+            they are stored, which for GPT-2 is [in, out].
     """
 
     path: Path
     tensors: dict[str, StoredTensor]
 
 
-def open_checkpoint(source: Path) -> Checkpoint:
+def open_checkpoint(source: Path, names: WeightNames) -> Checkpoint:
     """Return the checkpoint in a weight file, or in the first known weight file of a folder.
 
+    >>> from probekit.model.families.gpt2 import WEIGHTS
     >>> from probekit.model.weights.sources import MINI
-    >>> open_checkpoint(MINI).tensors["h.0.attn.c_attn.weight"].shape
+    >>> open_checkpoint(MINI, WEIGHTS).tensors["h.0.attn.c_attn.weight"].shape
     (256, 768)
 
     Raises:
@@ -51,7 +49,7 @@ def open_checkpoint(source: Path) -> Checkpoint:
     """
     path = source if source.is_file() else _weight_file(source)
     stored = open_openai(path) if path.name == HPARAMS else open_weights(path)
-    return Checkpoint(path, _without_prefix(path, stored))
+    return Checkpoint(path, _without_prefix(path, stored, names))
 
 
 def file_checks(folder: Path) -> dict[str, str]:
@@ -62,9 +60,10 @@ def file_checks(folder: Path) -> dict[str, str]:
     'digests.json'
     """
     weights = _weight_file(folder)
-    paths = [weights, folder / "config.json", *vocabulary_files(folder)]
+    texts = ("config.json", "tokenizer.json", "tokenizer_config.json")
+    paths = {weights, *(folder / name for name in texts), *vocabulary_files(folder)}
     if weights.name.endswith(".index.json"):
-        paths += [folder / name for name in sorted(set(shard_of_tensors(weights).values()))]
+        paths |= {folder / name for name in shard_of_tensors(weights).values()}
     return {path.name: check_of(path) for path in sorted(paths) if path.is_file()}
 
 
@@ -85,13 +84,15 @@ def _weight_file(folder: Path) -> Path:
     )
 
 
-def _without_prefix(path: Path, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Remove the prefix `transformer.` from the names of tensors, and drop causal masks."""
-    short = {name.removeprefix("transformer."): tensor for name, tensor in stored.items()}
+def _without_prefix(
+    path: Path, stored: Mapping[str, StoredTensor], names: WeightNames
+) -> dict[str, StoredTensor]:
+    """Remove the family's prefix from the names of tensors, and drop its buffers."""
+    short = {name.removeprefix(names.prefix): tensor for name, tensor in stored.items()}
     if len(short) < len(stored):
-        twice = sorted(name for name in short if name in stored and f"transformer.{name}" in stored)
+        twice = sorted(name for name in short if {name, names.prefix + name} <= stored.keys())
         raise CheckpointError(
-            f"{path} contains these tensors with and without the prefix `transformer.`: "
+            f"{path} contains these tensors with and without the prefix `{names.prefix}`: "
             f"{', '.join(twice)}."
         )
-    return {name: tensor for name, tensor in short.items() if not _MASK_BUFFER.match(name)}
+    return {name: tensor for name, tensor in short.items() if not re.search(names.buffers, name)}

@@ -1,10 +1,11 @@
-"""Reading the state dict of a GPT-2 from a checkpoint, with a check of all names and shapes."""
+"""Reading the state dict of a network from a checkpoint, with a check of all names and shapes."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.model.weights.checkpoint import open_checkpoint
+from probekit.model.weights.names import WeightNames
 from probekit.model.weights.stored import StoredTensor
 
 MAX_FAULTS = 200  # mismatches that an error lists
@@ -23,52 +25,90 @@ DTYPES = {
     "float64": torch.float64,
 }
 
-# The hub stores these maps as Conv1D, [in, out]; nn.Linear is [out, in].
-_CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
-
-# Suffix of extra tensors, and the entry of config.json that makes them part of the model.
-_SWITCHES = (
-    ("lm_head.weight", '"tie_word_embeddings": false'),
-    (".c_attn.bias", '"qkv_bias": true'),
-    (".bias", '"bias": true'),
-)
-
 TensorShape = tuple[int, ...]
 
 
 def read_checkpoint(
-    folder: Path, like: Mapping[str, Tensor], dtype: torch.dtype
+    folder: Path,
+    names: WeightNames,
+    like: Mapping[str, Tensor],
+    dtype: torch.dtype | None,
+    title: str,
 ) -> dict[str, Tensor]:
-    """Return the state dict of the GPT-2 in `folder`, linear maps as [out, in].
+    """Return the state dict of the network in `folder`, linear maps as [out, in].
 
     Tensors are read one at a time from a memory map, to avoid a second copy in memory.
 
     Args:
         folder: folder with weights in a format of the hub or of OpenAI.
+        names: the family's names of tensors.
         like: state dict of the model to fill; only names and shapes are used.
-        dtype: dtype of the returned tensors.
+        dtype: dtype of the returned tensors; None means that of the stored token embedding, and
+            float32 instead of float16.
+        title: name of the family in messages.
 
     Raises:
         MissingError: the folder has no weight file.
         CheckpointError: the weights cannot be read, or names or shapes differ from those of `like`.
     """
-    checkpoint = open_checkpoint(folder)
+    checkpoint = open_checkpoint(folder, names)
     path, tensors = checkpoint.path, checkpoint.tensors
-    _drop_redundant(tensors, like)
-    expected = {name: tuple(transposed(name, tensor).shape) for name, tensor in like.items()}
-    _check(path, {name: tensor.shape for name, tensor in tensors.items()}, expected)
+    _drop_redundant(tensors, like, names)
+    expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if faults := _faults(shapes, expected, names):
+        raise CheckpointError(
+            f"{path} does not contain the {title} that its config describes; its tensors have "
+            f"{_described(shapes, names)}:\n  " + "\n  ".join(faults)
+        )
+    if dtype is None:
+        stored = tensors[names.embedding].read().dtype
+        allowed = (torch.bfloat16, torch.float64)
+        dtype = stored if stored in allowed else torch.float32
+    read = partial(_converted, path, names, dtype)
     # Largest first: each tensor is in memory twice while it is copied.
-    names = sorted(tensors, key=lambda name: -math.prod(tensors[name].shape))
-    return {name: _converted(path, name, tensors.pop(name).read(), dtype) for name in names}
+    order = sorted(tensors, key=lambda name: -math.prod(tensors[name].shape))
+    return {name: read(name, tensors.pop(name).read()) for name in order}
 
 
-def transposed(name: str, tensor: Tensor) -> Tensor:
-    """Return a linear map transposed between [in, out] and [out, in]; other tensors unchanged.
+def shared_tensors(
+    tensors: Mapping[str, Tensor], names: WeightNames, like: Mapping[str, Tensor], title: str
+) -> dict[str, Tensor]:
+    """Return the state dict of a network that shares the tensors of a state dict of the hub.
 
-    >>> transposed("h.0.mlp.c_fc.weight", torch.zeros(4, 1)).shape
+    Args:
+        tensors: tensors by their names in checkpoints.
+        names: the family's names of tensors.
+        like: state dict of the network to fill; only names and shapes are used.
+        title: where the tensors are from, for messages.
+
+    Raises:
+        CheckpointError: names or shapes differ from those of `like`.
+    """
+    short = {name.removeprefix(names.prefix): tensor for name, tensor in tensors.items()}
+    found = {
+        name: transposed(names, name, tensor.detach())
+        for name, tensor in short.items()
+        if name in like or not (name == names.unembedding or re.search(names.buffers, name))
+    }
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in like.items()}
+    if faults := _faults(shapes, expected, names):
+        raise CheckpointError(
+            f"{title} does not have the tensors that its config describes:\n  "
+            + "\n  ".join(faults)
+        )
+    return found
+
+
+def transposed(names: WeightNames, name: str, tensor: Tensor) -> Tensor:
+    """Return a linear map transposed between [in, out] and [out, in] if it is stored as [in, out].
+
+    >>> from probekit.model.families.gpt2 import WEIGHTS
+    >>> transposed(WEIGHTS, "h.0.mlp.c_fc.weight", torch.zeros(4, 1)).shape
     torch.Size([1, 4])
     """
-    return tensor.T if _CONV1D.search(name) else tensor
+    return tensor.T if re.search(names.transposed, name) else tensor
 
 
 def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -86,13 +126,15 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return DTYPES[name]
 
 
-def _converted(path: Path, name: str, stored: Tensor, dtype: torch.dtype) -> Tensor:
+def _converted(
+    path: Path, names: WeightNames, dtype: torch.dtype, name: str, stored: Tensor
+) -> Tensor:
     if stored.dtype not in DTYPES.values():
         stored_dtype = str(stored.dtype).removeprefix("torch.")
         raise CheckpointError(
             f"{path}: {name} has the dtype {stored_dtype}. Allowed: {', '.join(DTYPES)}."
         )
-    source = transposed(name, stored)
+    source = transposed(names, name, stored)
     converted = torch.empty(source.shape, dtype=dtype).copy_(source)
     wider = "bfloat16 or float32" if dtype == torch.float16 else "float64"
     overflow = f"they exceed {str(dtype).removeprefix('torch.')}; load the model in {wider}"
@@ -102,21 +144,24 @@ def _converted(path: Path, name: str, stored: Tensor, dtype: torch.dtype) -> Ten
     return converted
 
 
-def _drop_redundant(tensors: dict[str, StoredTensor], like: Mapping[str, Tensor]) -> None:
+def _drop_redundant(
+    tensors: dict[str, StoredTensor], like: Mapping[str, Tensor], names: WeightNames
+) -> None:
     """Drop biases of 0 that the model lacks, and an unembedding equal to the embedding."""
     for name in tensors.keys() - like.keys():
         if _is_bias(name, like) and not tensors[name].read().any():
             del tensors[name]
-    tied, embedding = tensors.get("lm_head.weight"), tensors.get("wte.weight")
-    if "lm_head.weight" in like or not tied or not embedding:
+    tied, embedding = tensors.get(names.unembedding), tensors.get(names.embedding)
+    if names.unembedding in like or not tied or not embedding:
         return
     if torch.equal(tied.read(), embedding.read()):
-        del tensors["lm_head.weight"]
+        del tensors[names.unembedding]
 
 
-def _check(
-    path: Path, shapes: Mapping[str, TensorShape], expected: Mapping[str, TensorShape]
-) -> None:
+def _faults(
+    shapes: Mapping[str, TensorShape], expected: Mapping[str, TensorShape], names: WeightNames
+) -> list[str]:
+    """Return a line for each tensor that is missing, extra or of another shape, and remedies."""
     faults = [f"missing: {name} {expected[name]}" for name in expected.keys() - shapes.keys()]
     extra = shapes.keys() - expected.keys()
     faults += [f"extra: {name} {shapes[name]}" for name in extra]
@@ -125,27 +170,24 @@ def _check(
         for name in expected.keys() & shapes.keys()
         if shapes[name] != expected[name]
     ]
-    if faults:
-        shown = sorted(faults)[:MAX_FAULTS]
-        rest = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
-        remedies = _remedies(extra, expected) if len(extra) == len(faults) else []
-        raise CheckpointError(
-            f"{path} does not contain the GPT-2 that its config describes; its tensors have "
-            f"{_described(shapes)}:\n  " + "\n  ".join([*shown, *rest, *remedies])
-        )
+    shown = sorted(faults)[:MAX_FAULTS]
+    rest = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+    remedies = _remedies(extra, expected, names) if extra and len(extra) == len(faults) else []
+    return [*shown, *rest, *remedies]
 
 
-def _remedies(extra: Collection[str], expected: Collection[str]) -> list[str]:
+def _remedies(extra: Collection[str], expected: Collection[str], names: WeightNames) -> list[str]:
     """Return a sentence with the config entry that would make all extra tensors part of the model.
 
     The list is empty if no entry does.
 
-    >>> _remedies({"lm_head.weight"}, {"wte.weight"})
+    >>> from probekit.model.families.gpt2 import WEIGHTS
+    >>> _remedies({"lm_head.weight"}, {"wte.weight"}, WEIGHTS)
     ['To load the extra tensors, set in config.json: "tie_word_embeddings": false.']
     """
-    if not all(name == "lm_head.weight" or _is_bias(name, expected) for name in extra):
+    if not all(name == names.unembedding or _is_bias(name, expected) for name in extra):
         return []
-    entries = [entry for end, entry in _SWITCHES if all(name.endswith(end) for name in extra)]
+    entries = [entry for end, entry in names.switches if all(name.endswith(end) for name in extra)]
     return [f"To load the extra tensors, set in config.json: {entry}." for entry in entries[:1]]
 
 
@@ -154,14 +196,16 @@ def _is_bias(name: str, expected: Collection[str]) -> bool:
     return name.endswith(".bias") and name.removesuffix("bias") + "weight" in expected
 
 
-def _described(shapes: Mapping[str, TensorShape]) -> str:
+def _described(shapes: Mapping[str, TensorShape], names: WeightNames) -> str:
     """Return the sizes that the shapes of the tensors imply.
 
-    >>> _described({"wte.weight": (97, 21), "wpe.weight": (16, 21), "h.0.ln_1.bias": (21,)})
+    >>> from probekit.model.families.gpt2 import WEIGHTS
+    >>> shapes = {"wte.weight": (97, 21), "wpe.weight": (16, 21), "h.0.ln_1.bias": (21,)}
+    >>> _described(shapes, WEIGHTS)
     'n_layer=1, vocab_size=97, n_embd=21, n_positions=16'
     """
-    blocks = {name.split(".")[1] for name in shapes if name.startswith("h.")}
-    sizes = {"n_layer": len(blocks)}
-    for name, keys in (("wte", ("vocab_size", "n_embd")), ("wpe", ("n_positions", "n_embd"))):
-        sizes |= dict(zip(keys, shapes.get(f"{name}.weight", ()), strict=False))
+    inner = (name.removeprefix(names.layers) for name in shapes if name.startswith(names.layers))
+    sizes = {names.n_layers: len({name.partition(".")[0] for name in inner})}
+    for name, keys in names.sizes:
+        sizes |= dict(zip(keys, shapes.get(name, ()), strict=False))
     return ", ".join(f"{key}={size}" for key, size in sizes.items())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probekit.drafts import write_atomic
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import WEIGHTS, GPT2Config
 from probekit.model.weights.digests import read_digests, write_digests
 from probekit.model.weights.hub_files import DIGEST
 from probekit.model.weights.loading import transposed
@@ -39,7 +39,10 @@ def write_checkpoint(folder: Path, config: GPT2Config, tensors: Mapping[str, Ten
         CheckpointError: the existing digests.json is damaged.
     """
     read_digests(folder)  # fails before gigabytes are written
-    stored = {_hub_name(name): transposed(name, tensor) for name, tensor in sorted(tensors.items())}
+    stored = {
+        _hub_name(name): transposed(WEIGHTS, name, tensor)
+        for name, tensor in sorted(tensors.items())
+    }
     header = _header(stored, digest(_chunks(stored)))
     files = {
         "config.json": [pretty_json(hub_config(config, tensors)).encode()],

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.hub import constants, errors, hf_hub_download, is_hub_reachable
-from probekit.model.config import KNOWN_MODELS, PUBLISHED, GPT2Config, model_config, read_config
+from probekit.model.config import KNOWN_MODELS, PUBLISHED_NAMES
 from probekit.model.weights.json_files import shard_of_tensors
+from probekit.model.weights.names import VOCABULARY_FILES
 
 MINI = Path(__file__).parents[1] / "mini"
+
+# Files of a model that are downloaded: the config alone, with the vocabulary, or with all weights.
+Files = Literal["config", "vocabulary", "all"]
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -19,12 +24,6 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-VOCABULARY_FILES = (
-    ("vocab.json", "merges.txt"),
-    ("encoder.json", "vocab.bpe"),
-    ("tokenizer.json",),
-)
-
 _OFFLINE_ADVICE = (
     "To work offline, put config.json, model.safetensors (or pytorch_model.bin), vocab.json and "
     "merges.txt into one folder and give its path as the model, or use the model `mini`, which "
@@ -32,11 +31,23 @@ _OFFLINE_ADVICE = (
 )
 
 
-def find_model(source: str | Path) -> Path:
+def find_model(
+    source: str | Path,
+    files: Files = "all",
+    check: Callable[[Path], object] | None = None,
+    vocabulary: Sequence[tuple[str, ...]] = VOCABULARY_FILES,
+) -> Path:
     """Return the folder with the files of a model; download them if necessary.
 
     `mini` is the shipped model, and published names such as `gpt2` refer to the hub. Any other name
     is the path of an existing folder, or else a hub name, `org/name` or `org/name@revision`.
+
+    Args:
+        source: name or path.
+        files: files of a model on the hub to download.
+        check: called with the folder as soon as it has config.json; raises before the download of
+            weights that cannot be used.
+        vocabulary: sets of files of the vocabulary; the first that is complete is downloaded.
 
     >>> sorted(path.name for path in find_model("mini").iterdir())
     ['README.md', 'config.json', 'digests.json', 'merges.txt', 'model.safetensors', 'vocab.json']
@@ -46,7 +57,7 @@ def find_model(source: str | Path) -> Path:
         ConfigError: the name is neither a path nor a valid hub name.
         CheckpointError: the hub's local cache is damaged.
     """
-    return _local_folder(source) or _download(str(source))
+    return _local_folder(source) or _download(str(source), files, check, vocabulary)
 
 
 def check_model(source: str | Path) -> None:
@@ -59,22 +70,6 @@ def check_model(source: str | Path) -> None:
     _local_folder(source)
 
 
-def find_config(source: str | Path) -> GPT2Config:
-    """Return the config of a model without its weights; published models need no download.
-
-    >>> find_config("gpt2-xl").n_layer
-    48
-
-    Raises:
-        MissingError: no local folder or model of the hub has this name.
-        CheckpointError: the config does not describe a GPT-2.
-    """
-    folder = _local_folder(source)
-    if folder is None and str(source) in PUBLISHED:
-        return PUBLISHED[str(source)]
-    return model_config(folder or _download(str(source), weights=False))
-
-
 # Common misspellings of published names.
 _ALIASES = {"gpt-2": "gpt2", "gpt2-small": "gpt2", "gpt2-base": "gpt2", "gpt2-sm": "gpt2"}
 
@@ -82,7 +77,7 @@ _ALIASES = {"gpt-2": "gpt2", "gpt2-small": "gpt2", "gpt2-base": "gpt2", "gpt2-sm
 def _local_folder(source: str | Path) -> Path | None:
     """Return the local folder of a model, or None if `source` can only be a hub name."""
     text = str(source)
-    if isinstance(source, str) and text in PUBLISHED:
+    if isinstance(source, str) and text in PUBLISHED_NAMES:
         return None
     if not text.strip():
         raise ConfigError("The name of the model is empty. Give `mini`, a hub name or a folder.")
@@ -100,7 +95,7 @@ def _local_folder(source: str | Path) -> Path | None:
     is_path = text.startswith((".", "~", "/")) or "\\" in text or text.count("/") > 1
     if isinstance(source, Path) or is_path or folder.is_absolute():
         raise MissingError(f"There is no model folder {folder.absolute()}.")
-    if "/" not in text and text.partition("@")[0] not in PUBLISHED:
+    if "/" not in text and text.partition("@")[0] not in PUBLISHED_NAMES:
         near = _ALIASES.get(text.lower())
         suggestion = f"Nearest: {near}." if near else nearest(text.lower(), KNOWN_MODELS)
         raise MissingError(
@@ -110,7 +105,12 @@ def _local_folder(source: str | Path) -> Path | None:
     return None
 
 
-def _download(source: str, *, weights: bool = True) -> Path:
+def _download(
+    source: str,
+    files: Files,
+    check: Callable[[Path], object] | None,
+    vocabulary: Sequence[tuple[str, ...]],
+) -> Path:
     """Return the folder of a hub model in the local cache; download missing files."""
     name, _, revision = source.partition("@")
     # Without this check the hub's client retries for half a minute, or minutes behind a firewall.
@@ -120,12 +120,14 @@ def _download(source: str, *, weights: bool = True) -> Path:
     )
     try:
         config = Path(fetch("config.json"))
-        if weights:
-            read_config(config.parent)  # fails before downloading another architecture
+        if check is not None:
+            check(config.parent)
+        if files == "all":
             weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
             for shard in sorted(set(_shards(weight_file))):
                 fetch(shard)
-            _fetch_first(fetch, name, VOCABULARY_FILES, is_online)
+        if files != "config":
+            _fetch_first(fetch, name, vocabulary, is_online)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
             f"The model {source!r} is not in the hub's local cache ({_hub_cache()}), and the hub "

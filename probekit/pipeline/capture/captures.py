@@ -15,7 +15,7 @@ from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device_name
 from probekit.pipeline.capture.jobs import Job, begin_work
 from probekit.pipeline.capture.local_workers import Workers, put_job
-from probekit.pipeline.experiment.models import TASK, Models, load_model, load_models, targets
+from probekit.pipeline.experiment.models import TASK, Models, load_models, target_network, targets
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.watcher import SILENT, Watcher
 
@@ -141,7 +141,7 @@ def lay_out(
     root = default_root() if cache_root is None else cache_root
     stores = {}
     for target in targets(experiment):
-        model = load_model(experiment, target, "cpu")
+        model = target_network(experiment, target, "cpu")
         work = begin_work(experiment, prepared, model, root, device.partition(":")[0])
         if work.missing_sites():
             put_job(Job(experiment, target), work)

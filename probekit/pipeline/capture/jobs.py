@@ -22,7 +22,7 @@ from probekit.errors import ConfigError, DamagedError, MissingError
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device
-from probekit.pipeline.experiment.models import TASK, load_model
+from probekit.pipeline.experiment.models import TASK, target_network
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.probes.targets import NETWORKS
 from probekit.provenance import digest_json, seal, unseal
@@ -94,7 +94,7 @@ class Job:
         spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
         device = device or spec.identity.device
         check_device(device)
-        model = load_model(self.experiment, self.target, device)
+        model = target_network(self.experiment, self.target, device)
         return begin_work(self.experiment, prepare(self.experiment), model, files)
 
 

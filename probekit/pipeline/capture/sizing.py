@@ -10,8 +10,7 @@ from probekit.activations.shared.work import check_storable
 from probekit.activations.sizing import CaptureSize, Volume, size_of
 from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
-from probekit.model.sites import expand
-from probekit.model.weights.sources import find_config
+from probekit.model.families.table import find_config
 from probekit.pipeline.experiment.models import targets
 from probekit.pipeline.experiment.prepare import prepare
 
@@ -150,12 +149,12 @@ def plan_tokens(
         ConfigError: a site does not exist, or the length exceeds the context.
     """
     config = find_config(model)
-    names = expand(list(sites), config.n_layer)
+    names = config.sites.expand(list(sites))
     check_storable(names)
-    each = config.n_positions if length is None else length
-    if each > config.n_positions:
+    each = config.n_ctx if length is None else length
+    if each > config.n_ctx:
         raise ConfigError(
-            f"--length {each} exceeds the context of {model}, {config.n_positions} tokens. Give a "
+            f"--length {each} exceeds the context of {model}, {config.n_ctx} tokens. Give a "
             "smaller --length."
         )
     volume = Volume.uniform(tokens, each, each if position == "all" else 1, device)

@@ -13,7 +13,7 @@ from probekit.activations.files.local import Location
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import DataSection
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.load import load_model
 from probekit.model.network import Network
 from probekit.pipeline.capture.captures import capture_rows
 from probekit.pipeline.capture.devices import check_device
@@ -94,9 +94,7 @@ def make_sets(
     _check_sites(plain, prepared)
     probers = [make_probers(e, rows, device)[0] for e, rows in zip(plain, prepared, strict=True)]
     _check_labels(plain, probers)
-    model = GPT2.from_pretrained(
-        plain[0].model.source, getattr(torch, plain[0].model.dtype), device
-    )
+    model = load_model(plain[0].model.source, getattr(torch, plain[0].model.dtype), device)
     return [
         TransferSet(e.name, e, rows, prober, _reader(e, rows, model, cache_root, watcher))
         for e, rows, prober in zip(plain, prepared, probers, strict=True)

@@ -16,14 +16,14 @@ from probekit.activations.store.store import ActivationStore
 from probekit.errors import ConfigError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
-from probekit.model.config import GPT2Config
-from probekit.model.sites import SITES, SiteConcatenation, SiteSelection, describe, select
+from probekit.model.config import ModelConfig
+from probekit.model.sites.selection import SiteConcatenation, SiteSelection
 
 Probed = SiteSelection | SiteConcatenation | GivenSite
 
 
 def find_features(
-    experiment: Experiment, config: GPT2Config
+    experiment: Experiment, config: ModelConfig
 ) -> tuple[SiteSelection | SiteConcatenation, ...]:
     """Return the selections that an experiment probes: sites in forward order, then concatenations.
 
@@ -33,7 +33,7 @@ def find_features(
     """
     settings = experiment.capture
     with experiment.at("capture", "sites"):
-        single = select(settings.sites, config.n_layer, config.axis_sizes)
+        single = config.sites.select(settings.sites)
         check_storable(selection.site for selection in single)
     concatenations: list[SiteConcatenation] = []
     for number, patterns in enumerate(settings.concatenate):
@@ -43,7 +43,7 @@ def find_features(
     selections: tuple[SiteSelection | SiteConcatenation, ...] = (*single, *joined)
     if settings.view == "normalized":
         with experiment.at("capture", "view"):
-            _check_normalizable(selections)
+            _check_normalizable(selections, config)
     check_sparse(experiment, {one.text: _width(one, config) for one in selections})
     return selections
 
@@ -67,23 +67,19 @@ def check_sparse(experiment: AnyExperiment, widths: Mapping[str, int]) -> None:
                 )
 
 
-def _width(selection: SiteSelection | SiteConcatenation, config: GPT2Config) -> int:
+def _width(selection: SiteSelection | SiteConcatenation, config: ModelConfig) -> int:
     """Return the number of features of a selection."""
     return sum(part_width(part, config) for part in selection.parts)
 
 
-def part_width(part: SiteSelection, config: GPT2Config) -> int:
+def part_width(part: SiteSelection, config: ModelConfig) -> int:
     """Return the number of features of a site, or of one head or neuron of it."""
-    if part.neuron is not None:
-        return 1
-    axes = [axis for axis in describe(part.site).axes if axis not in ("batch", "pos")]
-    if part.head is not None:
-        axes.remove("n_heads")
+    axes = [axis for axis in config.sites.axes_of(part.text) if axis not in ("batch", "pos")]
     return math.prod(config.axis_sizes[axis] for axis in axes)
 
 
-def _concatenation(patterns: tuple[str, ...], config: GPT2Config) -> SiteConcatenation:
-    parts = select(patterns, config.n_layer, config.axis_sizes)
+def _concatenation(patterns: tuple[str, ...], config: ModelConfig) -> SiteConcatenation:
+    parts = config.sites.select(patterns)
     check_storable(part.site for part in parts)
     if len(parts) < 2:
         raise ConfigError(
@@ -93,11 +89,14 @@ def _concatenation(patterns: tuple[str, ...], config: GPT2Config) -> SiteConcate
     return SiteConcatenation(parts)
 
 
-def _check_normalizable(selections: Sequence[SiteSelection | SiteConcatenation]) -> None:
+def _check_normalizable(
+    selections: Sequence[SiteSelection | SiteConcatenation], config: ModelConfig
+) -> None:
     for part in (part for selection in selections for part in selection.parts):
-        axes = describe(part.site).axes
+        axes = config.sites.describe(part.site).axes
         if axes[-1] != "d_model":
-            allowed = ", ".join(site.name for site in SITES if site.axes[-1] == "d_model")
+            rows = config.sites.rows
+            allowed = ", ".join(site.name for site in rows if site.axes[-1] == "d_model")
             raise ConfigError(
                 f"`view: normalized` requires sites whose last axis is d_model, but {part.site} "
                 f"has the axes {' '.join(axes)}. Allowed: {allowed}. Set `view: raw` for other "
@@ -114,12 +113,21 @@ class FeatureReader:
         store: the captured rows.
         rows: indices of the rows at the position.
         eps: added to the variance by the `normalized` view; None for the raw view.
+        is_centred: whether the `normalized` view subtracts the mean, as the norms of the model do.
     """
 
-    def __init__(self, store: ActivationStore, rows: IntArray, eps: float | None = None) -> None:
+    def __init__(
+        self,
+        store: ActivationStore,
+        rows: IntArray,
+        eps: float | None = None,
+        *,
+        is_centred: bool = True,
+    ) -> None:
         self._store = store
         self._rows = rows
         self._eps = eps
+        self._is_centred = is_centred
         self._last: tuple[str, FloatArray] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -128,11 +136,12 @@ class FeatureReader:
 
     @classmethod
     def of(
-        cls, store: ActivationStore, rows: IntArray, experiment: Experiment, config: GPT2Config
+        cls, store: ActivationStore, rows: IntArray, experiment: Experiment, config: ModelConfig
     ) -> FeatureReader:
         """Return the reader of some rows, in the view that the experiment sets."""
         is_normalized = experiment.capture.view == "normalized"
-        return cls(store, rows, config.layer_norm_epsilon if is_normalized else None)
+        eps = config.norm_epsilon if is_normalized else None
+        return cls(store, rows, eps, is_centred=config.norm_is_centred)
 
     @property
     def identity(self) -> Identity:
@@ -152,7 +161,9 @@ class FeatureReader:
         if self._last is None or self._last[0] != site:
             self._last = None  # so that two sites are never in memory at once
             values = self._store.read(site, self._rows)
-            self._last = site, values if self._eps is None else normalized(values, self._eps)
+            if self._eps is not None:
+                values = normalized(values, self._eps, is_centred=self._is_centred)
+            self._last = site, values
         return self._last[1]
 
 
@@ -166,25 +177,24 @@ def part_of(values: FloatArray, part: SiteSelection) -> FloatArray:
     >>> part_of(np.zeros((5, 3, 7)), SiteSelection("blocks.0.attn.hook_z", head=2)).shape
     (5, 7)
     """
-    if part.head is not None:
-        values = values[:, part.head]
-    if part.neuron is not None:
-        values = values[:, part.neuron, None]
+    if part.index is not None:  # the first axis of every site after the rows
+        values = values[:, part.index]
     return np.ascontiguousarray(values.reshape(len(values), -1), dtype=np.float32)
 
 
-def normalized(values: FloatArray, eps: float) -> FloatArray:
+def normalized(values: FloatArray, eps: float, *, is_centred: bool = True) -> FloatArray:
     """Return values centred and scaled by sqrt(var + eps) over the last axis, in float32.
 
-    This is a layer norm without its affine part.
+    This is a layer norm without its affine part; without centring, it is an RMS norm.
 
-    Source: Ba, Kiros, Hinton 2016, "Layer Normalization".
+    Source: Ba, Kiros, Hinton 2016, "Layer Normalization"; Zhang and Sennrich 2019, "Root Mean
+    Square Layer Normalization".
 
     >>> normalized(np.array([[1.0, 3.0]]), eps=0.0)
     array([[-1.,  1.]], dtype=float32)
     """
     wide = values.astype(np.float32, copy=False)
-    centred = wide - wide.mean(axis=-1, keepdims=True)
+    centred = wide - wide.mean(axis=-1, keepdims=True) if is_centred else wide
     variance = np.square(centred).mean(axis=-1, keepdims=True)
     scaled: FloatArray = centred / np.sqrt(variance + np.float32(eps))
     return scaled

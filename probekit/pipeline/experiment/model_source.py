@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from probekit.activations.identity import identify
 from probekit.experiment.schema import Experiment
 from probekit.experiment.tokens import PositionSection
-from probekit.model.sites import SiteSelection
+from probekit.model.families.table import config_of
+from probekit.model.sites.selection import SiteSelection
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.experiment.features import FeatureReader, Probed
@@ -53,11 +54,11 @@ class ModelSource:
         config = model.config
         return ModelFacts(
             source=self.experiment.model.source,
-            n_layers=config.n_layer,
-            n_heads=config.n_head,
-            d_model=config.n_embd,
-            d_vocab=config.vocab_size,
-            n_ctx=config.n_positions,
+            n_layers=config.n_layers,
+            n_heads=config.n_heads,
+            d_model=config.d_model,
+            d_vocab=config.d_vocab,
+            n_ctx=config.n_ctx,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=file_checks(find_model(self.experiment.model.source)),
         )
@@ -149,6 +150,7 @@ def captured_origin(experiment: Experiment, identity: Identity) -> RowsOrigin:
         experiment: gives the model, the position and the view.
         identity: identity of the store that the rows are read from.
     """
+    config = config_of(identity.config)
     return RowsOrigin(
         position=experiment.tokens.position.model_dump(mode="json"),
         bos=experiment.tokens.bos,
@@ -157,8 +159,8 @@ def captured_origin(experiment: Experiment, identity: Identity) -> RowsOrigin:
         dtype=experiment.capture.dtype,
         view=experiment.capture.view,
         weights=identity.weights,
-        n_heads=identity.config["n_head"],
-        layer_norm_epsilon=identity.config["layer_norm_epsilon"],
+        n_heads=config.n_heads,
+        layer_norm_epsilon=config.norm_epsilon,
         tokenizer=identity.tokenizer,
         cache=identity.key,
     )

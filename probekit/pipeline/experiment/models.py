@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.table import find_config
+from probekit.model.load import load_model, random_network
 from probekit.model.network import Network
-from probekit.model.weights.sources import find_config
 from probekit.pipeline.capture.devices import check_device
 from probekit.probes.targets import NETWORKS, TARGETS
 
@@ -30,10 +30,10 @@ def load_models(experiment: Experiment, device: str) -> Models:
         MissingError: the model does not exist.
     """
     check_device(device)
-    return {target: load_model(experiment, target, device) for target in targets(experiment)}
+    return {target: target_network(experiment, target, device) for target in targets(experiment)}
 
 
-def load_model(experiment: Experiment, target: str, device: str) -> Network:
+def target_network(experiment: Experiment, target: str, device: str) -> Network:
     """Return the network of one target on a device.
 
     Raises:
@@ -42,9 +42,9 @@ def load_model(experiment: Experiment, target: str, device: str) -> Network:
     dtype = getattr(torch, experiment.model.dtype)
     with experiment.at("model", "source"):
         if target == TASK:
-            return GPT2.from_pretrained(experiment.model.source, dtype, device)
+            return load_model(experiment.model.source, dtype, device)
         config = find_config(experiment.model.source)
     number = TARGETS[target].network
     assert number is not None
     seed = (experiment.model.random_seed + number) % N_SEEDS
-    return GPT2(config, seed=seed).to(device=device, dtype=dtype)
+    return random_network(config, seed).to(device=device, dtype=dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probekit.data.positions import IntArray
 from probekit.model.network import Network
-from probekit.model.sites import describe, layer_of
+from probekit.model.sites.catalogue import describe, layer_of
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.results.record import Norms
 

@@ -24,9 +24,9 @@ from probekit.experiment.activations import RowsSection
 from probekit.experiment.data import DataSection
 from probekit.experiment.dataset import read_examples
 from probekit.experiment.schema import Experiment
-from probekit.model.config import GPT2Config
+from probekit.model.config import ModelConfig
+from probekit.model.families.table import find_config
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
-from probekit.model.weights.sources import find_config
 from probekit.pipeline.experiment.features import find_features
 from probekit.pipeline.experiment.holdout import hold_out
 from probekit.pipeline.experiment.prepared import PreparedRows
@@ -53,7 +53,7 @@ class Prepared(PreparedRows):
     tokenizer: Tokenizer
     tokens: tuple[TokenizedText, ...]
     plan: RowPlan
-    config: GPT2Config
+    config: ModelConfig
     truncated: tuple[Example, ...]
 
     @property
@@ -64,7 +64,7 @@ class Prepared(PreparedRows):
         n = len(self.truncated)
         message = (
             f"{n:,} of {counted(len(self.dataset), 'example')} {'was' if n == 1 else 'were'} "
-            f"truncated to the context of {self.config.n_positions:,} tokens "
+            f"truncated to the context of {self.config.n_ctx:,} tokens "
             f"({rows_of(self.truncated)}): network and baselines read only the beginning of the "
             "text. Shorten the texts, or set tokens.too_long to `skip`."
         )
@@ -120,8 +120,8 @@ def prepare(experiment: Experiment) -> Prepared:
     selections = find_features(experiment, config)
     dataset = _read(experiment)
     n_read = len(dataset)
-    dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_positions)
-    _check_attention_texts(experiment, tokenizer, config.n_positions)
+    dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_ctx)
+    _check_attention_texts(experiment, tokenizer, config.n_ctx)
     dataset, tokens, plans = plan_positions(dataset, tokens, experiment)
     dataset, truncated = _as_read(dataset, tokens)
     positions = position_rows(experiment, dataset, tokenizer, tokens, plans)
@@ -147,14 +147,14 @@ def prepare(experiment: Experiment) -> Prepared:
     )
 
 
-def _find_model(experiment: Experiment) -> tuple[GPT2Config, Tokenizer]:
+def _find_model(experiment: Experiment) -> tuple[ModelConfig, Tokenizer]:
     with experiment.at("model", "source"):
         config = find_config(experiment.model.source)
         tokenizer = Tokenizer.from_pretrained(experiment.model.source)
-        if tokenizer.n_ids > config.vocab_size:
+        if tokenizer.n_ids > config.d_vocab:
             raise CheckpointError(
                 f"The vocabulary of {experiment.model.source} has ids up to "
-                f"{tokenizer.n_ids - 1}, but the model has {config.vocab_size} tokens: vocabulary "
+                f"{tokenizer.n_ids - 1}, but the model has {config.d_vocab} tokens: vocabulary "
                 "and weights do not match."
             )
     return config, tokenizer

@@ -14,7 +14,7 @@ from probekit.data.examples import Dataset
 from probekit.data.findings import Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
-from probekit.model.sites import layer_of
+from probekit.model.sites.catalogue import layer_of
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.source import Features
 from probekit.pipeline.experiment.tables import RunInputs

@@ -18,7 +18,7 @@ from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.load import random_network
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.given.rows import prepare_given
@@ -123,7 +123,7 @@ def _bytes(prepared: Prepared, dtype: str) -> int:
 
 
 def _seconds(prepared: Prepared, experiment: Experiment) -> float:
-    model = GPT2(prepared.config).to(getattr(torch, experiment.model.dtype))
+    model = random_network(prepared.config, seed=0).to(getattr(torch, experiment.model.dtype))
     return estimate_seconds(model, prepared.ids, prepared.plan, prepared.sites)
 
 

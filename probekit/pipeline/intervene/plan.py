@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from probekit.amounts import counted
 from probekit.data.findings import Finding
 from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.schema import Experiment
 from probekit.interventions.base_pass import BATCH_BYTES, BasePass
 from probekit.interventions.causes.responses import TEXTS_AT_ONCE
-from probekit.model.config import GPT2Config
-from probekit.model.gpt2 import GPT2
-from probekit.model.site_parts import expand_parts
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.verdict_rows import DOSES, DRAWS
@@ -28,12 +27,11 @@ def cause_findings(experiment: Experiment, prepared: Prepared) -> tuple[Finding,
     if not experiment.interventions:
         return ()
     inputs = cause_inputs(experiment, prepared)
-    sizes = prepared.config.axis_sizes
     n_passes = 0
     for number, step in enumerate(experiment.interventions):
         named = [pattern for pattern in step.sites if pattern != CHOSEN]
         with experiment.at("interventions", number, "sites"):
-            selected = expand_parts(named, sizes) if named else ()
+            selected = prepared.config.sites.select(named) if named else ()
         n_sites = len(selected) + (len(step.sites) > len(named))
         if step.has_direction:
             doses = len(step.by or DOSES) if step.do == "steer" else 1
@@ -44,14 +42,14 @@ def cause_findings(experiment: Experiment, prepared: Prepared) -> tuple[Finding,
             n_passes += n_sites * places * len(experiment.measure)
     message = (
         f"Interventions: {counted(n_passes, 'edit')} of each of {len(inputs.test):,} texts, "
-        f"{_memory(prepared.config, inputs) / 1e6:,.0f} MB for the activations of "
+        f"{_memory(prepared.config.axis_sizes, inputs) / 1e6:,.0f} MB for the activations of "
         f"{counted(min(TEXTS_AT_ONCE, len(inputs.batch)), 'text')} at a time."
     )
     return (*inputs.findings, Finding("info", "interventions", message))
 
 
-def _memory(config: GPT2Config, inputs: CauseInputs) -> int:
+def _memory(sizes: Mapping[str, int], inputs: CauseInputs) -> int:
     n_texts, n_positions = inputs.batch.ids.shape
     return BATCH_BYTES + _WORKING * BasePass.bytes_kept(
-        GPT2(config), min(TEXTS_AT_ONCE, n_texts), n_positions, n_sites=1
+        sizes, min(TEXTS_AT_ONCE, n_texts), n_positions, n_sites=1
     )

@@ -14,8 +14,7 @@ from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.schema import Experiment
 from probekit.interventions.stream import stream_entry
 from probekit.model.network import Network
-from probekit.model.site_parts import expand_parts
-from probekit.model.sites import SiteSelection
+from probekit.model.sites.selection import SiteSelection
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.intervene.effects import EffectStep
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
@@ -88,7 +87,7 @@ def steps_of(
             named = [
                 _chosen(model, table) if pattern == CHOSEN else pattern for pattern in step.sites
             ]
-            sites.append(expand_parts(named, model.axis_sizes))
+            sites.append(model.sites.select(named))
     pairs = list(zip(experiment.interventions, sites, strict=True))
     effects: list[Step] = [
         EffectStep(step, selected, at, measure)
@@ -111,7 +110,7 @@ def _chosen(model: Network, table: pd.DataFrame | None) -> str:
     for row in rows:
         text = site_with_head(row["site"], row["head"])
         if " + " not in text:
-            (selection,) = expand_parts([text], model.axis_sizes)
+            (selection,) = model.sites.select([text])
             if stream_entry(model, selection) is not None:
                 return text
     raise ConfigError(
@@ -171,7 +170,7 @@ def _record(inputs: CauseInputs, steps: Sequence[Step], model: Network) -> Cause
         draws=max((step.draws for step in verdicts), default=0),
         seed=experiment.probe.seed,
         left_out=inputs.left_out,
-        sites=tuple(one.text for one in expand_parts(list(used), model.axis_sizes)) if used else (),
+        sites=tuple(one.text for one in model.sites.select(list(used))) if used else (),
     )
 
 

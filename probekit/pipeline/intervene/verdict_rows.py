@@ -25,7 +25,8 @@ from probekit.interventions.names import Along
 from probekit.interventions.stream import linear_entry
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
-from probekit.model.sites import SiteSelection, layer_of
+from probekit.model.sites.catalogue import layer_of
+from probekit.model.sites.selection import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
 from probekit.pipeline.intervene.parts import Part, numbers
 from probekit.probes.solve.design import Floats

@@ -14,11 +14,11 @@ from probekit.activations.capture import stream_rows
 from probekit.activations.identity import digest_weights
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.errors import ConfigError, DataError, MissingError, check_has
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.table import find_config
+from probekit.model.load import load_model
 from probekit.model.network import Network
-from probekit.model.sites import SiteSelection, select
+from probekit.model.sites.selection import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
-from probekit.model.weights.sources import find_config
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.features import normalized, part_of, part_width
 from probekit.probes.saved.saved_probe import SavedProbe
@@ -121,7 +121,7 @@ def predict_texts(
     Raises:
         DataError: a text has no token, or one is too long.
     """
-    context = network.model.config.n_positions
+    context = network.model.config.n_ctx
     encoded = _encode(network.tokenizer, texts, bos=probe.facts.bos)
     indices = _within(encoded, context, too_long, watcher)
     tokens = [
@@ -168,19 +168,15 @@ def load_network(
             f"{error} The probe was fitted on {facts.model!r}; give its current location with "
             "--model."
         ) from error
-    selections = tuple(
-        chosen
-        for site in facts.sites
-        for chosen in select([site], config.n_layer, config.axis_sizes)
-    )
+    selections = tuple(chosen for site in facts.sites for chosen in config.sites.select([site]))
     # Before the weights are read, because most other models differ in their sizes.
     probe.check_fits(width=sum(part_width(part, config) for part in selections))
-    model = GPT2.from_pretrained(source, getattr(torch, facts.compute), device)
+    model = load_model(source, getattr(torch, facts.compute), device)
     try:
         probe.check_fits(
             weights=digest_weights(model),
-            n_heads=config.n_head,
-            layer_norm_epsilon=config.layer_norm_epsilon,
+            n_heads=config.n_heads,
+            layer_norm_epsilon=config.norm_epsilon,
             tokenizer=tokenizer.digest,
         )
     except ConfigError as error:
@@ -281,8 +277,11 @@ def _scores(
     ):
         parts = [part_of(values[chosen.site], chosen) for chosen in network.selections]
         if probe.facts.view == "normalized":
-            eps = network.model.config.layer_norm_epsilon
-            parts = [normalized(part, eps) for part in parts]
+            norm = network.model.config
+            parts = [
+                normalized(part, norm.norm_epsilon, is_centred=norm.norm_is_centred)
+                for part in parts
+            ]
         scores[rows] = probe.scores(np.concatenate(parts, axis=1))
     return scores
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probekit.errors import check_has
-from probekit.model.gpt2 import GPT2
+from probekit.model.load import load_model
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
@@ -84,7 +84,7 @@ def write_attention_page(
         StoreError: the page cannot be written.
     """
     check_device(device)
-    model = GPT2.from_pretrained(source, device=device)
+    model = load_model(source, device=device)
     tokenizer = Tokenizer.from_pretrained(source)
     name = Path(source).resolve().name if Path(source).is_dir() else source
     explorer = explore_attention(

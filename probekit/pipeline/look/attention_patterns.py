@@ -33,8 +33,8 @@ def attention_prompt(
         DataError: the text is empty or longer than the context.
     """
     config = model.config
-    layers = _chosen("layer", layer, config.n_layer)
-    heads = _chosen("head", head, config.n_head)
+    layers = _chosen("layer", layer, config.n_layers)
+    heads = _chosen("head", head, config.n_heads)
     ids = torch.tensor(tokenizer.encode(text, bos=bos).ids)
     if not len(ids):
         raise DataError("The text is empty: there is no attention to show.")

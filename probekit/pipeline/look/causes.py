@@ -21,7 +21,7 @@ from probekit.interventions.edits import project_out
 from probekit.interventions.subspaces import orthonormal_basis
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
-from probekit.model.sites import SiteSelection
+from probekit.model.sites.selection import SiteSelection
 from probekit.pipeline.look.apply import load_network
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.watcher import SILENT, Watcher

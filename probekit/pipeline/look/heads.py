@@ -47,14 +47,13 @@ def score_random_repeats(
     Raises:
         ConfigError: n is 0, or twice the length exceeds the context.
     """
-    context = network.model.config.n_positions
+    context = network.model.config.n_ctx
     if 2 * length + bos > context:
         raise ConfigError(
             f"{length} tokens, repeated once{' after <|endoftext|>' * bos}, exceed the context of "
             f"{context}. Allowed: a length of at most {(context - bos) // 2}."
         )
-    vocabulary = network.tokenizer.vocabulary
-    pool = sorted(set(vocabulary.ids.values()) - set(vocabulary.special.values()))
+    pool = network.tokenizer.ordinary_ids
     bos_id = network.tokenizer.bos_id if bos else None
     sequences = random_repeats(pool, n, length, seed=seed, bos=bos_id)
     device = network.model.device

@@ -12,10 +12,10 @@ from torch import Tensor
 from probekit.analysis.attribution import logit_attribution, position_from_start
 from probekit.analysis.logit_lens import SITES, TOP_K, lens_rows, lens_sites, logit_lens
 from probekit.errors import ConfigError, DataError
-from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import check_context, check_tokens
+from probekit.model.load import load_model
 from probekit.model.network import Network
-from probekit.model.sites import SitePattern
+from probekit.model.sites.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
 from probekit.results.network import MEAN, AttributedLogit
@@ -39,7 +39,7 @@ class ModelAndTokenizer:
             MissingError: there is no such model.
         """
         check_device(device)
-        model = GPT2.from_pretrained(source, device=device)
+        model = load_model(source, device=device)
         return cls(source, model, Tokenizer.from_pretrained(source))
 
     def ids(self, text: str, *, bos: bool) -> Tensor:
@@ -79,9 +79,8 @@ def read_lens(
         ConfigError: a site does not support the lens, or top_k is out of range.
         DataError: a text has no token, or more than the context.
     """
-    n_layers = network.model.config.n_layer
     # The output of the last layer always comes last.
-    names = lens_sites([*sites, ("resid_post", n_layers - 1)], n_layers)
+    names = lens_sites([*sites, ("resid_post", -1)], network.model.sites)
     tables = []
     for number, ids in enumerate([network.ids(text, bos=bos) for text in texts], start=1):
         result = logit_lens(network.model, ids, names, top_k=top_k, watcher=watcher)
@@ -152,8 +151,8 @@ def one_token(tokenizer: Tokenizer, text: str) -> int:
     Raises:
         ConfigError: the text is empty or several tokens.
     """
-    if text in tokenizer.vocabulary.special:
-        return tokenizer.vocabulary.special[text]
+    if text in tokenizer.special:
+        return tokenizer.special[text]
     ids = tokenizer.encode(text, bos=False).ids
     if len(ids) == 1:
         return int(ids[0])

@@ -16,7 +16,8 @@ from probekit.interventions.patching.attribution_patching import estimated_effec
 from probekit.interventions.patching.patch_effects import PatchEffect
 from probekit.interventions.patching.patching import patch
 from probekit.model.inputs import TokenBatch
-from probekit.model.sites import SitePattern, layer_of
+from probekit.model.sites.catalogue import layer_of
+from probekit.model.sites.sites import SitePattern
 from probekit.pipeline.look.lenses import ModelAndTokenizer, one_token
 from probekit.results.causes.patched_pair import PatchedPair
 

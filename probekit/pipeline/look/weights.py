@@ -14,8 +14,9 @@ from torch import Tensor
 from probekit.analysis.weights import circuits, head_norms, output, query_key_value, summarise
 from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.model.config import HPARAMS, PUBLISHED, model_config
+from probekit.model.families.gpt2 import PUBLISHED, WEIGHTS, GPT2Config
 from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
+from probekit.model.weights.names import HPARAMS
 from probekit.model.weights.sources import find_model
 from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
 from probekit.results.network import HeadWeights, WeightTensor
@@ -54,7 +55,7 @@ def write_weights_page(
         ConfigError: there is no such tensor or column, it cannot be plotted, or the number of
             heads is unknown or contradicts config.json.
     """
-    checkpoint = open_checkpoint(_locate(source))
+    checkpoint = open_checkpoint(_locate(source), WEIGHTS)
     if tensor is None:
         if columns or corner is not None or n_head is not None:
             raise ConfigError(
@@ -76,7 +77,9 @@ def _locate(source: str) -> Path:
         return path
     folder = find_model(source)
     if (folder / "config.json").is_file():
-        model_config(folder)  # raises for other architectures, whose matrices may be transposed
+        GPT2Config.from_folder(
+            folder
+        )  # raises for other architectures, whose matrices may be transposed
     if any((folder / name).is_file() for name in CHECKPOINT_FILES):
         return folder
     files = list(folder.glob("*.safetensors"))
@@ -180,7 +183,7 @@ def _n_head(checkpoint: Checkpoint, n_embd: int, given: int | None) -> int:
     """
     folder = checkpoint.path.parent
     if any((folder / name).is_file() for name in ("config.json", HPARAMS)):
-        configured = model_config(folder).n_head
+        configured = GPT2Config.from_folder(folder).n_head
         if given not in (None, configured):
             raise ConfigError(
                 f"--n-head {given} contradicts the config in {folder}, which has {configured} "

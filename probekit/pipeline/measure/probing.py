@@ -13,7 +13,8 @@ from probekit.activations.given.sites import GivenSite
 from probekit.disk import as_store_error
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
-from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
+from probekit.model.sites.catalogue import component_of, layer_of
+from probekit.model.sites.selection import JOINT, SiteSelection
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.rows import PositionRows
@@ -308,7 +309,7 @@ def _site_columns(selection: Probed) -> dict[str, Any]:
     if isinstance(selection, GivenSite):
         named = {"site": selection.site, "component": selection.component}
         return place | named | {"layer": selection.layer, "order": selection.order}
-    components = dict.fromkeys(describe(part.site).component for part in selection.parts)
+    components = dict.fromkeys(component_of(part.site) for part in selection.parts)
     place |= {"site": selection.text, "component": JOINT.join(components)}
     if isinstance(selection, SiteSelection):
         place |= {

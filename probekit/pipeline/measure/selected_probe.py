@@ -25,7 +25,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from probekit.csv_files import csv_text
-from probekit.model.sites import SiteSelection, describe
+from probekit.model.sites.catalogue import describe
+from probekit.model.sites.selection import SiteSelection
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.source import RowsReader
@@ -309,5 +310,4 @@ def _null_of(pairs: Sequence[tuple[Floats, Floats]]) -> dict[str, Any]:
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:
-    is_whole = site.head is None and site.neuron is None
-    return is_whole and describe(site.site).axes[-1] == "d_model"
+    return site.index is None and describe(site.site).axes[-1] == "d_model"

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from probekit.activations.given.sites import GivenSite
-from probekit.model.sites import SiteConcatenation, SiteSelection, describe
+from probekit.model.sites.catalogue import describe
+from probekit.model.sites.selection import SiteConcatenation, SiteSelection
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.source import RowsReader
 from probekit.pipeline.measure.selected_probe import find_site
@@ -84,7 +85,7 @@ def feature_name(
     axes = describe(site.site).axes
     if axes[-1] == "d_mlp":
         return f"{site.site}[neuron={feature if site.neuron is None else site.neuron}]"
-    if "n_heads" in axes and site.head is None and axes[-1] in axis_sizes:
+    if "n_heads" in axes and site.index is None and axes[-1] in axis_sizes:
         head, dimension = divmod(feature, axis_sizes[axes[-1]])
         return f"head {head}, dimension {dimension}"
     return f"dimension {feature}"

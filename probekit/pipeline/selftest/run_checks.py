@@ -17,7 +17,7 @@ from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import TokenBatch
-from probekit.model.sites import describe, layer_of
+from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.selftest.planted_runs import (

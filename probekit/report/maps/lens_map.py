@@ -12,7 +12,7 @@ import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.errors import DataError, UnknownNameError, nearest
-from probekit.model.sites import describe, layer_of
+from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.maps.text_map import Colours, text_map
 from probekit.report.texts.glyphs import token_label
@@ -131,7 +131,7 @@ def site_labels(rows: pd.DataFrame) -> list[str]:
 
 def _site_label(site: str) -> str:
     layer = layer_of(site)
-    component = describe(site).component
+    component = component_of(site)
     if component == "resid_post":
         return str(layer)
     if (layer, component) == (0, "resid_pre"):

@@ -11,7 +11,7 @@ import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.errors import UnknownNameError, nearest
-from probekit.model.sites import describe, layer_of
+from probekit.model.sites.catalogue import describe, layer_of
 from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, plotly_text
 from probekit.report.maps.lens_map import MOST_TICKS
 from probekit.report.maps.text_map import Colours, cell_text, frame_cell, text_map

@@ -16,7 +16,7 @@ True.
 
 import torch
 
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import TokenBatch
 

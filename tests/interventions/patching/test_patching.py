@@ -14,8 +14,7 @@ from probekit.interventions.patching.pairs import check_pairs, pair_problems, si
 from probekit.interventions.patching.patching import PAIRS_AT_ONCE, patch
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import TokenBatch
-from probekit.model.site_parts import head_or_neuron
-from probekit.model.sites import select
+from probekit.model.sites.parts import head_or_neuron
 from probekit.model.text.tokenizer import Tokenizer
 from tests.model.reference import TINY, pad, ragged
 
@@ -63,9 +62,9 @@ def measure_of(name="logit_difference", n=3):
 
 def expected(model, clean, corrupt, where, at, measure):
     """The measure of a whole pass with the counterfactual's activations at the positions `at`."""
-    (selection,) = select([where], TINY.n_layer, TINY.axis_sizes)
+    (selection,) = model.sites.select([where])
     _, source = model.run_with_cache(corrupt, [selection.site])
-    values = head_or_neuron(source[selection.site], selection)
+    values = head_or_neuron(model.sites, source[selection.site], selection)
     if "resid_post" in where and "3" in where and at is None:
         assert values.shape[1] == clean.ids.shape[1]
     logits = run_edited(model, clean, [(where, replace(values, at))])

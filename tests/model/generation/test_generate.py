@@ -116,7 +116,7 @@ def test_a_recording_equals_the_activations_of_one_pass(model):
     tokens, mask = pad(prompts, "left", filler=1)
     record = Recording()
     new = generate(model, tokens, 9, mask=mask, tap=record, sites=["*", "blocks.*.hook_result"])
-    cache = record.cache(TINY.n_layer)
+    cache = record.cache(TINY.sites)
     whole = torch.cat([tokens, new], dim=1)[:, :-1]
     whole_mask = torch.cat([mask, torch.ones(2, 8, dtype=torch.bool)], dim=1)
     _, expected = model.run_with_cache(whole, ["*", "blocks.*.hook_result"], whole_mask)
@@ -155,7 +155,7 @@ def test_an_iterator_of_sites_is_used_at_every_step(model):
     record = Recording()
     prompt = torch.stack(ragged(TINY, [3]))
     generate(model, prompt, 4, tap=record, sites=iter(["hook_embed"]))
-    assert record.cache(TINY.n_layer)["hook_embed"].shape == (1, 6, 21)
+    assert record.cache(TINY.sites)["hook_embed"].shape == (1, 6, 21)
 
 
 def test_a_model_in_training_does_not_generate():

@@ -4,11 +4,12 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from probekit.errors import CheckpointError, ConfigError
-from probekit.model.config import read_config
+from probekit.model.families.gpt2 import WEIGHTS, GPT2Config
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.text.vocabulary import read_vocabulary
@@ -54,11 +55,11 @@ def load(folder):
 
 
 READ = {
-    "config.json": read_config,
+    "config.json": GPT2Config.from_folder,
     "merges.txt": read_vocabulary,
     "vocab.json": read_vocabulary,
-    "model.safetensors": open_checkpoint,
-    "digests.json": read_config,
+    "model.safetensors": partial(open_checkpoint, names=WEIGHTS),
+    "digests.json": GPT2Config.from_folder,
 }
 
 
@@ -189,11 +190,11 @@ def test_every_file_of_the_hub_s_cache_is_compared_with_its_name(tmp_path, algor
     name = (git if algorithm == "git" else sha256).hexdigest()
     path = as_blob(tmp_path, "config.json", content, name)
     assert read_verified(path) == content
-    assert read_config(tmp_path).n_layer == 6
+    assert GPT2Config.from_folder(tmp_path).n_layer == 6
     for damaged in (*flipped(content, 100), *cut(content, 20)):
         if damaged != content:
             path.resolve().write_bytes(damaged)
             with pytest.raises(
                 CheckpointError, match=r"config\.json.*does not match the hub's digest"
             ):
-                read_config(tmp_path)
+                GPT2Config.from_folder(tmp_path)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import GPT2LMHeadModel
 
 from probekit.errors import CheckpointError, StoreError
-from probekit.model.config import GPT2Config
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
 from tests.model.reference import TINY, our_model, reference_model
 

@@ -17,7 +17,7 @@ from probekit.activations.sizing import Volume, operations
 from probekit.cli.plans import lines
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError
-from probekit.model.config import PUBLISHED, GPT2Config
+from probekit.model.families.gpt2 import PUBLISHED, GPT2Config
 from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.capture.sizing import Speed, plan_experiment, plan_tokens
 from tests.pipeline.scale import load, write_experiment

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from probekit.model.config import GPT2Config
 from probekit.model.taps import Taps
 from probekit.products import is_derived, with_gradient
 
@@ -13,11 +12,11 @@ from probekit.products import is_derived, with_gradient
 class LayerNorm(nn.Module):
     """Layer norm over d_model, with taps at its scale and its normalized value."""
 
-    def __init__(self, config: GPT2Config) -> None:
+    def __init__(self, d_model: int, eps: float, *, bias: bool = True) -> None:
         super().__init__()
-        self.eps = config.layer_norm_epsilon
-        self.weight = nn.Parameter(torch.empty(config.n_embd))
-        self.bias = nn.Parameter(torch.empty(config.n_embd)) if config.bias else None
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(d_model))
+        self.bias = nn.Parameter(torch.empty(d_model)) if bias else None
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, times gain plus bias, shape [... d_model]."""

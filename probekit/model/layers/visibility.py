@@ -48,6 +48,35 @@ def positions_and_visible(
     return positions, causal(n_new, n_keys, tokens.device) & (mask[:, None, None, :] | itself)
 
 
+def in_window(
+    visible: Tensor | None, mask: Tensor | None, n_new: int, n_keys: int, window: int, like: Tensor
+) -> Tensor | None:
+    """Return the attention mask of a sliding window, shape [batch 1 query key].
+
+    A query attends to the last `window` real tokens, its own included.
+
+    Args:
+        visible: attention mask without a window; None means the causal mask.
+        mask: True at tokens, False at padding, shape [batch key]; None means no padding.
+        n_new: number of queries, at the last columns.
+        n_keys: number of columns.
+        window: number of tokens.
+        like: tensor on the device of the result.
+
+    >>> in_window(None, None, 3, 3, 2, torch.empty(0))[0, 0].int().tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    if n_keys <= window:
+        return visible
+    places = torch.arange(n_keys, device=like.device)[None]
+    if mask is not None:
+        places = mask.to(like.device).cumsum(-1) - 1  # counts real tokens
+    distance = places[:, -n_new:, None] - places[:, None, :]  # [batch query key]
+    if visible is None:
+        visible = causal(n_new, n_keys, like.device)
+    return visible & (distance < window)[:, None]
+
+
 def visible_at(at: Tensor, visible: Tensor | None, n_new: int, n_keys: int) -> Tensor:
     """Return the attention mask of some of the new positions, shape [batch 1 n_at key].
 
@@ -60,12 +89,3 @@ def visible_at(at: Tensor, visible: Tensor | None, n_new: int, n_keys: int) -> T
     if visible is None:
         visible = causal(n_new, n_keys, at.device)[None, None]
     return visible.take_along_dim(at[:, None, :, None], 2)
-
-
-def select_positions(value: Tensor, at: Tensor) -> Tensor:
-    """Select some positions of each row: [batch pos ...] becomes [batch n_at ...].
-
-    >>> select_positions(torch.tensor([[5, 6, 7]]), torch.tensor([[2, 0]])).tolist()
-    [[7, 5]]
-    """
-    return value[torch.arange(len(at), device=at.device)[:, None], at]

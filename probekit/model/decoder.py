@@ -1,0 +1,232 @@
+"""What the networks of all families share: the forward pass around the blocks, loss and weights."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from probekit.errors import ConfigError
+from probekit.model.config import ModelConfig
+from probekit.model.context import Context
+from probekit.model.inputs import (
+    TokenBatch,
+    check_context,
+    check_targets,
+    next_tokens,
+    prepare_tokens,
+    warn_of_padding,
+)
+from probekit.model.kv_cache import KeyValueCache
+from probekit.model.layers.cross_entropy import cross_entropy
+from probekit.model.network import Network
+from probekit.model.sites.parts import tap_parts
+from probekit.model.sites.sites import SitePattern
+from probekit.model.taps import ForwardStoppedError, Tap, Taps
+from probekit.model.weights.loading import as_dtype, read_checkpoint
+from probekit.model.weights.sources import find_model
+from probekit.products import linear
+
+
+class Decoder(nn.Module, Network):
+    """A decoder-only transformer with a tap at every site; each family derives its network.
+
+    A family defines `CONFIG`, `token_embedding`, `residual_stream`, `normed`, and the members of
+    `Network` that depend on the names of its modules.
+    """
+
+    CONFIG: type[ModelConfig]
+
+    @abstractmethod
+    def __init__(self, config: Any, seed: int | None = 0) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    @abstractmethod
+    def token_embedding(self) -> Tensor:
+        """Embedding of every token, shape [d_vocab d_model]."""
+
+    @abstractmethod
+    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
+        """Return the residual stream after the last block, shape [batch pos d_model].
+
+        Args:
+            tokens: token ids on the device of the weights, 0 at padding, shape [batch pos].
+            context: positions, visibility and cache of the pass.
+            tap: taps at all sites.
+        """
+
+    @abstractmethod
+    def normed(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the final norm of the residual stream, with taps at `ln_final`."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return self.token_embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the weights."""
+        return self.token_embedding.dtype
+
+    def final_norm(self, resid: Tensor) -> Tensor:
+        """Return the final norm of residuals, shape [... d_model]."""
+        return self.normed(resid, Taps(None))
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """Return the logits of the output of the final norm, shape [... d_vocab]."""
+        return linear(x, self.unembedding)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        dtype: str | torch.dtype | None = None,
+        device: str = "cpu",
+    ) -> Self:
+        """Return a pretrained network with frozen parameters; `requires_grad_()` unfreezes them.
+
+        Args:
+            source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder
+                in the format of the hub (or, for GPT-2, of OpenAI).
+            dtype: float32, float16, bfloat16 or float64, for weights and computation; None means
+                the dtype of the checkpoint; float16 then becomes float32, because many processors
+                are slow in float16 and its range is small.
+            device: device of the weights, e.g. `cuda`.
+
+        Raises:
+            MissingError: no model has this name.
+            CheckpointError: a file is damaged, or its tensors are not those of this network.
+        """
+        weights_dtype = None if dtype is None else as_dtype(dtype)
+        folder = find_model(source, check=cls.CONFIG.from_folder, vocabulary=cls.CONFIG.VOCABULARY)
+        model = cls(cls.CONFIG.from_folder(folder), seed=None)
+        names = model.config.WEIGHTS
+        tensors = read_checkpoint(
+            folder, names, model.state_dict(), weights_dtype, model.config.TITLE
+        )
+        model.load_state_dict(tensors, assign=True)
+        return model.to(device).requires_grad_(False)
+
+    def forward(
+        self,
+        tokens: Tensor | TokenBatch,
+        mask: Tensor | None = None,
+        tap: Tap | None = None,
+        sites: SitePattern | Iterable[SitePattern] | None = None,
+        *,
+        logits: bool = True,
+        at: Tensor | None = None,
+        past: KeyValueCache | None = None,
+    ) -> Tensor | None:
+        """Return the logits, shape [batch pos d_vocab], or None with `logits=False`.
+
+        Args:
+            tokens: token ids, shape [batch pos], or a `TokenBatch`.
+            mask: True at tokens, False at padding, shape [batch pos]. None means the mask of the
+                `TokenBatch`, or no padding. Positions count real tokens, so padding on either side
+                does not change the result.
+            tap: function called at each requested site; returns the value to continue with.
+            sites: names, globs or shorthands of the requested sites, or functions of a name. A
+                head or neuron is written as `blocks.3.attn.hook_z[head=2]`. None means all sites
+                except those computed on request (`attn.hook_result`). Attention is fused unless
+                scores or patterns are requested.
+            logits: False stops the pass after the last requested site.
+            at: positions in each row of `tokens`, shape [batch n_at]. The last block computes its
+                queries and its MLP at these positions only. Its sites after keys and values, the
+                sites of `ln_final` and the logits then have the axis n_at in place of pos.
+            past: cache with the keys and values of earlier tokens. `tokens` continue these tokens,
+                and their keys and values are added to it.
+
+        Raises:
+            UnknownNameError: a pattern matches no site.
+            ConfigError: `sites` without a tap, or neither logits nor a site is requested.
+            DataError: ids outside the vocabulary; padding without a mask; more tokens than the
+                context; a mask with another shape or an empty row; or a `past` of another model or
+                batch size.
+        """
+        if tap is None and sites is not None:
+            raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
+        parts = self.sites.select(["*"] if sites is None else sites) if tap else ()
+        requested = {part.site for part in parts}
+        if not logits and not requested:
+            raise ConfigError(
+                "Neither logits nor a site is requested. Pass logits=True, or a tap and sites."
+            )
+        ids, mask = prepare_tokens(self.config, tokens, mask)
+        if mask is None and past is None:
+            warn_of_padding(self.config, ids)
+        tap = tap_parts(self.sites, tap, parts) if tap else None
+        taps = Taps(tap, requested, stop_when_done=not logits)
+        try:
+            resid = self._resid(ids, mask, taps, at, past)
+            return self.unembed(self.normed(resid, taps.within("ln_final")))
+        except ForwardStoppedError:
+            return None
+
+    def _resid(
+        self, tokens: Tensor, mask: Tensor | None, tap: Taps,
+        at: Tensor | None = None, past: KeyValueCache | None = None,
+    ) -> Tensor:  # fmt: skip
+        context = Context.of(self, tokens, mask, at, past, self.device)
+        check_context(self.config, context.positions)
+        resid = self.residual_stream(tokens.to(self.device), context, tap)
+        context.end()
+        return resid
+
+    def loss(
+        self,
+        tokens: Tensor | TokenBatch,
+        mask: Tensor | None = None,
+        *,
+        targets: Tensor | None = None,
+    ) -> Tensor:
+        """Return the mean cross-entropy in nats per target.
+
+        Args:
+            tokens: token ids, shape [batch pos], or a `TokenBatch`.
+            mask: True at tokens, False at padding, shape [batch pos].
+            targets: id to predict at each position, shape [batch pos]; -100 excludes a position.
+                None means the next token.
+
+        Raises:
+            DataError: the targets differ in shape from the tokens, lie outside the vocabulary, or
+                are all excluded.
+
+        >>> from probekit import GPT2
+        >>> model = GPT2.from_pretrained("mini")
+        >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
+        0
+        """
+        ids, mask = prepare_tokens(self.config, tokens, mask)
+        if targets is None:
+            targets = next_tokens(ids, mask)
+        x = self.final_norm(self._resid(ids, mask, Taps(None)))
+        check_targets(self.config, ids, targets)
+        return self.mean_loss(x.flatten(0, 1), targets.flatten())
+
+    def mean_loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of the logits of `x`, shape [n_tokens d_model]."""
+        return cross_entropy(x, self.unembedding, targets)
+
+
+def stream_of(embed: Tensor) -> Tensor:
+    """Return embeddings in the dtype of the residual stream, at least float32.
+
+    In half precision, rounding errors would accumulate over the blocks.
+    """
+    return embed.to(torch.promote_types(embed.dtype, torch.float32))
+
+
+def embedding(n: int, d_model: int) -> nn.Embedding:
+    """Return an embedding that is not initialised.
+
+    nn.Embedding would initialise its weight, which imports torch's compiler on the meta device.
+    """
+    return nn.Embedding(n, d_model, _weight=torch.empty(n, d_model))

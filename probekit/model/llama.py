@@ -1,0 +1,193 @@
+"""Llama 2 and 3, Mistral, Qwen2 and Qwen3, written to be read.
+
+    Llama: resid = embed_tokens[tokens]; Block, ..., Block; logits = norm(resid) @ lm_head.T
+    Block: resid = resid + attn(input_layernorm(resid))
+           resid = resid + mlp(post_attention_layernorm(resid))
+
+There are no position embeddings: each block rotates its queries and keys by angles proportional to
+their positions. Groups of query heads share a key and a value. families/llama.py lists the sites
+and what is special about Mistral and Qwen. Parameters have the names of the Hugging Face
+checkpoints.
+
+Source: Touvron et al. 2023, "Llama 2: Open Foundation and Fine-Tuned Chat Models"; Jiang et al.
+2023, "Mistral 7B"; Yang et al. 2024, "Qwen2 Technical Report"; Yang et al. 2025, "Qwen3 Technical
+Report".
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probekit.model.context import Context
+from probekit.model.decoder import Decoder, embedding, stream_of
+from probekit.model.families.llama import LlamaConfig
+from probekit.model.initialisation import initialise
+from probekit.model.kv_cache import Extend
+from probekit.model.layers.attention import attend_heads, project_heads, select_positions
+from probekit.model.layers.gated_mlp import GatedMLP
+from probekit.model.layers.linear import Linear
+from probekit.model.layers.rms_norm import RMSNorm
+from probekit.model.layers.rotary import Turn, frequencies, rotate, turn
+from probekit.model.taps import Taps
+
+
+class LlamaAttention(nn.Module):
+    """Causal attention with rotated queries and keys; groups of heads share a key and a value."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.d_head, d_model = config.d_head, config.d_model
+        heads, kv_heads = config.n_heads * self.d_head, config.n_kv_heads * self.d_head
+        self.q_proj = Linear(d_model, heads, bias=config.qkv_bias)
+        self.k_proj = Linear(d_model, kv_heads, bias=config.qkv_bias)
+        self.v_proj = Linear(d_model, kv_heads, bias=config.qkv_bias)
+        self.o_proj = Linear(heads, d_model, bias=config.output_bias)
+        self.has_norms = config.has_norms_of_heads
+        if self.has_norms:
+            self.q_norm = RMSNorm(self.d_head, config.rms_norm_eps)
+            self.k_norm = RMSNorm(self.d_head, config.rms_norm_eps)
+
+    def forward(
+        self, x: Tensor, visible: Tensor | None, angles: Turn, tap: Taps,
+        at: Tensor | None = None, extend: Extend | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
+
+        Args:
+            x: normalized residual stream, shape [batch pos d_model].
+            visible: True where a query attends to a key, shape [batch 1 pos key_pos]; None means a
+                causal mask.
+            angles: cosine and sine of the angles of every position.
+            tap: taps at the sites of this module.
+            at: positions of the queries, shape [batch n_at]; None means all.
+            extend: function that puts the cached keys and values before the new ones, see
+                `KeyValueCache.extend`; None without a cache.
+        """
+        q = tap("hook_q", self.q_proj(x).unflatten(-1, (-1, self.d_head)))
+        k = tap("hook_k", self.k_proj(x).unflatten(-1, (-1, self.d_head)))
+        v = tap("hook_v", self.v_proj(x).unflatten(-1, (-1, self.d_head)))
+        if self.has_norms:
+            q, k = self.q_norm(q, tap.within("q_norm")), self.k_norm(k, tap.within("k_norm"))
+        q, k = tap("hook_rot_q", rotate(q, angles)), tap("hook_rot_k", rotate(k, angles))
+        if extend is not None:
+            k, v = extend(k, v)  # [batch key_pos n_kv_heads d_head]
+        z = tap("hook_z", attend_heads(q, k, v, visible, tap, at=at))
+        return project_heads(z, self.o_proj, tap)
+
+
+class LlamaBlock(nn.Module):
+    """Transformer block: attention and gated MLP, each after an RMS norm and added to the stream.
+
+    Args:
+        config: sizes and switches.
+        window: number of tokens that a query attends to; None for all.
+    """
+
+    def __init__(self, config: LlamaConfig, window: int | None) -> None:
+        super().__init__()
+        self.window = window
+        self.input_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
+        self.self_attn = LlamaAttention(config)
+        self.post_attention_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
+        self.mlp = GatedMLP(config.d_model, config.d_mlp, F.silu, bias=config.mlp_bias)
+
+    def forward(
+        self, resid: Tensor, visible: Tensor | None, angles: Turn, tap: Taps,
+        at: Tensor | None = None, extend: Extend | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the residual stream after this block; arguments as in `LlamaAttention`."""
+        resid = tap("hook_resid_pre", resid)
+        normed = self.input_layernorm(resid, tap.within("ln1"))
+        attn_out = self.self_attn(normed, visible, angles, tap.within("attn"), at, extend)
+        if at is not None:
+            resid = select_positions(resid, at)
+        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        normed = self.post_attention_layernorm(resid, tap.within("ln2"))
+        mlp_out = self.mlp(normed, tap.within("mlp"))
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
+
+
+class Llama(Decoder):
+    """Llama, Mistral, Qwen2 or Qwen3 with a tap at every site.
+
+    Args:
+        config: sizes and switches.
+        seed: random seed for the initialisation. None leaves the weights on the meta device,
+            without storage, to be filled by `load_state_dict(..., assign=True)`.
+
+    >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11}
+    >>> heads = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}
+    >>> model = Llama(LlamaConfig(**sizes, **heads))
+    >>> logits, cache = model.run_with_cache(torch.tensor([[3, 14, 15]]), ["blocks.*.attn.hook_k"])
+    >>> logits.shape, cache["k[kv_head=1]", 0].shape
+    (torch.Size([1, 3, 97]), torch.Size([1, 3, 4]))
+    """
+
+    CONFIG = LlamaConfig
+    config: LlamaConfig
+
+    def __init__(self, config: LlamaConfig, seed: int | None = 0) -> None:
+        super().__init__(config)
+        self.frequencies = frequencies(config.rotary, config.d_head)  # no parameter, and no buffer
+        with torch.device("meta"):
+            self.embed_tokens = embedding(config.vocab_size, config.hidden_size)
+            self.layers = nn.ModuleList(LlamaBlock(config, window) for window in config.windows)
+            self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+            if not config.tie_word_embeddings:
+                self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if seed is not None:
+            self.to_empty(device="cpu")
+            initialise(self, seed, output_maps=("o_proj.weight", "down_proj.weight"))
+        self.eval()
+
+    @property
+    def token_embedding(self) -> Tensor:
+        """Embedding of every token, shape [d_vocab d_model]."""
+        return self.embed_tokens.weight
+
+    @property
+    def unembedding(self) -> Tensor:
+        """Matrix from the output of the final norm to the logits, shape [d_vocab d_model]."""
+        unembedding = self.embed_tokens if self.config.tie_word_embeddings else self.lm_head
+        return unembedding.weight
+
+    @property
+    def position_embedding(self) -> None:
+        """None: there are no learned position embeddings."""
+        return
+
+    @property
+    def final_norm_gain(self) -> Tensor:
+        """Gain of the final RMS norm, shape [d_model]."""
+        return self.norm.gain
+
+    @property
+    def final_norm_bias(self) -> None:
+        """None: an RMS norm has no bias."""
+        return
+
+    def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
+        """Return W_O of a layer's heads, [d_model (n_heads d_head)], and its bias, [d_model]."""
+        o_proj = cast(LlamaBlock, self.layers[layer]).self_attn.o_proj
+        return o_proj.weight, o_proj.bias
+
+    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
+        """Return the residual stream after the last block, shape [batch pos d_model]."""
+        resid = stream_of(tap("hook_embed", self.embed_tokens(tokens)))
+        angles = turn(context.positions.to(self.device), self.frequencies)
+        visible = {window: context.visible_in(window) for window in set(self.config.windows)}
+        last = len(self.layers) - 1
+        for layer, block in enumerate(self.layers):
+            at = context.at if layer == last else None
+            taps, extend = tap.within(f"blocks.{layer}"), context.extend(layer)
+            window = cast(LlamaBlock, block).window
+            resid = block(resid, visible[window], angles, taps, at, extend)
+        return resid
+
+    def normed(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the final RMS norm of the residual stream."""
+        return cast(Tensor, self.norm(resid, tap))

@@ -1,0 +1,179 @@
+"""The catalogue of site names: what a name means in every family of networks.
+
+Names are those of TransformerLens. The table of a family lists those that its networks have, with
+their formulas; see `probekit.model.families`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from probekit.errors import UnknownNameError, nearest
+
+Stage = Literal["embedding", "block", "output"]
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One row of a table of sites.
+
+    Attributes:
+        name: TransformerLens's name, with `{l}` for the layer of a block.
+        axes: names of the axes.
+        formula: how a family computes the tensor; empty in the catalogue.
+        stage: where the forward pass computes it: before, in or after the blocks.
+        on_request: computed only if requested by name; a glob that also matches other sites does
+            not include it.
+        begins_block: available before the block computes anything.
+        in_stream: part of the residual stream, or added to it, so that the logit lens applies.
+        masked: value at keys that a query does not attend to.
+    """
+
+    name: str
+    axes: Axes
+    formula: str = ""
+    stage: Stage = "block"
+    on_request: bool = False
+    begins_block: bool = False
+    in_stream: bool = False
+    masked: float = 0.0
+
+    @property
+    def in_block(self) -> bool:
+        """Whether every block has this tensor."""
+        return self.stage == "block"
+
+    @property
+    def component(self) -> str:
+        """The name without block index and `hook_`.
+
+        >>> [site.component for site in CATALOGUE if site.axes[-1] == "key_pos"]
+        ['attn.attn_scores', 'attn.pattern']
+        """
+        return component_of(self.name)
+
+
+_D_MODEL = ("batch", "pos", "d_model")
+_SCALE = ("batch", "pos", "1")
+_HEAD = ("batch", "pos", "n_heads", "d_head")
+_HEAD_SCALE = ("batch", "pos", "n_heads", "1")
+_PATTERN = ("batch", "n_heads", "query_pos", "key_pos")
+_HEAD_OUT = ("batch", "pos", "n_heads", "d_model")
+_MLP = ("batch", "pos", "d_mlp")
+_STREAM: dict[str, Any] = {"axes": _D_MODEL, "in_stream": True}
+
+CATALOGUE = (  # in forward order
+    Site("hook_embed", stage="embedding", **_STREAM),
+    Site("hook_pos_embed", stage="embedding", **_STREAM),
+    Site("blocks.{l}.hook_resid_pre", begins_block=True, **_STREAM),
+    Site("blocks.{l}.ln1.hook_scale", _SCALE),
+    Site("blocks.{l}.ln1.hook_normalized", _D_MODEL),
+    Site("blocks.{l}.attn.hook_q", _HEAD),
+    Site("blocks.{l}.attn.hook_k", _HEAD),
+    Site("blocks.{l}.attn.hook_v", _HEAD),
+    Site("blocks.{l}.attn.q_norm.hook_scale", _HEAD_SCALE),
+    Site("blocks.{l}.attn.q_norm.hook_normalized", _HEAD),
+    Site("blocks.{l}.attn.k_norm.hook_scale", _HEAD_SCALE),
+    Site("blocks.{l}.attn.k_norm.hook_normalized", _HEAD),
+    Site("blocks.{l}.attn.hook_rot_q", _HEAD),
+    Site("blocks.{l}.attn.hook_rot_k", _HEAD),
+    Site("blocks.{l}.attn.hook_attn_scores", _PATTERN, masked=-math.inf),
+    Site("blocks.{l}.attn.hook_pattern", _PATTERN),
+    Site("blocks.{l}.attn.hook_z", _HEAD),
+    Site("blocks.{l}.attn.hook_result", _HEAD_OUT, on_request=True),
+    Site("blocks.{l}.ln1_post.hook_scale", _SCALE),
+    Site("blocks.{l}.ln1_post.hook_normalized", _D_MODEL),
+    Site("blocks.{l}.hook_attn_out", **_STREAM),
+    Site("blocks.{l}.hook_resid_mid", **_STREAM),
+    Site("blocks.{l}.ln2.hook_scale", _SCALE),
+    Site("blocks.{l}.ln2.hook_normalized", _D_MODEL),
+    Site("blocks.{l}.mlp.hook_pre", _MLP),
+    Site("blocks.{l}.mlp.hook_pre_linear", _MLP),
+    Site("blocks.{l}.mlp.hook_post", _MLP),
+    Site("blocks.{l}.ln2_post.hook_scale", _SCALE),
+    Site("blocks.{l}.ln2_post.hook_normalized", _D_MODEL),
+    Site("blocks.{l}.hook_mlp_out", **_STREAM),
+    Site("blocks.{l}.hook_resid_post", **_STREAM),
+    Site("ln_final.hook_scale", _SCALE, stage="output"),
+    Site("ln_final.hook_normalized", _D_MODEL, stage="output"),
+)
+
+_BY_NAME = {site.name: site for site in CATALOGUE}
+_BLOCK = re.compile(r"^blocks\.(\d{1,9})\.")
+
+# Axes of the sites of keys and values in a family whose query heads share them in groups.
+GROUPED: Mapping[str, Axes] = {
+    f"blocks.{{l}}.attn.{name}": tuple(
+        "n_kv_heads" if axis == "n_heads" else axis
+        for axis in _BY_NAME[f"blocks.{{l}}.attn.{name}"].axes
+    )
+    for name in ("hook_k", "hook_v", "k_norm.hook_scale", "k_norm.hook_normalized", "hook_rot_k")
+}
+
+
+def table(formulas: Mapping[str, str], axes: Mapping[str, Axes] | None = None) -> tuple[Site, ...]:
+    """Return a family's table of sites.
+
+    Args:
+        formulas: formula of each site by its name, in forward order.
+        axes: axes that differ from those of the catalogue, such as `GROUPED`.
+
+    >>> table({"hook_embed": "wte[tokens]"})[0].formula
+    'wte[tokens]'
+    """
+    other = axes or {}
+    return tuple(
+        replace(_BY_NAME[name], formula=formula, axes=other.get(name, _BY_NAME[name].axes))
+        for name, formula in formulas.items()
+    )
+
+
+def general_name(name: str) -> str:
+    """Return the name of a site with `{l}` for the index of its block.
+
+    >>> general_name("blocks.3.mlp.hook_post")
+    'blocks.{l}.mlp.hook_post'
+    """
+    return _BLOCK.sub("blocks.{l}.", name)
+
+
+def describe(name: str) -> Site:
+    """Return the row of the catalogue for the full name of a site.
+
+    The row holds in every family. `Sites.describe` adds the formula, and the axes of grouped
+    keys and values.
+
+    >>> describe("blocks.3.mlp.hook_post").axes
+    ('batch', 'pos', 'd_mlp')
+
+    Raises:
+        UnknownNameError: no site has this name.
+    """
+    general = general_name(name)
+    if general not in _BY_NAME:
+        raise UnknownNameError(f"No site has the full name {name!r}. {nearest(general, _BY_NAME)}")
+    return _BY_NAME[general]
+
+
+def layer_of(name: str) -> int | None:
+    """Return the block index in the name of a site, or None outside the blocks.
+
+    >>> layer_of("blocks.11.hook_resid_pre"), layer_of("hook_embed")
+    (11, None)
+    """
+    match = _BLOCK.match(name)
+    return int(match[1]) if match else None
+
+
+def component_of(name: str) -> str:
+    """Return the name of a site without block index and `hook_`.
+
+    >>> component_of("blocks.11.attn.hook_z")
+    'attn.z'
+    """
+    return general_name(name).removeprefix("blocks.{l}.").replace("hook_", "")

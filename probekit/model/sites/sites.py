@@ -1,0 +1,331 @@
+"""The sites of one network: its family's table, bound to its sizes.
+
+`Sites.expand` turns names, globs and shorthands into names. `Sites.select` also reads heads and
+neurons in brackets.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import SupportsIndex, cast, get_args
+
+from probekit.errors import ConfigError, UnknownNameError, nearest
+from probekit.model.sites.catalogue import Site, Stage, general_name, layer_of
+from probekit.model.sites.selection import SELECTED_AXES, SiteSelection
+
+# "blocks.*.hook_resid_post", ("resid_post", 3), or a function that selects names
+_Pattern = str | tuple[str, int] | Callable[[str], bool]
+SitePattern = _Pattern | SiteSelection
+
+_SELECTOR = re.compile(r"^(?P<site>.+)\[(?P<selector>[a-z_]+)=(?P<index>[^\]]*)\]$")
+
+
+@dataclass(frozen=True, eq=False)
+class Sites(Sequence[str]):
+    """Names of all sites of a network in the order of the forward pass, and what they mean.
+
+    Sites that are computed on request are included.
+
+    Attributes:
+        rows: the family's table, in forward order.
+        axis_sizes: size of each axis that does not depend on the input.
+
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> sites = GPT2Config(n_layer=2).sites
+    >>> len(sites), sites[2]
+    (40, 'blocks.0.hook_resid_pre')
+    >>> sites.describe("blocks.1.mlp.hook_post").formula
+    'gelu_tanh(pre)'
+    """
+
+    rows: tuple[Site, ...]
+    axis_sizes: Mapping[str, int]
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks."""
+        return self.axis_sizes["n_layers"]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all sites."""
+        return self._names(self.rows)
+
+    @cached_property
+    def without_request(self) -> tuple[str, ...]:
+        """Names of the sites that are not computed on request only."""
+        return self._names(row for row in self.rows if not row.on_request)
+
+    def _names(self, rows: Iterable[Site]) -> tuple[str, ...]:
+        of_stage: dict[str, list[str]] = {stage: [] for stage in get_args(Stage)}
+        for row in rows:
+            of_stage[row.stage].append(row.name)
+        return (
+            *of_stage["embedding"],
+            *(name.format(l=layer) for layer in range(self.n_layers) for name in of_stage["block"]),
+            *of_stage["output"],
+        )
+
+    @cached_property
+    def _by_name(self) -> dict[str, Site]:
+        return {row.name: row for row in self.rows}
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # a name, or a tuple for a slice
+        """Return a name, or a tuple of names for a slice."""
+        return self.names[index]
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names."""
+        return iter(self.names)
+
+    def describe(self, name: str) -> Site:
+        """Return the row of the table for the full name of a site.
+
+        Raises:
+            UnknownNameError: no site has this name. Globs and shorthands need `expand`.
+        """
+        general = general_name(name)
+        if general not in self._by_name:
+            raise UnknownNameError(
+                f"No site has the full name {name!r}. {nearest(general, self._by_name)}"
+            )
+        return self._by_name[general]
+
+    def axes_of(self, part: str) -> tuple[str, ...]:
+        """Return the axes of a site, or those of a head or neuron of it.
+
+        >>> from probekit.model.families.gpt2 import GPT2Config
+        >>> GPT2Config().sites.axes_of("blocks.0.attn.hook_pattern[head=1]")
+        ('batch', 'query_pos', 'key_pos')
+        """
+        site, _, choice = part.partition("[")
+        selected = SELECTED_AXES.get(choice.partition("=")[0])
+        return tuple(axis for axis in self.describe(site).axes if axis != selected)
+
+    def expand(self, patterns: SitePattern | Iterable[SitePattern]) -> tuple[str, ...]:
+        """Return the names of all sites that match names, globs, shorthands or functions, in order.
+
+        Negative layers count from the last block.
+
+        >>> from probekit.model.families.gpt2 import GPT2Config
+        >>> sites = GPT2Config(n_layer=2).sites
+        >>> sites.expand(["blocks.*.hook_resid_post", ("pattern", -2), "hook_embed"])
+        ('hook_embed', 'blocks.0.attn.hook_pattern', 'blocks.0.hook_resid_post',
+         'blocks.1.hook_resid_post')
+        >>> sites.expand(lambda name: name.endswith("pattern"))
+        ('blocks.0.attn.hook_pattern', 'blocks.1.attn.hook_pattern')
+
+        Raises:
+            UnknownNameError: a pattern matches no site of the network.
+        """
+        names = {name for pattern in listed(patterns) for name in self._matches(pattern)}
+        return tuple(name for name in self.names if name in names)
+
+    def select(self, patterns: SitePattern | Iterable[SitePattern]) -> tuple[SiteSelection, ...]:
+        """Return all sites, heads and neurons that match the patterns, in forward order.
+
+        >>> from probekit.model.families.gpt2 import GPT2Config
+        >>> sites = GPT2Config(n_layer=2, n_head=3, n_embd=21).sites
+        >>> [part.text for part in sites.select([("pattern", 0), ("z[head=1,2]", -1)])]
+        ['blocks.0.attn.hook_pattern', 'blocks.1.attn.hook_z[head=1]',
+         'blocks.1.attn.hook_z[head=2]']
+
+        Raises:
+            UnknownNameError: a pattern matches no site.
+            ConfigError: a site does not have the selected axis, or an index is out of range.
+        """
+        selections: set[SiteSelection] = set()
+        for pattern in listed(patterns):
+            selections.update(self._selected(pattern))
+        order = {site: rank for rank, site in enumerate(self.names)}
+
+        def rank(part: SiteSelection) -> tuple[int, ...]:
+            # A whole site comes before its heads and neurons.
+            return order[part.site], -1 if part.index is None else part.index
+
+        return tuple(sorted(selections, key=rank))
+
+    def _selected(self, pattern: _Pattern) -> Iterator[SiteSelection]:
+        if isinstance(pattern, tuple) and "[" in str(pattern[0]):
+            short, _, choice = pattern[0].partition("[")
+            for name in self.expand([(short, pattern[1])]):
+                yield from self._selected(f"{name}[{choice}")
+            return
+        match = _SELECTOR.match(pattern) if isinstance(pattern, str) else None
+        if match is None and isinstance(pattern, str):
+            self._check_brackets(pattern)
+        for site in self.expand([match["site"] if match else pattern]):
+            indices: list[dict[str, int]] = self._indices(site, match) if match else [{}]
+            for index in indices:
+                yield SiteSelection(site, **index)
+
+    def _matches(self, pattern: _Pattern) -> Sequence[str]:
+        if isinstance(pattern, tuple):
+            if not _is_shorthand(pattern):
+                raise UnknownNameError(
+                    f"No site matches {pattern!r}. A shorthand is a short name and a layer, such "
+                    "as ('pattern', 3)."
+                )
+            pattern = self._full_name(pattern[0], operator.index(pattern[1]))
+        # Sites computed on request are matched only if no other site is.
+        matches = _matching(self.without_request, pattern) or _matching(self.names, pattern)
+        if matches:
+            return matches
+        if not isinstance(pattern, str):
+            raise UnknownNameError(f"The function {pattern!r} selects none of {len(self)} sites.")
+        raise UnknownNameError(self._no_match(pattern))
+
+    def _no_match(self, pattern: str) -> str:
+        """Return the message for a name or glob that matches no site."""
+        layer = layer_of(pattern)
+        if layer is not None and layer >= self.n_layers:
+            return f"Site {pattern!r}: the model has {self.n_layers} blocks, {self._all_layers}."
+        candidates = self._by_short_name(pattern.replace("hook_", ""))
+        if not candidates:
+            return f"No site matches {pattern!r}. {nearest(pattern, self.names)}"
+        one, every = (candidates[0].name.format(l=layer) for layer in (0, "*"))
+        if "hook_" in pattern:
+            return (
+                f"{pattern!r} is a site of every block: write {one!r} for one, {every!r} for all."
+            )
+        return (
+            f"{pattern!r} is a site of every block: add the layer, as in ({pattern!r}, 0), or "
+            f"write {every!r} for all."
+        )
+
+    @property
+    def _all_layers(self) -> str:
+        return f"0 to {self.n_layers - 1}"
+
+    def _by_short_name(self, text: str) -> list[Site]:
+        """Return the sites of a block with a short name such as "pattern" or "attn.pattern"."""
+        return [
+            row
+            for row in self.rows
+            if row.in_block and text in (row.component, row.component.rpartition(".")[2])
+        ]
+
+    def _full_name(self, short: str, layer: int) -> str:
+        """Return the full name of a shorthand such as ("pattern", 3) or ("pattern", -1)."""
+        n_layers = self.n_layers
+        if layer < -n_layers:
+            raise UnknownNameError(
+                f"({short!r}, {layer}): the model has {n_layers} blocks, "
+                f"{-n_layers} to {n_layers - 1}."
+            )
+        layer += n_layers * (layer < 0)
+        candidates = self._by_short_name(short)
+        if not candidates:
+            components = [row.component for row in self.rows if row.in_block]
+            raise UnknownNameError(
+                f"No site of a block has the name {short!r}. {nearest(short, components)}"
+            )
+        if len(candidates) > 1:
+            raise UnknownNameError(
+                f"{short!r} matches several sites. Write one of "
+                f"{', '.join(repr(row.component) for row in candidates)}."
+            )
+        return candidates[0].name.format(l=layer)
+
+    def _check_brackets(self, pattern: str) -> None:
+        """Raise ConfigError if a pattern has an incomplete selection of heads or neurons."""
+        site, bracket, choice = pattern.partition("[")
+        candidates = self._by_short_name(site.replace("hook_", ""))
+        if candidates:
+            site = candidates[0].name.format(l="*")
+        selectors = (name for name in SELECTED_AXES if choice.strip().startswith(name))
+        selector = next(selectors, None)
+        if bracket and selector:
+            raise ConfigError(
+                f"{pattern!r}: write [{selector}=3] to select one {selector}, [{selector}=0,3] for "
+                f"several, [{selector}=*] for all. Nearest: "
+                f"{site}[{selector}={_digits(choice) or 0}]."
+            )
+
+    def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:
+        """Return the head or neuron of each selection in the brackets of a pattern."""
+        selector, axes = match["selector"], self.describe(site).axes
+        known = {name: axis for name, axis in SELECTED_AXES.items() if axis in self.axis_sizes}
+        if selector not in known:
+            raise ConfigError(
+                f"{match[0]!r}: unknown axis {selector!r}. Allowed: {', '.join(known)}."
+            )
+        if known[selector] not in axes:
+            other = [name for name, axis in known.items() if axis in axes]
+            remedy = f" Write [{other[0]}={match['index']}]." if other else ""
+            raise ConfigError(
+                f"{match[0]!r}: {site} has no {selector}s, its axes are {' '.join(axes)}.{remedy}"
+            )
+        size = self.axis_sizes[known[selector]]
+        if match["index"] == "*":
+            return [{selector: index} for index in range(size)]
+        numbers = [text.strip() for text in match["index"].split(",")]
+        if not all(_is_index(text, size) for text in numbers):
+            raise ConfigError(
+                f"{match[0]!r}: {selector} must be an integer from 0 to {size - 1}, several "
+                "separated by commas, or * for all."
+            )
+        return [{selector: int(text)} for text in numbers]
+
+
+def listed(patterns: SitePattern | Iterable[SitePattern]) -> list[_Pattern]:
+    """Return the patterns as a list; a name, function or (short name, layer) is one pattern.
+
+    A selection becomes its text, such as `blocks.3.attn.hook_z[head=2]`.
+
+    Raises:
+        UnknownNameError: a value is not a pattern.
+    """
+    if isinstance(patterns, SiteSelection):
+        return [patterns.text]
+    if isinstance(patterns, str) or callable(patterns):
+        return [patterns]
+    if not isinstance(patterns, Iterable):
+        raise _not_a_pattern(patterns)
+    found = [one.text if isinstance(one, SiteSelection) else one for one in patterns]
+    if _is_shorthand(found):
+        return [cast(tuple[str, int], tuple(found))]
+    for one in found:
+        if not (isinstance(one, str | tuple) or callable(one)):
+            raise _not_a_pattern(one)
+    return cast(list[_Pattern], found)
+
+
+def _not_a_pattern(value: object) -> UnknownNameError:
+    return UnknownNameError(
+        f"No site matches {value!r}. Give a name, a glob, a short name and a layer such as "
+        "('pattern', 3), or a function of the name."
+    )
+
+
+def _is_shorthand(value: Sequence[object]) -> bool:
+    """Return whether a value is (short name, layer); the layer may be a NumPy or torch integer."""
+    return (
+        len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], SupportsIndex)
+        and not isinstance(value[1], bool)
+    )
+
+
+def _matching(names: Iterable[str], pattern: str | Callable[[str], bool]) -> list[str]:
+    if isinstance(pattern, str):
+        return [name for name in names if fnmatchcase(name, pattern)]
+    return [name for name in names if pattern(name)]
+
+
+def _digits(text: str) -> str:
+    return "".join(filter(str.isdecimal, text.partition(",")[0]))
+
+
+def _is_index(text: str, size: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < size

@@ -1,0 +1,193 @@
+"""Tokenizers of the hub's tokenizer.json, computed by the library `tokenizers`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer as Encoder
+
+from probekit.drafts import write_atomic
+from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.model.text.tokenizer import TokenizedText, Tokenizer
+from probekit.model.text.vocabulary import CHARACTER_BYTE
+from probekit.model.weights.digests import read_verified, write_digests
+from probekit.provenance import digest_json
+
+TOKENIZER, SETTINGS, CONFIG = "tokenizer.json", "tokenizer_config.json", "config.json"
+
+
+class HubTokenizer(Tokenizer):
+    """Tokenizer of a tokenizer.json: byte-level BPE, or SentencePiece's BPE with single bytes.
+
+    Special tokens are put before and after a text by the caller alone: `bos` puts the
+    beginning-of-text token before it, whatever the file describes. Padding and truncation of the
+    file are not used.
+
+    Args:
+        files: contents of tokenizer.json and, if the model has them, of tokenizer_config.json and
+            config.json, by name.
+        where: the folder, for messages.
+    """
+
+    def __init__(self, files: Mapping[str, bytes], where: Path | str = "") -> None:
+        self._files = dict(files)
+        path = Path(where) / TOKENIZER
+        content = _object(path, files[TOKENIZER])
+        self._is_byte_level = _is_byte_level(path, content)
+        self._settings = _object(Path(where) / SETTINGS, files.get(SETTINGS, b"{}"))
+        self._config = _object(Path(where) / CONFIG, files.get(CONFIG, b"{}"))
+        # The post-processor would shorten offsets and add special tokens.
+        unused = dict.fromkeys(("post_processor", "truncation", "padding"))
+        self._content = content | unused
+        try:
+            self._encoder = Encoder.from_str(json.dumps(self._content))
+        except Exception as error:  # the library raises no other class
+            raise CheckpointError(f"{path} is not a tokenizer: {error}.") from error
+        self._encoder.encode_special_tokens = True  # their text in a text is ordinary text
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> HubTokenizer:
+        """Return the tokenizer of a folder.
+
+        Raises:
+            MissingError: there is no tokenizer.json.
+            CheckpointError: a file is damaged, or the tokenizer is of another kind.
+        """
+        if not (folder / TOKENIZER).is_file():
+            raise MissingError(
+                f"{folder} has no {TOKENIZER}. Save the tokenizer with transformers, which writes "
+                "that file, or download it from the model's repository."
+            )
+        names = [name for name in (TOKENIZER, SETTINGS, CONFIG) if (folder / name).is_file()]
+        try:
+            return cls({name: read_verified(folder / name) for name in names}, folder)
+        except OSError as error:
+            raise CheckpointError(f"A file in {folder} cannot be read ({error}).") from error
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, and their digests.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        own = {name: content for name, content in self._files.items() if name != CONFIG}
+        written = {name: write_atomic(Path(folder) / name, own[name]) for name in own}
+        write_digests(Path(folder), written)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the tokenizer and of its beginning-of-text token."""
+        return digest_json([self._content, self._bos])
+
+    @cached_property
+    def special(self) -> Mapping[str, int]:
+        """Ids of the tokens that encoding never produces, by their text."""
+        added = self._encoder.get_added_tokens_decoder().items()
+        return {token.content: number for number, token in added if token.special}
+
+    @cached_property
+    def _bos(self) -> int | None:
+        """Id of the beginning-of-text token; None if the model has none.
+
+        Qwen's config.json has a bos_token_id, but its tokenizer has no such token, and its models
+        were trained without: tokenizer_config.json takes precedence.
+        """
+        if SETTINGS in self._files and "bos_token" in self._settings:
+            token = self._settings["bos_token"]
+            text = token.get("content") if isinstance(token, dict) else token
+            return None if text is None else self._encoder.token_to_id(text)
+        number = self._config.get("bos_token_id")
+        return number if isinstance(number, int) else None
+
+    @property
+    def bos_id(self) -> int:
+        """Id of the beginning-of-text token.
+
+        Raises:
+            ConfigError: the model has no such token.
+        """
+        if self._bos is None:
+            raise ConfigError("This tokenizer has no beginning-of-text token. Set bos to false.")
+        return self._bos
+
+    @cached_property
+    def ends_of_text(self) -> tuple[str, ...]:
+        """The text of each token that ends a text."""
+        token = self._settings.get("eos_token")
+        texts = [token.get("content") if isinstance(token, dict) else token]
+        ids = self._config.get("eos_token_id")
+        listed = ids if isinstance(ids, list) else [ids]
+        texts += [self._encoder.id_to_token(n) for n in listed if isinstance(n, int)]
+        return tuple(dict.fromkeys(text for text in texts if text))
+
+    @cached_property
+    def bytes_by_id(self) -> Mapping[int, bytes]:
+        """The bytes of each token; SentencePiece's mark of a space is a space."""
+        added = {
+            number: t.content for number, t in self._encoder.get_added_tokens_decoder().items()
+        }
+        read = _bytes_of_characters if self._is_byte_level else _bytes_of_piece
+        vocabulary = self._encoder.get_vocab(with_added_tokens=True)
+        plain = {number: read(token) for token, number in vocabulary.items()}
+        return plain | {number: text.encode() for number, text in added.items()}
+
+    def _ordinary(self, text: str) -> TokenizedText:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text "
+                "with its correct encoding."
+            ) from error
+        encoding = self._encoder.encode(text, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        return TokenizedText(np.array(encoding.ids, dtype=np.int64), offsets)
+
+
+def _object(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must contain a JSON object.")
+    return value
+
+
+def _is_byte_level(path: Path, content: Mapping[str, Any]) -> bool:
+    """Return whether the tokens are written in GPT-2's characters of bytes.
+
+    Raises:
+        CheckpointError: the tokenizer is neither byte-level nor SentencePiece's BPE.
+    """
+    kind = (content.get("model") or {}).get("type")
+    if kind != "BPE":
+        raise CheckpointError(
+            f"{path} describes a tokenizer of type {kind!r}. Allowed: BPE, which all supported "
+            "families use."
+        )
+    decoder = content.get("decoder") or {}
+    steps = [decoder, *decoder.get("decoders", ())]
+    return any(step.get("type") == "ByteLevel" for step in steps)
+
+
+def _bytes_of_characters(token: str) -> bytes:
+    """Return the bytes of a token of a byte-level BPE."""
+    if all(character in CHARACTER_BYTE for character in token):
+        return bytes(CHARACTER_BYTE[character] for character in token)
+    return token.encode()
+
+
+def _bytes_of_piece(token: str) -> bytes:
+    r"""Return the bytes of a token of SentencePiece.
+
+    >>> _bytes_of_piece("▁keys"), _bytes_of_piece("<0xE2>")
+    (b' keys', b'\xe2')
+    """
+    is_byte = len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+    return bytes([int(token[3:5], 16)]) if is_byte else token.replace("▁", " ").encode()

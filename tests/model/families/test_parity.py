@@ -1,0 +1,144 @@
+"""Networks of every family compute what transformers computes, at every tensor that it returns."""
+
+import pytest
+import torch
+
+from probekit.model.generation.generate import generate
+from probekit.model.kv_cache import KeyValueCache
+from probekit.model.load import from_transformers
+from tests.model.families.configurations import CONFIGURATIONS
+
+N_TOKENS = 21  # more than every window
+TOKENS = torch.randint(1, 97, (2, N_TOKENS), generator=torch.Generator().manual_seed(1))
+LENGTHS = (N_TOKENS, 9)
+
+
+@pytest.fixture(scope="module", params=CONFIGURATIONS, ids=lambda row: row.name)
+def configuration(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def reference(configuration):
+    return configuration.reference()
+
+
+@pytest.fixture(scope="module")
+def ours(reference):
+    return from_transformers(reference)
+
+
+@pytest.fixture(scope="module")
+def exact(configuration):
+    reference = configuration.reference(torch.float64)
+    return reference, from_transformers(reference)
+
+
+def padded(side):
+    """The rows of TOKENS, the second one shorter and padded; and the mask."""
+    mask = torch.zeros(2, N_TOKENS, dtype=torch.bool)
+    ids = torch.zeros(2, N_TOKENS, dtype=torch.int64)
+    for row, length in enumerate(LENGTHS):
+        columns = slice(N_TOKENS - length, None) if side == "left" else slice(length)
+        ids[row, columns], mask[row, columns] = TOKENS[row, :length], True
+    return ids, mask
+
+
+def test_logits_in_float32(reference, ours):
+    torch.testing.assert_close(ours(TOKENS), reference(TOKENS).logits, atol=5e-5, rtol=0)
+
+
+def test_logits_in_float64(exact):
+    reference, ours = exact
+    torch.testing.assert_close(ours(TOKENS), reference(TOKENS).logits, atol=1e-10, rtol=0)
+
+
+def test_hidden_states(exact):
+    reference, ours = exact
+    _, cache = ours.run_with_cache(TOKENS, ["blocks.*.hook_resid_pre", ("resid_post", -1)])
+    *before, last = reference(TOKENS, output_hidden_states=True).hidden_states
+    assert len(before) == ours.config.n_layers
+    for layer, hidden in enumerate(before):
+        torch.testing.assert_close(cache["resid_pre", layer], hidden, atol=1e-10, rtol=1e-10)
+    normed = ours.final_norm(cache["resid_post", -1])
+    torch.testing.assert_close(normed, last, atol=1e-10, rtol=1e-10)
+
+
+def test_attentions(configuration, ours):
+    reference = configuration.reference(attention="eager")
+    attentions = reference(TOKENS, output_attentions=True).attentions
+    _, cache = ours.run_with_cache(TOKENS, ["blocks.*.attn.hook_pattern"])
+    for layer, attention in enumerate(attentions):
+        torch.testing.assert_close(cache["pattern", layer], attention, atol=1e-5, rtol=0)
+
+
+def test_fused_attention_equals_that_with_patterns(exact):
+    _, ours = exact
+    with_patterns, _ = ours.run_with_cache(TOKENS)
+    torch.testing.assert_close(ours(TOKENS), with_patterns, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_no_number(exact, side):
+    _, ours = exact
+    ids, mask = padded(side)
+    together = ours(ids, mask)
+    for row, length in enumerate(LENGTHS):
+        alone = ours(TOKENS[row : row + 1, :length])[0]
+        torch.testing.assert_close(together[row, mask[row]], alone, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_texts_equal_the_reference(reference, ours, side):
+    ids, mask = padded(side)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    theirs = reference(ids, attention_mask=mask.long(), position_ids=positions).logits
+    torch.testing.assert_close(ours(ids, mask)[mask], theirs[mask], atol=5e-5, rtol=0)
+
+
+def test_gradients_of_all_parameters(configuration):
+    reference = configuration.reference(torch.float64)
+    ours = from_transformers(reference).requires_grad_(True)
+    grads = dict(
+        zip(
+            (name for name, _ in ours.named_parameters()),
+            torch.autograd.grad(ours.loss(TOKENS), list(ours.parameters())),
+            strict=True,
+        )
+    )
+    reference.requires_grad_(True)
+    reference(TOKENS, labels=TOKENS).loss.backward()
+    prefix = ours.config.WEIGHTS.prefix
+    for name, parameter in reference.named_parameters():
+        own = grads[name.removeprefix(prefix)]
+        assert parameter.grad is not None
+        own = own if own.shape == parameter.shape else own.T
+        torch.testing.assert_close(own, parameter.grad, atol=1e-7, rtol=1e-6)
+
+
+def test_a_hundred_greedy_tokens(exact):
+    reference, ours = exact
+    ids, mask = padded("left")
+    theirs = reference.generate(
+        ids, attention_mask=mask.long(), max_new_tokens=100, do_sample=False, use_cache=True
+    )
+    own = generate(ours, ids, 100, mask=mask)
+    assert own.tolist() == theirs[:, N_TOKENS:].tolist()
+
+
+def test_passes_with_a_cache_equal_one_pass(exact):
+    _, ours = exact
+    ids, mask = padded("left")
+    past, parts = KeyValueCache(), []
+    for start, end in ((0, 14), (14, 15), (15, 18), (18, N_TOKENS)):
+        parts.append(ours(ids[:, start:end], mask[:, :end][:, start:end], past=past))
+    together = ours(ids, mask)
+    torch.testing.assert_close(torch.cat(parts, 1)[mask], together[mask], atol=1e-11, rtol=0)
+
+
+def test_selected_positions_equal_those_of_a_full_pass(exact):
+    _, ours = exact
+    at = torch.tensor([[3, 20], [0, 11]])
+    picked = ours(TOKENS, at=at)
+    whole = ours(TOKENS).take_along_dim(at[..., None], 1)
+    torch.testing.assert_close(picked, whole, atol=1e-11, rtol=0)

@@ -1,0 +1,202 @@
+"""Tokenizers of tokenizer.json equal those of transformers, with the characters of each token."""
+
+import json
+
+import pytest
+import torch
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer as Encoder
+from transformers import PreTrainedTokenizerFast
+
+from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.model.generation.continuation import continue_texts
+from probekit.model.generation.decoding import Decoding
+from probekit.model.text.hub_tokenizer import HubTokenizer
+from probekit.model.text.tokenizer import Tokenizer
+from tests.model.families.configurations import CONFIGURATIONS
+
+TRAINING = ["The keys to the old cabinet are here.", "She said that 1234 doors were open."] * 5
+TEXTS = [
+    "The keys to the cabinet",
+    " two  spaces and\ttabs\n\n",
+    "Größe ✓ 東京 👩‍🚀",
+    "1234567 don't",
+    "</s> and <|end|> are text",
+    "",
+]
+# The pre-tokenization of Llama 3.
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def byte_level():
+    """A tokenizer like that of Llama 3 and Qwen."""
+    encoder = Encoder(models.BPE())
+    encoder.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    encoder.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<|begin|>", "<|end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    encoder.train_from_iterator(TRAINING, trainer)
+    encoder.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=True),
+            processors.TemplateProcessing("<|begin|> $A", special_tokens=[("<|begin|>", 0)]),
+        ]
+    )
+    return encoder, "<|begin|>", "<|end|>"
+
+
+def sentence_piece():
+    """A tokenizer like that of Llama 2 and Mistral."""
+    encoder = Encoder(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    encoder.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    encoder.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=special, show_progress=False)
+    encoder.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # no merge over words
+    encoder.train_from_iterator(TRAINING, trainer)
+    content = json.loads(encoder.to_str())
+    content["added_tokens"] = content["added_tokens"][:3]  # the bytes are ordinary tokens
+    content["pre_tokenizer"] = None
+    encoder = Encoder.from_str(json.dumps(content))
+    encoder.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    return encoder, "<s>", "</s>"
+
+
+@pytest.fixture(scope="module", params=[byte_level, sentence_piece], ids=lambda make: make.__name__)
+def folder(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer")
+    encoder, bos, eos = request.param()
+    PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos).save_pretrained(
+        path
+    )
+    configuration = next(row for row in CONFIGURATIONS if row.name == "llama3")
+    config = configuration.reference().config.to_dict() | {"vocab_size": 330, "eos_token_id": 2}
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(folder):
+    return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return Tokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_ids_equal_the_reference(tokenizer, reference, text):
+    expected = reference(text, split_special_tokens=True)["input_ids"]
+    assert tokenizer.encode(text, bos=True).ids.tolist() == expected
+    assert tokenizer.encode(text, bos=False).ids.tolist() == expected[1:]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_tokens_cover_the_text(tokenizer, text):
+    tokens = tokenizer.encode(text, bos=False)
+    start = 0
+    for first, end in tokens.offsets.tolist():
+        assert first <= start <= end  # tokens with bytes of one character share it
+        start = end
+    assert start == len(text)
+    assert tokenizer.decode(tokens.ids) in (text, f" {text}")  # SentencePiece begins with a space
+
+
+def test_offsets_include_the_space_before_a_word(tokenizer):
+    text = "The keys to the cabinet"
+    offsets = tokenizer.encode(text, bos=True).offsets
+    for token, (start, end) in zip(tokenizer.str_tokens(text), offsets[1:], strict=True):
+        assert token.removeprefix(" ") == text[start:end].removeprefix(" ")
+    assert offsets[tokenizer.position_of(text, " keys", bos=True)][1] == len("The keys")
+
+
+def test_special_tokens_and_ends(tokenizer, reference):
+    assert tokenizer.bos_id == reference.bos_token_id
+    assert tokenizer.special[reference.eos_token] == reference.eos_token_id
+    assert reference.eos_token in tokenizer.ends_of_text
+    assert not set(tokenizer.ordinary_ids) & set(tokenizer.special.values())
+    assert tokenizer.n_ids == len(reference)
+    assert tokenizer.strings([tokenizer.bos_id]) == [reference.bos_token]
+
+
+def test_a_batch_carries_its_mask(tokenizer):
+    batch = tokenizer.batch(["The keys", "The old cabinet here"], bos=True, side="left")
+    assert batch.ids[batch.mask].min() >= 0
+    assert batch.ids[0, 0] == -1
+
+
+def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    again = HubTokenizer.from_folder(tmp_path)
+    assert again.digest == tokenizer.digest
+    assert (again.encode(TEXTS[2], bos=True).ids == tokenizer.encode(TEXTS[2], bos=True).ids).all()
+
+
+def test_a_text_is_continued(tokenizer):
+    configuration = next(row for row in CONFIGURATIONS if row.name == "llama3")
+    model = larger(configuration)
+    [[first]] = continue_texts(model, tokenizer, ["The keys"], Decoding(5), bos=True)
+    assert first.stopped or len(first.ids) == 5
+
+
+def larger(configuration):
+    from probekit.model.families.llama import LlamaConfig
+    from probekit.model.llama import Llama
+
+    sizes = {"hidden_size": 24, "intermediate_size": 11, "num_hidden_layers": 2}
+    return Llama(LlamaConfig(vocab_size=330, num_attention_heads=6, **sizes)).requires_grad_(False)
+
+
+def changed(folder, tmp_path, **entries):
+    """A copy of the folder with other entries in tokenizer_config.json."""
+    for name in ("tokenizer.json", "config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | entries
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return Tokenizer.from_pretrained(tmp_path)
+
+
+def test_a_model_without_bos_refuses_it(folder, tmp_path):
+    """Qwen: config.json has a bos_token_id, but the tokenizer has no such token."""
+    tokenizer = changed(folder, tmp_path, bos_token=None)
+    with pytest.raises(ConfigError, match="Set bos to false"):
+        tokenizer.encode("The keys", bos=True)
+    assert len(tokenizer.encode("The keys", bos=False).ids)
+
+
+def test_what_cannot_be_read_is_refused(folder, tmp_path):
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    with pytest.raises(MissingError, match=r"has no tokenizer\.json"):
+        Tokenizer.from_pretrained(tmp_path)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"] = {"type": "Unigram", "vocab": [], "unk_id": None}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"type 'Unigram'\. Allowed: BPE"):
+        Tokenizer.from_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        Tokenizer.from_pretrained(tmp_path)
+
+
+def test_a_lone_surrogate_is_refused(tokenizer):
+    with pytest.raises(DataError, match="lone surrogate"):
+        tokenizer.encode("a\ud800", bos=False)
+
+
+def test_ids_fit_a_model(tokenizer):
+    assert torch.from_numpy(tokenizer.encode(TEXTS[0], bos=True).ids).max() < tokenizer.n_ids
