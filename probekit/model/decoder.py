@@ -83,6 +83,23 @@ class Decoder(nn.Module, Network):
         """Return the logits of the output of the final norm, shape [... d_vocab]."""
         return linear(x, self.unembedding)
 
+    def mlp_output(self, layer: int) -> Tensor:
+        """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
+        del layer
+        raise self._not_resumable()
+
+    def resume(self, resid: Tensor, layer: int, **options: Any) -> Tensor:
+        """Return the residual stream after the last block; see `Network.resume`."""
+        del resid, layer, options
+        raise self._not_resumable()
+
+    def _not_resumable(self) -> ConfigError:
+        return ConfigError(
+            f"Patching, ablation and tests of directions are available for GPT-2, but this is a "
+            f"{self.config.TITLE}. Edit its activations with "
+            "probekit.interventions.compose.run_edited."
+        )
+
     @classmethod
     def from_pretrained(
         cls,
