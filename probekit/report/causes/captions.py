@@ -20,7 +20,8 @@ from probekit.report.causes.edits import (
     value_in_words,
 )
 from probekit.report.causes.panels import Panel
-from probekit.report.figures.style import fixed, format_p
+from probekit.report.figures.style import fixed
+from probekit.report.sentences.score_words import p_words
 from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.headings import capitalised
 from probekit.results.causes.tables import CauseTables
@@ -74,7 +75,7 @@ def _test(one: EditSet) -> str:
     if pd.isna(p):
         return "Not tested."
     return (
-        f"Control: the unedited text; smallest p {format_p(p)}, adjusted for "
+        f"Control: the unedited text; smallest {p_words(float(p))}, adjusted for "
         f"{counted(one.n_edits, 'edit')}."
     )
 

@@ -127,7 +127,7 @@ def _used(best: Direction, directions: Sequence[Direction]) -> str:
     parts, tests = [], []
     for name in filter(best.is_certain, USES):
         row = best.found[name]
-        p = row["p_holm"] if np.isnan(row["p_best"]) else row["p_best"]
+        p = row[["p_holm", "p_best"]].max()  # adjusted for questions, and for sites
         tests.append("" if np.isnan(p) else f"{p_words(float(p))}{of}")
         numbers = [row["effect"], row["low"], row["high"]]
         if name == "steers":

@@ -23,7 +23,7 @@ UNITS = {
     "recovery": "recovery",
 }
 MUCH = 0.5  # share of a direction in the kernel that is reported
-_NUMBERS = " Detects: "  # in a summary, before numbers that the table contains
+_NUMBERS = " Verdicts: "  # in a summary, before numbers that the table contains
 
 
 @dataclass(frozen=True)
