@@ -151,13 +151,13 @@ def edit_hover(one: EditSet, row: pd.Series[Any], token: str = "") -> str:
     if not math.isnan(row["p"]):
         best = "" if math.isnan(row["p_best"]) else f", best of {one.n_edits}: "
         lines.append(f"p: {format_p(row['p'])}{best}{format_p(row['p_best']) if best else ''}")
-    return "<br>".join([*lines, size_in_words(row)])
+    return "<br>".join([*lines, n_in_words(row)])
 
 
-def size_in_words(facts: pd.Series[Any] | CausesRecord) -> str:
+def n_in_words(facts: pd.Series[Any] | CausesRecord) -> str:
     """Return the number of texts and groups.
 
-    >>> size_in_words(pd.Series({"n": 1080.0, "groups": 15.0}))
+    >>> n_in_words(pd.Series({"n": 1080.0, "groups": 15.0}))
     'n = 1,080 texts in 15 groups'
     """
     n, groups = (
