@@ -15,12 +15,13 @@ from probekit.report.causes.edits import (
     EditSet,
     interval_in_words,
     measure_title,
+    n_in_words,
     place_in_words,
-    size_in_words,
     value_in_words,
 )
 from probekit.report.causes.panels import Panel
-from probekit.report.figures.style import fixed, format_p
+from probekit.report.figures.style import fixed
+from probekit.report.sentences.score_words import p_words
 from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.headings import capitalised
 from probekit.results.causes.tables import CauseTables
@@ -74,7 +75,7 @@ def _test(one: EditSet) -> str:
     if pd.isna(p):
         return "Not tested."
     return (
-        f"Control: the unedited text; smallest p {format_p(p)}, adjusted for "
+        f"Control: the unedited text; smallest {p_words(float(p))}, adjusted for "
         f"{counted(one.n_edits, 'edit')}."
     )
 
@@ -82,7 +83,7 @@ def _test(one: EditSet) -> str:
 def sizes_in_words(rows: pd.DataFrame) -> str:
     """Return the number of texts and groups; if rows differ in them, their range."""
     ends = rows[["n", "groups"]].agg(["min", "max"])
-    low, high = (size_in_words(own) for _, own in ends.iterrows())
+    low, high = (n_in_words(own) for _, own in ends.iterrows())
     return low if low == high else f"{low} to {high}"
 
 
@@ -137,7 +138,7 @@ def dose_caption(
     record = tables.record
     towards = f" towards {class_label(record.classes[-1])}" if record.classes else ""
     measure = measure_title(record.measures[0]) if record.measures else "measure"
-    size = size_in_words(record) if own.empty else sizes_in_words(own)
+    size = n_in_words(record) if own.empty else sizes_in_words(own)
     folds = f" and {counted(record.folds, 'fold')}" if record.folds > 1 else ""
     chosen = f" The {len(panels)} of {n_all} sites with the largest effects." * (
         len(panels) < n_all

@@ -24,8 +24,8 @@ from probekit.report.causes.edits import (
     EditSet,
     edit_sets,
     interval_in_words,
+    n_in_words,
     place_in_words,
-    size_in_words,
     value_in_words,
 )
 from probekit.report.causes.figure_parts import NOUNS, first_measure
@@ -52,7 +52,7 @@ def cause_answer(tables: CauseTables) -> str:
         clauses = [_verdict(directions, best, tables), _patch_there(best, tables)]
     else:
         clauses = list(_strongest_edits(tables)) or [NOTHING]
-    size = size_in_words(tables.record)
+    size = n_in_words(tables.record)
     return f"{capitalised('; '.join(filter(None, clauses)))}; {size}."
 
 
@@ -127,7 +127,7 @@ def _used(best: Direction, directions: Sequence[Direction]) -> str:
     parts, tests = [], []
     for name in filter(best.is_certain, USES):
         row = best.found[name]
-        p = row["p_holm"] if np.isnan(row["p_best"]) else row["p_best"]
+        p = row[["p_holm", "p_best"]].max()  # adjusted for questions, and for sites
         tests.append("" if np.isnan(p) else f"{p_words(float(p))}{of}")
         numbers = [row["effect"], row["low"], row["high"]]
         if name == "steers":

@@ -19,6 +19,7 @@ MEASURES = {
     "logit_difference": "logit difference",
     "kl": "KL divergence",
 }
+SMALL_EFFECT = 0.1
 RECOVERY, EFFECT = "recovery", "effect"
 METHODS = {"probe": "probe", "mean_difference": "mean difference", "leace": "LEACE"}
 
@@ -150,13 +151,13 @@ def edit_hover(one: EditSet, row: pd.Series[Any], token: str = "") -> str:
     if not math.isnan(row["p"]):
         best = "" if math.isnan(row["p_best"]) else f", best of {one.n_edits}: "
         lines.append(f"p: {format_p(row['p'])}{best}{format_p(row['p_best']) if best else ''}")
-    return "<br>".join([*lines, size_in_words(row)])
+    return "<br>".join([*lines, n_in_words(row)])
 
 
-def size_in_words(facts: pd.Series[Any] | CausesRecord) -> str:
+def n_in_words(facts: pd.Series[Any] | CausesRecord) -> str:
     """Return the number of texts and groups.
 
-    >>> size_in_words(pd.Series({"n": 1080.0, "groups": 15.0}))
+    >>> n_in_words(pd.Series({"n": 1080.0, "groups": 15.0}))
     'n = 1,080 texts in 15 groups'
     """
     n, groups = (
@@ -168,7 +169,7 @@ def size_in_words(facts: pd.Series[Any] | CausesRecord) -> str:
 
 
 def value_in_words(row: pd.Series[Any]) -> str:
-    """Return the shown quantity with its interval, in two decimals.
+    """Return the shown quantity with its interval.
 
     >>> value_in_words(pd.Series({"value": 0.5, "ci_low": 0.4, "ci_high": 0.6}))
     '0.50 [0.40, 0.60]'
@@ -177,10 +178,11 @@ def value_in_words(row: pd.Series[Any]) -> str:
 
 
 def interval_in_words(value: float, low: float, high: float) -> str:
-    """Return a number and its interval in two decimals; the number alone without an interval.
+    """Return a number with its interval, if there is one, in two decimals or three if it is small.
 
-    >>> interval_in_words(-0.25, -0.31, -0.2)
-    '−0.25 [−0.31, −0.20]'
+    >>> interval_in_words(-0.25, -0.31, -0.2), interval_in_words(0.066, math.nan, math.nan)
+    ('−0.25 [−0.31, −0.20]', '0.066')
     """
-    interval = "" if math.isnan(low) else f" [{fixed(low, 2)}, {fixed(high, 2)}]"
-    return f"{fixed(value, 2)}{interval}"
+    places = 3 if 0 < abs(value) < SMALL_EFFECT else 2
+    interval = "" if math.isnan(low) else f" [{fixed(low, places)}, {fixed(high, places)}]"
+    return f"{fixed(value, places)}{interval}"

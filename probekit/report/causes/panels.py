@@ -33,6 +33,7 @@ PERMUTED = "95 % of permuted labels, tested"
 MATCHED = "95 % of equal covariance, not tested"
 DIRECTION = "direction, 95 % interval"
 BEFORE, AFTER = "before erasure", "after erasure"
+MOST_ROOM = 2.0  # of bands that are not tested, relative to the largest effect
 BANDS = ("null_low", "null_high", "matched_low", "matched_high")
 _LINES = {
     "before": LineStyle(BEFORE, "solid", SERIES_COLOURS[0], marker_size=6),
@@ -74,8 +75,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     doses = sorted({dose for curve in curves for dose in curve["by"]})
     margin = 0.04 * (doses[-1] - doses[0]) or 0.5
     ends = [doses[0] - margin, doses[-1] + margin]
-    bounds = ("effect", "low", "high", *BANDS)
-    low, high = finite_ends(v for curve in curves for name in bounds for v in curve[name])
+    low, high = _dose_range(curves)
     # Labels of the outermost doses would touch those of the next panel.
     inner = doses[1:-1] if len(doses) > 3 else doses
     names = {inner[0], 0.0, inner[-1]} if len(panels) > 1 else {*doses}
@@ -92,6 +92,21 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     figure.update_yaxes(range=[low - space, high + space])
     label_panels(figure, labels, n_columns(len(panels)))
     return figure
+
+
+def _dose_range(curves: Sequence[pd.DataFrame]) -> tuple[float, float]:
+    """Return the range of effects and tested bands, and of the other bands as far as there is room.
+
+    Random directions with the features' covariance may move the measure far more than others.
+    """
+
+    def ends(names: Sequence[str]) -> tuple[float, float]:
+        return finite_ends(value for curve in curves for name in names for value in curve[name])
+
+    low, high = ends(("effect", "low", "high", *BANDS[:2]))
+    reach = MOST_ROOM * max(abs(low), abs(high))
+    bottom, top = ends(BANDS[2:]) if any(c["matched_low"].notna().any() for c in curves) else (0, 0)
+    return min(low, max(bottom, -reach)), max(high, min(top, reach))
 
 
 def _with_origin(rows: pd.DataFrame) -> pd.DataFrame:

@@ -31,7 +31,7 @@ def verdicts(*rows):
 def test_decodable_but_not_used_has_the_patch_at_the_site(answer_of):
     assert answer_of(**every_table()) == (
         "Decodable but not used at the last token: all 6 directions detect the label, none steers "
-        "or silences; patching the residual stream after block 0 recovers 0.03 [−0.02, 0.08] of "
+        "or silences; patching the residual stream after block 0 recovers 0.028 [−0.022, 0.078] of "
         f"the counterfactual's effect{SIZE}"
     )
 

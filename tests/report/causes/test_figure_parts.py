@@ -63,14 +63,14 @@ def test_the_caption_of_a_curve(all_parts):
         "Replacement: activations of the counterfactual text, at the last token. Recovery of the "
         "logit difference (logits; column verb against column other_verb): share of the difference "
         "between the counterfactual and the unedited text. n = 432 texts in 30 groups. Control: "
-        "the unedited text; smallest p 0.002, adjusted for 84 edits. Bands or bars: 95 % intervals "
-        "over groups. Single heads of attn.z have a map of their own."
+        "the unedited text; smallest p = 0.002, adjusted for 84 edits. Bands or bars: 95 % "
+        "intervals over groups. Single heads of attn.z have a map of their own."
     )
 
 
 def test_the_caption_of_doses_has_the_loss_on_other_texts_and_the_choice_of_sites(parts_of):
     (part,) = parts_of(doses=make_doses(12))
-    assert "Change of the loss on other texts: at most 0.05 [0.03, 0.07] nats" in part.caption
+    assert "Change of the loss on other texts: at most 0.050 [0.030, 0.070] nats" in part.caption
     assert "95 % of 999 directions on permuted labels" in part.caption
     assert part.caption.endswith("The 9 of 12 sites with the largest effects.")
     assert "towards plural" in part.caption

@@ -165,6 +165,13 @@ def test_dose_response_passes_through_no_edit_between_its_control_bands(tmp_path
     assert any(note.text == "change (logits)" for note in figure.layout.annotations)
 
 
+def test_bands_that_are_not_tested_do_not_hide_the_effects(tmp_path):
+    doses = make_doses(2, used=(1,)).assign(matched_low=-500.0, matched_high=700.0)
+    ((_, panels),) = dose_panels(opened(tmp_path, doses=doses))
+    low, high = dose_figure(panels).layout.yaxis.range
+    assert -8 < low < -4 < 4 < high < 8
+
+
 def test_a_direction_without_draws_has_no_bands(tmp_path):
     bands = ["null_low", "null_high", "matched_low", "matched_high"]
     doses = make_doses(1).assign(**dict.fromkeys(bands))

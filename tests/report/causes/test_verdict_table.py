@@ -37,7 +37,7 @@ def test_a_row_has_answer_effect_interval_and_adjusted_p(table_of):
     assert [(one.answer, one.effect, one.p) for one in row.cells] == [
         ("yes", "0.42 [0.40, 0.44]", "p = 0.003"),
         ("undecided", "0.10 [−0.10, 0.30]", "p = 1.00"),
-        ("no", "0.01 [−0.01, 0.03]", "p = 1.00"),
+        ("no", "0.010 [−0.010, 0.030]", "p = 1.00"),
         ("", "0.10 [−0.10, 0.30]", "p = 1.00"),
     ]
     assert row.summary == "Sentence on blocks.3.hook_resid_post."

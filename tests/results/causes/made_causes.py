@@ -82,7 +82,7 @@ def verdict_rows(place: dict, answers="yes no no", along="probe", at="probed", *
                 "effect": effect, "low": effect - width, "high": effect + width, "unit": unit,
                 "p": p, "p_holm": min(1, 3 * p), "p_best": min(1, 8 * p), "whole": 2 * size,
                 "exceeds_whole": False, **BANDS, "wrong_way": 0.25, "kernel_share": None,
-                "reason": "", "summary": f"Sentence on {place['site']}. Detects: {answers}.",
+                "reason": "", "summary": f"Sentence on {place['site']}. Verdicts: {answers}.",
                 **GROUPS, "folds": 5, "draws": 999,
             }
             | others

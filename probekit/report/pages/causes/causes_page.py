@@ -6,7 +6,7 @@ from pathlib import Path
 
 from probekit.amounts import counted
 from probekit.drafts import write_atomic
-from probekit.report.causes.edits import size_in_words
+from probekit.report.causes.edits import n_in_words
 from probekit.report.pages.causes.section import CausesSection
 from probekit.report.pages.template import render
 from probekit.report.texts.headings import capitalised
@@ -49,7 +49,7 @@ def causes_page(run_dir: Path) -> str:
         "causes_page.html",
         causes=causes,
         model=model_title(record.model),
-        size=size_in_words(record),
+        size=n_in_words(record),
         method=METHOD,
         facts={"": _facts(record)},
     )
