@@ -25,6 +25,13 @@ Models:
     explore_attention  interactive page of attention patterns
     pretrain           train a GPT-2 from a recipe
 
+Interventions; `from probekit.interventions import edits` has the edits:
+    run_edited         logits of a pass with edits of activations
+    patch              effects of activations of other texts, by site, head and position
+    AnswerMeasure      measure of the answers of a model, such as a logit difference
+    causes_of          does a direction detect, steer, silence?
+    CauseData          texts, labels, groups and answers for `causes_of`
+
     __version__        the installed version
 
 Names are imported on first access, so that the command line starts without torch.
@@ -39,6 +46,11 @@ if TYPE_CHECKING:
     __version__: str
     from probekit.activations.store.store import ActivationStore
     from probekit.experiment.schema import Experiment
+    from probekit.interventions.causes.cause_data import CauseData
+    from probekit.interventions.causes.causes import causes_of
+    from probekit.interventions.compose import run_edited
+    from probekit.interventions.measures import AnswerMeasure
+    from probekit.interventions.patching.patching import patch
     from probekit.model.cache import ActivationCache, Recording
     from probekit.model.config import GPT2Config
     from probekit.model.generation.continuation import StopStrings
@@ -61,6 +73,8 @@ __all__ = [
     "GPT2",
     "ActivationCache",
     "ActivationStore",
+    "AnswerMeasure",
+    "CauseData",
     "Experiment",
     "GPT2Config",
     "KeyValueCache",
@@ -73,18 +87,23 @@ __all__ = [
     "Tokenizer",
     "__version__",
     "apply_probe",
+    "causes_of",
     "explore_attention",
     "generate",
     "open_run",
+    "patch",
     "pretrain",
     "probe",
     "run",
+    "run_edited",
     "validate",
 ]
 
 _HOME = {
     "ActivationCache": "probekit.model.cache",
     "ActivationStore": "probekit.activations.store.store",
+    "AnswerMeasure": "probekit.interventions.measures",
+    "CauseData": "probekit.interventions.causes.cause_data",
     "Experiment": "probekit.experiment.schema",
     "GPT2": "probekit.model.gpt2",
     "GPT2Config": "probekit.model.config",
@@ -97,12 +116,15 @@ _HOME = {
     "TokenBatch": "probekit.model.inputs",
     "Tokenizer": "probekit.model.text.tokenizer",
     "apply_probe": "probekit.pipeline.look.apply",
+    "causes_of": "probekit.interventions.causes.causes",
     "explore_attention": "probekit.pipeline.look.attention",
     "generate": "probekit.model.generation.generate",
     "open_run": "probekit.report.notebooks.run_result",
+    "patch": "probekit.interventions.patching.patching",
     "pretrain": "probekit.pipeline.pretrain",
     "probe": "probekit.pipeline.given.probe",
     "run": "probekit.pipeline.experiment.run",
+    "run_edited": "probekit.interventions.compose",
     "validate": "probekit.pipeline.experiment.validate",
 }
 
