@@ -26,6 +26,13 @@ Models:
     explore_attention  interactive page of attention patterns
     pretrain           train a GPT-2 from a recipe
 
+Interventions; `from probekit.interventions import edits` has the edits:
+    run_edited         logits of a pass with edits of activations
+    patch              effects of activations of other texts, by site, head and position
+    AnswerMeasure      measure of the answers of a model, such as a logit difference
+    causes_of          does a direction detect, steer, silence?
+    CauseData          texts, labels, groups and answers for `causes_of`
+
     __version__        the installed version
 
 Names are imported on first access, so that the command line starts without torch.
@@ -40,6 +47,11 @@ if TYPE_CHECKING:
     __version__: str
     from probekit.activations.store.store import ActivationStore
     from probekit.experiment.schema import Experiment
+    from probekit.interventions.causes.cause_data import CauseData
+    from probekit.interventions.causes.causes import causes_of
+    from probekit.interventions.compose import run_edited
+    from probekit.interventions.measures import AnswerMeasure
+    from probekit.interventions.patching.patching import patch
     from probekit.model.cache import ActivationCache, Recording
     from probekit.model.families.gpt2 import GPT2Config
     from probekit.model.generation.continuation import StopStrings
@@ -63,6 +75,8 @@ __all__ = [
     "GPT2",
     "ActivationCache",
     "ActivationStore",
+    "AnswerMeasure",
+    "CauseData",
     "Experiment",
     "GPT2Config",
     "KeyValueCache",
@@ -75,19 +89,24 @@ __all__ = [
     "Tokenizer",
     "__version__",
     "apply_probe",
+    "causes_of",
     "explore_attention",
     "generate",
     "load_model",
     "open_run",
+    "patch",
     "pretrain",
     "probe",
     "run",
+    "run_edited",
     "validate",
 ]
 
 _HOME = {
     "ActivationCache": "probekit.model.cache",
     "ActivationStore": "probekit.activations.store.store",
+    "AnswerMeasure": "probekit.interventions.measures",
+    "CauseData": "probekit.interventions.causes.cause_data",
     "Experiment": "probekit.experiment.schema",
     "GPT2": "probekit.model.gpt2",
     "GPT2Config": "probekit.model.families.gpt2",
@@ -100,13 +119,16 @@ _HOME = {
     "TokenBatch": "probekit.model.inputs",
     "Tokenizer": "probekit.model.text.tokenizer",
     "apply_probe": "probekit.pipeline.look.apply",
+    "causes_of": "probekit.interventions.causes.causes",
     "explore_attention": "probekit.pipeline.look.attention",
     "generate": "probekit.model.generation.generate",
     "load_model": "probekit.model.load",
     "open_run": "probekit.report.notebooks.run_result",
+    "patch": "probekit.interventions.patching.patching",
     "pretrain": "probekit.pipeline.pretrain",
     "probe": "probekit.pipeline.given.probe",
     "run": "probekit.pipeline.experiment.run",
+    "run_edited": "probekit.interventions.compose",
     "validate": "probekit.pipeline.experiment.validate",
 }
 

@@ -262,6 +262,7 @@ API = {
     "Model and tokens": ("GPT2", "GPT2Config", "Tokenizer", "TokenBatch"),
     "Generation": ("generate", "StopStrings", "KeyValueCache"),
     "Activations": ("ActivationCache", "Recording", "ActivationStore", "explore_attention"),
+    "Interventions": ("run_edited", "patch", "AnswerMeasure", "causes_of", "CauseData"),
 }
 
 
