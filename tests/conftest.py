@@ -1,11 +1,14 @@
 """Fixtures that every test may use."""
 
+import sys
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
+from probekit.cli.main import main
 from tests.slow_tests import pytest_addoption as pytest_addoption
 from tests.slow_tests import pytest_configure as pytest_configure
 from tests.training.recipes import tiny_recipe, write_corpus
@@ -43,3 +46,27 @@ def corpus(tmp_path):
 def make_recipe(corpus):
     """A function that returns the recipe of a tiny pretraining run with some values changed."""
     return partial(tiny_recipe, corpus)
+
+
+class Ended(NamedTuple):
+    """Result of a command: exit code and output of each stream."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """A function that runs a command in the test's folder, in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probekit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        streams = capsys.readouterr()
+        return Ended(end.value.code or 0, streams.out, streams.err)
+
+    return call

@@ -1,41 +1,13 @@
-"""Fixtures: the command line in this process, and a saved probe."""
-
-import sys
-from typing import NamedTuple
+"""Fixtures: commands with an empty cache, and a saved probe."""
 
 import numpy as np
 import pytest
 
 from probekit.activations.identity import digest_weights
-from probekit.cli.main import main
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.probes.saved.facts import ProbeFacts
 from probekit.probes.saved.saved_probe import SavedProbe
-
-
-class Ended(NamedTuple):
-    """Result of a command: exit code and output of each stream."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """A function that runs a command in the test's folder, in this process."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probekit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        streams = capsys.readouterr()
-        return Ended(end.value.code or 0, streams.out, streams.err)
-
-    return call
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ import json
 import math
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -101,34 +100,18 @@ def test_plan_of_an_experiment_equals_the_size_of_its_cache(tmp_path):
     assert math.isclose(planned, index, rel_tol=0.02)
 
 
-def test_cluster_page_shows_the_output_of_the_command(repository):
+def test_cluster_page_shows_the_output_of_the_command(repository, call):
     page = (repository / "docs" / "howto" / "cluster.md").read_text()
     block = r"```console\n(probekit cache plan [^\n]*)\n```\n\n```text\n(.*?)```"
     shown = re.findall(block, page, re.DOTALL)
     assert len(shown) == 2
     for command, text in shown:
-        done = subprocess.run(
-            [sys.executable, "-m", *shlex.split(command)],
-            cwd=repository,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout == text
+        assert call(*shlex.split(command)[1:]) == (0, text, "")
 
 
-def test_json_contains_all_printed_numbers_and_wrong_options_are_refused(tmp_path, repository):
+def test_json_contains_all_printed_numbers_and_wrong_options_are_refused(tmp_path, call):
     write_experiment(tmp_path)
-
-    def plan(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "probekit", "cache", "plan", *map(str, arguments)],
-            cwd=repository,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
+    plan = partial(call, "cache", "plan")
     done = plan(tmp_path / "scale.yaml", "--device", "cpu", "--throughput", "1e4", "--json")
     numbers = json.loads(done.stdout)
     assert numbers["shards_of_a_site"] == 4
