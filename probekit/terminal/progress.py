@@ -100,7 +100,7 @@ class _TerminalBars:
 
 
 def _done(done: float) -> str:
-    """Return a number of completed units, with one decimal if it is no whole number.
+    """Return a number of completed units, with one decimal unless it is an integer.
 
     >>> _done(4320), _done(1.4375)
     ('4,320', '1.4')

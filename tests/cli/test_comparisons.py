@@ -111,7 +111,7 @@ def test_transfer_prints_the_matrix_and_then_the_page_path(call, tmp_path):
     assert sum(line.startswith("cosine, ") for line in lines) == 2
     assert lines[-1] == str(tmp_path / "out" / "transfer.html")
     assert "capture one: 32 of 32" in err
-    assert re.search(r"warning: \d of 8 test rows of two have a group that also occurs in", err)
+    assert re.search(r"warning: Test rows of two that are in a group of .*: \d of 8\. On", err)
     code, _, err = call("transfer", files[0], "--out", tmp_path / "out")
     assert code == 2
     assert "at least two experiments" in err

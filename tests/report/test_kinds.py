@@ -221,7 +221,7 @@ def test_a_length_baseline_above_the_word_baseline_gives_a_warning(table, record
     assert warning.startswith("Text length alone is better than a bag of words: length is assoc")
     near = length.assign(ci_low=0.59)
     assert warnings(pd.concat([table, words, near], ignore_index=True), run) == []
-    # The data check says the same.
+    # The data check reports the same.
     finding = {"level": "warning", "code": "length", "message": "Length is associated."}
     record["data"]["findings"] = [finding]
     run = RunRecord.model_validate(record)

@@ -247,10 +247,10 @@ class SharedRows:
 
     def warnings(self, train: str, test: str, n_test: int) -> list[str]:
         """Return a sentence for each kind of overlap between the sets."""
-        counts = (("the same text", self.texts), ("a group", self.groups or 0))
+        counts = (("repeat a text", self.texts), ("are in a group", self.groups or 0))
         return [
-            f"{n:,} of {n_test:,} test rows of {test} have {what} that also occurs in the training "
-            f"rows of {train}: on these rows, {train} to {test} does not test transfer."
+            f"Test rows of {test} that {what} of the training rows of {train}: {n:,} of "
+            f"{n_test:,}. On these rows, {train} to {test} does not test transfer."
             for what, n in counts
             if n
         ]

@@ -102,7 +102,7 @@ def _line(row: pd.Series) -> Line:
 
 
 def _place(row: pd.Series) -> str:
-    """Return what a row compares: a baseline, a site, or the selected probes of both runs."""
+    """Return the name of the compared probes: a baseline, a site, or the selected probes."""
     is_single = row["what"] == "chosen" and NESTED_SITE not in (row["site_a"], row["site_b"])
     return "selected probe" if is_single else both_places(row)
 

@@ -154,8 +154,10 @@ def test_rows_in_both_data_sets_are_reported(folder, go):
     expected = sum(text in known for text in tested.texts[tested.test])
     assert expected > 0
     assert only(away, train="same", test="again")["known_texts"].eq(expected).all()
-    message = f"{expected} of {len(tested.test)} test rows of again have the same text"
-    assert any(note.startswith(message) for note in found.notes)
+    message = "Test rows of again that repeat a text of the training rows of same: "
+    assert any(
+        note.startswith(f"{message}{expected} of {len(tested.test)}. On") for note in found.notes
+    )
 
 
 def test_regression_and_several_labels_are_transferred(folder, go):
