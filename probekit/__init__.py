@@ -1,4 +1,4 @@
-"""Linear probes for GPT-2: named activations, a verified cache on disk, layer curves with controls.
+"""Linear probes for language models: named activations, a verified cache on disk, layer curves with controls.
 
 Experiments:
     run                run an experiment, return its result
@@ -15,7 +15,8 @@ Models:
     GPT2               GPT-2 with a tap at every named tensor
     GPT2Config         sizes and switches of a GPT-2
     load_model         pretrained network of any family
-    Tokenizer          GPT-2's tokenizer, with the characters of each token
+    from_transformers  network that shares the tensors of a model of transformers
+    Tokenizer          tokenizer of a model, with the characters of each token
     TokenBatch         token ids of several texts, with their mask
     ActivationCache    activations of a forward pass, by name
     Recording          a tap that records the passes of a generation
@@ -27,6 +28,7 @@ Models:
     pretrain           train a GPT-2 from a recipe
 
 Interventions; `from probekit.interventions import edits` has the edits:
+    cause              run the interventions of an experiment without its probes
     run_edited         logits of a pass with edits of activations
     patch              effects of activations of other texts, by site, head and position
     AnswerMeasure      measure of the answers of a model, such as a logit difference
@@ -59,11 +61,12 @@ if TYPE_CHECKING:
     from probekit.model.gpt2 import GPT2
     from probekit.model.inputs import TokenBatch
     from probekit.model.kv_cache import KeyValueCache
-    from probekit.model.load import load_model
+    from probekit.model.load import from_transformers, load_model
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.pipeline.experiment.run import run
     from probekit.pipeline.experiment.validate import validate
     from probekit.pipeline.given.probe import probe
+    from probekit.pipeline.intervene.of_run import cause
     from probekit.pipeline.look.apply import apply_probe
     from probekit.pipeline.look.attention import explore_attention
     from probekit.pipeline.pretrain import pretrain
@@ -89,8 +92,10 @@ __all__ = [
     "Tokenizer",
     "__version__",
     "apply_probe",
+    "cause",
     "causes_of",
     "explore_attention",
+    "from_transformers",
     "generate",
     "load_model",
     "open_run",
@@ -119,8 +124,10 @@ _HOME = {
     "TokenBatch": "probekit.model.inputs",
     "Tokenizer": "probekit.model.text.tokenizer",
     "apply_probe": "probekit.pipeline.look.apply",
+    "cause": "probekit.pipeline.intervene.of_run",
     "causes_of": "probekit.interventions.causes.causes",
     "explore_attention": "probekit.pipeline.look.attention",
+    "from_transformers": "probekit.model.load",
     "generate": "probekit.model.generation.generate",
     "load_model": "probekit.model.load",
     "open_run": "probekit.report.notebooks.run_result",
