@@ -1,4 +1,4 @@
-"""Linear probes for language models: named activations, a verified cache on disk, layer curves with controls.
+"""Linear probes for language models: named activations, a verified cache, curves with controls.
 
 Experiments:
     run                run an experiment, return its result
