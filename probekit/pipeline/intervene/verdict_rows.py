@@ -29,6 +29,7 @@ from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.selection import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
 from probekit.pipeline.intervene.parts import Part, numbers
+from probekit.probes.score.intervals import Interval
 from probekit.probes.solve.design import Floats
 
 DRAWS = 999
@@ -270,8 +271,10 @@ def _other(result: CauseResult, by: float) -> dict[str, float | None]:
     return dict(zip(("other_loss", "other_low", "other_high"), values, strict=True))
 
 
-def _limits(name: str, interval: Any) -> dict[str, float]:
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+def _limits(name: str, interval: Interval) -> dict[str, float]:
+    """Return an accuracy with its interval, within 0 and 1."""
+    low, high = np.clip([interval.low, interval.high], 0, 1).tolist()
+    return {name: interval.value, f"{name}_low": low, f"{name}_high": high}
 
 
 def _effect(found: dict[str, Any], question: str) -> float | None:

@@ -42,6 +42,7 @@ NAMES = {
     "leace": "the LEACE direction",
 }
 MOST_STEPS = 3  # tokens in a sentence
+LITTLE = 0.1  # share of the effect of the whole vector, below which a use is small
 
 
 def cause_answer(tables: CauseTables) -> str:
@@ -76,7 +77,9 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
     place = where(tables, best.row["at"])
     n = sum(one.answer("detects") == "yes" for one in directions)
     if best.is_used:
-        lead = "decodable and used" if best.answer("detects") == "yes" else "used"
+        used = "used" if best.size >= LITTLE else "hardly used"
+        joint = "and" if best.size >= LITTLE else "but"
+        lead = f"decodable {joint} {used}" if best.answer("detects") == "yes" else used
         return f"{lead} {place}: {_used(best, directions)}"
     if all(one.answer(name) in ("no", "") for one in directions for name in USES):
         if n:

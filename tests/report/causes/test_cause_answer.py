@@ -46,6 +46,13 @@ def test_a_used_direction_is_named_with_its_effects(answer_of):
     )
 
 
+def test_a_significant_but_small_use_is_named_so(answer_of):
+    rows = make_verdicts(used=(3,))
+    small = rows["question"].isin(["steers", "silences"])
+    rows.loc[small, ["effect", "low", "high"]] *= 0.05
+    assert answer_of(verdicts=rows).startswith("Decodable but hardly used at the last token: ")
+
+
 def test_a_verdict_that_the_number_of_sites_explains_is_not_enough(answer_of):
     rows = make_verdicts(used=(3,))
     answer = answer_of(verdicts=rows.assign(p_best=0.3))
