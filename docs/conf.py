@@ -70,7 +70,6 @@ _CODE = digest_code(
     "probekit.pipeline.experiment.run",
     "probekit.pipeline.given.probe",
     "probekit.pipeline.compare.transfer",
-    "probekit.pipeline.look.causes",
     "probekit.report.pages.run_page",
     "probekit.report.pages.transfer_page",
 )

@@ -9,7 +9,6 @@ MOVED = [
     ("probekit.report.lens_map", "lens_map"),
     ("probekit.pipeline.lenses", "Network"),
     ("probekit.pipeline.lenses", "read_lens"),
-    ("probekit.pipeline.causes", "erasure_effect"),
 ]
 
 

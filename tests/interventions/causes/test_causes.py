@@ -89,7 +89,7 @@ def test_a_direction_that_is_read_and_used(model, folds):
     assert result.n == 80 * folds
 
 
-def test_a_direction_that_is_decodable_and_unused(model):
+def test_pitfall_29_a_direction_that_is_decodable_and_unused(model):
     data = data_of(1)
     result = causes_of(model, data, PRE, SETTINGS, directions=given(model, data, IDLE))
     assert answers(result) == {"detects": "yes", "steers": "no", "silences": "no"}
