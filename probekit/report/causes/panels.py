@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -86,7 +86,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
         lines = _dose_lines(curve, unit)
         _name_panel_of(figure, panel, number, len(panels))
         draw_in_panel(figure, [zero_line(ends), *lines], number)
-        labels.append(_dose_labels(lines))
+        labels.append([replace(one, value=min(one.value, high)) for one in _dose_labels(lines)])
     _label_lowest(figure, len(panels), "dose (SD)")
     space = 0.06 * (high - low) or 0.1
     figure.update_yaxes(range=[low - space, high + space])

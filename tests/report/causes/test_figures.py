@@ -168,8 +168,12 @@ def test_dose_response_passes_through_no_edit_between_its_control_bands(tmp_path
 def test_bands_that_are_not_tested_do_not_hide_the_effects(tmp_path):
     doses = make_doses(2, used=(1,)).assign(matched_low=-500.0, matched_high=700.0)
     ((_, panels),) = dose_panels(opened(tmp_path, doses=doses))
-    low, high = dose_figure(panels).layout.yaxis.range
+    figure = dose_figure(panels)
+    low, high = figure.layout.yaxis.range
     assert -8 < low < -4 < 4 < high < 8
+    labels = [note for note in figure.layout.annotations if note.name == LABEL]
+    assert len(labels) == 3
+    assert all(low <= note.y <= high for note in labels)
 
 
 def test_a_direction_without_draws_has_no_bands(tmp_path):
