@@ -1,9 +1,12 @@
-"""Exceptions caused by user input, their exit codes, and suggestions for misspelt names."""
+"""Exceptions caused by user input, their exit codes, suggestions, and checks of arguments."""
 
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 
 class ProbekitError(Exception):
@@ -78,3 +81,50 @@ def nearest(name: str, allowed: Iterable[str], count: int = 3) -> str:
         return f"Nearest: {', '.join(near)}."
     shown = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
     return f"Allowed: {shown}."
+
+
+def path_of(name: str, value: Any, remedy: str = "") -> Path:
+    """Return a path that was given as a string or path.
+
+    Args:
+        name: name of the argument, for the message.
+        value: the given value.
+        remedy: sentence at the end of the message.
+
+    Raises:
+        ConfigError: the value is neither a string nor a path.
+
+    >>> path_of("out", "runs").name
+    'runs'
+    >>> path_of("out", 3)
+    Traceback (most recent call last):
+        ...
+    probekit.errors.ConfigError: out is 3, of type int. Allowed: a string or a pathlib.Path.
+    """
+    if isinstance(value, str | os.PathLike):
+        return Path(value)
+    kind = type(value).__name__
+    shown = f"{value!r}, of type {kind}" if isinstance(value, int | float) else f"of type {kind}"
+    message = f"{name} is {shown}. Allowed: a string or a pathlib.Path."
+    raise ConfigError(f"{message} {remedy}".rstrip())
+
+
+def check_has(name: str, value: Any, attribute: str, remedy: str) -> None:
+    """Check that an object has an attribute that its users need.
+
+    Args:
+        name: name of the argument, for the message.
+        value: the given value.
+        attribute: name of the attribute or method.
+        remedy: sentence at the end of the message.
+
+    Raises:
+        ConfigError: the attribute is missing.
+
+    >>> check_has("model", "mini", "config", "Load it: GPT2.from_pretrained('mini').")
+    Traceback (most recent call last):
+        ...
+    probekit.errors.ConfigError: model is of type str. Load it: GPT2.from_pretrained('mini').
+    """
+    if not hasattr(value, attribute):
+        raise ConfigError(f"{name} is of type {type(value).__name__}. {remedy}")

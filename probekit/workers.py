@@ -67,9 +67,8 @@ def parallel_map(
     [3, 1, 2]
     """
     cores = cpu_count()
+    check_workers(workers)
     wanted = cores if workers is None else workers
-    if wanted < 1:
-        raise ConfigError(f"workers is {wanted}; give 1 or more, or omit it for one per core.")
     if not items:
         return
     n_parallel = min(wanted, len(items))
@@ -84,6 +83,16 @@ def parallel_map(
         yield from map(run_job, items[1:])
     else:
         yield from _in_parallel(run_job, items[1:], n_parallel - 1)
+
+
+def check_workers(workers: int | None) -> None:
+    """Check a number of workers; None means one per core.
+
+    Raises:
+        ConfigError: it is not an integer, or less than 1.
+    """
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise ConfigError(f"workers is {workers!r}; give 1 or more, or omit it for one per core.")
 
 
 def _in_parallel(

@@ -69,10 +69,10 @@ def main() -> None:
         click.echo(f"\nInterrupted. Completed work is saved; continue with:\n  {command}", err=True)
         sys.exit(143 if isinstance(error, _Terminated) else 130)
     except ProbekitError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True, color=True)
         sys.exit(error.exit_code)
     except OSError as error:  # the output cannot be written, or a file cannot be accessed
-        click.echo(f"Error: {error}.", err=True)
+        click.echo(f"Error: {error}.", err=True, color=True)
         # After a full disk, flushing the buffer at exit would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -128,7 +128,12 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    # With colour, click leaves escape sequences in the text, and the stream makes them visible.
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "color": True,
+    },
 )
 @version_option
 def cli() -> None:

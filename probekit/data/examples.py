@@ -61,7 +61,7 @@ class Example:
         id: name in messages and results; unique within a data set.
         span: first character and one past the last; None means the whole text.
         split: "train" or "test" if the data file assigns it, else None.
-        counterfactual: a text that differs in what the label says; None without one.
+        counterfactual: a text with another label, otherwise alike; None without one.
         values: cells of further columns, such as the right answer, as pairs of name and text.
         source: where it was read from, for messages; None if unknown. It is not part of the data.
 
@@ -213,7 +213,7 @@ class SplitExamples:
         return tuple(example for sides in self.parts for example in sides.test)
 
     def named(self) -> tuple[tuple[str, tuple[Example, ...]], ...]:
-        """Return the examples of each side with its name; of folds, which share them, all."""
+        """Return the name and the examples of each side; for several folds, of "all folds"."""
         if self.is_nested:
             return (("all folds", self.examples),)
         return ("train", self.parts[0].train), ("test", self.parts[0].test)

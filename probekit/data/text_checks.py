@@ -121,24 +121,25 @@ def nul_characters(splits: SplitExamples) -> Iterator[Finding]:
 
 
 def predictive_length(splits: SplitExamples) -> Iterator[Finding]:
-    """Yield the score of a classifier on length only; a warning if it is above chance."""
+    """Yield how well text length alone predicts the label; a warning if it beats chance."""
     accuracy = _accuracy_of_length(splits)
     n_rows = Counter(example.label for example in splits.tested)
     chance = 1 / len(n_rows)
     error = math.sqrt(chance * (1 - chance) * sum(1 / n for n in n_rows.values())) / len(n_rows)
     beats_chance = accuracy > chance + max(_LENGTH_MARGIN, 3 * error)
+    lead = "Length is associated with the label: the" if beats_chance else "The"
     yield Finding(
         "warning" if beats_chance else "info",
         "length",
-        f"The number of characters alone gives a balanced accuracy of {accuracy:.3f} in test "
+        f"{lead} number of characters alone gives a balanced accuracy of {accuracy:.3f} in test "
         f"(chance {chance:.3f}).",
     )
 
 
 def _accuracy_of_length(splits: SplitExamples) -> float:
-    """Return the balanced accuracy in test of a classifier on length only.
+    """Return the balanced test accuracy of a classifier that uses only the length of texts.
 
-    The test examples of all folds count together.
+    The test examples of all folds are pooled.
     """
     hits: dict[str, list[bool]] = defaultdict(list)
     for sides in splits.parts:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from probekit.distribution import PACKAGE
-from probekit.errors import MissingError, nearest
+from probekit.errors import MissingError, nearest, path_of
 
 _ENDINGS = (".yaml", ".yml")
 
@@ -44,7 +44,7 @@ def find_file(given: str | Path) -> Path:
     Raises:
         MissingError: there is no such file and no bundled experiment of this name.
     """
-    path = Path(given)
+    path = path_of("path", given, "Give the path of a file, or the name of a bundled one.")
     found = next(_local_files(path), None) or bundled_files().get(_name(path))
     if found is None and not _exists(path):
         raise MissingError(_not_there(path))
@@ -96,5 +96,7 @@ def _not_there(path: Path) -> str:
     if path.stem in bundled:
         remedy = "To use the bundled experiment, give its name without folder and ending"
         return f"{start} {remedy}: {path.stem}"
-    local = [one.name for ending in _ENDINGS for one in path.parent.glob(f"*{ending}")]
-    return f"{start} {nearest(path.name, local)}" if local else start
+    local = [one.name for ending in _ENDINGS for one in path.parent.glob(f"[!.]*{ending}")]
+    if local:
+        return f"{start} {nearest(path.name, local)}"
+    return f"{start} Give the path of a YAML file, or a name that `probekit experiments` lists."

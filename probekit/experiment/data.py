@@ -181,7 +181,7 @@ class DataSection(Section):
     pairs: OptionalColumn = Field(
         None,
         description="column with the counterfactual of each text, for `interventions`: a text with "
-        "as many tokens that differs in what the label says",
+        "as many tokens but another label, otherwise alike",
     )
     positive: str | None = Field(
         None,

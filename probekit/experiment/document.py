@@ -42,11 +42,11 @@ class Document:
 
     @property
     def name(self) -> str:
-        """The path in messages; a placeholder for settings in memory."""
+        """The path that messages show; "FILE" for settings in memory."""
         return "FILE" if self.path is None else str(self.path)
 
     def put(self, keys: KeyPath, text: str) -> str:
-        """Return the text after a prefix: the line or override that set the value at the keys."""
+        """Return the text of a message, prefixed with the line or override that set the value."""
         override = ".".join(map(str, self._override_of(keys)))
         if self.path is None:
             return prefix_key(keys, text)
@@ -77,7 +77,7 @@ class Document:
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
-        """Prefix errors raised in the block with the location of a key."""
+        """Prefix the message of errors raised in the block with the location of a key."""
         with KeyLocation(self.put).before(keys):
             yield
 

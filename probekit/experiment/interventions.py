@@ -181,20 +181,36 @@ def allow_short_forms(schema: dict[str, Any]) -> None:
     schema["items"] = {"anyOf": [*_SHORT_FORMS, schema["items"]]}
 
 
-Interventions = Annotated[tuple[InterventionSection, ...], Field(strict=False)]
-Measures = Annotated[tuple[MeasureSection, ...], Field(strict=False)]
+Interventions = Annotated[
+    tuple[InterventionSection, ...],
+    Field(
+        strict=False,
+        description="edits of activations after probing, which show whether the network uses what "
+        "the probes read; by default none",
+    ),
+]
+Measures = Annotated[
+    tuple[MeasureSection, ...],
+    Field(
+        strict=False,
+        description="measures of the network's answers to the edited activations; verdicts are "
+        "given by the first one",
+        json_schema_extra=allow_short_forms,
+    ),
+]
 
 
 def check_interventions(
     interventions: tuple[InterventionSection, ...],
     measures: tuple[MeasureSection, ...],
     pairs: str | None,
+    sweep: tuple[int, ...],
 ) -> None:
     """Validate what the sections require of each other.
 
     Raises:
-        PydanticCustomError: a patch without counterfactuals, interventions without a measure, or
-            the other way round.
+        PydanticCustomError: a patch without counterfactuals, interventions without a measure, a
+            measure without interventions, or a sweep of positions.
     """
     if not interventions:
         if measures:
@@ -206,6 +222,12 @@ def check_interventions(
             "other_verb}}]",
             "interventions",
         )
+    if sweep:
+        raise rule_error(
+            "`interventions` edit a single position; remove `sweep`, or give one `position`",
+            "tokens",
+            "sweep",
+        )
     for number, one in enumerate(interventions):
         if one.do in ("patch", "swap") and pairs is None:
             raise rule_error(
@@ -216,7 +238,7 @@ def check_interventions(
     first = measures[0]
     if first.answer is None:
         raise rule_error(
-            "the first measure requires `answer`: a column, or a token such as ' is'", "measure", 0
+            "the first measure needs `answer`: a column, or a token such as ' is'", "measure", 0
         )
     for number, measure in enumerate(measures):
         if measure.name == "logit_difference" and (measure.wrong or first.wrong) is None:

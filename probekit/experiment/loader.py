@@ -48,7 +48,7 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
     """Return the experiment described by a YAML file, on texts or on given activations.
 
     Args:
-        path: the YAML file; with the section `activations` it is one on given activations.
+        path: the YAML file; its section `activations`, if any, names the given activations.
         overrides: `section.key=value`; each replaces a value of the file.
 
     Raises:

@@ -32,7 +32,7 @@ def resolve_activations(values: dict[str, Any], document: Document) -> None:
     """Make the paths of an experiment on given activations absolute.
 
     Raises:
-        ConfigError: there is a section of a model, or a path is invalid.
+        ConfigError: the file has sections that describe a model, or a path is invalid.
     """
     for key in ("model", "tokens", "capture", "attention"):
         if key in values:
@@ -101,9 +101,9 @@ def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
 def refuse_other(
     values: dict[str, Any], document: Document, own: type[Section], other: type[Section], hint: str
 ) -> None:
-    """Raise ConfigError if a file is of the wrong kind, judged by its keys.
+    """Raise ConfigError if the keys of a file show that it is of another kind.
 
-    It is if it has keys that only the other kind of file has, and none that only its own kind has.
+    That is so if it has keys that only the other kind allows, and none that only its own allows.
 
     Args:
         values: the contents of the file.

@@ -100,9 +100,7 @@ def example_at(keys: KeyPath, kind: type[BaseModel]) -> str | None:
     ('[0.0001, 0.001]', None)
     """
     dotted = ".".join(map(str, keys))
-    fields = {
-        f"{above}{key}": f for above, s in _sections(kind) for key, f in s.model_fields.items()
-    }
+    fields = {f"{above}{key}": f for above, s in _sections(kind) for key, f in keys_of(s).items()}
     field = fields.get(dotted)
     return None if field is None else _example(field)
 
@@ -137,9 +135,7 @@ class _Given:
         """A question that suggests the same key in other sections; "" if no section has it."""
         name = self.keys[-1]
         suggestions = [
-            f"{above}{name}"
-            for above, section in _sections(self.kind)
-            if name in section.model_fields
+            f"{above}{name}" for above, section in _sections(self.kind) if name in keys_of(section)
         ]
         shown = " or ".join(suggestions[:_MOST_SUGGESTIONS])
         return f"Did you mean {shown}?" if suggestions else ""
@@ -210,7 +206,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 def _sections(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
     """Yield a section and its subsections, each preceded by the prefix of its keys."""
     yield above, kind
-    for key, field in kind.model_fields.items():
+    for key, field in keys_of(kind).items():
         section = _section_of(field)
         if section is not None:
             yield from _sections(section, f"{above}{key}.")
@@ -225,6 +221,11 @@ def _section_of(field: FieldInfo) -> type[BaseModel] | None:
     return None
 
 
+def keys_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a section by their keys in the file."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
 def _is_section(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
@@ -235,12 +236,12 @@ def _fields(kind: type[BaseModel], keys: Sequence[str | int]) -> dict[str, Field
     for key in keys:
         if isinstance(key, int):  # all items of a list have the same data model
             continue
-        field = section.model_fields[key]
+        field = keys_of(section)[key]
         is_list = get_origin(field.annotation) is tuple
         inner: Any = get_args(field.annotation)[0] if is_list else _section_of(field)
         assert _is_section(inner), f"{key} is not a section"
         section = inner
-    return section.model_fields
+    return keys_of(section)
 
 
 def _example(field: FieldInfo) -> str:
@@ -269,7 +270,7 @@ def _written(item: Any) -> str:
 
 def _example_keys(section: type[BaseModel]) -> Iterator[str]:
     """Yield the required keys of a section with example values; its first key if it has none."""
-    fields = section.model_fields
+    fields = keys_of(section)
     required = [key for key, field in fields.items() if field.is_required()]
     for key in required or list(fields)[:1]:
         yield f"{key}: {_example(fields[key])}"

@@ -19,12 +19,7 @@ from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.bundled import find_file
 from probekit.experiment.data import DataSection
 from probekit.experiment.document import load_settings, settings_of_values, validated
-from probekit.experiment.interventions import (
-    Interventions,
-    Measures,
-    allow_short_forms,
-    check_interventions,
-)
+from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import resolve_experiment
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.tokens import PositionSection, TokensSection
@@ -219,17 +214,8 @@ class Experiment(SettingsFile):
     capture: CaptureSection = CaptureSection()
     probe: ProbeSection = ProbeSection()
     attention: AttentionSection = AttentionSection()
-    interventions: Interventions = Field(
-        (),
-        description="edits of activations after probing, which show whether the network uses what "
-        "the probes read; by default none",
-    )
-    measure: Measures = Field(
-        (),
-        description="measures of the network's answers to the edited activations; verdicts are "
-        "given by the first one",
-        json_schema_extra=allow_short_forms,
-    )
+    interventions: Interventions = ()
+    measure: Measures = ()
 
     @classmethod
     def from_file(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -342,13 +328,7 @@ class Experiment(SettingsFile):
 
     @model_validator(mode="after")
     def _interventions_have_what_they_need(self) -> Experiment:
-        check_interventions(self.interventions, self.measure, self.data.pairs)
-        if self.interventions and self.tokens.sweep:
-            raise rule_error(
-                "`interventions` edit a single position; remove `sweep`, or give one `position`",
-                "tokens",
-                "sweep",
-            )
+        check_interventions(self.interventions, self.measure, self.data.pairs, self.tokens.sweep)
         return self
 
     @model_validator(mode="after")

@@ -166,7 +166,8 @@ def check_context(config: GPT2Config, positions: Tensor) -> None:
     """
     if positions.numel() and int(positions.max()) >= config.n_positions:
         raise DataError(
-            f"{int(positions.max()) + 1} tokens are more than the context of {config.n_positions}."
+            f"{int(positions.max()) + 1} tokens are more than the context of {config.n_positions}. "
+            "Shorten or split the text."
         )
 
 

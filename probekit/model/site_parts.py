@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+from probekit.errors import UnknownNameError
 from probekit.model.sites import (
     SitePattern,
     SiteSelection,
@@ -40,6 +41,8 @@ def expand_parts(
         UnknownNameError: a pattern matches no site.
         ConfigError: a site does not have the selected axis, or an index is out of range.
     """
+    if not (isinstance(patterns, Iterable) or callable(patterns)):
+        raise _not_a_pattern(patterns)
     n_layers = axis_sizes["n_layers"]
     names: list[str] = []
     for pattern in listed(patterns):
@@ -48,9 +51,18 @@ def expand_parts(
             names += [f"{name}[{choice}" for name in expand([(short, pattern[1])], n_layers)]
         elif isinstance(pattern, str) and "[" in pattern:
             names.append(pattern)
-        else:
+        elif isinstance(pattern, str | tuple) or callable(pattern):
             names += expand([pattern], n_layers)
+        else:
+            raise _not_a_pattern(pattern)
     return select(names, n_layers, dict(axis_sizes))
+
+
+def _not_a_pattern(value: object) -> UnknownNameError:
+    return UnknownNameError(
+        f"No site matches {value!r}. Give a name, a glob, a short name and a layer such as "
+        "('pattern', 3), or a function of the name."
+    )
 
 
 def part_axes(name: str) -> tuple[str, ...]:

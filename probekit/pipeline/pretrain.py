@@ -10,7 +10,7 @@ import torch
 
 from probekit.disk import exclusive
 from probekit.drafts import sweep_drafts, write_atomic
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, path_of
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
 from probekit.model.gpt2 import GPT2
@@ -83,7 +83,7 @@ def pretrain(
     """
     check_device(device)
     if not isinstance(recipe, Recipe):
-        recipe = load_recipe(recipe)
+        recipe = load_recipe(path_of("recipe", recipe, "Or give a Recipe."))
     folder = Path(out) / recipe.name
     refusal = f"Another process is training in {folder}. Wait for it, or give another --out."
     with exclusive(folder, refusal):

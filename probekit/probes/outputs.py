@@ -78,7 +78,7 @@ class PredictionMaker:
         return made if self.positive is None else with_alarms(made, fixed_thresholds(made))
 
     def _of_all_classes(self, outputs: Floats, spec: ProbeSpec) -> Floats:
-        """Return outputs (n_samples, n_classes), the lowest for classes that were not fitted.
+        """Return outputs (n_samples, n_classes); classes that were not fitted get the lowest one.
 
         A draw of the control task may lack the last classes.
         """

@@ -22,7 +22,8 @@ from probekit.probes.data import ProbeData, check_known, numbers, typical_rows
 from probekit.probes.fitted_rows import FittedRows, training_rows
 from probekit.probes.fitters import FitContext, Fitter, LabelColumn, make_fitter, number_guess
 from probekit.probes.folds import fittable_insides, group_folds
-from probekit.probes.grouped_tokens import GroupedTokenProber
+from probekit.probes.grouped_prober import GroupedTokenProber
+from probekit.probes.grouped_tokens import first_rows
 from probekit.probes.outputs import PredictionMaker
 from probekit.probes.score.description_length import CodedBlock, OnlineCode, blocks, tempered
 from probekit.probes.score.judging import judge_of
@@ -35,7 +36,6 @@ from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.fits import TunedProbeFit, held_out_scores
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import Codes, OnFit
-from probekit.probes.text_and_tree import first_rows
 
 
 @dataclass(frozen=True, eq=False)

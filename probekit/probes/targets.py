@@ -60,7 +60,7 @@ _ROWS = (
         for n in range(MOST_NETWORKS)
     ),
     Target("majority", "majority", "the majority class", is_baseline=True),
-    Target("word_identity", "word identity", "the words alone", is_baseline=True),
+    Target("word_identity", "word identity", "word identity", is_baseline=True),
     Target("bag_of_words", "bag of words", "the bag of words", is_baseline=True, is_tuned=True),
     Target("n_grams", "n-grams", "n-grams of the text", is_baseline=True, is_tuned=True),
     Target(
@@ -71,8 +71,8 @@ _ROWS = (
         is_tuned=True,
     ),
     Target("length", "length", "the length alone", is_baseline=True, is_tuned=True),
-    Target("chosen", "nested choice", "the nested choice", choice_of="task"),
-    Target("chosen_control", "control task, nested choice", "control task", choice_of="control"),
+    Target("chosen", "fold choice", "the fold choice", choice_of="task"),
+    Target("chosen_control", "control task, fold choice", "control task", choice_of="control"),
     Target(
         "chosen_random_weights",
         "random weights, own sites",
@@ -80,7 +80,7 @@ _ROWS = (
         is_mean_of_networks=True,
         choice_of="random_weights",
     ),
-    Target("chosen_embedding", "embedding, nested choice", "the embedding", choice_of="embedding"),
+    Target("chosen_embedding", "embedding, fold choice", "the embedding", choice_of="embedding"),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _ROWS})
 

@@ -9,7 +9,8 @@ from typing import Literal
 import pandas as pd
 
 from probekit.amounts import LEVEL
-from probekit.probes.targets import TARGETS
+from probekit.probes.targets import HEADLINE, TARGETS
+from probekit.results.site_results import NESTED_SITE
 
 COLUMNS = (
     "what",
@@ -95,9 +96,13 @@ def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
 
     >>> place_name(pd.Series({"what": "baseline", "target": "n_grams"}), "a")
     'n-grams'
+    >>> place_name(pd.Series({"what": "chosen", "site_a": NESTED_SITE}), "a")
+    'fold choice'
     """
     if row["what"] == "baseline":
         return TARGETS[row["target"]].title
+    if row[f"site_{side}"] == NESTED_SITE:
+        return TARGETS[HEADLINE].title
     parts = [row[f"site_{side}"], row[f"position_{side}"], row[f"probe_{side}"]]
     return " ".join(parts + [v for v in (row[f"view_{side}"],) if v != "raw"])
 

@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from probekit.errors import check_has
 from probekit.terminal.console import Console
 from probekit.terminal.streams import visible
 from probekit.watcher import SILENT, Watcher
@@ -40,7 +41,17 @@ def shown_progress(watcher: Watcher | None = None, *, progress: bool = True) -> 
     Args:
         watcher: receives the progress instead.
         progress: False shows nothing.
+
+    Raises:
+        ConfigError: the watcher has no method `progress`.
     """
+    if watcher is not None:
+        check_has(
+            "watcher",
+            watcher,
+            "progress",
+            "Omit it, or give an object with the methods of Watcher.",
+        )
     if watcher is not None or not progress:
         yield watcher or SILENT
     elif _has_kernel():
@@ -88,6 +99,15 @@ class _TerminalBars:
         self._bars.console.print(Text(visible(message)))
 
 
+def _done(done: float) -> str:
+    """Return a number of completed units, with one decimal if it is no whole number.
+
+    >>> _done(4320), _done(1.4375)
+    ('4,320', '1.4')
+    """
+    return f"{done:,.12g}" if done == int(done) else f"{done:,.1f}"
+
+
 class ProgressLines:
     """Plain lines on stderr: one at the end of a step and one every ten seconds."""
 
@@ -97,7 +117,7 @@ class ProgressLines:
 
     def progress(self, step: str, done: float, total: int) -> None:
         """Write a line if the step is complete or the last line is ten seconds old."""
-        line = f"{step}: {done:,.12g} of {total:,}"
+        line = f"{step}: {_done(done)} of {total:,}"
         is_due = done == total or time.monotonic() - self._last > SECONDS_BETWEEN_LINES
         if is_due and line != self._line:
             self._last, self._line = time.monotonic(), line
@@ -151,7 +171,9 @@ class NotebookBars:
             self._handle.update(self)
 
     def __repr__(self) -> str:
-        counts = (f"{step} {done:,.12g} of {total:,}" for step, (done, total) in self.steps.items())
+        counts = (
+            f"{step} {_done(done)} of {total:,}" for step, (done, total) in self.steps.items()
+        )
         seconds = time.monotonic() - self._start
         return "\n".join([f"{', '.join(counts)}; {seconds:,.0f} s", *self.messages])
 
@@ -163,7 +185,7 @@ class NotebookBars:
         rows = "".join(
             f"<tr><td>{html.escape(visible(step))}</td>"
             f'<td><progress value="{done:g}" max="{total}"></progress></td>'
-            f"<td>{done:,.12g} of {total:,}</td></tr>"
+            f"<td>{_done(done)} of {total:,}</td></tr>"
             for step, (done, total) in self.steps.items()
         )
         return f"<table>{rows}</table>{messages}"

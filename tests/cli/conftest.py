@@ -38,6 +38,18 @@ def call(tmp_path, monkeypatch, capsys):
     return call
 
 
+@pytest.fixture
+def probekit(call, tmp_path, monkeypatch):
+    """As `call`, with an empty cache; the function returns exit code and joined output."""
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "cache"))
+
+    def probekit(*arguments):
+        ended = call(*arguments)
+        return ended.code, ended.stdout + ended.stderr
+
+    return probekit
+
+
 @pytest.fixture(scope="session")
 def mini_digests():
     """Digests of mini, as stored with a probe."""

@@ -49,7 +49,7 @@ def test_run_prints_the_table_and_then_the_report_path(probekit, folder):
     assert done.code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert re.search(r"blocks\.\d\.hook_resid_post \*\s+\d\.\d{3}\s+\d\.\d{3} to", done.stdout)
-    assert re.search(r"majority class +0\.50+ .*\nwords alone +0\.50+ ", done.stdout)
+    assert re.search(r"majority class +0\.50+ .*\nword identity +0\.50+ ", done.stdout)
     assert (folder / lines[-1]).is_file()
     assert "probe: 3 of 3" in done.stderr
     assert "probe:" not in done.stdout

@@ -1,11 +1,8 @@
 """Common errors of new users, with their exit codes and messages."""
 
-import sys
 from dataclasses import dataclass, field
 
 import pytest
-
-from probekit.cli.main import main
 
 YAML = """\
 name: small
@@ -253,22 +250,6 @@ MISTAKES = [
 ]
 
 
-@pytest.fixture
-def probekit(tmp_path, monkeypatch, capsys):
-    """A function that runs a command in this process and returns its exit code and output."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "cache"))
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        output = capsys.readouterr()
-        return end.value.code or 0, output.out + output.err
-
-    return call
-
-
 @pytest.mark.parametrize("command", [("cache", "ls"), ("run", "e.yaml")])
 def test_cache_root_that_is_a_file_is_refused(probekit, tmp_path, command):
     write(tmp_path, Mistake("", ()))
@@ -372,81 +353,3 @@ def test_pretrain_suggests_the_command_for_an_experiment(probekit, tmp_path):
     assert code == 2
     assert "line 3: this is an experiment (it has data, tokens, capture, probe)" in output
     assert "`probekit run e.yaml`" in output
-
-
-TO_FOLDER = {
-    "run": ("e.yaml",),
-    "probe": ("e.yaml",),
-    "pretrain": ("e.yaml",),
-    "transfer": ("a", "b"),
-    "cache export": ("key",),
-}
-TO_FILE = {
-    "compare": ("a", "b"),
-    "apply": ("probe", "--text", "x"),
-    "directions": ("probe",),
-    "report": ("a", "b"),
-    "weights": ("--model", "mini"),
-    "heads": ("--model", "mini"),
-    "attention": ("--model", "mini", "--text", "x"),
-    "lens": ("--model", "mini", "--text", "x"),
-    "attribution": ("--model", "mini", "--text", "x", "--token", "x"),
-}
-WITH_CACHE = {
-    "run": ("e.yaml",),
-    "probe": ("e.yaml",),
-    "transfer": ("a", "b", "--out", "o"),
-    "cache": ("e.yaml",),
-    "cache ls": (),
-    "cache show": ("key",),
-    "cache verify": (),
-    "cache repair": ("key",),
-    "cache gc": (),
-    "cache rm": ("key",),
-    "cache pull": ("place",),
-    "cache push": ("key", "place"),
-    "cache export": ("key", "--out", "o"),
-}
-
-
-def cases(commands, *wrong):
-    return [(*command.split(), *rest, *w) for command, rest in commands.items() for w in wrong]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *cases(TO_FOLDER, ("--out", "file"), ("--out", "file/below")),
-        *cases(TO_FILE, ("--out", "file/page.html")),
-        *cases(WITH_CACHE, ("--cache", "file"), ("--cache", "file/below")),
-    ],
-    ids=" ".join,
-)
-def test_file_instead_of_a_folder_is_a_usage_error(probekit, tmp_path, arguments):
-    (tmp_path / "file").write_text("kept")
-    code, output = probekit(*arguments)
-    assert code == 2
-    assert f"Invalid value for '{arguments[-2]}': file is a file, not a folder." in output
-    assert (tmp_path / "file").read_text() == "kept"
-
-
-@pytest.mark.parametrize("arguments", cases(TO_FILE, ("--out", "folder.html")), ids=" ".join)
-def test_folder_instead_of_an_output_file_is_a_usage_error(probekit, tmp_path, arguments):
-    (tmp_path / "folder.html").mkdir()
-    code, output = probekit(*arguments)
-    assert code == 2
-    assert "Invalid value for '--out': folder.html is a folder. Give the path of a file." in output
-
-
-def test_invalid_file_name_is_a_usage_error(probekit):
-    code, output = probekit("run", "e.yaml", "--out", "x" * 300)
-    assert code == 2
-    assert "cannot be used: File name too long." in output
-
-
-def test_new_folders_are_accepted(probekit, tmp_path):
-    (tmp_path / "e.yaml").write_text("")
-    code, output = probekit("run", "e.yaml", "--out", "a/b", "--cache", "c/d")
-    assert code == 2
-    assert "Invalid value" not in output
-    assert "the file is empty" in output

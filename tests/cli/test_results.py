@@ -104,7 +104,7 @@ def test_warnings_are_printed_most_serious_first(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines() == [
         "warning: Groups cross.",
         "warning: Duplicates.",
-        "warning: The probe is not clearly better than the words alone: the probe may not use the "
+        "warning: The probe is not clearly better than word identity: the probe may not use the "
         "context.",
         "warning: Few groups.",
     ]
@@ -125,3 +125,18 @@ def test_p_and_compression_have_columns_if_measured(show):
     head, first, *_ = show([*make_rows("logistic"), *more])
     assert head.split()[-2:] == ["p", "compression"]
     assert first.split()[-2:] == ["0.020", "1.500"]
+
+
+def test_control_characters_of_labels_are_written_as_code_points(call, tmp_path):
+    """Click alone would remove whole escape sequences in a pipe."""
+    rows = [f"text number {n},po\x1b[31ms,{n}\nother {n},ne\x1bg,{n}" for n in range(8)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label,group", *rows]))
+    (tmp_path / "own.yaml").write_text(
+        "name: own\nmodel: {source: mini}\ntokens: {bos: false, position: {at: last}}\n"
+        "data: {name: own, format: csv, file: rows.csv, "
+        "columns: {text: text, label: label, group: group}}\n"
+    )
+    _, out, err = call("validate", "own.yaml")
+    assert "po<U+001B>[31ms" in out
+    assert "ne<U+001B>g" in out
+    assert "\x1b" not in out + err

@@ -8,36 +8,9 @@ import pytest
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
+from tests.experiment.files import GOOD, refusal
 
 AT = r"Nearest: last\. Allowed: all, first, index, last, mean, span, word\."
-GOOD = """\
-name: small
-model:
-  source: mini
-data:
-  name: rows
-  format: csv
-  file: rows.csv
-tokens:
-  bos: false
-  position: {at: last}
-"""
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(text):
-        path = tmp_path / "file.yaml"
-        path.write_text(text)
-        return path
-
-    return write
-
-
-def refusal(path, overrides=()):
-    with pytest.raises(ConfigError) as error:
-        load_experiment(path, overrides)
-    return str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -280,67 +253,6 @@ def test_overrides_are_parsed_and_named_in_messages(write):
     assert "section.key=value" in refusal(path, ["probe.folds"])
     assert "not a section" in refusal(path, ["name.x=1"])
     assert "--set name" in refusal(path, ["name=[a"])
-
-
-def test_folders_are_relative_to_the_file_or_for_overrides_to_the_working_directory(
-    write, monkeypatch, tmp_path
-):
-    path = write(GOOD + "")
-    here = tmp_path / "elsewhere"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    assert load_experiment(path).data.root == str(tmp_path)
-    assert load_experiment(path, ["data.root=sub"]).data.root == str(here / "sub")
-
-
-@pytest.fixture
-def source_of(write, monkeypatch, tmp_path):
-    """Return the parsed `model.source` from a file in one folder, or from --set in another."""
-    here = tmp_path / "elsewhere"
-    here.mkdir()
-    monkeypatch.chdir(here)
-
-    def source_of(text, *, by_set=False):
-        if by_set:
-            return load_experiment(write(GOOD), [f"model.source={text}"]).model.source
-        path = write(GOOD.replace("source: mini", f"source: {text}"))
-        return load_experiment(path).model.source
-
-    return source_of
-
-
-def test_source_is_a_folder_if_the_path_exists(source_of, tmp_path):
-    for folder in ("org/mine", "elsewhere/org/yours"):
-        (tmp_path / folder).mkdir(parents=True)
-    assert source_of("org/mine") == str(tmp_path / "org/mine")
-    assert source_of("org/yours") == "org/yours"
-    assert source_of("org/yours", by_set=True) == str(tmp_path / "elsewhere/org/yours")
-    assert source_of("org/mine", by_set=True) == "org/mine"
-    assert source_of(str(tmp_path / "org")) == str(tmp_path / "org")
-
-
-def test_source_that_begins_like_a_path_is_always_a_folder(source_of, tmp_path):
-    assert source_of("./model") == str(tmp_path / "model")
-    assert source_of("./model", by_set=True) == str(tmp_path / "elsewhere/model")
-    assert source_of("../model") == str(tmp_path.parent / "model")
-    assert source_of("~/model") == str(Path("~/model").expanduser())
-
-
-@pytest.mark.parametrize("name", ["mini", "gpt2", "gpt2-xl"])
-def test_known_model_name_is_never_a_folder(source_of, tmp_path, name):
-    (tmp_path / name).mkdir()
-    assert source_of(name) == name
-    assert source_of(f"./{name}") == str(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [("model.source", "~nobody.at.all/x"), ("data.root", "x" * 300)],
-)
-def test_impossible_path_is_refused(write, key, text):
-    answer = refusal(write(GOOD), [f"{key}={text}"])
-    assert answer.startswith(f"--set: {key} is ")
-    assert "is not a valid path" in answer
 
 
 def test_written_experiment_loads_as_the_same(write, tmp_path):

@@ -61,7 +61,7 @@ def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
     handler = type("Handler", (_Handler,), {"folder": folder, "asked": asked})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", asked

@@ -122,3 +122,16 @@ def test_functions_of_the_name_select_sites_of_a_pass(model):
     _, cache = model.run_with_cache(TOKENS, sites=lambda name: name.endswith("resid_post"))
     assert list(cache) == [f"blocks.{layer}.hook_resid_post" for layer in range(4)]
     assert cache.stack(lambda name: "post" in name).shape == (4, 2, 5, 21)
+
+
+def test_what_is_no_pattern_is_refused(model):
+    _, cache = model.run_with_cache(TOKENS, ["hook_embed"])
+    with pytest.raises(UnknownNameError, match=r"No site matches 3\. Give a name, a glob"):
+        _ = cache[3]
+    with pytest.raises(UnknownNameError, match=r"No site matches None\. Give a name, a glob"):
+        model.run_with_cache(TOKENS, ["hook_embed", None])
+
+
+def test_number_is_no_pattern(model):
+    with pytest.raises(UnknownNameError, match=r"No site matches 5\. Give a name"):
+        model.run_with_cache(TOKENS, 5)

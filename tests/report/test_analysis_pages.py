@@ -80,24 +80,24 @@ def test_the_caption_of_the_lens_names_both_numbers_of_positions():
 
 def test_the_answer_names_the_layer_from_which_the_lens_agrees_with_the_output():
     rows = lens_rows()
-    already = "the most likely token is already the final one at"
-    assert lens_answer(rows) == f"From the embedding on: there {already} 3 of 5 positions."
+    half = "the most likely token is the final prediction at half of the positions or more"
+    assert lens_answer(rows) == f"From the embedding on, {half}: 3 of 5 at the embedding."
     rows.loc[rows["layer"] == 0, "token_1"] = "other"
     answer = lens_answer(rows)
-    assert answer == f"From layer 1 on: there {already} 3 of 5 positions, at layer 0 at 0."
+    assert answer == f"From layer 1 on, {half}: 3 of 5 at layer 1, 0 of 5 at layer 0."
     rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"
     answer = lens_answer(rows)
     assert answer == (
-        "At the last layer: one site earlier, at layer 1, the most likely token is the final one "
-        "at 0 of 5 positions."
+        "Only at the last layer: at layer 1, one site earlier, the most likely token is the final "
+        "prediction at 0 of 5 positions."
     )
 
 
 def test_a_last_site_that_is_not_the_output_is_named():
     rows = lens_rows().assign(kl=1.0)
-    assert "is already that of layer 2 at 3 of 5" in lens_answer(rows)
+    assert "is that of layer 2 at half of the positions or more: 3 of 5" in lens_answer(rows)
     rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"
-    assert lens_answer(rows).startswith("At layer 2: one site earlier, at layer 1,")
+    assert lens_answer(rows).startswith("Only at layer 2: at layer 1, one site earlier,")
 
 
 def test_texts_of_one_token_have_no_next_token():
@@ -113,24 +113,36 @@ def test_the_answer_of_a_logit_difference_has_the_fewest_parts_that_add_half_of_
     found = attributed(minus=" b", rows=share_rows(3.0, 2.5, 2.0, 1.5, -1.0), logit=8.0)
     assert attribution_answer(found) == (
         "token embedding (38 %) and position embedding (31 %) carry 69 % of the logit difference "
-        "of +8.00 between “␣a” and “␣b”; the other 13 components add +2.50."
+        "of +8.00 between “␣a” and “␣b”; the other 13 of 15 components add +2.50."
     )
     one = attributed(minus=MEAN, rows=share_rows(-3.0, 0.5), logit=-2.5)
     assert attribution_answer(one) == (
         "token embedding (120 %) carries 120 % of the logit difference of −2.50 between “␣a” and "
-        "the mean of all tokens; the other 14 components add +0.50."
+        "the mean of all tokens; the other 14 of 15 components add +0.50."
     )
 
 
 def test_a_single_logit_has_no_shares():
     found = attributed(rows=share_rows(5.0, 1.0), logit=6.0)
     assert attribution_answer(found) == (
-        "token embedding (+5.00) carries +5.00 of the logit of “␣a”, +6.00; the other 14 "
-        "components add +1.00."
+        "token embedding (+5.00) carries +5.00 of the logit of “␣a”, +6.00; the other 14 of "
+        "15 components add +1.00."
     )
     assert "defined only up to a constant" in attribution_detail(found)
     assert "constant" not in attribution_detail(attributed(minus=" b"))
     assert "a probability of 0.250 (rank 1,234)" in attribution_detail(found)
+
+
+def test_the_numbers_of_the_answer_add_up_as_written():
+    found = attributed(rows=share_rows(2.404, 1.464, 2.966), logit=6.834)
+    assert "(+2.97)" in attribution_answer(found)
+    assert " carry +5.37 of the logit" in attribution_answer(found)
+    assert attribution_answer(found).endswith(", +6.83; the other 13 of 15 components add +1.46.")
+
+
+def test_code_in_the_detail_is_marked_as_code():
+    page = attribution_page(attributed(), model="made", facts={})
+    assert "<code>--minus</code> gives a logit difference" in page
 
 
 def test_contributions_that_cancel_have_no_shares():
@@ -144,7 +156,7 @@ def test_contributions_that_cancel_have_no_shares():
 
 def test_the_table_of_the_largest_contributions_sums_to_the_logit():
     page = attribution_page(attributed(minus=" b"), model="/data/mine/made", facts={})
-    assert "<bdi>7 other components</bdi>" in page
+    assert "<bdi>other 7 of 15 components</bdi>" in page
     assert "<bdi>100 %</bdi>" in page
     assert "/data/mine" not in page
 

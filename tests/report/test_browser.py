@@ -134,6 +134,25 @@ def test_answer_table_and_first_warning_are_on_the_first_screen(browser, make_ru
     )
 
 
+def test_comparisons_that_are_not_significant_fit_their_table(browser, page):
+    """No word is broken, and the table does not scroll, with the longest cells in every row."""
+    browser.open(page, width=1400)
+    cells = (
+        "<td>0.500</td><td>+0.004 <small>[−0.046, 0.054]</small></td><td>0.99 "
+        '<small class="verdict">not significant</small> <small class="sided">one-sided</small></td>'
+    )
+    names = browser.evaluate(
+        "[...document.querySelectorAll('.compact tbody tr')].map(row => {"
+        f"row.innerHTML = `<th scope='row'>embedding</th>{cells}`;"
+        "return row.cells[0].getBoundingClientRect().height < 50; })"
+    )
+    assert names
+    assert all(names)
+    assert browser.evaluate(
+        "(one => one.scrollWidth <= one.clientWidth)(document.querySelector('.screen .scroll'))"
+    )
+
+
 @pytest.mark.parametrize("width", [700, 400])
 def test_narrow_windows_show_answer_figure_table_and_warnings_in_this_order(browser, page, width):
     browser.open(page, width=width)

@@ -11,6 +11,7 @@ from probekit.model.gpt2 import GPT2
 from probekit.pipeline.look.weights import write_weights_page
 from probekit.report.attention.page import AttentionExplorer
 from probekit.report.pages.attribution_page import attribution_page
+from probekit.report.pages.causes.causes_page import write_causes_page
 from probekit.report.pages.causes.pair_page import pair_page
 from probekit.report.pages.compare_page import comparison_page
 from probekit.report.pages.heads_page import heads_page
@@ -43,6 +44,7 @@ from tests.report.pictures import (
     training_rows,
 )
 from tests.report.test_analysis_pages import FACTS, KNOWN, attributed
+from tests.results.causes.made_causes import every_table, write_causes
 
 AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
 KINDS = (
@@ -51,6 +53,8 @@ KINDS = (
     "report of heads",
     "report of a sweep",
     "report over training",
+    "report with causes",
+    "causes",
     "runs",
     "index",
     "attention",
@@ -78,6 +82,7 @@ def pages(write_run, tmp_path_factory):
     ]
     over_training = write_run(folder / "over")
     training_rows().to_csv(over_training / "training.csv", index=False)
+    with_causes = write_causes(write_run(folder / "causes"), **every_table())
     prompt = AttentionPrompt("".join(TOKENS), tuple(TOKENS), causal_patterns(len(TOKENS)))
     lenses = pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
     scored = ScoredHeads(head_rows(), "a text", KNOWN)
@@ -105,6 +110,8 @@ def pages(write_run, tmp_path_factory):
         "report of heads": write_report(write_run(folder / "heads", make_heads())),
         "report of a sweep": write_report(write_run(folder / "sweep", make_sweep())),
         "report over training": write_report(over_training),
+        "report with causes": write_report(with_causes),
+        "causes": write_causes_page(with_causes),
         "weights": write_weights_page(tiny, folder / "weights.html"),
         "weight": write_weights_page(tiny, folder / "weight.html", tensor="h.0.attn.c_attn.weight"),
         "pretraining": write_pretraining_report(write_pretraining(folder / "training", HOSTILE)),

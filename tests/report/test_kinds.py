@@ -221,6 +221,29 @@ def test_a_length_baseline_above_the_word_baseline_gives_a_warning(table, record
     assert warning.startswith("Text length alone is better than a bag of words: length is assoc")
     near = length.assign(ci_low=0.59)
     assert warnings(pd.concat([table, words, near], ignore_index=True), run) == []
+    # The data check says the same.
+    finding = {"level": "warning", "code": "length", "message": "Length is associated."}
+    record["data"]["findings"] = [finding]
+    run = RunRecord.model_validate(record)
+    found = warnings(pd.concat([table, words, length], ignore_index=True), run)
+    assert found == ["Length is associated."]
+
+
+def test_a_false_positive_rate_above_the_allowed_one_gives_a_warning(table, record):
+    record["data"]["findings"] = []
+    run = RunRecord.model_validate(record)
+    rates = table.replace({"metric": {"accuracy": "tpr_at_fpr_5"}}).assign(
+        main_metric="tpr_at_fpr_5"
+    )
+    own = (rates["metric"] == "tpr_at_fpr_5") & (rates["split"] == "test")
+    own &= (rates["target"] == "task") & (rates["site"] != "")
+    achieved = rates[own].assign(metric="achieved_fpr_5", value=0.0823, ci_low=0.05, ci_high=0.12)
+    (warning,) = warnings(pd.concat([rates, achieved], ignore_index=True), run)
+    assert warning.startswith(
+        "The false positive rate on the test rows is 8.2 % [5.0, 12.0], above the 5 % that"
+    )
+    lower = pd.concat([rates, achieved.assign(value=0.04)], ignore_index=True)
+    assert warnings(lower, run) == []
 
 
 NUMBERS = {"accuracy": "r2", "macro_f1": "spearman"}

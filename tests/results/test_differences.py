@@ -131,14 +131,14 @@ def test_differences_of_another_choice_are_left_alone(table, differences):
 
 def test_the_answer_names_rivals_that_are_not_significantly_worse(table, differences):
     text = answer(table, rival_differences(table, differences))
-    assert "but not significantly better than the embedding and the words alone: 94 %" in text
+    assert "but not significantly better than the embedding and word identity: 94 %" in text
     assert "but" not in answer(table)
 
 
 def test_the_paired_test_decides_who_is_a_rival(table, clean, differences):
     found = warnings(table, clean, rival_differences(table, differences))
     assert [warning.partition(":")[0] for warning in found] == [
-        "The probe is not significantly better than the words alone",
+        "The probe is not significantly better than word identity",
         # Significant before adjustment only.
         "The probe is not significantly better than the embedding",
     ]

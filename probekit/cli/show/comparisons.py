@@ -12,7 +12,11 @@ from rich.text import Text
 
 from probekit.cli.show.tables import print_table
 from probekit.report.figures.style import format_number, format_p
-from probekit.report.sentences.comparison import comparison_answer
+from probekit.report.sentences.comparison import (
+    comparison_answer,
+    difference_words,
+    result_words,
+)
 from probekit.report.sentences.transfer import transfer_answer
 from probekit.report.texts.glyphs import line_label
 from probekit.results.comparison import RunComparison, both_places
@@ -35,6 +39,8 @@ def show_comparison(comparison: RunComparison) -> None:
     if not comparison.settings:
         click.echo("  no setting, digest or version differs")
     print_table(_table(comparison))
+    if comparison.rows["what"].eq("chosen").any():
+        click.echo("*: the selected probes of both runs.")
     for note in comparison.notes:
         click.echo(note)
     click.echo(comparison.verdict)
@@ -53,11 +59,11 @@ def _table(comparison: RunComparison) -> Table:
             Text(line_label(place)),
             format_number(row["value_a"]),
             format_number(row["value_b"]),
-            format_number(row["difference"], row["ci_low"], row["ci_high"]),
+            difference_words(row),
             format_p(row["p"]),
             format_p(row["p_adjusted"]),
             n,
-            "significant" if row["holds"] else "not significant",
+            result_words(row),
         )
     return shown
 
@@ -73,6 +79,7 @@ def show_transfer(result: Transfer) -> None:
         click.echo(f"cosine, {space} features, with 95 % interval under permuted labels:")
         print_table(_matrix(result.names, rows, ("cosine", "null_low", "null_high")))
     print_table(_by_site(result))
+    click.echo("*: selected by cross-validation; its scores are those above.")
     click.echo(line_label(transfer_answer(result)))
     for note in result.notes:
         click.echo(f"warning: {note}", err=True)

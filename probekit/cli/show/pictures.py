@@ -19,16 +19,20 @@ from probekit.report.maps.lens_map import site_labels
 from probekit.report.pages.attribution_page import (
     attribution_answer,
     attribution_detail,
-    attribution_title,
-    strongest_parts,
+    largest_rows,
 )
-from probekit.report.pages.heads_page import heads_answer, heads_text, known_head_rows
-from probekit.report.pages.lens_page import lens_accuracy, lens_answer
+from probekit.report.pages.heads_page import (
+    COUNTED,
+    UNITS,
+    heads_answer,
+    heads_text,
+    known_head_rows,
+)
+from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import AttributedLogit, ScoredHeads
 
-MOST_PARTS = 12
 MOST_HEADS = 5
 
 
@@ -58,6 +62,7 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
         read = line_label("".join(tokens[: place + 1]))
         click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {read}")
         print_table(_lens_table(at_place))
+    click.echo(LEGEND)
     click.echo(lens_answer(rows))
     click.echo(lens_accuracy(rows))
 
@@ -80,13 +85,8 @@ def show_attribution(result: AttributedLogit) -> None:
     """Print the largest contributions to a logit, then their sum."""
     shown = Table("component", box=None, pad_edge=False)
     shown.add_column("contribution", justify="right")
-    named = strongest_parts(result)
-    for name, value in zip(named["name"][:MOST_PARTS], named["value"][:MOST_PARTS], strict=True):
-        shown.add_row(name, signed(value))
-    others = named["value"][MOST_PARTS:]
-    if len(others):
-        shown.add_row(f"{len(others)} other components", signed(others.sum()))
-    shown.add_row(Text(attribution_title(result)), signed(result.logit))
+    for name, value in largest_rows(result):
+        shown.add_row(Text(name), signed(value))
     print_table(shown)
     click.echo(attribution_answer(result))
     click.echo(attribution_detail(result))
@@ -101,7 +101,9 @@ def show_heads(result: ScoredHeads) -> None:
             score.title.lower(), heads_text(result, name, MOST_HEADS) or "not defined for any token"
         )
     print_table(shown)
+    click.echo(UNITS)
     click.echo(heads_answer(result))
+    click.echo(COUNTED)
     if result.known:
         known = Table("known for GPT-2 small", "head", "here", "rank", box=None, pad_edge=False)
         for row in known_head_rows(result):

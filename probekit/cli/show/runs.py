@@ -89,7 +89,8 @@ def _comparisons(rows: Sequence[ComparedScore], metric: str) -> Table:
     for one in rows:
         interval = one.interval.strip("[]").replace(", ", " to ")
         name = Text(line_label(one.name))
-        shown.add_row(name, one.score, one.difference, interval, one.p, one.verdict)
+        p = f"{one.p} ({one.sided})" if one.sided else one.p
+        shown.add_row(name, one.score, one.difference, interval, p, one.verdict)
     return shown
 
 
@@ -110,8 +111,20 @@ def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
             value, below = row.cells.get(name, ("-", ""))
             is_main = name == metric_name(row.metric)
             cells += [value, below.strip("[]").replace(", ", " to ")] if is_main else [value]
-        shown.add_row(Text(f"{line_label(row.site)}{' *' if row.chosen else ''}"), *cells)
+        shown.add_row(Text(f"{_short(row.site)}{' *' if row.chosen else ''}"), *cells)
     return shown
+
+
+def _short(site: str) -> str:
+    """Return the name of a site; of several concatenated ones, the first, the last and the number.
+
+    >>> _short("blocks.0.attn.hook_z + blocks.1.attn.hook_z + blocks.2.attn.hook_z")
+    'blocks.0.attn.hook_z + … + blocks.2.attn.hook_z (3 sites)'
+    """
+    first, *others = line_label(site).split(" + ")
+    if len(others) < 2:
+        return line_label(site)
+    return f"{first} + … + {others[-1]} ({len(others) + 1} sites)"
 
 
 def show_warnings(result: RunResult) -> None:

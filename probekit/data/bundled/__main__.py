@@ -16,7 +16,7 @@ GENERATORS = (subject_number, capitals, previous_token, sentiment, noun_pairs)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write a CSV file and a card of each data set to the folder in `arguments`."""
+    """Write each data set and its card to a folder, which is the first of `arguments`."""
     parser = argparse.ArgumentParser(prog="python -m probekit.data.bundled", description=__doc__)
     parser.add_argument("folder", type=Path, help="Folder for <name>.csv and <name>.md")
     folder = parser.parse_args(arguments).folder

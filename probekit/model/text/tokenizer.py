@@ -179,7 +179,12 @@ class Tokenizer:
         >>> tokenizer = Tokenizer.from_pretrained("mini")
         >>> tokenizer.decode(tokenizer.encode("Größe ✓", bos=False).ids)
         'Größe ✓'
+
+        Raises:
+            DataError: `ids` is a string.
         """
+        if hasattr(ids, "encode"):  # a string
+            raise DataError(f"ids is the text {ids!r}. Give token ids, such as encode(...).ids.")
         return self.bytes_of(ids).decode(errors="replace")
 
     def bytes_of(self, ids: Sequence[int] | IntArray) -> bytes:

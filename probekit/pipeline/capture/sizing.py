@@ -1,4 +1,4 @@
-"""Estimated cost of a capture: sizes, hours, network."""
+"""Estimated cost of a capture: bytes, hours and bandwidth."""
 
 from __future__ import annotations
 

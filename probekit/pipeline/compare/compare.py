@@ -148,9 +148,14 @@ def _main_metric(
 def differences(
     predictions: Mapping[Key, tuple[Predictions, Predictions]], rows: RowsOfBoth, metric: str
 ) -> dict[Key, Difference]:
-    """Return the difference a minus b of each pair, with p-values adjusted for all pairs.
+    """Return the difference in a metric, run a minus run b, for each pair of predictions.
 
-    Predictions of b are in the order of the rows of b; `rows.places` aligns them.
+    The p-values are adjusted for all pairs.
+
+    Args:
+        predictions: predictions of a and of b, each in the order of its own test rows.
+        rows: groups and alignment of the test rows.
+        metric: the name of the metric.
 
     >>> truth, groups = np.tile([0, 1], 50), np.arange(100).astype(str)
     >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
@@ -186,7 +191,7 @@ def _values(predictions: Predictions, metric: str, resamples: Resamples) -> Floa
 
 
 def reordered(predictions: Predictions, places: NDArray[np.int64]) -> Predictions:
-    """Return the predictions with row `places[n]` as row n.
+    """Return the predictions with their rows in the order of `places`.
 
     >>> predictions = NumberPredictions(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
     >>> reordered(predictions, np.array([1, 0])).guess

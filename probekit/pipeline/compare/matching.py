@@ -157,7 +157,7 @@ def match(
 
 
 def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
-    """Return pairs of addresses: a probe of a, and the probe of b that it is compared with."""
+    """Return pairs of addresses: a probe of run a, and the probe of run b to compare it with."""
     fixed = [
         name
         for name in _MAY_DIFFER

@@ -270,8 +270,8 @@ def _predict(spec: ProbeSpec, fit: FittedLayers, X: Floats, prober: Prober) -> P
 def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
     """Return predictions of the majority class, or mean, of the training labels for every row.
 
-    They contain what all metrics of a transfer are computed from, and no more: constant scores
-    that are not probabilities, and no alarms.
+    Their scores are constant and not probabilities, and there are no alarms, because no metric of
+    a transfer uses them.
     """
     labels = prober.data.y[prober.data.train]
     if isinstance(predictions, NumberPredictions):

@@ -99,7 +99,7 @@ def _nested(dataset: Dataset, plan: RowPlan, experiment: AnyExperiment) -> HoldO
 
 
 def _splits_of_folds(fold: npt.NDArray[np.int64], n_folds: int) -> tuple[Split, ...]:
-    """Return one split per fold; what has the number -1 is in no fold."""
+    """Return one split per fold; examples with fold number -1 are in no split."""
     return tuple(
         Split(np.flatnonzero((fold != part) & (fold >= 0)), np.flatnonzero(fold == part))
         for part in range(n_folds)

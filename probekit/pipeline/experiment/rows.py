@@ -46,8 +46,9 @@ class PositionRows:
         types: word or token that each row reads, shape (n_rows,): the labelled word at a span, the
             last word at the end of a text, and otherwise the token.
         words: labelled word of each row, shape (n_rows,); None if the examples have no spans.
-        neighbours: what precedes and follows each row in its text, shape (n_rows, 2): words at a
-            span, otherwise tokens; "" at an end of the text. None if a row reads a whole text.
+        neighbours: previous and next unit of each row in its text, shape (n_rows, 2): words if the
+            row reads a span, otherwise tokens; "" beyond an end of the text. None if a row reads
+            a whole text.
         typical: whether each row is used to scale the features, shape (n_rows,): rows at position 0
             are not. None if all rows are used.
     """

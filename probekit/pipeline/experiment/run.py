@@ -15,7 +15,7 @@ from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
 from probekit.disk import exclusive
 from probekit.drafts import write_atomic
-from probekit.errors import StoreError
+from probekit.errors import StoreError, path_of
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.pipeline.capture.captures import capture_models
@@ -36,6 +36,7 @@ from probekit.report.pages.run_page import write_report
 from probekit.results.record import pack_record
 from probekit.terminal.progress import shown_progress
 from probekit.watcher import Watcher
+from probekit.workers import check_workers
 
 _BUSY = (
     "Another process is running this experiment in {}. Wait for it to end: the same command then "
@@ -117,11 +118,15 @@ def run_inputs(
     page: bool = True,
 ) -> RunResult:
     """Run an experiment whose inputs `read` returns; see `run` for the other arguments."""
+    results_folder = path_of("out", out)
+    if cache_root is not None:
+        path_of("cache_root", cache_root)
+    check_workers(workers)
     clock = _Clock()
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with clock.step("prepare"):
         inputs = read()
-        path = Path(out) / experiment.name / run_key(inputs)
+        path = results_folder / experiment.name / run_key(inputs)
     with exclusive(path, _BUSY.format(path)):
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
@@ -146,7 +151,7 @@ def run_inputs(
             if training is not None:
                 folder.write("training.csv", csv_text(training))
         with clock.step("look"):
-            prompts = write_details(inputs, features, results, table, folder)
+            prompts = write_details(inputs, features, results, table, folder, watcher)
             norms = inputs.source.norms()
         with clock.step("intervene"):
             intervene(inputs, table, folder, watcher)

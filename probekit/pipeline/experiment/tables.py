@@ -38,7 +38,7 @@ from probekit.probes.targets import HEADLINE
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.network import AttentionPrompt
 from probekit.results.selection import chosen_row, headline_row
-from probekit.watcher import Watcher
+from probekit.watcher import SILENT, Watcher
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +159,7 @@ def write_details(
     results: Sequence[SiteResult],
     table: pd.DataFrame,
     folder: RunFolder,
+    watcher: Watcher = SILENT,
 ) -> list[AttentionPrompt]:
     """Write the selected probe, sparse features and attention patterns; return the patterns."""
     prepared, probers = inputs.prepared, inputs.probers
@@ -166,7 +167,7 @@ def write_details(
     save_final(folder, table, prepared)
     chosen = find_selected_probe(prepared, probers, results, table, readers, folder.path)
     if chosen is not None:
-        write_selected_probe(folder, chosen, prepared)
+        write_selected_probe(folder, chosen, prepared, watcher)
         write_wrong_rows(folder, chosen, prepared, inputs.source, results)
     features = feature_rows(prepared, probers, table, readers)
     if not features.empty:

@@ -13,7 +13,7 @@ import torch
 from probekit.activations.capture import estimate_seconds
 from probekit.activations.sizing import shape_of
 from probekit.amounts import counted
-from probekit.data.findings import Finding
+from probekit.data.findings import Finding, by_level
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
@@ -22,6 +22,7 @@ from probekit.model.gpt2 import GPT2
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.given.rows import prepare_given
+from probekit.pipeline.intervene.plan import cause_findings
 from probekit.pipeline.measure.probing import make_probers
 
 _BYTES = {"float32": 4, "float16": 2}
@@ -89,11 +90,12 @@ def validate(
             return _of_activations(experiment)
         prepared = prepare(experiment)
         probers = make_probers(experiment, prepared)
+        more = cause_findings(experiment, prepared)
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
     n_models = 1 + experiment.model.random_weights
     return ValidationReport(
-        findings=findings(prepared, probers),
+        findings=by_level((*findings(prepared, probers), *more)),
         n_examples=len(prepared.dataset),
         n_rows=len(prepared.plan.example),
         n_sites=len(prepared.sites),

@@ -49,7 +49,7 @@ def cause(
 ) -> CauseTables:
     """Run the interventions of an experiment without its probes, and return their tables.
 
-    The tables are in the folder `causes` of the run, with the page causes.html beside it. Every
+    The tables are in the folder `causes` of the run, and the page is causes.html. Every
     edit at a site is saved when it is complete, so that an interrupted run resumes there, and
     `probekit.run` does not repeat it.
 

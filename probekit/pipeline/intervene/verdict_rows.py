@@ -95,7 +95,7 @@ class VerdictStep:
         measure = inputs.measures[0]
         if len(torch.unique(measure.answer)) == 1:
             raise DataError(
-                "All rows have the same right answer, so that it says nothing about the label, "
+                "All rows have the same right answer, so that it is not related to the label, "
                 "which erase, swap and steer compare. Name columns with the right and the wrong "
                 "answer of each row in `measure`."
             )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from probekit.activations.capture import stream_rows
 from probekit.activations.identity import digest_weights
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import ConfigError, DataError, MissingError, check_has
 from probekit.model.gpt2 import GPT2
 from probekit.model.network import Network
 from probekit.model.sites import SiteSelection, select
@@ -72,7 +72,7 @@ class ProbedModel:
 
 def apply_probe(
     probe: SavedProbe,
-    texts: Sequence[str],
+    texts: str | Sequence[str],
     *,
     model: str | None = None,
     device: str = "cpu",
@@ -87,7 +87,7 @@ def apply_probe(
 
     Args:
         probe: a saved probe.
-        texts: input texts, each of at least one token.
+        texts: one or several input texts, each of at least one token.
         model: source of the model, if it differs from the one in the probe's file.
         device: compute device of the model.
         allow_other_model: warn instead of raising if weights or vocabulary are not the probe's.
@@ -99,6 +99,8 @@ def apply_probe(
         ConfigError: the model is not the probe's, or has another width.
         DataError: there is no text, one has no token, or one is too long.
     """
+    check_has("probe", probe, "facts", "Load it: SavedProbe.load(path).")
+    texts = [texts] if isinstance(texts, str) else texts
     if not texts:
         raise DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)

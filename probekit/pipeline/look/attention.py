@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from probekit.errors import check_has
 from probekit.model.gpt2 import GPT2
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
@@ -48,6 +49,11 @@ def explore_attention(
         DataError: there is no text, one is empty or longer than the context, or the page would be
             larger than allowed.
     """
+    for argument, given in (("model", model), ("tokenizer", tokenizer)):
+        kind = "GPT2" if argument == "model" else "Tokenizer"
+        needed = "run_with_cache" if argument == "model" else "strings"
+        check_has(argument, given, needed, f'Load it: {kind}.from_pretrained("mini").')
+    check_has("texts", texts, "__iter__", "Give a string or a list of strings.")
     prompts = [
         attention_prompt(model, tokenizer, text, bos=bos, layer=layer, head=head)
         for text in ([texts] if isinstance(texts, str) else texts)
@@ -85,4 +91,6 @@ def write_attention_page(
         model, tokenizer, texts, bos=bos, layer=layer, head=head, name=name, most_mb=most_mb
     )
     watcher.tell(explorer.estimate)
+    if explorer.opening:
+        watcher.tell(explorer.opening)
     return explorer.save(out)

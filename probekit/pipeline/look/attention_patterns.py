@@ -61,6 +61,6 @@ def attention_prompt(
 def _chosen(name: str, number: int | None, size: int) -> tuple[int, ...]:
     if number is None:
         return tuple(range(size))
-    if not 0 <= number < size:
-        raise ConfigError(f"The model has no {name} {number}. Allowed: 0 to {size - 1}.")
+    if not isinstance(number, int) or not 0 <= number < size:
+        raise ConfigError(f"The model has no {name} {number!r}. Allowed: 0 to {size - 1}.")
     return (number,)

@@ -22,7 +22,10 @@ from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_st
 
 
 def save_chosen_sites(chosen: SiteResult, folder: RunFolder, prober: Prober) -> SiteResult:
-    """Write the results at chosen sites into the folder of a run; return them with file digests.
+    """Write the results at chosen sites to the folder of a run.
+
+    Returns:
+        The results with the digests of their files.
 
     Raises:
         StoreError: A file cannot be written.

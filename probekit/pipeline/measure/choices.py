@@ -88,7 +88,7 @@ class _Pick:
 
     @property
     def measured(self) -> Measurement:
-        """A test score of the chosen probe, used only for training rows, iterations, convergence.
+        """A test score of the chosen probe, used for its training rows, iterations and convergence.
 
         For a network with random weights it is the mean score of all such networks.
         """
@@ -158,7 +158,9 @@ class _Chooser:
         return any(prober.is_nested for prober in self.probers.values())
 
     def at_embedding(self) -> list[_Pick]:
-        """Return each fold's choice with its site replaced by the embedding of the same line.
+        """Return each fold's choice with its site replaced by the embedding.
+
+        The embedding is that of the same line of the layer curve; see `placed`.
 
         Empty if a fold has no score at the embedding, or if all folds chose the embedding.
         """

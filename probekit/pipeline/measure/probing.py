@@ -98,7 +98,7 @@ def _without_types(settings: ProbeSettings) -> ProbeSettings:
 
 @dataclass(frozen=True, eq=False)
 class PositionProbing:
-    """What probing at one position needs.
+    """Inputs of probing at one position.
 
     Attributes:
         experiment: gives the names.

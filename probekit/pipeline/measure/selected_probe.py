@@ -42,6 +42,7 @@ from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.results.record import MOST_CLASSES
 from probekit.results.selection import chosen_row, site_with_head
 from probekit.results.table import only, placed
+from probekit.watcher import SILENT, Watcher
 
 MOST_POINTS = 500
 MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on
@@ -94,7 +95,11 @@ def find_selected_probe(
     readers: Mapping[str, RowsReader],
     folder: Path,
 ) -> SelectedProbe | None:
-    """Return the selected probe; None if there is none or it does not predict classes of rows."""
+    """Return the selected probe, with its predictions and features.
+
+    None if no probe was selected, if it does not predict classes, if it predicts whole texts
+    instead of rows, or if there are more than `MOST_CLASSES` classes.
+    """
     row = chosen_row(table)
     if row is None:
         return None
@@ -142,12 +147,14 @@ def _predictions(
     return None
 
 
-def write_selected_probe(folder: RunFolder, chosen: SelectedProbe, prepared: PreparedRows) -> None:
+def write_selected_probe(
+    folder: RunFolder, chosen: SelectedProbe, prepared: PreparedRows, watcher: Watcher = SILENT
+) -> None:
     """Write the tables of the selected probe; skip those without rows."""
     tables = {
         "confusion.csv": confusion_rows(chosen),
         "scatter.csv": scatter_rows(chosen),
-        "cosines.csv": cosine_rows(chosen, prepared.selections),
+        "cosines.csv": cosine_rows(chosen, prepared.selections, watcher),
     }
     for name, table in tables.items():
         if not table.empty:
@@ -230,8 +237,10 @@ def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> ND
     return np.sort(generator.choice(rows, most, replace=False)) if len(rows) > most else rows
 
 
-def cosine_rows(chosen: SelectedProbe, selections: Sequence[Probed]) -> pd.DataFrame:
-    """Return the cosine similarity between probe directions for each pair of sites of one line.
+def cosine_rows(
+    chosen: SelectedProbe, selections: Sequence[Probed], watcher: Watcher = SILENT
+) -> pd.DataFrame:
+    """Return the cosine similarity between probe directions at each two sites of one curve line.
 
     With one direction per class, the cosine is the mean over classes. Only sites along d_model have
     rows, because others do not share a basis.
@@ -254,9 +263,11 @@ def cosine_rows(chosen: SelectedProbe, selections: Sequence[Probed]) -> pd.DataF
     if len(probes) < 2:
         return pd.DataFrame()
     unit = {site: probe.unit_directions for site, probe in probes.items()}
-    null = {
-        s.text: _null_directions(chosen, s, probes[s.text]) for s in streams if s.text in probes
-    }
+    null = {}
+    fitted = [stream for stream in streams if stream.text in probes]
+    for done, stream in enumerate(fitted, start=1):
+        null[stream.text] = _null_directions(chosen, stream, probes[stream.text])
+        watcher.progress("probes of permuted labels", done, len(fitted))
     return pd.DataFrame(
         [
             {

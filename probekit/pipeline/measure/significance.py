@@ -139,7 +139,7 @@ def _null_band(one: ScoredPredictions, null: Floats) -> dict[str, float]:
 
 
 def row_scores(one: ScoredPredictions) -> RowScores | None:
-    """Return the score of each test row for each label it could have; None without a p-value."""
+    """Return the score of each test row under each label; None if the metric has no p-value."""
     function = association(one.row["metric"], one.predictions.family)
     if function is None:
         return None

@@ -136,9 +136,9 @@ def _example(chosen: SelectedProbe, prepared: PreparedRows, number: int) -> Exam
 
 
 def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, int] | None]:
-    """Return at most `MOST_CHARACTERS` of a text that contain the start of the span, or its end.
+    """Return at most `MOST_CHARACTERS` of a text around the start of a span, and the moved span.
 
-    Ellipses replace the rest. The span is that in the returned text.
+    Without a span the end of the text is returned. Ellipses replace the rest.
 
     >>> excerpt("short", None)
     ('short', None)

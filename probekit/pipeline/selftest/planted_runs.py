@@ -94,8 +94,9 @@ def class_of_letter(folder: Path, seed: int = 0) -> Experiment:
     """Return an experiment on every token of texts that repeat one letter, with a random label.
 
     One feature of a letter's embedding is 1 or -1, depending on the label. All features of position
-    0 are about `FIRST_NORM`: if the features are scaled with these rows, the feature is shrunk far
-    more than random features are, which identify the letters of the training rows only.
+    0 are about `FIRST_NORM`. If these rows were used for feature scaling, this feature would be
+    shrunk far more than the random ones, and a probe would use the random ones instead, which
+    identify only the letters of the training rows.
     """
     model, tokenizer = random_model(seed, n_layer=1, n_embd=63), tiny_tokenizer(folder)
     weights = dict(model.named_parameters())

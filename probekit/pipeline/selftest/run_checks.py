@@ -66,7 +66,7 @@ class PipelineTools(Tools):
 
 
 def planted_layer(tools: PipelineTools, _: SimulationSize) -> Iterator[Verdict]:
-    """Check that a signal which one block writes is decoded at the sites from there on, only."""
+    """Check that a signal is decoded from the block that writes it on, and not before."""
     for site, accuracy in _accuracies(tools, first_letter).items():
         layer, is_output = layer_of(site), not site.endswith("resid_pre")
         assert layer is not None
@@ -124,7 +124,7 @@ POSITIONS: Mapping[str, tuple[PositionRule, Callable[[FloatArray], FloatArray]]]
 
 
 def captured_positions(tools: PipelineTools, _: SimulationSize) -> Iterator[Verdict]:
-    """Check that captured rows are those of each text alone, at the position counted there."""
+    """Check that captured rows equal those of each text run alone, at the same token."""
     model, tokenizer, texts, sites = _model_and_texts()
     alone = [_alone(tools, model, tokenizer, text, sites) for text in texts]
     encoded = [tokenizer.encode(text, bos=False) for text in texts]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax
 
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError, DataError, path_of
 from probekit.probes.saved.facts import ProbeFacts
 from probekit.probes.saved.files import Floats, LayerArrays, damaged_probe, read_probe, write_probe
 
@@ -211,7 +211,7 @@ class SavedProbe:
             MissingError: a file does not exist.
             DataError: a file is damaged, has another format, or does not contain a probe.
         """
-        path = Path(path)
+        path = path_of("path", path)
         layers, classes, facts = read_probe(path)
         try:
             return cls(layers, classes, facts)

@@ -23,7 +23,7 @@ BINS = 15
 def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the Brier score: 0 at best, 2 at worst.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     For each row, (p - [class is true])^2 is summed over the classes; the score is the mean over the
     rows. For two classes this is twice the Brier score that is computed from one class.
@@ -46,7 +46,7 @@ def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the expected calibration error, minus its mean for calibrated predictions.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     The error is the mean over rows of |accuracy - mean confidence| of the row's bin. The confidence
     is the probability of the predicted class; there are 15 bins of equal width, which include their

@@ -196,7 +196,7 @@ class OnlineCode:
 def codelength(code: OnlineCode, resamples: Resamples) -> Floats:
     """Return the code length of all labels in bits: the number of rows times the mean per row.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     Resamples are scaled to the number of all rows; of several concatenated codes the mean is
     returned. All resamples use the code lengths of a single transmission order, so that the
@@ -212,7 +212,7 @@ def codelength(code: OnlineCode, resamples: Resamples) -> Floats:
 def compression(code: OnlineCode, resamples: Resamples) -> Floats:
     """Return the reference code length divided by the code length.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     A value of 1 means no compression, for any label frequencies.
 

@@ -39,7 +39,7 @@ LEAST_ALARMS = 10  # smallest expected number of false alarms at a threshold on 
 def auprc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the average precision of the positive class.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     The precision at each distinct score of a positive row is weighted by the share of the positive
     rows with this score; rows with tied scores are accepted together. Uninformative scores reach
@@ -162,7 +162,7 @@ def _alarm_rate(
 def tpr_at_fpr_1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the true positive rate at the threshold that allows an FPR of 1 % on training rows.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
     """
     return _alarm_rate(predictions, resamples, 0.01, of_positives=True)
 
@@ -170,7 +170,7 @@ def tpr_at_fpr_1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 def tpr_at_fpr_5(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the true positive rate at the threshold that allows an FPR of 5 % on training rows.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
     """
     return _alarm_rate(predictions, resamples, 0.05, of_positives=True)
 
@@ -178,7 +178,7 @@ def tpr_at_fpr_5(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 def achieved_fpr_1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the false positive rate at the threshold that allows 1 % on training rows.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
     """
     return _alarm_rate(predictions, resamples, 0.01, of_positives=False)
 
@@ -186,6 +186,6 @@ def achieved_fpr_1(predictions: ClassPredictions, resamples: Resamples) -> Float
 def achieved_fpr_5(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the false positive rate at the threshold that allows 5 % on training rows.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
     """
     return _alarm_rate(predictions, resamples, 0.05, of_positives=False)

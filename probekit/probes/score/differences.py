@@ -38,7 +38,6 @@ from probekit.probes.solve.design import Floats
 DRAWS = 10_000  # number of random sign patterns, if there are too many to use all
 
 A = TypeVar("A")
-MetricOf = Callable[[A, Resamples], Floats]
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,10 @@ def unpaired_difference(
 
 
 def all_differences(
-    metric: MetricOf[A], answers: Mapping[str, A], reference: str, resamples: Resamples
+    metric: Callable[[A, Resamples], Floats],
+    answers: Mapping[str, A],
+    reference: str,
+    resamples: Resamples,
 ) -> dict[str, Difference]:
     """Return the paired difference of each set of predictions from the reference, by name.
 
@@ -180,10 +182,11 @@ def _difference(
 
 
 def _contributions(values: Floats, resamples: Resamples) -> Floats:
-    """Return the contribution (n_units,) of each unit to the value with all groups, to first order.
+    """Return the contribution (n_units,) of each unit to the value over all groups.
 
-    `values` (1 + n_units,) is this value, then the values without each unit. For a mean over rows
-    the contribution is exact: the sum over the unit's rows, divided by the number of all rows.
+    `values` (1 + n_units,) is this value, then the values with each unit left out. Contributions
+    are a first-order approximation. For a mean over rows they are exact: the sum over the unit's
+    rows, divided by the number of all rows.
     """
     weights = resamples.weights
     contributions: Floats = values[0] * weights + (1 - weights) * (values[0] - values[1:])

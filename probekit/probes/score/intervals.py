@@ -49,12 +49,12 @@ class Interval:
 def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNBOUNDED) -> Interval:
     """Return the value of a metric with its 95 % confidence interval.
 
-    The limits are NaN if the metric is undefined without some group; the AUROC, for example, if all
-    positive rows are in one group. If an end of the range is infinite, they are also NaN if fewer
-    than 6 groups agree on a value other than 0.
+    The limits are NaN if the metric is undefined when some unit is left out; the AUROC, for
+    example, if all positive rows are in one group. For a metric without bounds they are also NaN
+    if all units give the same value, which is not 0, and there are fewer than 6 groups.
 
     Args:
-        values: the metric on all groups, then without each unit, shape (1 + n_units,).
+        values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
         resamples: the resamples that the values were computed for.
         limits: the range of the metric.
 
@@ -86,7 +86,7 @@ def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNB
 def jackknife_variance(values: Floats) -> float:
     """Return the jackknife variance of the value of a metric.
 
-    `values` (1 + n_units,) are the metric on all groups, then without each unit.
+    `values` (1 + n_units,) are the metric over all groups, then with each unit left out.
 
     >>> round(jackknife_variance(np.array([2.0, 2.5, 2.0, 1.5])), 4)  # mean of 1, 2 and 3
     0.3333
@@ -127,7 +127,7 @@ def _log_t(distances: Floats, resamples: Resamples) -> Interval:
 def _korn_graubard(share: float, variance: float, resamples: Resamples) -> tuple[float, float]:
     """Return the limits of the confidence interval of a share between 0 and 1.
 
-    Without variation between the groups the effective sample size is the number of groups.
+    If all groups have the same share, the effective sample size is the number of groups.
     """
     n_rows, df = len(resamples.group_of_row), degrees_of_freedom(resamples)
     if variance * n_rows < 1e-12:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.probes.kinds.structural.predictions import TreePredictions
 from probekit.probes.kinds.structural.scores import SentenceScores
 from probekit.probes.score.description_length import OnlineCode
 from probekit.probes.score.intervals import jackknife_interval
@@ -19,7 +20,6 @@ from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.fits import TunedProbeFit
 from probekit.probes.solve.layers import FittedLayers
-from probekit.probes.text_and_tree import TreePredictions
 from probekit.provenance import digest
 
 RowsScored = Literal["test", "validation", "online", "learning"]

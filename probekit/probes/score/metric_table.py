@@ -38,7 +38,7 @@ class Metric:
         title: the name in sentences and on axes.
         functions: for each family of predictions, the import path `module:function` of the function
             that computes the metric. It takes predictions and resamples and returns 1 + n_units
-            numbers: the value with all groups, then without each unit of groups. Empty for metrics
+            numbers: the value over all groups, then with each unit left out. Empty for metrics
             that are not computed from one set of predictions.
         kind: whether it is a score, a difference of scores or a p-value.
         needs: what the predictions must contain besides `guess`: "scores", "probabilities",
@@ -97,7 +97,7 @@ class Metric:
 
 _SCORE = "probekit.probes.score"
 _ASSOCIATION = f"{_SCORE}.association"
-_TREE = "probekit.probes.text_and_tree"
+_TREE = "probekit.probes.kinds.structural.predictions"
 _WITHIN_FOLDS = f"{_SCORE}.pooling:within_folds"
 
 _AT_FPR = (

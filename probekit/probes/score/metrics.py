@@ -1,9 +1,9 @@
 """Metrics for classification, with a jackknife over groups.
 
-Every metric is a function of predictions and `Resamples`. It returns 1 + n_units numbers: the value
-with all groups first, then the value without each unit of groups. Intervals and tests are computed
-from them. Groups are left out instead of rows, because rows of a group are correlated and intervals
-over rows would be too narrow.
+Every metric is a function of predictions and `Resamples`. It returns 1 + n_units numbers: first
+the value over all groups, then the value with each unit (one or several groups) left out. Intervals
+and tests are computed from them. Groups are left out instead of rows, because rows of a group are
+correlated and intervals over rows would be too narrow.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Resamples:
 def accuracy(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the accuracy: the fraction of correct predictions.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     >>> predictions = ClassPredictions(truth=np.array([0, 1]), guess=np.array([0, 0]), n_classes=2)
     >>> accuracy(predictions, Resamples.whole(2)).tolist()
@@ -183,7 +183,7 @@ def accuracy(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 def balanced_accuracy(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the balanced accuracy: the mean recall over the classes that occur in a resample.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     >>> predictions = ClassPredictions(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 0]), n_classes=2)
     >>> balanced_accuracy(predictions, Resamples.whole(4)).tolist()
@@ -196,7 +196,7 @@ def balanced_accuracy(predictions: ClassPredictions, resamples: Resamples) -> Fl
 def macro_f1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the macro F1: the mean F1 over the classes that are true or predicted in a resample.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
     >>> macro_f1(predictions, Resamples.whole(4)).round(3).tolist()
@@ -209,7 +209,7 @@ def macro_f1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 def auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the area under the ROC curve; for several classes the mean over one-vs-rest areas.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     Ties count one half. Classes that occur in none or in all rows of a resample are excluded; the
     value is NaN if no class is left.

@@ -68,11 +68,11 @@ class PValues:
 
 
 def p_values(observed: Floats, permuted: Floats) -> PValues:
-    """Return the p-values of observed scores (n_sites,), given scores under the null hypothesis.
+    """Return the p-values of the observed scores (n_sites,).
 
-    The latter are `permuted` (n_sites, draws). The observed labels count as one additional
-    permutation, so that no p-value is 0. The maximum is taken over unstandardised scores, which
-    must be on the same scale, such as accuracies on the same rows.
+    `permuted` (n_sites, draws) are scores under the null hypothesis. The observed labels count as
+    one additional permutation, so that no p-value is 0. The maximum is taken over unstandardised
+    scores, which must be on the same scale, such as accuracies on the same rows.
 
     Raises:
         DataError: The number of sites differs, or a score is NaN.

@@ -1,7 +1,7 @@
 """Metrics for regression, with a jackknife over groups.
 
 As in `metrics`, each is a function of predictions and `Resamples`. It returns 1 + n_units numbers:
-the value with all groups first, then the value without each unit of groups.
+first the value over all groups, then the value with each unit of groups left out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class NumberPredictions:
 def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     """Return the coefficient of determination, R2.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     R2 is at most 1; predicting the mean of the same rows gives 0, and worse predictions are
     negative. NaN if all rows of a resample have the same true number.
@@ -86,7 +86,7 @@ def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
 def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     """Return Spearman's rank correlation; ties get their mean rank.
 
-    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
 
     Ranks are computed within each resample. NaN if all rows of a resample have the same true or the
     same predicted number.

@@ -132,7 +132,7 @@ def own_outliers(n_groups: int, n_own: int, seed: int) -> Planted:
 
 
 def looked_up(n_rows: int, seed: int, n_words: int = 40) -> Planted:
-    """Return rows with a random label for each word, and features that identify the word.
+    """Return rows of words: each word has a random label, and the features identify the word.
 
     >>> planted = looked_up(90, seed=0)
     >>> words, labels = planted.data.types, planted.data.y
@@ -163,7 +163,9 @@ def copied_groups(n_groups: int, copies: int, seed: int) -> Planted:
 
 
 def texts(n_texts: int, seed: int, n_tokens: int = 6) -> Planted:
-    """Return the tokens of texts; one token per text encodes the label and is marked.
+    """Return texts whose label is encoded in one token, at a random position.
+
+    Feature 1 of this token encodes the label; feature 0 is high at this token only.
 
     >>> planted = texts(9, seed=0)
     >>> planted.X.shape, planted.data.examples.tolist()[:7]

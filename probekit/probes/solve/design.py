@@ -105,17 +105,25 @@ class Design:
     back: Floats
 
     def fold(self, share: int, coef: Floats, intercept: Floats) -> tuple[Floats, Floats]:
-        """Return coefficients (n_out, n_features) and intercepts (n_out,) for raw features.
+        """Convert the coefficients and intercepts of a fit on a share to raw features.
 
-        The given ones are for features standardised within a share. The intercept absorbs the
+        The fit used features that are standardised within the share. The intercept absorbs the
         mean: b' = b - sum(w * mean / scale).
+
+        Args:
+            share: the number of the share.
+            coef: coefficients (n_out, n_coordinates) on standardised features.
+            intercept: intercepts (n_out,) on standardised features.
         """
         coef = coef * self.units[share].cpu().numpy()
         raw = coef * self.back if self.back.ndim == 1 else coef @ self.back.T
         return raw, intercept - raw @ self.mean
 
     def unfold(self, share: int, raw: Floats, intercept: Floats) -> tuple[Floats, Floats]:
-        """Invert `fold`, for designs whose coordinates are the features (not dual)."""
+        """Convert coefficients and intercepts on raw features to those of a share; undoes `fold`.
+
+        The design must not be dual: its coordinates are the features.
+        """
         units = self.back * self.units[share].cpu().double().numpy()
         coef = np.divide(raw, units, out=np.zeros_like(raw), where=units > 0)
         return coef, intercept + raw @ self.mean
@@ -257,7 +265,7 @@ def _spread(rows: Rows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
 
 
 def _exact_spread(rows: Rows, share: Tensor) -> Tensor:
-    """Return the standard deviation (n_features,) in float64 by two passes; 0 if only rounding."""
+    """Return the standard deviation (n_features,) in float64; 0 if it is only a rounding error."""
     share = share.double()
     mean = torch.stack([share[p] @ block.double() for p, block in rows.blocks()]).sum(dim=0)
     squares = [share[p] @ (block.double() - mean) ** 2 for p, block in rows.blocks()]

@@ -1,8 +1,8 @@
 """Cross-validated fits of many label columns on one feature matrix.
 
-The search follows a path from small to large C: all columns and folds at one value of C, or at
-several if there are few of them, form a batch, which starts where the previous fits point to. The
-final fits, one per column on all rows at the selected C, form the last batch.
+The search goes from small to large C. One batch contains all columns and folds at one value of C,
+or at several if there are few columns and folds; it starts from an extrapolation of the previous
+fits. The last batch contains the final fits, one per column, on all rows at the selected C.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _paths(
 
 
 def _number_at_once(columns: Sequence[Codes], n_folds: int) -> int:
-    """Return for how many values of C the fits of all columns and folds fill a batch."""
+    """Return the number of values of C whose fits, for all columns and folds, make one batch."""
     n_classes = [int(codes.max()) + 1 for codes in columns]
     n_scores = n_folds * sum(1 if n <= 2 else n for n in n_classes)
     return max(1, PATH_SCORES // n_scores)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.drafts import write_atomic
-from probekit.errors import DataError
+from probekit.errors import DataError, path_of
 from probekit.report.attention.codes import (
     MOST_MB,
     Reduction,
@@ -92,6 +92,21 @@ class AttentionExplorer:
         """Estimated size and contents of the page, as a sentence."""
         return f"About {self.reduction.estimated_mb:,.1f} MB: {count_heads(self.prompts)}."
 
+    @property
+    def opening(self) -> str:
+        """The head that the page opens on, and why, as a sentence; "" if there is no choice."""
+        prompt = self.prompts[0]
+        scores = scores_beyond_distance(prompt.patterns)
+        n_heads = scores.size
+        if np.isnan(scores).all() or n_heads == 1:
+            return ""
+        layer, head = np.unravel_index(int(np.nanargmax(scores)), scores.shape)
+        return (
+            f"The page opens on L{prompt.layers[layer]}H{prompt.heads[head]}: of {n_heads} heads, "
+            "its attention depends least on distance alone (beyond distance "
+            f"{scores[layer, head]:.2f})."
+        )
+
     def page(self) -> str:
         """Return the page as HTML."""
         return render(
@@ -104,10 +119,12 @@ class AttentionExplorer:
         """Write the page and return its path.
 
         Raises:
+            ConfigError: `path` is not a path.
             StoreError: The page cannot be written.
         """
-        write_atomic(Path(path), self.page())
-        return Path(path)
+        out = path_of("path", path)
+        write_atomic(out, self.page())
+        return out
 
     def __repr__(self) -> str:
         """Return a line of text, for places that show no HTML."""

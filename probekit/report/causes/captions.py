@@ -50,8 +50,8 @@ def _quantity(one: EditSet, tables: CauseTables) -> str:
     measure = f"{measure_title(one.measure)} ({one.unit}{_answers(tables)})"
     if one.shown == RECOVERY:
         return (
-            f"Recovery: change of the {measure}, as a share of the difference between the "
-            "counterfactual and the unedited text (ratio of sums)."
+            f"Recovery of the {measure}: share of the difference between the counterfactual and "
+            "the unedited text."
         )
     reason = ""
     if one.do == "patch":
@@ -74,8 +74,8 @@ def _test(one: EditSet) -> str:
     if pd.isna(p):
         return "Not tested."
     return (
-        f"Control: no edit; smallest p of no mean effect, adjusted for "
-        f"{counted(one.n_edits, 'edit')}: {format_p(p)}."
+        f"Control: the unedited text; smallest p {format_p(p)}, adjusted for "
+        f"{counted(one.n_edits, 'edit')}."
     )
 
 
@@ -90,7 +90,7 @@ def curve_caption(one: EditSet, tables: CauseTables) -> str:
     """Return the caption of a causal curve."""
     left = one.of_heads["part"].unique()
     heads = f" Single heads of {', '.join(left)} have a map of their own." if len(left) else ""
-    return f"{edit_caption(one, tables)} Bands and bars: 95 % intervals over groups.{heads}"
+    return f"{edit_caption(one, tables)} Bands or bars: 95 % intervals over groups.{heads}"
 
 
 def token_caption(one: EditSet, tables: CauseTables, n_heads: int = 0) -> str:

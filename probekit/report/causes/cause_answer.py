@@ -53,7 +53,7 @@ def cause_answer(tables: CauseTables) -> str:
     else:
         clauses = list(_strongest_edits(tables)) or [NOTHING]
     size = size_in_words(tables.record)
-    return f"{capitalised('; '.join(filter(None, clauses)))} ({size})."
+    return f"{capitalised('; '.join(filter(None, clauses)))}; {size}."
 
 
 def leading(directions: Sequence[Direction]) -> Direction:
@@ -77,7 +77,7 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
     n = sum(one.answer("detects") == "yes" for one in directions)
     if best.is_used:
         lead = "decodable and used" if best.answer("detects") == "yes" else "used"
-        return f"{lead} {place}: {_used(best, len(directions))}"
+        return f"{lead} {place}: {_used(best, directions)}"
     if all(one.answer(name) in ("no", "") for one in directions for name in USES):
         if n:
             return f"decodable but not used {place}: {_detecting(n, directions)}"
@@ -120,22 +120,27 @@ def _the(place: str) -> str:
     return f"the {place}" if has_article else place
 
 
-def _used(best: Direction, n_directions: int) -> str:
+def _used(best: Direction, directions: Sequence[Direction]) -> str:
     """Return the effects of a direction that is used, as a clause."""
-    of = f", best of {n_directions}" if n_directions > 1 else ""
-    parts = []
+    sites = {one.row["site"] for one in directions if one.row["along"] == best.row["along"]}
+    of = f", best of {len(sites)} sites" if len(sites) > 1 else ""
+    parts, tests = [], []
     for name in filter(best.is_certain, USES):
         row = best.found[name]
         p = row["p_holm"] if np.isnan(row["p_best"]) else row["p_best"]
-        test = "" if np.isnan(p) else f" ({p_words(float(p))}{of})"
+        tests.append("" if np.isnan(p) else f"{p_words(float(p))}{of}")
         numbers = [row["effect"], row["low"], row["high"]]
         if name == "steers":
-            parts.append(f"moves the answer by {interval_in_words(*numbers)} {row['unit']}{test}")
+            parts.append(f"moves the answer by {interval_in_words(*numbers)} {row['unit']}")
         else:
             value, *ends = (fixed(100 * number, 0) for number in numbers)
             share = f"{value} % [{', '.join(ends)}]"
-            parts.append(f"its erasure removes {share} of the difference between labels{test}")
-    return f"{_name(best)} {', and '.join(parts)}"
+            parts.append(f"its erasure removes {share} of the difference between labels")
+    if len(set(tests)) == 1:
+        joined = f"{', and '.join(parts)} ({'both ' * (len(tests) > 1)}{tests[0]})"
+    else:
+        joined = ", and ".join(f"{part} ({test})" for part, test in zip(parts, tests, strict=True))
+    return f"{_name(best)} {joined}".replace(" ()", "").replace(" (both )", "")
 
 
 def _patch_there(best: Direction, tables: CauseTables) -> str:

@@ -20,7 +20,6 @@ from probekit.results.causes.record import CausesRecord
 from probekit.results.table import n_blocks, tick
 
 MOST_HEADS = 20  # rows of a map of heads and tokens
-SLANTED = 8  # more tokens are written vertically
 STRONGEST = "framed: largest"
 
 
@@ -73,7 +72,7 @@ def _token_map(
         "token" if record.tokens else "position",
     )
     if record.tokens:
-        figure.update_xaxes(tickangle=-90 if len(labels) > SLANTED else 0)
+        figure.update_xaxes(autotickangles=[0, -90])
     if len(labels) > MOST_TICKS:
         step = len(labels) // MOST_TICKS + 1
         axis = figure.layout.xaxis

@@ -58,11 +58,13 @@ def cause_curve(one: EditSet, layers: dict[int, str] | None = None) -> go.Figure
 
 
 def axis_labels(rows: pd.DataFrame, layers: dict[int, str] | None) -> dict[int, str]:
-    """Return the labels of the layer axis: those of the run, and of further rows."""
+    """Return the labels of the layer axis: those of the run's layer curve and of the rows.
+
+    If they contradict each other, because the run probes no deeper block, only those of the rows.
+    """
     own = ticks(rows)
-    if not layers:
+    if not layers or any(layers.get(depth, label) != label for depth, label in own.items()):
         return own
-    # A name such as "final norm" is at the depth where the run has it.
     both = {**own, **layers}
     return {depth: both.get(depth, str(depth)) for depth in range(min(both), max(both) + 1)}
 

@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL
-from probekit.report.causes.edits import place_in_words, tokens_in_words
+from probekit.report.causes.edits import panel_title, place_in_words, tokens_in_words
 from probekit.report.causes.panels import Panel
-from probekit.report.texts.headings import capitalised
 from probekit.results.causes.tables import CauseTables
 from probekit.results.table import n_blocks, placed
 
@@ -92,7 +91,7 @@ def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pan
     blocks = blocks_of(tables)
     for (along, at), own in placed(defined).groupby(["along", "at"], sort=False):
         panels = [
-            Panel(capitalised(place_in_words(rows.iloc[0], blocks)), rows)
+            Panel(panel_title(rows.iloc[0], blocks), rows)
             for _, rows in own.groupby("site", sort=False)
         ]
         yield (str(along), str(at)), panels
@@ -109,8 +108,8 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
             of_site = own[own["erased"] == place["site"]]
             lines = list(of_site.groupby("line", sort=False))
             for line, points in lines:
-                kind = f", read from {line}" if len(lines) > 1 else ""
-                title = f"{capitalised(place_in_words(place, blocks))}{kind}"
+                kind = f", probes at {line}" if len(lines) > 1 else ""
+                title = f"erased at {panel_title(place, blocks)}{kind}"
                 panels.append(Panel(title, points.drop_duplicates("depth")))
         yield (str(along), str(at)), panels
 

@@ -99,7 +99,9 @@ def tokens_in_words(at: str, position: str) -> str:
     """
     if at == "probed":
         words = position_words(position)
-        return f"at {words}" if words == position else f"at the {words}"
+        if words == position:
+            return f"at {words}"
+        return words if words[0].isdigit() else f"at the {words}"
     return {"all": "at all tokens", "each": "at each token"}[at]
 
 
@@ -121,6 +123,20 @@ def place_in_words(row: pd.Series[Any], blocks: int) -> str:
     if not pd.isna(row["head"]) and row["part"] == "attn.z":
         return f"head {row['head']:.0f} of block {row['depth']}"
     return f"{row['line']} of block {row['depth']}"
+
+
+def panel_title(row: pd.Series[Any], blocks: int) -> str:
+    """Return the site of a placed row in few words, for the title of a panel.
+
+    >>> rows = pd.DataFrame({"site": ["blocks.1.hook_resid_post", "blocks.2.attn.hook_z[head=5]"]})
+    >>> [panel_title(row, 3) for _, row in placed(rows.assign(head=[math.nan, 5])).iterrows()]
+    ['block 1', 'L2H5']
+    """
+    if row["line"] == "residual stream":
+        return place_in_words(row, blocks).removeprefix("residual stream after ")
+    if not pd.isna(row["head"]) and row["part"] == "attn.z":
+        return f"L{row['depth']}H{row['head']:.0f}"
+    return f"{row['line']}, block {row['depth']}"
 
 
 def edit_hover(one: EditSet, row: pd.Series[Any], token: str = "") -> str:

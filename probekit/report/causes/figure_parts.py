@@ -33,6 +33,7 @@ NOUNS = {
     ("ablate", "zero"): "zero ablation",
     ("ablate", "resample"): "resampling ablation",
 }
+_ORDER = ("curve", "tokens", "heads")
 SMALL_ROW = 0.9  # rem, of maps without numbers in their cells
 
 
@@ -43,18 +44,22 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
         tables: interventions of the run.
         layers: labels of the layer axis of the run's layer curve, by depth.
     """
-    return [*_edit_parts(tables, layers), *_dose_parts(tables), *_refit_parts(tables, layers)]
+    edits = sorted(_edit_parts(tables, layers), key=lambda one: _ORDER.index(one[0].split()[0]))
+    parts = [part for _, part in edits]
+    return [*parts, *_dose_parts(tables), *_refit_parts(tables, layers)]
 
 
-def _edit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator[FigurePart]:
-    """Yield the figures of patches and ablations; the first of each kind is open."""
+def _edit_parts(
+    tables: CauseTables, layers: dict[int, str] | None
+) -> Iterator[tuple[str, FigurePart]]:
+    """Yield kind and figure of patches and ablations; the first figure of each kind is open."""
     main = first_measure(tables)
     seen: set[str] = set()
     for one in edit_sets(tables.effects):
         for kind, part in _parts_of(one, tables, layers):
             is_first = kind not in seen and one.measure == main
             seen |= {kind} if one.measure == main else set()
-            yield replace(part, is_open=is_first)
+            yield kind, replace(part, is_open=is_first)
 
 
 def first_measure(tables: CauseTables) -> str:

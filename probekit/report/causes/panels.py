@@ -76,14 +76,18 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     ends = [doses[0] - margin, doses[-1] + margin]
     bounds = ("effect", "low", "high", *BANDS)
     low, high = finite_ends(v for curve in curves for name in bounds for v in curve[name])
-    figure.update_xaxes(title_text=None, range=ends, tickvals=doses)
+    # Labels of the outermost doses would touch those of the next panel.
+    inner = doses[1:-1] if len(doses) > 3 else doses
+    names = {inner[0], 0.0, inner[-1]} if len(panels) > 1 else {*doses}
+    texts = [f"{dose:g}".replace("-", "−") if dose in names else "" for dose in doses]
+    figure.update_xaxes(range=ends, tickvals=doses, ticktext=texts, tickangle=0)
     labels = []
     for number, (panel, curve) in enumerate(zip(panels, curves, strict=True), start=1):
         lines = _dose_lines(curve, unit)
         _name_panel_of(figure, panel, number, len(panels))
         draw_in_panel(figure, [zero_line(ends), *lines], number)
         labels.append(_dose_labels(lines))
-    _label_lowest(figure, len(panels), "dose (standard deviations of the projection)")
+    _label_lowest(figure, len(panels), "dose (SD)")
     space = 0.06 * (high - low) or 0.1
     figure.update_yaxes(range=[low - space, high + space])
     label_panels(figure, labels, n_columns(len(panels)))
@@ -212,8 +216,9 @@ def _name_panel_of(figure: go.Figure, panel: Panel, number: int, n_panels: int) 
 
 
 def _label_lowest(figure: go.Figure, n_panels: int, title: str) -> None:
-    """Title the lowest panel of each column."""
-    across = n_columns(n_panels)
-    for number in range(max(0, n_panels - across), n_panels):
+    """Set the title of the lowest panel of each column; other panels have no labels of ticks."""
+    lowest = n_panels - n_columns(n_panels)
+    for number in range(n_panels):
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
-        axis.update(title_text=title)
+        is_lowest = number >= lowest
+        axis.update(title_text=title if is_lowest else None, showticklabels=is_lowest)

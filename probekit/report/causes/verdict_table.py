@@ -87,7 +87,7 @@ def verdict_table(directions: Sequence[Direction]) -> VerdictTable:
         details += [{"all": "all tokens"}.get(one.row["at"], "probed token")] * (len(tokens) > 1)
         rows.append(
             VerdictRow(
-                capitalised(one.place),
+                one.place if "_" in one.place else capitalised(one.place),
                 str(one.row["site"]),
                 ", ".join(details),
                 [_cell(one, name) for name in present],

@@ -76,8 +76,8 @@ def confusion_counts(rows: pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         raise DataError("There are no pairs of labels, so there is no matrix to draw.")
     counts = rows.pivot_table("n", "truth", "guess", aggfunc="sum")
-    labels = sorted(counts.index)
-    return counts.loc[labels, labels].astype(int)
+    labels = sorted({*counts.index, *counts.columns})
+    return counts.reindex(index=labels, columns=labels, fill_value=0).fillna(0).astype(int)
 
 
 def confusion_shares(counts: pd.DataFrame) -> pd.DataFrame:

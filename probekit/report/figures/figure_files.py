@@ -141,9 +141,15 @@ def _simplify_map(figure: go.Figure, width: int, height: int) -> None:
         (figure.select_xaxes(), cell[0], LEAST_CELL[0]),
     ):
         for axis in axes:
-            step = math.ceil(room / size)
+            # Labels that may be vertical are as wide as a line is high.
+            step = math.ceil((LEAST_CELL[1] if _turns(axis) else room) / size)
             texts = axis.ticktext or ()
             axis.ticktext = [text if n % step == 0 else "" for n, text in enumerate(texts)]
+
+
+def _turns(axis: go.layout.XAxis | go.layout.YAxis) -> bool:
+    """Return whether the labels of an axis are vertical where there is little room."""
+    return bool(axis.plotly_name.startswith("x") and axis.autotickangles)
 
 
 def with_resolution(png: bytes) -> bytes:

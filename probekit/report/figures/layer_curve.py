@@ -153,13 +153,13 @@ def banded_series(
 
 
 def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield name and rows of each series of the placed rows."""
+    """Yield the name and the rows of each series; `rows` have the columns of `placed`."""
     for name, series in rows.groupby(series_names(rows), sort=False):
         yield str(name), series
 
 
 def series_names(rows: pd.DataFrame) -> pd.Series[str]:
-    """Return the series name of each placed row: its values in columns that differ by series."""
+    """Return the series name of each row: its values in the columns that differ by series."""
     task = only(rows, target="task")
     differing = [column for column in SERIES if len(task[column].unique()) > 1]
     names = pd.Series("", index=rows.index)
@@ -307,7 +307,7 @@ def _mark_chosen(
 
 
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
-    """Return the placed task row at the selected site of each run that has a score there.
+    """Return the task row at the selected site of each run that has a score there.
 
     Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """

@@ -26,10 +26,11 @@ from probekit.report.maps.text_map import (
 
 @dataclass(frozen=True)
 class HeadScoreText:
-    """Title and definition of a head score."""
+    """Title, definition and unit of a head score."""
 
     title: str
     meaning: str
+    unit: str = ""
 
 
 SCORES = {
@@ -41,8 +42,12 @@ SCORES = {
         "Induction", "mean weight on the tokens after earlier occurrences of the same token"
     ),
     "first_token": HeadScoreText("First token", "mean weight on the first token"),
-    "entropy": HeadScoreText("Entropy", "mean entropy of the attention weights, in nats"),
-    "distance": HeadScoreText("Distance", "mean distance back to the attended tokens, in tokens"),
+    "entropy": HeadScoreText(
+        "Entropy", "mean entropy of the attention weights, in nats", " (nats)"
+    ),
+    "distance": HeadScoreText(
+        "Distance", "mean distance back to the attended tokens, in tokens", " (tokens)"
+    ),
 }
 
 # Scores that are mean attention weights, and can be compared on one scale.

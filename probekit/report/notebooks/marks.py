@@ -195,7 +195,7 @@ def _places(values: Sequence[Any] | None, n: int, axis: Axis) -> list[float]:
 def sample_colours(
     scale: Sequence[Sequence[Any]], shares: Iterable[float | None]
 ) -> list[str | None]:
-    """Return the colours of shares of a colour scale; None stays None.
+    """Return the colour at each share (0 to 1) of a colour scale; None for None.
 
     >>> sample_colours([(0.0, "#000000"), (1.0, "#ffffff")], [0.5, None, 2.0])
     ['rgb(128, 128, 128)', None, 'rgb(255, 255, 255)']

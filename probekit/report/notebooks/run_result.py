@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from probekit.errors import UnknownNameError, nearest
+from probekit.errors import ConfigError, UnknownNameError, nearest, path_of
 from probekit.report.figures.figure_files import file_names
 from probekit.report.notebooks.picture import HEIGHT, figure_svg
 from probekit.report.notebooks.result_figure import ResultFigure
@@ -19,7 +19,7 @@ from probekit.report.pages.parts import FigurePart, first_part
 from probekit.report.pages.run_page import older_caveats, run_figures
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.comparison_table import ComparedScore, comparison_table
+from probekit.report.sentences.comparison_table import NO_SCORE, ComparedScore, comparison_table
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.differences import RivalDifferences, load_differences, rival_differences
@@ -46,7 +46,7 @@ class RunResult:
     """
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of("folder", folder)
 
     @property
     def results(self) -> Path:
@@ -170,7 +170,8 @@ class RunResult:
         lines = [f"Run {self._record.run}: {self._record.question or 'no question'}"]
         lines += _wrapped(self.answer)
         lines += _curve_lines(self.table)
-        rivals = ", ".join(f"{one.name} {one.score}" for one in self._compared)
+        compared = [one for one in self._compared if one.score != NO_SCORE]
+        rivals = ", ".join(f"{one.name} {one.score}" for one in compared)
         lines += _wrapped(f"Compared with: {rivals}.") if rivals else []
         if self.warnings:
             number = len(self.warnings)
@@ -188,10 +189,16 @@ def open_run(folder: Path | str) -> RunResult:
         folder: the folder of the run, `<out>/<name>/<key>`.
 
     Raises:
+        ConfigError: `folder` is not a path.
         MissingError: the folder does not exist or contains no finished run.
     """
-    check_finished(Path(folder))
-    return RunResult(folder)
+    if isinstance(folder, RunResult):
+        raise ConfigError(
+            "folder is a RunResult, so the run is open. Use it as it is, or give its `folder`."
+        )
+    path = path_of("folder", folder, "Give the folder of a run, `<out>/<name>/<key>`.")
+    check_finished(path)
+    return RunResult(path)
 
 
 def _curve_lines(table: pd.DataFrame) -> list[str]:
@@ -206,9 +213,15 @@ def _curve_lines(table: pd.DataFrame) -> list[str]:
     series = only(test, **{column: test.iloc[0][column] for column in SERIES})
     series = series.drop_duplicates("depth").sort_values("depth")
     step, blocks = math.ceil(len(series) / MOST_POINTS), n_blocks(placed(table))
-    points = [f"{row_tick(row, blocks)} {row['value']:.2f}" for _, row in series[::step].iterrows()]
     name = metric_name(metric)
-    return _wrapped(f"{name[:1].upper()}{name[1:]} by layer: {', '.join(points)}.")
+    lines, ticks, values = [f"{name[:1].upper()}{name[1:]} by layer:"], "", ""
+    for _, row in series[::step].iterrows():
+        tick, value = row_tick(row, blocks), f"{row['value']:.2f}"
+        width = 2 + max(len(tick), len(value))
+        if ticks and len(ticks) + width > TEXT_WIDTH:
+            lines, ticks, values = [*lines, ticks, values], "", ""
+        ticks, values = ticks + tick.rjust(width), values + value.rjust(width)
+    return [*lines, ticks, values]
 
 
 def _wrapped(text: str) -> list[str]:

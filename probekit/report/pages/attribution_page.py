@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from probekit.amounts import counted, joined_names
+from probekit.amounts import joined_names
 from probekit.report.figures.style import fixed, format_number
 from probekit.report.maps.attribution_map import (
     attribution_map,
@@ -34,7 +34,7 @@ OF_ONE_LOGIT = (
     "share; `--minus` gives a logit difference."
 )
 MOST_NAMED = 5  # components in the answer
-MOST_ROWS = 8  # components in the table of the largest
+MOST_ROWS = 8  # components in the table of the largest, on the page and on the terminal
 HALF = 0.5
 # Smallest logit difference with shares, relative to the summed absolute contributions; below it
 # the contributions cancel and the shares are far above 1.
@@ -92,10 +92,11 @@ def attribution_answer(attribution: AttributedLogit) -> str:
     named_sum = named["value"].sum()
     names = joined_names([_with_share(row, attribution) for _, row in named.iterrows()])
     carries = "carries" if len(named) == 1 else "carry"
-    rest = len(parts) - len(named)
+    # The difference of the numbers as written, so that a reader can add them.
+    rest = round(logit, 2) - round(named_sum, 2)
     return (
-        f"{names} {carries} {_amount(named_sum, attribution)} of {total}; the other {rest} "
-        f"components add {signed(logit - named_sum)}."
+        f"{names} {carries} {_amount(named_sum, attribution)} of {total}; the other "
+        f"{len(parts) - len(named)} of {len(parts)} components add {signed(rest)}."
     )
 
 
@@ -187,14 +188,19 @@ def _steps(attribution: AttributedLogit) -> Picture:
     )
 
 
-def _largest(attribution: AttributedLogit) -> Cells:
-    """Return the table of the largest contributions, with the sum of the others."""
+def largest_rows(attribution: AttributedLogit) -> list[tuple[str, float]]:
+    """Return the largest contributions, the sum of the others, and the logit, by name."""
     parts = strongest_parts(attribution)
     rest = parts["value"].iloc[MOST_ROWS:]
-    rows = [(row["name"], row["value"]) for _, row in parts.head(MOST_ROWS).iterrows()]
+    rows = [(str(row["name"]), float(row["value"])) for _, row in parts.head(MOST_ROWS).iterrows()]
     if len(rest):
-        rows.append((counted(len(rest), "other component"), rest.sum()))
-    rows.append((attribution_title(attribution), attribution.logit))
+        rows.append((f"other {len(rest)} of {len(parts)} components", float(rest.sum())))
+    return [*rows, (attribution_title(attribution), attribution.logit)]
+
+
+def _largest(attribution: AttributedLogit) -> Cells:
+    """Return the table of the largest contributions, with the sum of the others."""
+    rows = largest_rows(attribution)
     if not attribution.minus:
         return Cells(
             "Largest contributions",

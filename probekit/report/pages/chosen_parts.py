@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from probekit.csv_files import read_csv
+from probekit.errors import DataError
 from probekit.report.figures.chosen_figures import (
     confusion_counts,
     confusion_matrix,
@@ -32,6 +34,8 @@ COLUMNS = {
     "cosines.csv": ("site_a", "site_b", "cosine", "n_directions", "n_features"),
 }
 TEXT = ("truth", "guess", "label")  # read as strings, because "NA" and "1" are valid labels
+COUNTS = frozenset({"n", "n_directions", "n_features"})
+NUMBERS = COUNTS | {"x", "y", "cosine"}
 NULL = "null_high"  # column of cosines.csv, which older releases did not write
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
@@ -47,7 +51,7 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame) -> Iterator[FigurePart]:
         return
     probe = f"the {chosen['probe']} probe at {site_with_head(chosen['site'], chosen['head'])}"
     if is_nested(table):
-        probe = "the nested choice"
+        probe = "the probes that the folds chose"
     confusion, scatter, cosines = (_load(run_dir / name) for name in COLUMNS)
     if confusion is not None:
         yield _confusion_part(confusion, probe)
@@ -67,6 +71,19 @@ def _load(path: Path) -> pd.DataFrame | None:
         if NULL in table:  # empty without probes on permuted labels
             table[NULL] = table[NULL].replace("", "nan").astype(float)
     check_columns(table, COLUMNS[path.name], path)
+    for name in NUMBERS & set(table.columns):
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        wrong = ~np.isfinite(numbers) | ((numbers % 1 != 0) | (numbers < 0)) & (name in COUNTS)
+        if wrong.any():
+            row = int(wrong.to_numpy().argmax())
+            given, kind = str(table[name].iloc[row]), "a count" if name in COUNTS else "a number"
+            raise DataError(
+                f"{path}, line {row + 2}: {name} is {given!r}, not {kind}. Run the experiment "
+                "again to rewrite it."
+            )
+        table[name] = numbers
+    if table.empty:
+        raise DataError(f"{path} has no rows. Run the experiment again to rewrite it.")
     return table
 
 

@@ -24,6 +24,9 @@ from probekit.report.sentences.comparison import (
     comparison_answer,
     comparison_question,
     comparison_warnings,
+    difference_words,
+    result_words,
+    settings_words,
 )
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
@@ -50,6 +53,7 @@ class Line:
     p_adjusted: str
     n: str
     holds: bool
+    result: str
 
 
 def comparison_page(comparison: RunComparison) -> str:
@@ -65,6 +69,7 @@ def comparison_page(comparison: RunComparison) -> str:
         names=comparison.names,
         question=comparison_question(comparison),
         answer=comparison_answer(comparison),
+        differences=settings_words(comparison),
         warnings=comparison_warnings(comparison),
         metric=metric_name(comparison.metric),
         figures=list(_parts(comparison)),
@@ -82,17 +87,24 @@ def _settings(comparison: RunComparison) -> dict[str, list[str]]:
 
 def _line(row: pd.Series) -> Line:
     return Line(
-        place="selected probe" if row["what"] == "chosen" else both_places(row),
+        place=_place(row),
         sites=_sites(row),
         is_chosen=row["what"] == "chosen",
         a=format_number(row["value_a"]),
         b=format_number(row["value_b"]),
-        difference=format_number(row["difference"], row["ci_low"], row["ci_high"]),
+        difference=difference_words(row),
         p=format_p(row["p"]),
         p_adjusted=format_p(row["p_adjusted"]),
         n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
         holds=row["holds"],
+        result=result_words(row),
     )
+
+
+def _place(row: pd.Series) -> str:
+    """Return what a row compares: a baseline, a site, or the selected probes of both runs."""
+    is_single = row["what"] == "chosen" and NESTED_SITE not in (row["site_a"], row["site_b"])
+    return "selected probe" if is_single else both_places(row)
 
 
 def _sites(row: pd.Series) -> str:

@@ -14,7 +14,6 @@ from probekit.report.maps.head_map import (
     WEIGHTS,
     head_score_map,
     head_score_maps,
-    scale_end,
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
 from probekit.report.texts.headings import capitalised
@@ -23,10 +22,8 @@ from probekit.results.network import ScoredHeads
 
 QUESTION = "Which heads are previous-token or induction heads?"
 CAVEAT = "An attention pattern shows which tokens a head attends to, not what it does with them."
-METHOD = (
-    "Each score is averaged over the tokens for which it is defined, then over texts.",
-    "Entropy in nats, distance in tokens; all other scores are shares of the attention weight.",
-)
+UNITS = "Entropy in nats, distance in tokens; all other scores are shares of the attention weight."
+METHOD = ("Each score is averaged over the tokens for which it is defined, then over texts.", UNITS)
 SCALES = "The maps of attention weights have one colour scale; the others have their own."
 # Scores whose high values identify a type of head -> the name of the type.
 HEAD_TYPES = {
@@ -77,7 +74,7 @@ def _highest(scored: ScoredHeads) -> Cells:
 
 
 def _highest_row(scored: ScoredHeads, score: str) -> tuple[str, ...]:
-    name = SCORES[score].title.lower()
+    name = SCORES[score].title.lower() + SCORES[score].unit
     ranked = scored.strongest(score, len(scored.rows))
     if ranked.empty:
         return (name, "–", "undefined for all tokens", "–", "–", "–", "–")
@@ -142,7 +139,6 @@ def _type_clause(scored: ScoredHeads, score: str) -> str:
 
 def _pictures(scored: ScoredHeads) -> list[Picture]:
     """Return the row of maps of attention weights, and a map for each other score."""
-    end = format_number(max(scale_end(scored.rows, score) for score in WEIGHTS))
     meanings = "; ".join(f"{SCORES[score].title}: {SCORES[score].meaning}" for score in WEIGHTS)
     outlined = " Outlined: known heads." if scored.known else ""
     highest = [
@@ -152,7 +148,7 @@ def _pictures(scored: ScoredHeads) -> list[Picture]:
     row = Picture(
         "Attention weights",
         {"": head_score_maps(scored.rows, scored.known)},
-        f"{meanings}.{outlined} Colour scale: 0 to {end}.",
+        f"{meanings}.{outlined}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=_height(scored),
         width=9 + len(WEIGHTS) * max(7, 1.45 * (int(scored.rows["head"].max()) + 1)),
@@ -165,14 +161,13 @@ def _height(scored: ScoredHeads) -> float:
 
 
 def _picture(scored: ScoredHeads, score: str) -> Picture:
-    meaning, end = SCORES[score].meaning, format_number(scale_end(scored.rows, score))
+    meaning = SCORES[score].meaning
     known = scored.known.get(score, ())
     n_heads = int(scored.rows["head"].max()) + 1
     return Picture(
         SCORES[score].title,
         {"": head_score_map(scored.rows, score, known)},
-        f"{capitalised(meaning)}{'; outlined: known heads' * bool(known)}. Colours from "
-        f"0 to {end}.",
+        f"{capitalised(meaning)}{'; outlined: known heads' * bool(known)}.",
         f"{SCORES[score].title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
         height=_height(scored),
         width=9 + 2.6 * n_heads,

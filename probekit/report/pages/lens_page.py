@@ -26,6 +26,10 @@ METHOD = (
     "KL is the Kullback-Leibler divergence of the prediction at a layer from the network's output, "
     "in nats. The final prediction is that of the last site on the page.",
 )
+LEGEND = (
+    "entropy, and KL divergence from the final prediction, in nats; rank of next: rank of the next "
+    "token of the text."
+)
 CAPTION = (
     "Most likely next token if the network ended at that layer; bold: it is the next token of the "
     "text. The last row is the network's output. Hover over a cell for more tokens."
@@ -96,8 +100,15 @@ def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> PageSection
 
 def _table(summary: pd.DataFrame, *, is_open: bool) -> Cells:
     return Cells(
-        "Predictions by layer",
-        ("layer", "final prediction", "next token", "median rank", "entropy", "KL"),
+        "Most likely token by layer",
+        (
+            "layer",
+            "equals the final prediction",
+            "equals the next token",
+            "median rank of the next token",
+            "entropy (nats)",
+            "KL (nats)",
+        ),
         [
             (
                 row["layer"],
@@ -148,24 +159,28 @@ def lens_answer(rows: pd.DataFrame) -> str:
     It is the first layer from which on, without exception, at least half of the positions agree.
     """
     summary = lens_summary(rows)
-    n = counted(int(summary["n"].iloc[0]), "position")
+    n = int(summary["n"].iloc[0])
     settled = (summary["as_output"] >= summary["n"] / 2)[::-1].cummin()[::-1]
     first = int(settled.to_numpy().argmax())
     since, last = summary.iloc[first], summary.iloc[-1]
     # Only a site without divergence is the output of the network.
     is_output = last["kl"] < IS_OUTPUT
-    final = "the final one" if is_output else f"that of {_layer(last['layer'])}"
+    final = "the final prediction" if is_output else f"that of {_layer(last['layer'])}"
     before = summary.iloc[first - 1] if first else None
     if before is not None and first == len(summary) - 1:
         return (
-            f"At {'the last layer' if is_output else _layer(last['layer'])}: one site earlier, at "
-            f"{_layer(before['layer'])}, the most likely token is {final} at "
-            f"{before['as_output']} of {n}."
+            f"Only at {'the last layer' if is_output else _layer(last['layer'])}: at "
+            f"{_layer(before['layer'])}, one site earlier, the most likely token is {final} at "
+            f"{before['as_output']} of {counted(n, 'position')}."
         )
-    earlier = "" if before is None else f", at {_layer(before['layer'])} at {before['as_output']}"
+    counts = [
+        f"{row['as_output']} of {n} at {_layer(row['layer'])}"
+        for row in (since, before)
+        if row is not None
+    ]
     return (
-        f"From {_layer(since['layer'])} on: there the most likely token is already {final} at "
-        f"{since['as_output']} of {n}{earlier}."
+        f"From {_layer(since['layer'])} on, the most likely token is {final} at half of the "
+        f"positions or more: {', '.join(counts)}."
     )
 
 

@@ -12,8 +12,22 @@ from plotly.offline import get_plotlyjs
 
 
 def render(name: str, **values: Any) -> str:
-    """Return a rendered template of assets/; values are escaped unless they are Markup."""
-    return _ENVIRONMENT.get_template(name).render(**values)
+    """Return a rendered template of assets/; values are escaped unless they are Markup.
+
+    Control characters, which HTML does not allow, are written as code points. In JSON they are
+    escaped.
+    """
+    page = _ENVIRONMENT.get_template(name).render(**values)
+    return _without_controls(page)
+
+
+def _without_controls(page: str) -> str:
+    r"""Return HTML with control characters as code points.
+
+    >>> _without_controls("a\x1bb")
+    'a&lt;U+001B&gt;b'
+    """
+    return _CONTROL.sub(lambda found: f"&lt;U+{ord(found[0]):04X}&gt;", page)
 
 
 def unbroken(text: str) -> str:
@@ -44,6 +58,7 @@ def _plotly_js() -> Markup:
     return Markup(get_plotlyjs())
 
 
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _CODE = re.compile("`([^`]+)`")
 _BREAKABLE = re.compile(r"(?<=\d) %|\bn-grams\b|\bp [<=>] (?=\d)|\bn = (?=\d)|\[[^][]{1,24}\]")
 _UNBREAKABLE = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})

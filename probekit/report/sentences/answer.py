@@ -11,6 +11,7 @@ import pandas as pd
 from probekit.amounts import LEVEL, counted, joined_names
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
+from probekit.report.figures.style import format_number
 from probekit.report.sentences.choice import chosen_in_folds
 from probekit.report.sentences.question import is_yes_no
 from probekit.report.sentences.random_networks import n_better_sites
@@ -53,6 +54,7 @@ UNDEFINED = "the {} is undefined on the test rows."
 # Rivals that can explain away the result: the selected probe must be better than each of them.
 RIVALS = (*BASELINES, "random_weights", "embedding")
 MOST_RIVALS = 2  # named in the sentence
+MOST_TIED = 2  # sites named in the sentence
 
 
 def answer(
@@ -288,9 +290,24 @@ def _of_candidates(table: pd.DataFrame, template: str) -> str:
     names = {"kind": "probe", "position": "position"}
     varied = [name for name, column in names.items() if differs(ranked[column])]
     unit = f"combinations of {joined_names(['site', *varied])}" if varied else "sites"
-    n_tied = int((ranked["value"] == ranked["value"].iloc[0]).sum()) - 1
-    tied = f", tied with {n_tied} of them" if n_tied else ""
-    return template.format(f"{len(ranked):,} {unit}") + tied if len(ranked) > 1 else ""
+    if len(ranked) < 2:
+        return ""
+    return template.format(f"{len(ranked):,} {unit}") + _ties(ranked, table)
+
+
+def _ties(ranked: pd.DataFrame, table: pd.DataFrame) -> str:
+    """Return the sites whose cross-validated score is written like the best one, or their number.
+
+    Args:
+        ranked: The rows of `ranked_rows`.
+        table: Rows of results.csv.
+    """
+    written = ranked["value"].map(format_number)
+    tied = ranked[written == written.iloc[0]].iloc[1:]
+    if len(tied) > MOST_TIED:
+        return f", tied with {len(tied)} others"
+    names = [site_in_words(row, table) for _, row in tied.iterrows()]
+    return f", tied with {joined_names(names)}" if names else ""
 
 
 def _ranges(table: pd.DataFrame) -> str:

@@ -19,10 +19,11 @@ from probekit.results.selection import (
 from probekit.results.table import differs, placed
 
 MOST_SITES = 4  # named in a sentence
+MOST_IN_ANSWER = 2  # named in the answer
 
 NESTED_LINE = (
-    "Nested choice: each outer fold predicts its test rows at the site{kind} that it chose by the "
-    "validation scores of its own training rows. It is not the score of one site; to pick the "
+    "Fold choice: each outer fold predicts its test rows at the site{kind} that it chose by "
+    "the validation scores of its own training rows. It is not the score of one site; to pick the "
     "highest point of the curve would be a selection on test rows."
 )
 OLD_FOLDS = (
@@ -40,7 +41,7 @@ REFITTED = "These probes were fitted on all rows, so that no row is left to test
 
 
 def chosen_in_folds(counts: Counter[str]) -> str:
-    """Return how the outer folds chose, as a clause, given the number of folds of each site.
+    """Return a clause with the sites that the outer folds chose and the number of folds of each.
 
     >>> chosen_in_folds(Counter(["block 2", "block 2"]))
     'block 2 chosen in all 2 folds'
@@ -48,14 +49,22 @@ def chosen_in_folds(counts: Counter[str]) -> str:
     'the folds chose different sites (block 2 in 2 folds and block 1 in 1 fold)'
     >>> chosen_in_folds(Counter(["block 2", "block 1"]))
     'the folds chose different sites (block 2 and block 1)'
+    >>> chosen_in_folds(Counter(["block 2", "block 1", "block 2", "block 0"]))
+    'the folds chose 3 different sites, most often block 2 (2 of 4 folds)'
+    >>> chosen_in_folds(Counter(["block 2", "block 1", "block 0"]))
+    'the folds chose 3 different sites'
     """
     if len(counts) == 1:
         return f"{next(iter(counts))} chosen in all {counts.total()} folds"
+    if len(counts) > MOST_IN_ANSWER:
+        (site, n), (_, next_most), *_ = counts.most_common()
+        often = f", most often {site} ({n} of {counts.total()} folds)" if n > next_most else ""
+        return f"the folds chose {len(counts)} different sites{often}"
     return f"the folds chose different sites ({_folds_of(counts)})"
 
 
 def _folds_of(counts: Counter[str]) -> str:
-    """Return sites with their number of folds, which is left out if all folds chose another one."""
+    """Return sites with their number of folds; numbers are omitted if no site was chosen twice."""
     ordered = counts.most_common()
     is_one_each = len(counts) == counts.total()
     named = [site if is_one_each else f"{site} in {counted(n, 'fold')}" for site, n in ordered]
@@ -85,7 +94,7 @@ def chosen_words(table: pd.DataFrame) -> str:
 
 
 def nested_sentence(table: pd.DataFrame) -> str:
-    """Return how the outer folds chose, as the first sentence of the summary of a run."""
+    """Return the first sentence of the summary of a nested run: the choices of its folds."""
     rows = fold_choices(table)
     what = joined_names(["site", *_also_chosen(table)])
     return (
@@ -95,7 +104,7 @@ def nested_sentence(table: pd.DataFrame) -> str:
 
 
 def nested_line(table: pd.DataFrame) -> str:
-    """Return the explanation of the line of the nested choice; "" if it is not drawn."""
+    """Return the explanation of the horizontal line of the nested choice; "" if it is not drawn."""
     if not is_nested(table) or headline_row(table) is None:
         return ""
     also = _also_chosen(table)

@@ -10,6 +10,9 @@ from probekit.report.figures.style import decimals, fixed, format_number
 from probekit.report.sentences.score_words import p_words
 from probekit.results.comparison import RunComparison, place_name
 from probekit.results.metrics import metric_name
+from probekit.results.site_results import NESTED_SITE
+
+MOST_SETTINGS = 3  # named in the sentence under the answer
 
 
 def comparison_question(comparison: RunComparison) -> str:
@@ -40,7 +43,9 @@ def comparison_answer(comparison: RunComparison) -> str:
         if n_significant and not row["holds"]
         else ""
     )
-    return f"{_verdict(row, comparison)}: {numbers}{at_sites}"
+    is_nested = row["site_a"] == row["site_b"] == NESTED_SITE
+    where = " at the sites that the folds chose" if is_nested else ""
+    return f"{_verdict(row, comparison)}{where}: {numbers}{at_sites}"
 
 
 def comparison_warnings(comparison: RunComparison) -> list[str]:
@@ -78,6 +83,47 @@ def _verdict(row: pd.Series, comparison: RunComparison) -> str:
     return f"{a if (row['difference'] > 0) != lower_is_better else b} is better"
 
 
+def difference_words(row: pd.Series) -> str:
+    """Return the difference of a comparison with its sign and interval, as in the tables.
+
+    >>> difference_words(pd.Series({"difference": 0.051, "ci_low": 0.014, "ci_high": 0.09}))
+    '+0.051 [0.014, 0.090]'
+    """
+    sign = "+" if row["difference"] > 0 else ""
+    return sign + format_number(row["difference"], row["ci_low"], row["ci_high"])
+
+
+def result_words(row: pd.Series) -> str:
+    """Return whether the difference of a comparison is significant.
+
+    >>> result_words(pd.Series({"difference": 0.0, "ci_low": 0.0, "ci_high": 0.0, "holds": False}))
+    'equal'
+    """
+    if row["holds"]:
+        return "significant"
+    is_equal = all(row[name] == 0 for name in ("difference", "ci_low", "ci_high"))
+    return "equal" if is_equal else "not significant"
+
+
+def settings_words(comparison: RunComparison) -> str:
+    """Return the settings that differ, other than digests and versions, as a sentence; "" if none.
+
+    They are named up to `MOST_SETTINGS`; of more, their number is given.
+    """
+    a, b = comparison.names
+    settings = {
+        name: values
+        for name, values in comparison.settings.items()
+        if not name.startswith(("digest", "version"))
+    }
+    if not settings:
+        return ""
+    if len(settings) > MOST_SETTINGS:
+        return f"{len(settings)} settings differ; see below."
+    parts = [f"{name} is {x} in {a} and {y} in {b}" for name, (x, y) in settings.items()]
+    return f"Settings that differ: {'; '.join(parts)}."
+
+
 def _values(row: pd.Series, comparison: RunComparison) -> str:
     """Return the scores of both runs with their names."""
     a, b = comparison.names
@@ -110,7 +156,7 @@ def _number(value: float, places: int) -> str:
 
 
 def _p(row: pd.Series) -> str:
-    return "no p" if pd.isna(row["p_adjusted"]) else p_words(row["p_adjusted"])
+    return "no p" if pd.isna(row["p_adjusted"]) else f"adjusted {p_words(row['p_adjusted'])}"
 
 
 def _rows(row: pd.Series, comparison: RunComparison) -> str:

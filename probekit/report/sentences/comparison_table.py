@@ -24,6 +24,7 @@ from probekit.results.table import only
 # Rows of the table, in this order; neighbouring sites and other kinds of probe follow.
 ROWS = (*BASELINES, "random_weights", "embedding", "control", "concatenated")
 NONE = "–"
+NO_SCORE = "none"
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class ComparedScore:
         interval: 95 % confidence interval of the difference; "" if unknown.
         p: adjusted two-sided p-value of the difference, or one-sided p-value of the association
             between predictions and labels; "–" if there is none.
+        sided: "one-sided" for a p-value of the association, else "".
         verdict: "" if the selected probe is significantly better, or if there is no test; the
             reason if there is no such score.
     """
@@ -46,6 +48,7 @@ class ComparedScore:
     difference: str
     interval: str
     p: str
+    sided: str = ""
     verdict: str = ""
 
 
@@ -79,7 +82,8 @@ def comparison_table(
     if control.why_none and "control" not in compared:
         at = sum(name in compared for name in ROWS[: ROWS.index("control")])
         name = _name("control", task["metric"], n_networks)
-        rows.insert(at, ComparedScore(name, "none", NONE, "", NONE, control.short_reason))
+        row = ComparedScore(name, NO_SCORE, NONE, "", NONE, verdict=control.short_reason)
+        rows.insert(at, row)
     return rows
 
 
@@ -129,13 +133,13 @@ def _compared_score(name: str, one: RivalDifference, places: int) -> ComparedSco
     limits = f"[{_number(one.ci_low, places)}, {_number(one.ci_high, places)}]"
     is_tested = bool(one.key) or not math.isnan(one.p)
     has_verdict = is_tested and one.verdict != SIGNIFICANT
-    sided = " (one-sided)" * (one.is_association and not math.isnan(one.p))
     return ComparedScore(
         name,
         _number(one.other, places),
         "+" * (known and one.difference > 0) + _number(one.difference, places) if known else NONE,
         "" if math.isnan(one.ci_low) else limits,
-        format_p(one.p) + sided,
+        format_p(one.p),
+        "one-sided" * (one.is_association and not math.isnan(one.p)),
         one.verdict.removeprefix("significantly ") if has_verdict else "",
     )
 

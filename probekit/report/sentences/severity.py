@@ -28,6 +28,7 @@ KINDS = (
     "truncated",
     "unconverged",
     # The score may be right, but have another reason.
+    "achieved-fpr",
     "majority",
     "random_weights",
     "nowhere-better",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from probekit.results.table import (
     same_features,
 )
 
+_HEAD = re.compile(r"^blocks\.(\d+)\..*\[head=(\d+)\]$")
 UNCONVERGED = "not converged"
 NO_LAYER = "–"
 
@@ -121,12 +123,30 @@ def site_rows(table: pd.DataFrame) -> list[SiteRow]:
     table = of_all_folds(table)
     placed_rows = placed(table).astype({"depth": object})
     sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
-    return [
+    rows = [
         _site_row(name, task, series, n_blocks(placed_rows), _badge(task, chosen, badge))
         for name, series in (series_of(sited) if len(sited) else ())
         for metric in main_metrics(table)
         for _, task in only(series, target="task", split="test", metric=metric).iterrows()
     ]
+    return _heads_by_block(rows)
+
+
+def _heads_by_block(rows: list[SiteRow]) -> list[SiteRow]:
+    """Return rows of single heads sorted by block, then head; others in their order."""
+    heads = [_HEAD.search(row.site) for row in rows]
+    if not any(heads):
+        return rows
+    series = list(dict.fromkeys((row.probe, row.position) for row in rows))
+    keys = [
+        (
+            series.index((row.probe, row.position)),
+            not head,
+            *map(int, head.groups() if head else ()),
+        )
+        for row, head in zip(rows, heads, strict=True)
+    ]
+    return [rows[n] for n in sorted(range(len(rows)), key=keys.__getitem__)]
 
 
 def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:

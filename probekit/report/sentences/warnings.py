@@ -15,7 +15,8 @@ import pandas as pd
 from probekit.amounts import LEVEL, counted, joined_names
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import BASELINE_GRIDS, TARGETS
+from probekit.probes.targets import BASELINE_GRIDS, HEADLINE, TARGETS
+from probekit.report.figures.style import fixed
 from probekit.report.sentences.answer import (
     comparison_rows,
     doubtful_rivals,
@@ -43,7 +44,7 @@ from probekit.results.selection import (
     reported_row,
     site_with_head,
 )
-from probekit.results.table import differs
+from probekit.results.table import differs, only, placed, same_features
 
 # What it implies if the selected probe is not better than a rival.
 DOUBTS = {
@@ -93,6 +94,9 @@ OLD_CODE = (
     "run: with unbalanced labels, a probe that learns only their frequencies has a compression "
     "above 1. Run the experiment again to compare with the code of the label frequencies."
 )
+# Metrics at a threshold of training rows: the metric with the false positive rate on the test rows,
+# and the rate that the threshold allows.
+ACHIEVED = {"tpr_at_fpr_1": ("achieved_fpr_1", 0.01), "tpr_at_fpr_5": ("achieved_fpr_5", 0.05)}
 MOST_NAMES = 12  # in a list of sites
 
 
@@ -117,9 +121,11 @@ def warnings(
         comparisons: Paired differences from the selected probe, from differences.csv.
         older: Warnings about runs of older releases that the table does not show.
     """
+    has_length = any(one.code == "length" and one.level != "info" for one in record.data.findings)
     of_scores = {
         "nowhere-better": nowhere_better(table),
-        "length-leads": _length_leads(table),
+        "achieved-fpr": _achieved_fpr(table),
+        "length-leads": [] if has_length else _length_leads(table),
         "edge-of-grid": _edge_of_grid(table, record.C_grid),
         "edge-of-baseline": _edges_of_baselines(table),
         "unconverged": _unconverged(table),
@@ -202,6 +208,36 @@ def _control(compared: Mapping[str, pd.Series], table: pd.DataFrame, control_by:
     if not (is_learnt and selectivity["ci_low"] <= 0):  # unknown limits are no evidence
         return ""
     return CONTROL.format(types=f"{control_by}s")
+
+
+def _achieved_fpr(table: pd.DataFrame) -> list[str]:
+    """Return the false positive rate on the test rows, if the main metric allows a lower one."""
+    chosen = reported_row(table)
+    if chosen is None or chosen["metric"] not in ACHIEVED:
+        return []
+    metric, allowed = ACHIEVED[chosen["metric"]]
+    rows = only(table, metric=metric, split="test")
+    if is_nested(table):
+        rows = only(rows, target=HEADLINE)
+    else:
+        rows = same_features(placed(only(rows, target="task")), chosen)
+    return [
+        f"The false positive rate on the test rows is {_percentages(row)}, above the "
+        f"{100 * allowed:g} % that the threshold allows on training rows: a threshold for "
+        f"{100 * allowed:g} % on the test rows would detect fewer positive rows."
+        for _, row in rows.iterrows()
+        if row["value"] > allowed
+    ]
+
+
+def _percentages(row: pd.Series) -> str:
+    """Return a share with its interval, in per cent.
+
+    >>> _percentages(pd.Series({"value": 0.0823, "ci_low": 0.05, "ci_high": 0.12}))
+    '8.2 % [5.0, 12.0]'
+    """
+    value, low, high = (fixed(100 * row[name], 1) for name in ("value", "ci_low", "ci_high"))
+    return f"{value} %" if pd.isna(row["ci_low"]) else f"{value} % [{low}, {high}]"
 
 
 def _length_leads(table: pd.DataFrame) -> list[str]:

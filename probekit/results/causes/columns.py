@@ -64,8 +64,7 @@ VERDICTS = (
     _ALONG,
     TableColumn(
         "question",
-        "what is asked; `swap` is the exchange along the direction, which has no verdict of its "
-        "own",
+        "the question; `swap` is the exchange along the direction, which has no verdict of its own",
         allowed=("detects", "steers", "silences", "swap"),
     ),
     TableColumn("answer", "the verdict", allowed=("yes", "no", "undecided")),

@@ -110,7 +110,7 @@ def _check(is_valid: pd.Series[bool], cells: pd.Series, path: Path, remedy: str)
 
 
 def _check_questions(verdicts: pd.DataFrame, path: Path) -> None:
-    """Raise DataError if a direction has two rows for a question, or a question has no answer."""
+    """Raise DataError if a direction has two rows for a question, or one without a verdict."""
     twice = verdicts.duplicated([*DIRECTION, "question"])
     _check(~twice, verdicts["question"], path, "The direction has another row for this question.")
     has_answer = verdicts["answer"].ne("") | verdicts["question"].eq("swap")

@@ -98,7 +98,7 @@ def test_every_fold_tests_its_own_rows_at_the_site_it_chose(nested, table, load)
 
 def test_the_curve_has_no_ring_and_the_nested_choice_is_a_line(nested, table):
     page = nested.report.read_text()
-    assert "nested choice" in page
+    assert "fold choice" in page
     assert "chosen by<br>cross-validation" not in page
     assert "The ring marks" not in page
     assert "test rows were not used" not in page

@@ -95,8 +95,8 @@ def test_best_of_folds_is_the_pooled_score_of_their_choices(nested):
 
 
 def test_the_text_of_a_result_names_the_layers(result):
-    (curve,) = re.findall(r"Accuracy by layer: .*", repr(result))
-    assert curve.startswith("Accuracy by layer: 0 ")
+    (curve,) = re.findall(r"Accuracy by layer:\n.*", repr(result))
+    assert curve.split()[3:5] == ["0", "1"]
     assert "final norm" not in curve
 
 

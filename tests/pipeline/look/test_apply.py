@@ -299,3 +299,8 @@ def test_progress_includes_all_rows(number_probe):
     readings = apply_probe(number_probe, TEXTS, watcher=watcher)
     n_rows = sum(len(reading.answers) + 1 for reading in readings)
     assert watcher.steps[-1] == (n_rows, n_rows)
+
+
+def test_single_text_is_not_split_into_letters(kept):
+    saved, _, _ = kept.keep("blocks.2.hook_resid_post")
+    assert [reading.text for reading in apply_probe(saved, TEXTS[0])] == [TEXTS[0]]

@@ -1,4 +1,5 @@
 import html
+import re
 
 import numpy as np
 import pytest
@@ -49,7 +50,9 @@ def test_size_is_printed_before_the_page_is_written(tmp_path):
             messages.append((message, out.exists()))
 
     assert write_attention_page("mini", [TEXT], out, bos=False, watcher=Watcher()) == out
-    assert messages == [("About 0.1 MB: 24 heads of 15 tokens.", False)]
+    size, opening = messages
+    assert size == ("About 0.1 MB: 24 heads of 15 tokens.", False)
+    assert re.fullmatch(r"The page opens on L\dH\d: of 24 heads, .*", opening[0])
     assert out.stat().st_size < 0.25e6
 
 

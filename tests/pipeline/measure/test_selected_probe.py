@@ -1,5 +1,7 @@
 """Files of the selected probe are written even if the rows hardly differ."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 
@@ -33,7 +35,11 @@ def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(tmp_path):
     sites = "capture.sites=[blocks.2.hook_resid_post, blocks.3.hook_resid_post]"
     overrides = (sites, "probe.control_draws=0", "model.random_weights=false")
     experiment = load_experiment(tmp_path / "planted.yaml", overrides)
-    folder = run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache").folder
+    steps = []
+    watcher = SimpleNamespace(progress=lambda *step: steps.append(step), tell=print)
+    kept = {"out": tmp_path / "runs", "cache_root": tmp_path / "cache"}
+    folder = run(experiment, watcher=watcher, **kept).folder
+    assert steps[-2:] == [("probes of permuted labels", n, 2) for n in (1, 2)]
     cosines = pd.read_csv(folder / "cosines.csv")
     assert cosines["n_null"].tolist() == [NULL_DRAWS, 2 * NULL_DRAWS, 2 * NULL_DRAWS, NULL_DRAWS]
     assert cosines["null_high"].between(0.02, 0.98).all()

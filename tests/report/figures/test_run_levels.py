@@ -55,9 +55,9 @@ def test_a_baseline_of_a_single_run_names_what_only_this_run_has(figure):
 
 
 def test_each_nested_choice_has_the_colour_of_its_run(figure):
-    nested = [t for t in figure.data if (t.name or "").startswith("nested choice")]
+    nested = [t for t in figure.data if (t.name or "").startswith("fold choice")]
     assert [t.line.color for t in nested] == [SERIES_COLOURS[0], SERIES_COLOURS[2]]
-    assert len([n for n in figure.layout.annotations if "nested" in n.text]) == 2
+    assert len([n for n in figure.layout.annotations if "fold choice" in n.text]) == 2
 
 
 def test_many_runs_have_no_bands_and_two_have_one_each(figure):

@@ -50,7 +50,11 @@ def test_the_text_has_about_ten_lines(result):
     assert len(text) < 1500
     assert max(map(len, lines)) <= 100
     assert result.answer in " ".join(text.split())
-    assert "Accuracy by layer: " in text
+    at = lines.index("Accuracy by layer:")
+    ticks, values = lines[at + 1].split(), lines[at + 2].split()
+    assert (ticks[0], values[0]) == ("embed", "0.71")
+    assert [lines[at + n].rstrip()[-1:] != " " for n in (1, 2)] == [True, True]
+    assert "control task none" not in text
     assert "warning" in text
     assert str(result.folder) in text
 

@@ -70,7 +70,7 @@ def rivals(**p_values):
             0.01,
             rivals(majority=0.01, word_identity=0.4, random_weights=0.3),
             YES_NO,
-            "Decodable, but not significantly better than random weights and the words alone: 94 % "
+            "Decodable, but not significantly better than random weights and word identity: 94 % "
             "[92, 96] of held-out rows at block 2, chance 50 %, p = 0.010, best of "
             "6 sites in cross-validation.",
         ),
@@ -78,7 +78,7 @@ def rivals(**p_values):
             0.01,
             rivals(majority=0.01, word_identity=-0.01, random_weights=0.3),
             WHICH,
-            "Best at block 2 (of 6 sites), but worse than the words alone: 94 % [92, 96] of "
+            "Best at block 2 (of 6 sites), but worse than word identity: 94 % [92, 96] of "
             "held-out rows, chance 50 %, p = 0.010.",
         ),
     ],
@@ -120,7 +120,7 @@ def test_a_score_far_below_chance_is_called_worse(table):
     assert text.startswith("Worse than chance: 18 % [4, 44] of held-out rows at block 2, chance 50")
     assert ", one-sided p = 1.00," in text
     majority = comparison_table(below, found)[0]
-    assert (majority.p, majority.verdict) == ("1.00 (one-sided)", "worse")
+    assert (majority.p, majority.verdict) == ("1.00", "worse")
     # Not below chance with certainty, or associated although below chance.
     assert answer(with_p(scored(table, 0.4, 0.3, 0.51), 0.9), question=YES_NO).startswith("No evid")
     assert answer(with_p(scored(table, 0.4, 0.3, 0.49), 0.01)).startswith("Best at block 2")
@@ -139,7 +139,7 @@ def test_the_p_value_of_the_association_is_marked_as_one_sided(table):
     (one,) = of_majority(0.44, 0.4, 0.47, is_association=True).named
     (other,) = rivals(word_identity=0.01).named
     rows = comparison_table(table, RivalDifferences((one, other)))
-    assert [row.p for row in rows[:2]] == ["<0.001 (one-sided)", "0.010"]
+    assert [row.p for row in rows[:2]] == ["<0.001", "0.010"]
 
 
 def test_the_reason_for_no_control_task_is_in_the_table(table):
@@ -170,7 +170,7 @@ def test_every_tested_row_has_a_verdict(table):
 def test_without_paired_differences_the_interval_decides_about_rivals(table):
     table.loc[table["target"].eq("word_identity"), "value"] = 0.93
     text = answer(with_p(table, 0.001), question=YES_NO)
-    assert text.startswith("Decodable, but not significantly better than the words alone: 94 %")
+    assert text.startswith("Decodable, but not significantly better than word identity: 94 %")
 
 
 def test_many_rivals_are_counted(table):
@@ -190,7 +190,7 @@ def test_the_majority_class_is_named_first(table):
     found = RivalDifferences((not_better, *(replace(one, other=0.99) for one in found.named[1:])))
     text = answer(with_p(table, 0.001), found, YES_NO)
     assert text.startswith(
-        "Decodable, but not significantly better than the majority class and worse than the words"
+        "Decodable, but not significantly better than the majority class and worse than word id"
     )
 
 
@@ -227,8 +227,21 @@ def test_the_site_is_named_in_words(table, heads, sweep):
 def test_ties_are_counted(table):
     table.loc[table["split"] == "validation", "value"] = 0.9
     assert answer(table).endswith(
-        "at the embedding, chance 50 %, best of 6 sites in cross-validation, tied with 5 of them."
+        "at the embedding, chance 50 %, best of 6 sites in cross-validation, tied with 5 others."
     )
+
+
+def test_ties_as_written_are_named(table):
+    """Two scores that the page writes alike are a tie, even if they differ in the fourth place."""
+    validated = table["split"] == "validation"
+    table.loc[validated, "value"] = [0.7, 0.7, 0.7, 0.9002, 0.9, 0.7]
+    text = answer(table)
+    assert text.endswith("best of 6 sites in cross-validation, tied with block 3."), text
+    assert "at block 2 (of 6 sites, tied with block 3)" in answer(
+        with_p(table, 0.001), question="Which layer?"
+    )
+    table.loc[validated, "value"] = [0.7, 0.7, 0.7, 0.9012, 0.9, 0.7]
+    assert "tied" not in answer(table)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +308,7 @@ def test_the_table_has_every_comparison_with_its_difference(table):
     cells = [(r.name, r.score, r.difference, r.interval, r.p, r.verdict) for r in rows]
     assert cells == [
         ("majority class", "0.50", "+0.20", "[0.15, 0.25]", "0.001", ""),
-        ("words alone", "0.71", "−0.10", "[−0.15, −0.05]", "0.010", "worse"),
+        ("word identity", "0.71", "−0.10", "[−0.15, −0.05]", "0.010", "worse"),
         ("random weights, own best sites (mean of 3)", "0.74", "–", "", "–", ""),
         ("embedding", "0.71", "–", "", "–", ""),
         ("control task", "0.55", "+0.39", "[0.37, 0.41]", "–", ""),

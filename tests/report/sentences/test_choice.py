@@ -122,7 +122,7 @@ def test_no_site_is_called_the_best_if_the_folds_disagree(nested):
     different.loc[different["fold"].eq(1) & different["site"].eq(BEST[0]), "value"] = 0.1
     different.loc[different["fold"].eq(1) & different["site"].str.startswith("ln_"), "value"] = 1
     numbers = "90 % [88, 92] of held-out rows, chance 50 %, p = 0.010"
-    sites = "the folds chose different sites (block 2, the final norm and block 1)"
+    sites = "the folds chose 3 different sites"
     assert answer(different) == f"Decodable: {numbers}; {sites}."
     assert answer(different, question="Is it decodable?") == f"Yes: {numbers}; {sites}."
     assert chosen_words(different).startswith("different sites in 3 folds: blocks.2.hook_resid")
@@ -132,13 +132,13 @@ def test_no_site_is_called_the_best_if_the_folds_disagree(nested):
 
 def test_only_the_curve_of_a_single_split_says_that_test_rows_were_not_used(table, nested):
     assert NOT_USED in caption(table)
-    assert "Nested choice" not in caption(table)
+    assert "Fold choice" not in caption(table)
     assert NOT_USED not in caption(nested)
-    assert "Nested choice: each outer fold predicts its test rows at the site that it" in caption(
+    assert "Fold choice: each outer fold predicts its test rows at the site that it" in caption(
         nested
     )
     # The line is drawn only where it was measured.
-    assert "Nested choice" not in caption(nested, "balanced_accuracy")
+    assert "Fold choice" not in caption(nested, "balanced_accuracy")
 
 
 def test_the_nested_choice_is_a_line_and_no_point_of_the_curve(table, nested):
@@ -146,7 +146,7 @@ def test_the_nested_choice_is_a_line_and_no_point_of_the_curve(table, nested):
     assert drawn["chosen"]["value"] == 0.9
     assert {"chosen_control", "chosen_random_weights"}.isdisjoint(drawn)
     names = [trace.name for trace in layer_curve(nested).data]
-    assert "nested choice 0.90" in names
+    assert "fold choice 0.90" in names
     assert chosen_points(nested, placed(nested)) == []
     assert len(chosen_points(table, placed(only(table, split="test", metric="accuracy")))) == 1
     texts = [one.text for one in layer_curve(nested).layout.annotations]

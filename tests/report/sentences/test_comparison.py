@@ -9,7 +9,10 @@ from probekit.report.sentences.comparison import (
     comparison_answer,
     comparison_question,
     comparison_warnings,
+    result_words,
+    settings_words,
 )
+from probekit.results.comparison import both_places
 from tests.report.pictures import make_comparison
 
 
@@ -31,8 +34,8 @@ def test_a_difference_that_is_not_significant(comparison):
     assert comparison_question(comparison) == "Is x better than y?"
     assert comparison_answer(comparison) == (
         "No significant difference: accuracy 0.80 for x, 0.60 for y, difference "
-        "+0.20 [−0.10, 0.50], p = 0.20, on the same 100 test rows in 10 groups. At 2 of 6 single "
-        "sites the difference is significant."
+        "+0.20 [−0.10, 0.50], adjusted p = 0.20, on the same 100 test rows in 10 groups. At 2 of 6 "
+        "single sites the difference is significant."
     )
 
 
@@ -73,3 +76,28 @@ def test_a_baseline_that_differs_as_much_is_a_warning(comparison):
             changed(large, what="baseline", pairing="unpaired", **changes)
         )
     assert not comparison_warnings(replace(large, pairing="paired"))
+
+
+def test_choices_of_the_folds_are_no_single_site(comparison):
+    nested = changed(comparison, site_a="chosen", site_b="chosen", probe_a="chosen")
+    nested = changed(nested, position_a="mean", position_b="last")
+    (row,) = [row for _, row in nested.rows.iterrows() if row["what"] == "chosen"]
+    assert both_places(row) == "fold choice"
+    answer = comparison_answer(nested)
+    assert answer.startswith("No significant difference at the sites that the folds chose: acc")
+
+
+def test_settings_that_differ_are_a_sentence(comparison):
+    settings = {"tokens.position.at": ("mean", "last"), "digest of activations (task)": ("1", "2")}
+    assert settings_words(replace(comparison, settings=settings)) == (
+        "Settings that differ: tokens.position.at is mean in x and last in y."
+    )
+    many = {f"key {n}": ("a", "b") for n in range(5)}
+    assert settings_words(replace(comparison, settings=many)) == "5 settings differ; see below."
+    assert settings_words(replace(comparison, settings={})) == ""
+
+
+def test_equal_scores_are_not_called_a_test_result(comparison):
+    equal = changed(comparison, difference=0.0, ci_low=0.0, ci_high=0.0, holds=False)
+    row = next(row for _, row in equal.rows.iterrows() if row["what"] == "chosen")
+    assert result_words(row) == "equal"

@@ -1,6 +1,6 @@
 import pandas as pd
 
-from probekit.report.sentences.sites_table import BEST_ROWS, MOST_ROWS, site_table
+from probekit.report.sentences.sites_table import BEST_ROWS, MOST_ROWS, site_rows, site_table
 from probekit.results.table import load_table
 
 
@@ -57,3 +57,13 @@ def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded(table):
     order = [float(row.cells["cross-validated"][0]) for row in sites.rows + sites.folded]
     assert order == sorted(order, reverse=True)
     assert [row.chosen for row in sites.rows].index(True) == 0
+
+
+def test_heads_are_in_the_order_of_blocks(heads):
+    """The table of results has them by head."""
+    shuffled = heads.sort_values("head", kind="stable", ignore_index=True)
+    sites = [row.site for row in site_rows(shuffled)]
+    single = sites[:-1]
+    assert single == sorted(single)
+    assert len({site.partition(".attn")[0] for site in single[:2]}) == 1
+    assert " + " in sites[-1]

@@ -45,7 +45,7 @@ def test_a_clean_result_has_no_warning(table, clean):
         ),
         (
             {"target": "word_identity"},
-            "not clearly better than the words alone: the probe may not use the context",
+            "not clearly better than word identity: the probe may not use the context",
         ),
         (
             {"target": "task", "site": "blocks.0.hook_resid_pre"},

@@ -91,7 +91,7 @@ def verdict_rows(place: dict, answers="yes no no", along="probe", at="probed", *
 
 
 def make_verdicts(layers=6, used=()) -> pd.DataFrame:
-    """Verdicts on the residual stream, of which the layers in `used` are used."""
+    """Verdicts on the residual stream; the directions in the layers `used` are used."""
     answers = ("yes yes yes" if layer in used else "yes no no" for layer in range(layers))
     rows = [row for n, one in enumerate(answers) for row in verdict_rows(residual(n), one)]
     return pd.DataFrame(rows, columns=[column.name for column in VERDICTS])

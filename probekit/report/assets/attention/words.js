@@ -52,7 +52,7 @@ function reason([place, other]) {
   if (other || place.prompt || !opening || !samePlace(place, opening)) return "";
   const count = prompt.layers.length * prompt.heads.length;
   const value = scoreText(prompt.score(data.opening, place));
-  return `The page opens here: of all ${count} heads, distance explains this head's attention least (beyond distance ${value}).`;
+  return `Opened here: of ${count} heads, this one depends least on distance alone (beyond distance ${value}).`;
 }
 
 /** What the lines show. */

@@ -12,6 +12,7 @@ from probekit.disk import inside
 from probekit.report.causes.cause_answer import cause_answer
 from probekit.report.causes.directions import directions_in
 from probekit.report.causes.figure_parts import cause_parts
+from probekit.report.causes.legible import legible
 from probekit.report.causes.verdict_table import VerdictTable, verdict_table
 from probekit.report.pages.parts import FigurePart
 from probekit.results.causes.record import CausesRecord
@@ -20,8 +21,9 @@ from probekit.results.record import reading_run_file
 
 NOTE = (
     "Yes: p ≤ 0.05, adjusted for the questions of a direction, and the 95 % interval excludes 0. "
-    "No: the interval is within 5 % of the effect of the whole vector around 0. p compares a "
-    "direction with directions on permuted labels (detects: permuted labels)."
+    "No: the interval is within 5 % of the effect of the whole vector around 0. p of steers, "
+    "silences and swap: comparison with directions on permuted labels; of detects: exchange of "
+    "labels."
 )
 
 
@@ -61,7 +63,7 @@ class CausesSection:
             MissingError: the run has no interventions.
             DataError: a file cannot be read.
         """
-        tables = CauseTables.open(run_dir)
+        tables = legible(CauseTables.open(run_dir))
         parts = cause_parts(tables, layers)
         directions = directions_in(tables)
         return cls(
@@ -91,7 +93,7 @@ def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[F
     Raises:
         DataError: a file cannot be read.
     """
-    return cause_parts(CauseTables.open(run_dir), layers) if has_causes(run_dir) else []
+    return cause_parts(legible(CauseTables.open(run_dir)), layers) if has_causes(run_dir) else []
 
 
 def _files(folder: Path) -> dict[str, str]:

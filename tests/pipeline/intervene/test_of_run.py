@@ -1,0 +1,186 @@
+"""The interventions of an experiment file: tables, resuming, rows that are left out, errors."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from probekit import GPT2, Tokenizer, run
+from probekit.errors import ConfigError, DataError, UnknownNameError
+from probekit.experiment.loader import load_experiment
+from probekit.interventions.compose import run_edited
+from probekit.interventions.edits import replace
+from probekit.pipeline.experiment.validate import validate
+from probekit.pipeline.intervene import verdict_rows
+from probekit.pipeline.intervene.of_run import cause
+from probekit.results.causes.tables import CauseTables
+from tests.pipeline.intervene.cause_experiment import N_ROWS, YAML, write_experiment
+
+RESID = "blocks.3.hook_resid_post"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """The experiment and the tables of `cause`."""
+    folder = tmp_path_factory.mktemp("causes")
+    experiment = load_experiment(write_experiment(folder))
+    return experiment, cause(experiment, out=folder / "runs", progress=False)
+
+
+def edited(tmp_path, old, new):
+    """Return the experiment with a part of its file replaced."""
+    assert old in YAML
+    return write_experiment(tmp_path, YAML.replace(old, new))
+
+
+def rows_of(tables, **cells):
+    rows = tables.effects
+    for name, cell in cells.items():
+        rows = rows[rows[name] == cell]
+    return rows
+
+
+def test_a_patch_has_the_effect_of_a_whole_pass_with_the_counterfactual(done):
+    experiment, tables = done
+    (row,) = rows_of(tables, do="patch", site=RESID, at="probed", measure="logit_difference").iloc
+    frame = pd.read_csv(f"{experiment.data.root}/nouns.csv")
+    tested = frame[frame["group"].isin(groups_tested(tables, experiment))]
+    model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    effects = []
+    for _, example in tested.iterrows():
+        base, source = (
+            tokenizer.batch([example[name]], bos=False) for name in ("text", "nearest_flipped")
+        )
+        last = torch.tensor([base.ids.shape[1] - 1])
+        _, cache = model.run_with_cache(source, [RESID])
+        logits = run_edited(model, base, [(RESID, replace(cache[RESID], last))])[0, -1]
+        right, wrong = (
+            int(tokenizer.encode(example[name], bos=False).ids[0])
+            for name in ("nearest_verb", "nearest_other")
+        )
+        before = model(base)[0, -1]
+        effects.append(float((logits[right] - logits[wrong]) - (before[right] - before[wrong])))
+    assert row["n"] == len(effects)
+    assert row["effect"] == pytest.approx(np.mean(effects), rel=1e-4)
+    assert row["edited"] - row["base"] == pytest.approx(row["effect"])
+    assert row["recovery"] == pytest.approx(row["effect"] / (row["source"] - row["base"]))
+
+
+def groups_tested(tables, experiment):
+    """Return the test groups, from the only split of the data."""
+    from probekit.pipeline.experiment.prepare import prepare
+
+    prepared = prepare(experiment)
+    assert len(prepared.test) == tables.record.n
+    return set(prepared.groups[prepared.test])
+
+
+def test_every_edit_and_measure_has_its_rows(done):
+    _, tables = done
+    assert len(rows_of(tables, do="patch")) == 6 * 2 * 2  # sites, positions, measures
+    heads = rows_of(tables, do="ablate", measure="kl")
+    assert heads["head"].tolist() == [0, 1, 2, 3]
+    assert (heads["edited"] >= 0).all()
+    assert (heads["source"].isna() & heads["recovery"].isna()).all()
+    assert tables.verdicts["question"].tolist() == ["detects", "steers", "silences", "swap"]
+    assert tables.doses["by"].tolist() == [-2, 2]
+    assert len(tables.downstream) == 5
+    assert tables.record.classes == ("plural", "singular")
+    assert tables.record.answers == {
+        "answer": "column nearest_verb",
+        "wrong": "column nearest_other",
+    }
+
+
+def test_the_nearest_noun_is_used(done):
+    """`mini` follows the nearest noun, so its direction moves the verb."""
+    _, tables = done
+    found = tables.verdicts.set_index("question")
+    assert found.loc["steers", "effect"] > 0.5
+    assert found.loc["swap", "effect"] > 0.3
+    assert found.loc["steers", "p"] == 0.05  # 1 / (1 + 19 draws)
+
+
+def test_a_second_call_computes_nothing_and_damaged_parts_are_computed_again(done, monkeypatch):
+    experiment, tables = done
+    before = (tables.run_dir / "causes" / "effects.csv").read_bytes()
+    parts = sorted((tables.run_dir / "causes" / "parts").iterdir())
+    out = tables.run_dir.parents[1]
+    monkeypatch.setattr(verdict_rows, "causes_of", None)  # would fail
+    times = [path.stat().st_mtime_ns for path in parts]
+    cause(experiment, out=out, progress=False)
+    assert times == [path.stat().st_mtime_ns for path in parts]
+    patched = next(path for path in parts if b'"patch"' in path.read_bytes())
+    patched.write_bytes(patched.read_bytes()[:-20])
+    cause(experiment, out=out, progress=False)
+    assert (tables.run_dir / "causes" / "effects.csv").read_bytes() == before
+    assert [p for p, t in zip(parts, times, strict=True) if p.stat().st_mtime_ns != t] == [patched]
+
+
+def test_a_run_writes_the_same_tables_and_the_chosen_site_is_in_the_stream(done, tmp_path):
+    _, tables = done
+    text = YAML.replace("sites: blocks.1.hook_resid_post, draws", "draws")
+    result = run(write_experiment(tmp_path, text), out=tmp_path / "runs", progress=False)
+    found = CauseTables.open(result.folder)
+    assert set(found.verdicts["site"]) == {"blocks.1.hook_resid_post"}
+    pd.testing.assert_frame_equal(found.verdicts, tables.verdicts)
+    assert "causes/effects.csv" in (result.folder / "run.json").read_text()
+
+
+def test_rows_that_cannot_be_compared_are_left_out_with_the_reason(tmp_path):
+    path = write_experiment(tmp_path)
+    rows = pd.read_csv(tmp_path / "nouns.csv")
+    rows.loc[0, "nearest_flipped"] = "The farmer"
+    rows.loc[1, "nearest_flipped"] = rows.loc[1, "text"]
+    rows.loc[2, "nearest_verb"] = " is not"
+    rows.loc[3, "nearest_other"] = rows.loc[3, "nearest_verb"]
+    rows.to_csv(tmp_path / "nouns.csv", index=False)
+    messages = [one.message for one in validate(path).findings if one.code == "interventions"]
+    for expected in (
+        f"1 of {N_ROWS} rows, where the text and its counterfactual have different numbers",
+        "where the text and its counterfactual have the same tokens",
+        "where 'nearest_verb' is not a single token",
+        "where the answer and the wrong answer are equal",
+    ):
+        assert sum(expected in message for message in messages) == 1
+    assert any("nouns.csv:2)" in message for message in messages)
+    assert "MB for the activations" in messages[-1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "message"),
+    [
+        ("at: last", "at: mean", ConfigError, "interventions edit one token of each text"),
+        ("position: {at: last}", "position: {at: all}", ConfigError, "edit one token"),
+        ("blocks.*.hook_resid_post", "blocks.9.hook_resid_post", UnknownNameError, "6 blocks"),
+        (
+            "{answer: nearest_verb, wrong: nearest_other}",
+            "{answer: nearest_verbs, wrong: nearest_other}",
+            DataError,
+            "'nearest_verbs' is not a single token",
+        ),
+        (
+            "{answer: nearest_verb, wrong: nearest_other}",
+            '{answer: " is", wrong: " are"}',
+            DataError,
+            "All rows have the same right answer",
+        ),
+        ("mean_difference, sites: blocks.1.hook_resid_post", "probe", ConfigError, "probes choose"),
+        (
+            "mean_difference, sites: blocks.1.hook_resid_post",
+            "probe, sites: blocks.1.attn.hook_pattern",
+            ConfigError,
+            "not a part of the residual stream",
+        ),
+    ],
+)
+def test_mistakes(tmp_path, old, new, error, message):
+    path = edited(tmp_path, old, new)
+    with pytest.raises(error, match=message):
+        cause(path, out=tmp_path / "runs", progress=False)
+
+
+def test_an_experiment_without_interventions(tmp_path):
+    path = write_experiment(tmp_path, YAML[: YAML.index("interventions:")])
+    with pytest.raises(ConfigError, match="has no interventions"):
+        cause(path, progress=False)

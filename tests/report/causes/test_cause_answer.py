@@ -1,0 +1,126 @@
+import pandas as pd
+import pytest
+
+from probekit.report.causes.cause_answer import cause_answer
+from probekit.results.causes.tables import CauseTables
+from tests.results.causes.made_causes import (
+    attention,
+    every_table,
+    make_effects,
+    make_facts,
+    make_verdicts,
+    one_head,
+    residual,
+    verdict_rows,
+    write_causes,
+)
+
+SIZE = "; n = 432 texts in 30 groups."
+
+
+@pytest.fixture
+def answer_of(tmp_path):
+    """A function that returns the answer for tables."""
+    return lambda **tables: cause_answer(CauseTables.open(write_causes(tmp_path, **tables)))
+
+
+def verdicts(*rows):
+    return pd.DataFrame([one for group in rows for one in group])
+
+
+def test_decodable_but_not_used_has_the_patch_at_the_site(answer_of):
+    assert answer_of(**every_table()) == (
+        "Decodable but not used at the last token: all 6 directions detect the label, none steers "
+        "or silences; patching the residual stream after block 0 recovers 0.03 [−0.02, 0.08] of "
+        f"the counterfactual's effect{SIZE}"
+    )
+
+
+def test_a_used_direction_is_named_with_its_effects(answer_of):
+    assert answer_of(**every_table(verdicts=make_verdicts(used=(3,)))) == (
+        "Decodable and used at the last token: the probe's direction in the residual stream after "
+        "block 3 moves the answer by 0.84 [0.82, 0.86] logits per standard deviation, and its "
+        "erasure removes 62 % [60, 64] of the difference between labels (both p = 0.008, best of 6 "
+        "sites); patching the whole vector there recovers 0.44 [0.39, 0.49] of the "
+        f"counterfactual's effect{SIZE}"
+    )
+
+
+def test_a_verdict_that_the_number_of_sites_explains_is_not_enough(answer_of):
+    rows = make_verdicts(used=(3,))
+    answer = answer_of(verdicts=rows.assign(p_best=0.3))
+    assert answer.startswith("Decodable at the last token, use undecided: 6 of 6 directions")
+
+
+def test_the_direction_with_both_uses_precedes_the_one_with_one(answer_of):
+    rows = verdicts(
+        verdict_rows(residual(1), "yes yes undecided"), verdict_rows(one_head(2, 3), "yes yes yes")
+    )
+    assert "the probe's direction in head 3 of block 2 moves the answer" in answer_of(verdicts=rows)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ("yes no no", "Decodable but not used at the last token: the probe's direction in the "
+         "residual stream after block 3 detects the label but neither steers nor silences"),
+        ("no no no", "Neither decodable nor used at the last token: the probe's direction in the "
+         "residual stream after block 3 neither detects, steers nor silences"),
+        ("yes undecided no", "Decodable at the last token, use undecided: the probe's direction in "
+         "the residual stream after block 3: detects yes, steers undecided, silences no"),
+        ("undecided no no", "Undecided at the last token: the probe's direction in the residual "
+         "stream after block 3: detects undecided, steers no, silences no"),
+        ("no yes no", "Used at the last token: the probe's direction in the residual stream after "
+         "block 3 moves the answer by 0.84 [0.82, 0.86] logits per standard deviation (p = 0.008)"),
+    ],
+)  # fmt: skip
+def test_one_direction(answer_of, answers, expected):
+    assert answer_of(verdicts=verdicts(verdict_rows(residual(3), answers))) == expected + SIZE
+
+
+def test_patches_alone_name_the_block_of_the_transition_and_the_strongest_other_site(answer_of):
+    assert answer_of(effects=make_effects()) == (
+        "Patching the residual stream at the last token recovers at least half of the "
+        "counterfactual's effect from block 4 on (0.69 [0.64, 0.74]); largest effect of the other "
+        f"sites: head 2 of block 3 (recovery −0.40 [−0.45, −0.35], p = 0.002, best of 84){SIZE}"
+    )
+
+
+def test_patches_of_each_token_name_the_tokens_by_block(answer_of):
+    effects = make_effects()
+    assert answer_of(effects=effects[effects["at"] == "each"]) == (
+        "Patching the residual stream recovers most at position 2 (␣doctors) from block 0 on (0.97 "
+        f"[0.92, 1.02]), at position 6 (␣bus) from block 4 on (0.69 [0.64, 0.74]){SIZE}"
+    )
+
+
+def test_ablations_alone_have_the_unit_of_the_measure(answer_of):
+    effects = make_effects()
+    assert answer_of(effects=effects[effects["do"] == "ablate"]) == (
+        "Largest effect of mean ablation at the last token: attn_out of block 5 (change of logit "
+        f"difference 0.40 [0.20, 0.60] logits, p = 0.002, best of 6){SIZE}"
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_undefined_effects_have_no_answer(answer_of, value):
+    rows = make_effects(2).assign(effect=value)
+    assert answer_of(effects=rows) == f"No intervention has a defined effect{SIZE}"
+    rows = verdicts(verdict_rows(residual(3), "undecided undecided undecided", effect=float("nan")))
+    assert answer_of(verdicts=rows).startswith("Undecided at the last token")
+
+
+def test_without_a_patch_at_the_site_the_strongest_one_is_named(answer_of):
+    rows = verdicts(verdict_rows(attention(0), along="leace", at="all"))
+    answer = answer_of(verdicts=rows, effects=make_effects())
+    assert answer.startswith(
+        "Decodable but not used at all tokens: the LEACE direction in attn_out"
+    )
+    assert "recovers at least half of the counterfactual's effect from block 4 on" in answer
+
+
+def test_the_probed_position_is_in_words(tmp_path):
+    facts = make_facts(position="word:last-1")
+    tables = CauseTables.open(write_causes(tmp_path, facts, verdicts=make_verdicts()))
+    assert "not used at the 1 token before the word" not in cause_answer(tables)
+    assert "not used 1 token before the word" in cause_answer(tables)

@@ -1,0 +1,199 @@
+"""Curves, maps and panels of interventions."""
+
+import html
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.report.causes.cause_maps import head_map_of, token_maps
+from probekit.report.causes.curves import cause_curve
+from probekit.report.causes.directions import dose_panels, refit_panels
+from probekit.report.causes.edits import edit_sets
+from probekit.report.causes.panels import MATCHED, PERMUTED, dose_figure, refit_figure, steepest
+from probekit.report.figures.line_labels import LABEL
+from probekit.results.causes.tables import CauseTables
+from tests.results.causes.made_causes import (
+    TOKENS,
+    effect_row,
+    every_table,
+    make_doses,
+    make_downstream,
+    make_effects,
+    make_facts,
+    one_head,
+    residual,
+    write_causes,
+)
+
+
+def sets(effects):
+    return {(one.do, one.at, one.measure): one for one in edit_sets(effects)}
+
+
+def opened(folder, facts=None, **tables):
+    return CauseTables.open(write_causes(folder, facts, **tables))
+
+
+def texts(figure):
+    labels = [note.text for note in figure.layout.annotations if note.name == LABEL]
+    return [html.unescape(text).replace("<br>", " ").replace("\xa0", " ") for text in labels]
+
+
+def test_the_curve_has_a_line_with_its_interval_for_each_kind_of_site():
+    figure = cause_curve(sets(make_effects())["patch", "probed", "logit_difference"])
+    lines = {line.name: line for line in figure.data if line.mode == "lines+markers"}
+    assert list(lines) == ["residual stream", "attn_out"]
+    assert lines["residual stream"].x == (0, 1, 2, 3, 4, 5)
+    np.testing.assert_allclose(lines["residual stream"].y, (np.arange(1, 7) / 6) ** 2)
+    assert sum(trace.fill == "toself" for trace in figure.data) == 2
+    assert texts(figure) == ["residual stream, 95 % band", "attn_out, 95 % band"]
+    assert figure.layout.yaxis.title.text == "recovery"
+    low, high = figure.layout.yaxis.range
+    assert low < 0 < 1 < high
+
+
+def test_many_lines_have_error_bars_and_the_colour_of_the_stream_is_the_first():
+    parts = ("hook_mlp_out", "hook_resid_mid", "hook_attn_out", "hook_resid_post")
+    rows = [
+        effect_row({"site": f"blocks.{n}.{part}", "layer": n, "head": None}, 0.1 * n)
+        for part in parts
+        for n in range(3)
+    ]
+    figure = cause_curve(next(edit_sets(pd.DataFrame(rows))))
+    lines = [line for line in figure.data if line.mode == "lines+markers"]
+    assert lines[0].name == "residual stream"
+    assert all(line.error_y.array == pytest.approx([0.05] * 3) for line in lines)
+    assert len({line.line.color for line in lines}) == 4
+
+
+def test_effects_replace_a_recovery_that_is_undefined():
+    effects = make_effects()
+    undefined = effects.assign(recovery=math.nan, recovery_low=math.nan, recovery_high=math.nan)
+    one = sets(undefined)["patch", "probed", "logit_difference"]
+    figure = cause_curve(one)
+    assert figure.layout.yaxis.title.text == "change of logit difference (logits)"
+    assert min(one.rows["value"]) == -4
+
+
+def test_the_layer_axis_is_that_of_the_run():
+    one = sets(make_effects(3))["patch", "probed", "logit_difference"]
+    layers = {-1: "embed", 0: "0", 1: "1", 2: "2", 3: "final norm"}
+    assert cause_curve(one, layers).layout.xaxis.tickvals == (-1, 0, 1, 2, 3)
+    # The run probed blocks 0 and 1 only, so that its final norm is where the edits have block 2.
+    shorter = {0: "0", 1: "1", 2: "final norm"}
+    assert cause_curve(one, shorter).layout.xaxis.ticktext == ("0", "1", "2")
+
+
+def test_a_single_site_is_drawn():
+    one = next(edit_sets(pd.DataFrame([effect_row(residual(3), 0.066)])))
+    figure = cause_curve(one)
+    assert [line.y for line in figure.data if line.mode == "lines+markers"] == [(0.066,)]
+
+
+def test_the_map_of_tokens_names_them_and_marks_those_that_differ(tmp_path):
+    tables = opened(tmp_path, effects=make_effects())
+    one = sets(tables.effects)["patch", "each", "logit_difference"]
+    ((part, figure),) = token_maps(one, tables.record)
+    assert part == "residual stream"
+    heat = figure.data[0]
+    assert np.shape(heat.z) == (6, len(TOKENS))
+    assert heat.z[0][2] == pytest.approx(35 / 36)
+    assert heat.zmin == -heat.zmax == -1
+    assert figure.layout.xaxis.ticktext[1:3] == ("␣old", "<i>␣doctors</i>")
+    assert "position 2 (␣doctors)" in heat.hovertext[0][2]
+
+
+def test_without_tokens_of_all_texts_the_map_has_positions(tmp_path):
+    tables = opened(tmp_path, make_facts(tokens=(), same_tokens=()), effects=make_effects())
+    one = sets(tables.effects)["patch", "each", "logit_difference"]
+    ((_, figure),) = token_maps(one, tables.record)
+    assert figure.layout.xaxis.ticktext == tuple("0123456")
+    assert figure.layout.xaxis.title.text == "position"
+
+
+def test_of_144_heads_the_map_of_tokens_has_the_strongest(tmp_path):
+    rows = [
+        effect_row(one_head(layer, head), (layer * 12 + head) / 200, at="each", position=position)
+        for layer in range(12)
+        for head in range(12)
+        for position in range(2)
+    ]
+    tables = opened(tmp_path, effects=pd.DataFrame(rows))
+    ((part, figure),) = token_maps(next(edit_sets(tables.effects)), tables.record)
+    assert part == "attn.z heads"
+    assert figure.layout.yaxis.ticktext[0] == "L10H4"
+    assert figure.layout.yaxis.ticktext[-1] == "L11H11"
+    assert len(figure.data[0].z) == 20
+
+
+@pytest.mark.parametrize(("layers", "heads", "has_numbers"), [(12, 12, True), (48, 25, False)])
+def test_the_map_of_heads_frames_the_largest(layers, heads, has_numbers):
+    one = sets(make_effects(layers, heads))["patch", "probed", "logit_difference"]
+    figure = head_map_of(one, "attn.z")
+    heat = np.array(figure.data[0].z)
+    assert heat.shape == (layers, heads)
+    row, column = divmod(int(np.abs(heat).argmax()), heads)
+    assert (figure.layout.shapes[0].x0, figure.layout.shapes[0].y0) == (column - 0.5, row - 0.5)
+    assert any(trace.mode == "text" for trace in figure.data[1:]) is has_numbers
+
+
+def test_heads_that_were_not_edited_are_empty_cells():
+    rows = [effect_row(one_head(0, 0), 0.3), effect_row(one_head(2, 5), -0.1)]
+    figure = head_map_of(next(edit_sets(pd.DataFrame(rows))), "attn.z")
+    assert np.isnan(np.array(figure.data[0].z, dtype=float)).sum() == 2
+    assert figure.layout.yaxis.ticktext == ("0", "2")
+    assert figure.layout.xaxis.ticktext == ("0", "5")
+
+
+def test_dose_response_passes_through_no_edit_between_its_control_bands(tmp_path):
+    ((key, panels),) = dose_panels(opened(tmp_path, doses=make_doses(2, used=(1,))))
+    assert key == ("probe", "probed")
+    assert [panel.title for panel in panels] == ["block 0", "block 1"]
+    figure = dose_figure(panels)
+    line = [trace for trace in figure.data if trace.mode == "lines+markers"][1]
+    assert line.x == (-4, -2, 0, 2, 4)
+    assert line.y == pytest.approx((-3.28, -1.64, 0, 1.64, 3.28))
+    names = [trace.name for trace in figure.data]
+    assert names.count(PERMUTED) == 2
+    assert names.count(MATCHED) == 4
+    labels = " ".join(texts(figure))
+    assert "permuted labels, tested" in labels
+    assert "not tested" in labels
+    assert figure.layout.yaxis.title.text is None
+    assert any(note.text == "change (logits)" for note in figure.layout.annotations)
+
+
+def test_a_direction_without_draws_has_no_bands(tmp_path):
+    bands = ["null_low", "null_high", "matched_low", "matched_high"]
+    doses = make_doses(1).assign(**dict.fromkeys(bands))
+    ((_, panels),) = dose_panels(opened(tmp_path, doses=doses))
+    names = {trace.name for trace in dose_figure(panels).data}
+    assert not {PERMUTED, MATCHED} & names
+
+
+def test_of_many_directions_the_steepest_have_panels(tmp_path):
+    ((_, panels),) = dose_panels(opened(tmp_path, doses=make_doses(48, used=(3, 40))))
+    shown = [panel.title for panel in steepest(panels)]
+    assert len(shown) == 9
+    assert {"block 3", "block 40"} <= set(shown)
+
+
+def test_refitted_probes_have_a_panel_for_each_erased_site(tmp_path):
+    tables = opened(tmp_path, downstream=make_downstream(erased=(2, 3)))
+    ((key, panels),) = refit_panels(tables)
+    assert key == ("leace", "probed")
+    assert [panel.title for panel in panels] == ["erased at block 2", "erased at block 3"]
+    figure = refit_figure(panels, {0: "0", 1: "1"})
+    after = [trace for trace in figure.data if trace.name == "after erasure"]
+    assert after[0].x == (2, 3, 4, 5)
+    assert after[0].y == pytest.approx((0.5, 0.58, 0.66, 0.74))
+    assert figure.layout.xaxis.tickvals[0] == 0
+    assert {"before erasure", "after erasure", "chance 0.50"} <= set(texts(figure))
+
+
+def test_empty_tables_have_no_figures(tmp_path):
+    tables = opened(tmp_path, **{name: own.head(0) for name, own in every_table().items()})
+    assert list(edit_sets(tables.effects)) == []
+    assert list(dose_panels(tables)) == list(refit_panels(tables)) == []
