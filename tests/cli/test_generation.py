@@ -45,6 +45,35 @@ def test_option_without_effect_is_reported():
     assert run(*ARGUMENTS, "--temperature", "1", "--top-k", "5").stderr == ""
 
 
+def test_steered_texts_follow_the_text_without_steering(keep):
+    probe = str(keep(projection_sd=(2.0,)))
+    result = run(*ARGUMENTS, "--steer", probe, "--by", "0", "--by", "60", "--towards", "no")
+    lines = result.stdout.splitlines()
+    headings = [line for line in lines if line.startswith("---")]
+    assert headings == [
+        "--- no steering ---",
+        "--- +60 sd towards no at blocks.1.hook_resid_post ---",
+    ]
+    plain = run(*ARGUMENTS).stdout.strip()
+    assert result.stdout.startswith(f"--- no steering ---\n{plain}\n---")
+    assert plain not in result.stdout.partition(headings[1])[2]
+    assert "no measurement" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--by", "4"], "require --steer"),
+        (["--steer", "probe"], "requires --by"),
+        (["--steer", "probe", "--by", "4", "--stream"], "--steer shows several"),
+    ],
+)
+def test_incomplete_options_of_steering_are_refused(arguments, message):
+    result = CliRunner().invoke(cli, ["generate", *ARGUMENTS, *arguments])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
 def test_empty_prompt_is_allowed_after_bos():
     assert len(run(*ARGUMENTS[:2], "--prompt", "", "--max-new-tokens", "3", "--bos").stdout) > 1
 

@@ -13,6 +13,7 @@ from probekit.model.decoder import Decoder
 from probekit.model.generation.decoding import Decoding
 from probekit.model.generation.generate import ENDED, new_tokens
 from probekit.model.inputs import TokenBatch
+from probekit.model.taps import Tap
 from probekit.model.text.tokenizer import Tokenizer
 
 
@@ -80,6 +81,8 @@ def continue_texts(
     *,
     bos: bool,
     stop: Sequence[str] | None = None,
+    tap: Tap | None = None,
+    sites: Sequence[str] | None = None,
 ) -> list[list[Continuation]]:
     """Return `decoding.num_samples` continuations of each prompt, generated in one batch.
 
@@ -90,6 +93,8 @@ def continue_texts(
         decoding: decoding parameters; `stop` replaces its stopping criterion.
         bos: whether to put the beginning-of-text token before each prompt.
         stop: strings that end a continuation; None means the tokenizer's ends of text.
+        tap: called at each site in each pass; see `generate`.
+        sites: names of the sites at which the tap is called; None means all.
 
     >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
@@ -103,7 +108,7 @@ def continue_texts(
     """
     stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
     batch = _encode(model, tokenizer, prompts, bos=bos)
-    steps = list(new_tokens(model, batch, replace(decoding, stop=stopping)))
+    steps = list(new_tokens(model, batch, replace(decoding, stop=stopping), tap=tap, sites=sites))
     rows = [_continuation(row, tokenizer, stopping) for row in torch.stack(steps, 1).tolist()]
     return [rows[n : n + decoding.num_samples] for n in range(0, len(rows), decoding.num_samples)]
 

@@ -20,12 +20,13 @@ from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.rows import PositionRows
 from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.saving import FittedProbe, save_probe
+from probekit.pipeline.measure.saving import FittedProbe, projection_sds, save_probe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.saved.files import probe_files
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.site_result import SiteResult
+from probekit.probes.solve.design import Features
 from probekit.provenance import digest
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.watcher import InProcessWatcher, Watcher
@@ -236,8 +237,9 @@ def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
     """
     prober, ((_, reader), *untrained) = job.probing.prober, job.probing.readers.items()
     parts = [job.progress.part(n, 2 if untrained else 1) for n in range(2)]
-    site = prober.site(reader.features(selection), on_fit=parts[0])
-    site.probes.update(_save_probes(job, site, selection, folder))
+    X = reader.features(selection)
+    site = prober.site(X, on_fit=parts[0])
+    site.probes.update(_save_probes(job, site, X, selection, folder))
     if untrained:
         # One network at a time, so that the features of all are never in memory together.
         networks = (network.features(selection) for _, network in untrained)
@@ -247,20 +249,24 @@ def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
     return site
 
 
-def _save_probes(job: _Job, result: SiteResult, selection: Probed, folder: Path) -> dict[str, str]:
+def _save_probes(
+    job: _Job, result: SiteResult, X: Features, selection: Probed, folder: Path
+) -> dict[str, str]:
     """Save the fitted probes of a site and return the digests of their weights by file name."""
     digests = {}
     for spec in job.probing.prober.settings.kinds:
         if spec.text in result.fits:
             stem = folder / spec.text.replace(":", "-")
-            _save(job, stem, spec, result, selection)
+            _save(job, stem, spec, result, X, selection)
             _, weights = probe_files(stem)
             with as_store_error("read", job.run_dir / weights):
                 digests[weights.as_posix()] = digest([(job.run_dir / weights).read_bytes()])
     return digests
 
 
-def _save(job: _Job, stem: Path, spec: ProbeSpec, result: SiteResult, selection: Probed) -> None:
+def _save(
+    job: _Job, stem: Path, spec: ProbeSpec, result: SiteResult, X: Features, selection: Probed
+) -> None:
     """Save a fitted probe; classes that were absent in training have no scores."""
     prober = job.probing.prober
     data, fit = prober.data, result.fits[spec.text]
@@ -274,6 +280,7 @@ def _save(job: _Job, stem: Path, spec: ProbeSpec, result: SiteResult, selection:
         # With class weights, the softmax gives the probabilities of equally frequent classes.
         scores_are_logits=spec.logits and prober.settings.class_weight is None,
         hyperparameters={**dict(spec.options), **penalty},
+        projection_sd=projection_sds(fit.layers, X, prober.saved_rows.rows),
     )
     save_probe(
         job.run_dir / stem,

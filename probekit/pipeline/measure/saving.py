@@ -8,13 +8,19 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from probekit.pipeline.experiment.source import RowsOrigin
+from probekit.probes.directions import unit_rows
 from probekit.probes.saved.facts import HeldOutScore, ProbeFacts, Scalar
 from probekit.probes.saved.files import LayerArrays
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.measurement import Measurement
 from probekit.provenance import versions
 from probekit.results.site_results import site_stem
+
+_ROWS_AT_ONCE = 10_000  # rows that are converted to float64 together
 
 
 def probe_path(run_dir: Path, offset: int, site: str, probe: str) -> Path:
@@ -37,6 +43,7 @@ class FittedProbe:
         classes: labels in the order of the scores; empty for a regression probe.
         scores_are_logits: whether the softmax of the scores gives probabilities.
         hyperparameters: hyperparameters of the fit.
+        projection_sd: see `projection_sds`.
     """
 
     kind: str
@@ -44,6 +51,32 @@ class FittedProbe:
     classes: tuple[str, ...]
     scores_are_logits: bool
     hyperparameters: Mapping[str, Scalar]
+    projection_sd: tuple[float, ...] = ()
+
+
+def projection_sds(
+    layers: tuple[LayerArrays, ...], X: NDArray[np.floating], rows: NDArray[np.integer]
+) -> tuple[float, ...]:
+    """Return the standard deviation of the projection on each direction of a probe.
+
+    It is empty for a probe without directions: one of several layers, or with weights of 0 only.
+
+    Args:
+        layers: weight (n_out, n_in) and bias of each layer, for raw activations.
+        X: features (n_rows, n_in) of all rows.
+        rows: numbers of the rows that the probe was fitted on.
+
+    >>> layer = np.array([[0.0, 2.0]]), np.zeros(1)
+    >>> projection_sds((layer,), np.array([[5.0, 1.0], [0.0, 7.0]]), np.array([0, 1]))
+    (3.0,)
+    """
+    weights = np.asarray(layers[0][0], np.float64)
+    unit = unit_rows(weights) if len(layers) == 1 else None
+    if unit is None:
+        return ()
+    parts = np.array_split(rows, 1 + len(rows) // _ROWS_AT_ONCE)
+    projections = np.concatenate([np.asarray(X[part], np.float64) @ unit.T for part in parts])
+    return tuple(projections.std(axis=0).tolist())
 
 
 def save_probe(
@@ -81,6 +114,7 @@ def save_probe(
             for measurement in measured or ()
             if measurement.target == "task" and measurement.split == "test"
         },
+        projection_sd=fitted.projection_sd,
         is_tested=measured is not None,
         seed=seed,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

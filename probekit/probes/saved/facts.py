@@ -56,6 +56,9 @@ class ProbeFacts(Facts):
         cache: the key of the cache that the rows were read from.
         hyperparameters: the hyperparameters of the fit, such as the selected C.
         metrics: scores on the test rows, by the name of the metric.
+        projection_sd: the standard deviation over the fitted rows of the projection on each of
+            `SavedProbe.unit_directions`, the unit of steering. Empty in probes of older releases
+            and for probes without directions.
         is_tested: whether rows were held out to test it. Not after a nested cross-validation, whose
             saved probes are fitted on all rows.
         seed: the random seed for folds and draws.
@@ -79,6 +82,7 @@ class ProbeFacts(Facts):
     cache: str
     hyperparameters: dict[str, Scalar] = {}
     metrics: dict[str, HeldOutScore] = {}
+    projection_sd: Annotated[tuple[float, ...], Field(strict=False)] = ()
     is_tested: bool = True
     seed: int
     created: str
