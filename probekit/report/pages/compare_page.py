@@ -63,18 +63,19 @@ def comparison_page(comparison: RunComparison) -> str:
         name: [_line(row) for _, row in rows.iterrows()]
         for name, rows in (("main", comparison.rows[~is_site]), ("sites", comparison.rows[is_site]))
     }
+    settings = _settings(comparison)
     return render(
         "compare.html",
         comparison=comparison,
         names=comparison.names,
         question=comparison_question(comparison),
         answer=comparison_answer(comparison),
-        differences=settings_words(comparison),
+        differences=settings_words(comparison.names, settings),
         warnings=comparison_warnings(comparison),
         metric=metric_name(comparison.metric),
         figures=list(_parts(comparison)),
         lines=lines,
-        settings=_settings(comparison),
+        settings=settings,
     )
 
 

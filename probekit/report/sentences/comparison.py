@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pandas as pd
 
 from probekit.amounts import counted, joined_names
@@ -105,22 +107,29 @@ def result_words(row: pd.Series) -> str:
     return "equal" if is_equal else "not significant"
 
 
-def settings_words(comparison: RunComparison) -> str:
+def settings_words(names: tuple[str, str], settings: Mapping[str, Sequence[str]]) -> str:
     """Return the settings that differ, other than digests and versions, as a sentence; "" if none.
 
     They are named up to `MOST_SETTINGS`; of more, their number is given.
+
+    Args:
+        names: titles of the two runs.
+        settings: the values in both runs, by name.
+
+    >>> settings_words(("x", "y"), {"split.seed": ("0", "1"), "version of torch": ("2", "3")})
+    'Settings that differ: split.seed is 0 in x and 1 in y.'
     """
-    a, b = comparison.names
-    settings = {
+    a, b = names
+    own = {
         name: values
-        for name, values in comparison.settings.items()
-        if not name.startswith(("digest", "version"))
+        for name, values in settings.items()
+        if not name.startswith(("digest of ", "version of "))
     }
-    if not settings:
+    if not own:
         return ""
-    if len(settings) > MOST_SETTINGS:
-        return f"{len(settings)} settings differ; see below."
-    parts = [f"{name} is {x} in {a} and {y} in {b}" for name, (x, y) in settings.items()]
+    if len(own) > MOST_SETTINGS:
+        return f"{len(own)} settings differ; see below."
+    parts = [f"{name} is {x} in {a} and {y} in {b}" for name, (x, y) in own.items()]
     return f"Settings that differ: {'; '.join(parts)}."
 
 
