@@ -136,6 +136,11 @@ class HubTokenizer(Tokenizer):
         plain = {number: read(token) for token, number in vocabulary.items()}
         return plain | {number: text.encode() for number, text in added.items()}
 
+    def _bytes(self, token: int) -> bytes:
+        # Embeddings are often padded: a model can predict ids that are no token.
+        is_unused = token >= 0 and token not in self.bytes_by_id
+        return f"<unused {token}>".encode() if is_unused else super()._bytes(token)
+
     def _ordinary(self, text: str) -> TokenizedText:
         try:
             text.encode()

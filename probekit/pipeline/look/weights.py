@@ -14,9 +14,10 @@ from torch import Tensor
 from probekit.analysis.weights import circuits, head_norms, output, query_key_value, summarise
 from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.model.families.gpt2 import PUBLISHED, WEIGHTS, GPT2Config
+from probekit.model.families.gpt2 import PUBLISHED, WEIGHTS
+from probekit.model.families.table import model_config
 from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
-from probekit.model.weights.names import HPARAMS
+from probekit.model.weights.names import HPARAMS, WeightNames
 from probekit.model.weights.sources import find_model
 from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
 from probekit.results.network import HeadWeights, WeightTensor
@@ -55,7 +56,8 @@ def write_weights_page(
         ConfigError: there is no such tensor or column, it cannot be plotted, or the number of
             heads is unknown or contradicts config.json.
     """
-    checkpoint = open_checkpoint(_locate(source), WEIGHTS)
+    checkpoint, tensor_names = _open(source)
+    tensor = tensor and tensor.removeprefix(tensor_names.prefix)
     if tensor is None:
         if columns or corner is not None or n_head is not None:
             raise ConfigError(
@@ -70,20 +72,17 @@ def write_weights_page(
     return out
 
 
-def _locate(source: str) -> Path:
-    """Return the folder or file to open, which may contain only some weights of a model."""
+def _open(source: str) -> tuple[Checkpoint, WeightNames]:
+    """Return the tensors of a folder or file, which may contain only some weights of a model."""
     path = Path(source).expanduser()
     if path.is_file():
-        return path
-    folder = find_model(source)
+        return open_checkpoint(path, WEIGHTS), WEIGHTS
+    folder, names = find_model(source), WEIGHTS
     if (folder / "config.json").is_file():
-        GPT2Config.from_folder(
-            folder
-        )  # raises for other architectures, whose matrices may be transposed
-    if any((folder / name).is_file() for name in CHECKPOINT_FILES):
-        return folder
-    files = list(folder.glob("*.safetensors"))
-    return files[0] if len(files) == 1 else folder
+        names = model_config(folder).WEIGHTS  # raises for architectures that are not carried
+    is_known = any((folder / name).is_file() for name in CHECKPOINT_FILES)
+    files = [] if is_known else list(folder.glob("*.safetensors"))
+    return open_checkpoint(files[0] if len(files) == 1 else folder, names), names
 
 
 def _in_order(name: str) -> list[tuple[bool, int, str]]:
@@ -110,20 +109,19 @@ def _weight(
     corner: int,
     n_head: int | None,
 ) -> WeightTensor:
-    name = tensor.removeprefix("transformer.")
-    stored = _read(checkpoint, name)
+    stored = _read(checkpoint, tensor)
     if stored.ndim not in (1, 2) or not stored.numel():
         raise ConfigError(
-            f"{name} has shape {tuple(stored.shape)}: only vectors and matrices can be plotted. "
+            f"{tensor} has shape {tuple(stored.shape)}: only vectors and matrices can be plotted. "
             "Without --tensor the page is an overview of all tensors."
         )
     values = _floats(stored)
-    is_complete = name == "wpe.weight" and values.size <= MOST_CELLS
-    attention = _ATTENTION.fullmatch(name)
+    is_complete = tensor == "wpe.weight" and values.size <= MOST_CELLS
+    attention = _ATTENTION.fullmatch(tensor)
     return WeightTensor(
-        row=summarise([(name, stored)]),
+        row=summarise([(tensor, stored)]),
         numbers=values,
-        columns=_columns(name, values, columns),
+        columns=_columns(tensor, values, columns),
         corner=None if is_complete else corner,
         heads=_heads(checkpoint, attention[1], attention[2], n_head) if attention else None,
     )
@@ -183,7 +181,7 @@ def _n_head(checkpoint: Checkpoint, n_embd: int, given: int | None) -> int:
     """
     folder = checkpoint.path.parent
     if any((folder / name).is_file() for name in ("config.json", HPARAMS)):
-        configured = GPT2Config.from_folder(folder).n_head
+        configured = model_config(folder).n_heads
         if given not in (None, configured):
             raise ConfigError(
                 f"--n-head {given} contradicts the config in {folder}, which has {configured} "

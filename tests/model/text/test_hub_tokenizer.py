@@ -134,6 +134,12 @@ def test_special_tokens_and_ends(tokenizer, reference):
     assert tokenizer.strings([tokenizer.bos_id]) == [reference.bos_token]
 
 
+def test_ids_beyond_the_tokens_have_a_name(tokenizer):
+    assert tokenizer.strings([tokenizer.n_ids]) == [f"<unused {tokenizer.n_ids}>"]
+    with pytest.raises(DataError, match="No token has the id -1"):
+        tokenizer.strings([-1])
+
+
 def test_a_batch_carries_its_mask(tokenizer):
     batch = tokenizer.batch(["The keys", "The old cabinet here"], bos=True, side="left")
     assert batch.ids[batch.mask].min() >= 0
