@@ -70,6 +70,7 @@ bench: .venv/installed-test .bench-venv/installed
 	$(BIN)/python -m benchmarks.capture
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.damage
+	$(BIN)/python -m benchmarks.patching
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

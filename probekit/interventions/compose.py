@@ -15,11 +15,11 @@ from probekit.errors import ConfigError
 from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
 from probekit.model.site_parts import expand_parts, tap_parts
-from probekit.model.sites import SitePattern
+from probekit.model.sites import SitePattern, SiteSelection
 from probekit.model.taps import Tap
 
 # Where and what: `("blocks.5.attn.hook_z[head=2]", zero())`.
-EditAt = tuple[SitePattern, Tap]
+EditAt = tuple[SitePattern | SiteSelection, Tap]
 
 
 @dataclass(frozen=True, eq=False)

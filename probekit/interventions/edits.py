@@ -26,8 +26,8 @@ from probekit.errors import DataError
 from probekit.interventions.subspaces import orthonormal_basis
 from probekit.model.sites import describe
 
-# Features of a site, shape [batch pos n_features], to new features of the same shape.
-Change = Callable[[Tensor], Tensor]
+# Features of a site and given activations, shape [batch pos n_features] each, to new features.
+Change = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +38,15 @@ class Edit:
     the positions are those of the queries.
 
     Attributes:
-        change: function of the features [batch pos n_features].
+        change: function of the features and the given activations [batch pos n_features].
+        given: activations that the change uses, of the shape of the site, or [n_features]; None if
+            it uses none.
         at: positions that are changed: a mask [batch pos], or indices [batch] or [batch n_at]; None
             means all.
     """
 
     change: Change
+    given: Tensor | None = None
     at: Tensor | None = None
 
     def __call__(self, site: str, value: Tensor) -> Tensor:
@@ -55,8 +58,13 @@ class Edit:
         by_query = value.ndim == 4 and "key_pos" in describe(site).axes
         rows = value.transpose(1, 2) if by_query else value  # [batch pos ...]
         flat = rows.reshape(*rows.shape[:2], -1)  # a neuron is one feature
+        given = self.given
+        if given is not None and given.ndim == value.ndim:
+            given = given.transpose(1, 2) if by_query else given
+            given = given.reshape(*given.shape[:2], -1)
         try:
-            changed = self.change(flat).to(flat.dtype)
+            given = flat if given is None else _fitted(given, flat)
+            changed = self.change(flat, given).to(flat.dtype)
         except DataError as error:
             raise DataError(f"{site}: {error}") from error
         if self.at is not None:
@@ -107,7 +115,7 @@ def zero(at: Tensor | None = None) -> Edit:
     >>> zero(torch.tensor([1]))("hook_embed", torch.ones(1, 2, 3)).tolist()
     [[[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]]
     """
-    return Edit(torch.zeros_like, at)
+    return Edit(lambda x, _: torch.zeros_like(x), at=at)
 
 
 def mean(of: Tensor, at: Tensor | None = None) -> Edit:
@@ -117,7 +125,7 @@ def mean(of: Tensor, at: Tensor | None = None) -> Edit:
     [[[2.0]]]
     """
     average = of.reshape(-1, of.shape[-1]).double().mean(0)
-    return Edit(lambda x: _fitted(average, x), at)
+    return Edit(lambda _, given: given, average, at)
 
 
 def replace(values: Tensor, at: Tensor | None = None) -> Edit:
@@ -132,7 +140,7 @@ def replace(values: Tensor, at: Tensor | None = None) -> Edit:
     >>> replace(other, torch.tensor([1]))("hook_embed", torch.zeros(1, 2, 1)).tolist()
     [[[0.0], [6.0]]]
     """
-    return Edit(lambda x: _fitted(values, x), at)
+    return Edit(lambda _, given: given, values, at)
 
 
 def add(vector: Tensor, at: Tensor | None = None) -> Edit:
@@ -141,12 +149,8 @@ def add(vector: Tensor, at: Tensor | None = None) -> Edit:
     >>> add(torch.tensor([1.0, 2.0]))("hook_embed", torch.ones(1, 1, 2)).tolist()
     [[[2.0, 3.0]]]
     """
-
-    def change(x: Tensor) -> Tensor:
-        by_row = vector[:, None] if vector.ndim == 2 else vector
-        return x + _fitted(by_row, x)
-
-    return Edit(change, at)
+    by_row = vector[:, None] if vector.ndim == 2 else vector
+    return Edit(lambda x, given: x + given, by_row, at)
 
 
 def project_out(
@@ -169,11 +173,9 @@ def project_out(
     """
     basis = torch.from_numpy(orthonormal_basis(directions))
 
-    def change(x: Tensor) -> Tensor:
-        centred = x if mean is None else x - _fitted(mean, x)
-        return x - _along(basis, centred)
-
-    return Edit(change, at)
+    if mean is None:
+        return Edit(lambda x, _: x - _along(basis, x), at=at)
+    return Edit(lambda x, given: x - _along(basis, x - given), mean, at)
 
 
 def swap(directions: NDArray[np.floating], values: Tensor, at: Tensor | None = None) -> Edit:
@@ -196,7 +198,7 @@ def swap(directions: NDArray[np.floating], values: Tensor, at: Tensor | None = N
     distributed neural representations (interchange interventions in a subspace).
     """
     basis = torch.from_numpy(orthonormal_basis(directions))
-    return Edit(lambda x: x + _along(basis, _fitted(values, x) - x), at)
+    return Edit(lambda x, given: x + _along(basis, given - x), values, at)
 
 
 def _along(basis: Tensor, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ Vectors = NDArray[np.float64]
 
 # Relative to the largest singular value: smaller ones are float32 rounding errors.
 LEAST_SIZE = 1e-5
+LEAST_ENTRY = 1e-12  # relative to the largest entry of a direction
 
 
 def orthonormal_basis(directions: NDArray[np.floating]) -> Vectors:
@@ -36,8 +37,22 @@ def orthonormal_basis(directions: NDArray[np.floating]) -> Vectors:
     basis: Vectors = rows[is_direction].T
     # A basis vector and its negative span the same; one of them makes results reproducible.
     largest = np.abs(basis).argmax(axis=0)
-    signed: Vectors = basis * np.sign(basis[largest, np.arange(basis.shape[1])])
-    return signed
+    return without_rounding(basis * np.sign(basis[largest, np.arange(basis.shape[1])]))
+
+
+def without_rounding(columns: Vectors) -> Vectors:
+    """Return columns whose rounding errors next to large entries are exactly 0.
+
+    Otherwise an edit writes tiny copies of what it removes into features that are constant, and a
+    probe on standardised features reads them.
+
+    >>> without_rounding(np.array([[1.0], [1e-18]])).tolist()
+    [[1.0], [0.0]]
+    """
+    sizes = np.abs(columns)
+    small = sizes <= LEAST_ENTRY * sizes.max(axis=0, initial=0.0)
+    cleaned: Vectors = np.where(small, 0.0, columns)
+    return cleaned
 
 
 def kernel_share(direction: NDArray[np.floating], matrix: NDArray[np.floating]) -> float:

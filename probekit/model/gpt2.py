@@ -14,10 +14,10 @@ published with it (tanh GELU, layer norm before each sublayer, learned position 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -40,10 +40,11 @@ from probekit.model.kv_cache import Extend, KeyValueCache
 from probekit.model.layer_norm import LayerNorm
 from probekit.model.linear import Linear
 from probekit.model.network import Network
+from probekit.model.resuming import resume_blocks
 from probekit.model.site_parts import expand_parts, tap_parts
 from probekit.model.sites import SitePattern
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
-from probekit.model.visibility import causal, positions_and_visible, visible_at
+from probekit.model.visibility import causal, positions_and_visible, select_positions, visible_at
 from probekit.model.weights.loading import as_dtype, read_checkpoint
 from probekit.model.weights.saving import write_checkpoint
 from probekit.model.weights.sources import find_model
@@ -85,7 +86,7 @@ class Attention(nn.Module):
             k, v = extend(k, v)  # [batch key_pos n_heads d_head]
         if at is not None:
             visible = visible_at(at, visible, q.shape[1], k.shape[1])
-            q = _select(q, at)
+            q = select_positions(q, at)
         pdrop = self.pdrop if self.training else 0.0
         if tap.wants("hook_attn_scores", "hook_pattern"):
             z = _attend(q, k, v, visible, tap, pdrop)
@@ -167,7 +168,7 @@ class Block(nn.Module):
         normed = self.ln_1(resid, tap.within("ln1"))
         attn_out = self.attn(normed, visible, tap.within("attn"), at, extend)
         if at is not None:
-            resid = _select(resid, at)
+            resid = select_positions(resid, at)
         resid = tap("hook_resid_mid", resid + tap("hook_attn_out", self.drop(attn_out)))
         mlp_out = self.mlp(self.ln_2(resid, tap.within("ln2")), tap.within("mlp"))
         return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))
@@ -245,6 +246,14 @@ class GPT2(nn.Module, Network):
         """Return W_O of a layer's heads, [d_model (n_heads d_head)], and its bias, [d_model]."""
         c_proj = cast(Block, self.h[layer]).attn.c_proj
         return c_proj.weight, c_proj.bias
+
+    def mlp_output(self, layer: int) -> Tensor:
+        """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
+        return cast(Block, self.h[layer]).mlp.c_proj.weight
+
+    def resume(self, resid: Tensor, layer: int, **options: Any) -> Tensor:
+        """Return the residual stream after the last block; see `Network.resume`."""
+        return resume_blocks(cast(Sequence[Block], self.h), resid, layer, **options)
 
     @classmethod
     def from_pretrained(
@@ -381,11 +390,6 @@ class GPT2(nn.Module, Network):
         x = self.final_norm(self._residual_stream(ids, mask, Taps(None), None, None))
         check_targets(self.config, ids, targets)
         return cross_entropy(x.flatten(0, 1), self.unembedding, targets.flatten())
-
-
-def _select(value: Tensor, at: Tensor) -> Tensor:
-    """Select some positions of each row: [batch pos ...] becomes [batch n_at ...]."""
-    return value[torch.arange(len(at), device=at.device)[:, None], at]
 
 
 def _embedding(n: int, d_model: int) -> nn.Embedding:

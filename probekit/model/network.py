@@ -89,6 +89,22 @@ class Network(Protocol):
         bias.
         """
 
+    def mlp_output(self, layer: int) -> Tensor:
+        """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
+
+    def resume(self, resid: Tensor, layer: int, **options: Any) -> Tensor:
+        """Return the residual stream after the last block, computed from that at a block.
+
+        `options` are those of `probekit.model.resuming.resume_blocks`.
+
+        >>> from probekit import GPT2
+        >>> model, tokens = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]])
+        >>> logits, cache = model.run_with_cache(tokens, [("resid_pre", 3)])
+        >>> resid = model.resume(cache["resid_pre", 3], 3)
+        >>> torch.allclose(model.final_norm(resid) @ model.unembedding.T, logits, atol=1e-4)
+        True
+        """
+
     def __call__(self, tokens: Tensor | TokenBatch, *args: Any, **kwargs: Any) -> Any:
         """Run a forward pass; see `GPT2.forward`."""
 

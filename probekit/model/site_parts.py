@@ -27,7 +27,8 @@ _AXES = {"head": "n_heads", "neuron": "d_mlp"}
 
 
 def expand_parts(
-    patterns: SitePattern | Iterable[SitePattern], axis_sizes: Mapping[str, int]
+    patterns: SitePattern | SiteSelection | Iterable[SitePattern | SiteSelection],
+    axis_sizes: Mapping[str, int],
 ) -> tuple[SiteSelection, ...]:
     """Return all sites, heads and neurons that match the patterns, in forward order.
 
@@ -68,6 +69,20 @@ def head_or_neuron(value: Tensor, part: SiteSelection) -> Tensor:
     if part.index is None:
         return value
     return value.select(_axis(part), part.index)
+
+
+def part_features(value: Tensor, part: SiteSelection) -> Tensor:
+    """Return the values of a site, head or neuron as features, shape [batch pos n_features].
+
+    The positions of scores and patterns are those of the queries; a neuron is one feature.
+
+    >>> scores = torch.zeros(2, 3, 5, 5)
+    >>> part_features(scores, SiteSelection("blocks.0.attn.hook_attn_scores")).shape
+    torch.Size([2, 5, 15])
+    """
+    own, axes = head_or_neuron(value, part), part_axes(part.text)
+    position = axes.index("query_pos") if "query_pos" in axes else 1
+    return own.movedim(position, 1).reshape(own.shape[0], own.shape[position], -1)
 
 
 def tap_parts(tap: Tap, parts: Iterable[SiteSelection]) -> Tap:

@@ -180,14 +180,21 @@ def expand(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tupl
     return tuple(name for name in site_names(n_layers, on_request=True) if name in names)
 
 
-def listed(patterns: SitePattern | Iterable[SitePattern]) -> list[SitePattern]:
-    """Return the patterns as a list; a name, function or (short name, layer) is one pattern."""
+def listed(
+    patterns: SitePattern | SiteSelection | Iterable[SitePattern | SiteSelection],
+) -> list[SitePattern]:
+    """Return the patterns as a list; a name, function or (short name, layer) is one pattern.
+
+    A selection becomes its text, such as `blocks.3.attn.hook_z[head=2]`.
+    """
+    if isinstance(patterns, SiteSelection):
+        return [patterns.text]
     if isinstance(patterns, str) or callable(patterns):
         return [patterns]
-    listed = list(patterns)
-    if _is_shorthand(listed):
-        return [cast(tuple[str, int], tuple(listed))]
-    return cast(list[SitePattern], listed)
+    found = [one.text if isinstance(one, SiteSelection) else one for one in patterns]
+    if _is_shorthand(found):
+        return [cast(tuple[str, int], tuple(found))]
+    return cast(list[SitePattern], found)
 
 
 def _is_shorthand(value: Sequence[object]) -> bool:
@@ -221,17 +228,12 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
             f"Site {pattern!r}: the model has {n_layers} blocks, 0 to {n_layers - 1}."
         )
     candidates = _sites_by_short_name(pattern.replace("hook_", ""))
-    if candidates and "hook_" in pattern:
-        raise UnknownNameError(
-            f"{pattern!r} is a site of every block: write {candidates[0].name.format(l=0)!r} for "
-            f"one, {candidates[0].name.format(l='*')!r} for all."
-        )
     if candidates:
-        every = candidates[0].name.format(l="*")
-        raise UnknownNameError(
-            f"{pattern!r} is a site of every block: add the layer, as in ({pattern!r}, 0), or "
-            f"write {every!r} for all."
-        )
+        one, every = (candidates[0].name.format(l=layer) for layer in (0, "*"))
+        remedy = f"write {one!r} for one, {every!r} for all."
+        if "hook_" not in pattern:
+            remedy = f"add the layer, as in ({pattern!r}, 0), or write {every!r} for all."
+        raise UnknownNameError(f"{pattern!r} is a site of every block: {remedy}")
     raise UnknownNameError(f"No site matches {pattern!r}. {nearest(pattern, names)}")
 
 
@@ -259,10 +261,8 @@ def _full_name(short: str, layer: int, n_layers: int) -> str:
     layer += n_layers * (layer < 0)
     candidates = _sites_by_short_name(short)
     if not candidates:
-        components = [site.component for site in SITES if site.in_block]
-        raise UnknownNameError(
-            f"No site of a block has the name {short!r}. {nearest(short, components)}"
-        )
+        known = nearest(short, [site.component for site in SITES if site.in_block])
+        raise UnknownNameError(f"No site of a block has the name {short!r}. {known}")
     if len(candidates) > 1:
         raise UnknownNameError(
             f"{short!r} matches several sites. Write one of "

@@ -60,3 +60,12 @@ def visible_at(at: Tensor, visible: Tensor | None, n_new: int, n_keys: int) -> T
     if visible is None:
         visible = causal(n_new, n_keys, at.device)[None, None]
     return visible.take_along_dim(at[:, None, :, None], 2)
+
+
+def select_positions(value: Tensor, at: Tensor) -> Tensor:
+    """Select some positions of each row: [batch pos ...] becomes [batch n_at ...].
+
+    >>> select_positions(torch.tensor([[5, 6, 7]]), torch.tensor([[2, 0]])).tolist()
+    [[7, 5]]
+    """
+    return value[torch.arange(len(at), device=at.device)[:, None], at]

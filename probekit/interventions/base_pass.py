@@ -1,0 +1,226 @@
+"""A kept forward pass, from which passes with edits start at the edited site.
+
+A pass with an edit shares everything before the edit with the pass without it: earlier blocks and,
+because attention is causal, the keys and values of earlier positions. It stops at the residual
+stream of the measured position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from probekit.errors import ConfigError
+from probekit.interventions.compose import compose
+from probekit.interventions.stream import StreamEntry
+from probekit.model.inputs import TokenBatch
+from probekit.model.network import Network
+from probekit.model.resuming import KeysValues
+from probekit.model.site_parts import part_features
+from probekit.model.sites import SiteSelection, describe, layer_of
+from probekit.model.taps import Tap
+
+# Working memory of one batch of edited passes, and tensors of d_model that a position needs.
+BATCH_BYTES = 256 << 20
+STREAM_TENSORS = 16
+_KEPT = ("hook_resid_pre", "hook_resid_mid", "attn.hook_k", "attn.hook_v")
+
+
+@dataclass(frozen=True, eq=False)
+class BasePass:
+    """The pass of some texts without edits, and passes that differ from it by an edit.
+
+    Attributes:
+        model: the network.
+        batch: the texts.
+        measured: position of each text whose logits are measured, shape [batch].
+        values: activations of the kept sites.
+        final: residual stream after the last block at the measured positions, [batch d_model].
+
+    >>> from probekit import GPT2, Tokenizer
+    >>> from probekit.interventions.stream import stream_entry
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> batch = tokenizer.batch(["The keys", "The old keys"], bos=False, side="right")
+    >>> kept, site = BasePass.keep(model, batch), SiteSelection("blocks.3.hook_resid_post")
+    >>> change = torch.zeros(2, 256)
+    >>> final = kept.shifted_at(stream_entry(model, site), change, torch.arange(2), kept.measured)
+    >>> torch.allclose(final, kept.final, atol=1e-4)
+    True
+    """
+
+    model: Network
+    batch: TokenBatch
+    measured: Tensor
+    values: dict[str, Tensor]
+    final: Tensor
+
+    @classmethod
+    def keep(
+        cls,
+        model: Network,
+        batch: TokenBatch,
+        measured: Tensor | None = None,
+        sites: Sequence[str] = (),
+    ) -> BasePass:
+        """Return the pass of a batch.
+
+        Args:
+            model: the network.
+            batch: the texts.
+            measured: position of each text whose logits are measured, shape [batch]; None means the
+                last token.
+            sites: names of further sites whose activations are kept.
+        """
+        batch = batch.to(model.device)
+        n_layers = model.axis_sizes["n_layers"]
+        last = f"blocks.{n_layers - 1}.hook_resid_post"
+        own = [f"blocks.{layer}.{name}" for layer in range(n_layers) for name in _KEPT]
+        with torch.no_grad():
+            _, cache = model.run_with_cache(batch, [*own, last, *sites], logits=False)
+        values = dict(cache)
+        columns = torch.arange(batch.mask.shape[1], device=model.device)
+        if measured is None:
+            measured = (batch.mask * columns).argmax(1)
+        measured = measured.to(model.device)
+        final = values[last][torch.arange(len(batch), device=model.device), measured]
+        return cls(model, batch, measured, values, final)
+
+    @staticmethod
+    def bytes_kept(model: Network, n_texts: int, n_positions: int, n_sites: int = 0) -> int:
+        """Return the memory of a kept pass, with `n_sites` further sites as wide as d_model."""
+        sizes = model.axis_sizes
+        tensors = len(_KEPT) * sizes["n_layers"] + 2 + n_sites
+        return tensors * n_texts * n_positions * sizes["d_model"] * 4
+
+    def value(self, selection: SiteSelection) -> Tensor:
+        """Return the kept value of a site, head or neuron, shape [batch pos n_features]."""
+        return part_features(self.values[selection.site], selection)
+
+    def stream(self, entry: StreamEntry) -> Tensor:
+        """Return the residual stream [batch pos d_model] at a place."""
+        n_layers = self.model.axis_sizes["n_layers"]
+        if entry.layer == n_layers:
+            return self.values[f"blocks.{n_layers - 1}.hook_resid_post"]
+        name = "hook_resid_mid" if entry.after_attention else "hook_resid_pre"
+        return self.values[f"blocks.{entry.layer}.{name}"]
+
+    def shifted_at(
+        self, entry: StreamEntry, change: Tensor, rows: Tensor, columns: Tensor
+    ) -> Tensor:
+        """Return the final residual stream [n d_model] after changes at one position each.
+
+        Args:
+            entry: where the residual stream changes.
+            change: what is added to it, shape [n d_model].
+            rows: text of each pass, shape [n].
+            columns: position of each change, shape [n].
+        """
+
+        def run(some: Tensor) -> Tensor:
+            own, at = rows[some], columns[some]
+            start, end = self._extent(own, int(at.min()))
+            stream = self.stream(entry)[own, start:end].clone()
+            inside = at < end  # later positions do not affect the measured one
+            stream[inside.nonzero()[:, 0], (at - start)[inside]] += change[some][inside].to(stream)
+            return self._resumed(entry, stream, own, start, end)
+
+        return self._in_batches(run, len(rows))
+
+    def shifted(
+        self, entry: StreamEntry, change: Callable[[Tensor], Tensor], rows: Tensor
+    ) -> Tensor:
+        """Return the final residual stream [n d_model] after changes at all positions.
+
+        Args:
+            entry: where the residual stream changes.
+            change: function of the numbers of some passes that returns their changes, shape
+                [some pos d_model].
+            rows: text of each pass, shape [n].
+        """
+
+        def run(some: Tensor) -> Tensor:
+            own = rows[some]
+            _, end = self._extent(own, 0)
+            stream = self.stream(entry)[own, :end]
+            stream = stream + change(some)[:, :end].to(stream)
+            return self._resumed(entry, stream, own, 0, end)
+
+        return self._in_batches(run, len(rows))
+
+    def tapped(self, selection: SiteSelection, tap: Tap) -> Tensor:
+        """Return the final residual stream [batch d_model] of all texts with a tap at a site.
+
+        Raises:
+            ConfigError: the site is not in a block.
+        """
+        layer = layer_of(selection.site)
+        if layer is None:
+            raise ConfigError(
+                f"{selection.text} is outside the blocks. Use `run_edited` for this site, or edit "
+                "a site of a block."
+            )
+        composed = compose(self.model, [(selection, tap)])
+        stream = self.values[f"blocks.{layer}.hook_resid_pre"]
+        with torch.no_grad():
+            final = self.model.resume(
+                stream, layer, mask=self._mask(slice(None), stream.shape[1]),
+                at=self.measured[:, None], tap=composed, sites=composed.sites,
+            )  # fmt: skip
+        return final[:, 0]
+
+    def _extent(self, rows: Tensor, first: int) -> tuple[int, int]:
+        """Return the first position that is computed, and one past the last."""
+        measured = self.measured[rows]
+        return min(first, int(measured.min())), int(measured.max()) + 1
+
+    def _resumed(
+        self, entry: StreamEntry, stream: Tensor, rows: Tensor, start: int, end: int
+    ) -> Tensor:
+        with torch.no_grad():
+            final = self.model.resume(
+                stream, entry.layer, after_attention=entry.after_attention,
+                mask=self._mask(rows, end), before=self._before(entry.layer, rows, start),
+                at=(self.measured[rows] - start)[:, None],
+            )  # fmt: skip
+        return final[:, 0]
+
+    def _mask(self, rows: Tensor | slice, end: int) -> Tensor | None:
+        mask = self.batch.mask[rows, :end]
+        return None if bool(mask.all()) else mask
+
+    def _before(self, layer: int, rows: Tensor, start: int) -> list[KeysValues | None] | None:
+        if not start:
+            return None
+        n_layers = self.model.axis_sizes["n_layers"]
+        return [
+            None
+            if number < layer
+            else (self._earlier(number, "k", rows, start), self._earlier(number, "v", rows, start))
+            for number in range(n_layers)
+        ]
+
+    def _earlier(self, layer: int, name: str, rows: Tensor, start: int) -> Tensor:
+        return self.values[f"blocks.{layer}.attn.hook_{name}"][:, :start][rows]
+
+    def _in_batches(self, run: Callable[[Tensor], Tensor], n: int) -> Tensor:
+        return torch.cat([run(some) for some in self._batches(n)])
+
+    def _batches(self, n: int) -> Iterator[Tensor]:
+        width, d_model = self.batch.ids.shape[1], self.model.axis_sizes["d_model"]
+        size = max(1, BATCH_BYTES // (4 * STREAM_TENSORS * width * d_model))
+        yield from torch.split(torch.arange(n, device=self.model.device), size)
+
+
+def sites_to_keep(selections: Sequence[SiteSelection]) -> list[str]:
+    """Return the names of the sites of selections, each once, in the order of the forward pass.
+
+    >>> sites_to_keep([SiteSelection("hook_embed"), SiteSelection("hook_embed")])
+    ['hook_embed']
+    """
+    names = list(dict.fromkeys(selection.site for selection in selections))
+    for name in names:
+        describe(name)
+    return names

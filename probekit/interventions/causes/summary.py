@@ -1,0 +1,90 @@
+"""One plain sentence for people about the verdicts on a direction."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from probekit.interventions.causes.cause_data import CauseResult
+from probekit.interventions.causes.verdicts import CausalVerdict, Evidence
+
+_USED = {
+    ("yes", "yes", "yes"): "The network represents the label here and uses this direction.",
+    ("yes", "no", "no"): "The label can be decoded here, but the network does not use this "
+    "direction: decodable is not used.",
+    ("yes", "yes", "no"): "The label can be decoded here and the direction steers the network, but "
+    "the network does not need it: the information is also elsewhere.",
+    ("yes", "no", "yes"): "The label can be decoded here and the network needs the direction, but "
+    "moving along it has no effect.",
+    ("no", "no", "no"): "The label cannot be decoded along this direction, and the network does "
+    "not use it.",
+}
+
+
+def summary(result: CauseResult) -> str:
+    """Return the verdicts as a sentence, followed by their numbers.
+
+    >>> from probekit.interventions.causes.verdicts import verdicts
+    >>> strong = Evidence(0.42, 0.4, 0.44, 0.001, 0.5, False, "AUROC - 0.5")
+    >>> none = Evidence(0.01, -0.02, 0.04, 0.6, 2.0, False, "logits per standard deviation")
+    >>> print(verdict_numbers(verdicts({"detects": strong, "steers": none})))
+    detects: yes (0.42 [0.40, 0.44] AUROC - 0.5, p = 0.002); steers: no (0.01 [-0.02, 0.04] logits
+    per standard deviation, p = 0.6)
+    """
+    answers = tuple(one.answer for one in result.verdicts)
+    undecided = [one for one in result.verdicts if one.answer == "undecided"]
+    if answers in _USED:
+        first = _USED[answers]
+    elif undecided:
+        first = "The data do not decide whether this direction " + " and ".join(
+            one.question for one in undecided
+        )
+        first += _because(undecided) + "."
+    else:
+        first = "The verdicts do not agree: " + ", ".join(
+            f"{one.question} {one.answer}" for one in result.verdicts
+        )
+        first += "."
+    return " ".join(
+        [first, *_cautions(result), verdict_numbers(result.verdicts).capitalize() + "."]
+    )
+
+
+def verdict_numbers(verdicts: tuple[CausalVerdict, ...]) -> str:
+    """Return each verdict with effect, interval and adjusted p-value."""
+    return "; ".join(
+        f"{one.question}: {one.answer} ({_interval(one.evidence)}{_p(one.p_holm)})"
+        for one in verdicts
+    )
+
+
+def _interval(evidence: Evidence) -> str:
+    if np.isnan(evidence.effect):
+        return evidence.reason
+    value, low, high = (f"{x:.2f}" for x in (evidence.effect, evidence.low, evidence.high))
+    return f"{value} [{low}, {high}] {evidence.unit}"
+
+
+def _p(p: float) -> str:
+    return "" if np.isnan(p) else f", p = {p:.2g}"
+
+
+def _because(undecided: list[CausalVerdict]) -> str:
+    reasons = list(dict.fromkeys(one.evidence.reason for one in undecided if one.evidence.reason))
+    return f", because {'; '.join(reasons)}" if reasons else ""
+
+
+def _cautions(result: CauseResult) -> list[str]:
+    found = []
+    steers = result.evidence("steers")
+    if result.verdict("steers").answer == "yes" and steers.effect < 0:
+        found.append("It moves the answers away from the class that it detects.")
+    if any(one.answer == "yes" and one.evidence.exceeds_whole for one in result.verdicts):
+        found.append(
+            "It moves the answers more than its whole vector does, which indicates an artefact."
+        )
+    if result.kernel_share > 0.5:
+        found.append(
+            f"{100 * result.kernel_share:.0f} % of the direction is in the kernel of the output "
+            "matrix and cannot reach the residual stream."
+        )
+    return found

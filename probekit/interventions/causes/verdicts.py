@@ -1,0 +1,302 @@
+"""Verdicts on a direction: does it detect, does it steer, does it silence?
+
+    detects     the projection ranks test rows by their label: AUROC minus 1/2
+    steers      adding k standard deviations moves the measure: slope on k
+    silences    erasure reduces the difference between the classes: 1 - after / before
+
+The effect, its interval over groups of test rows and a p-value decide. `yes`: p (adjusted for the
+three verdicts) is at most 0.05 and the interval excludes 0. `no`: the interval is within 5 % of the
+effect of the whole vector around 0. Otherwise the verdict is `undecided`.
+
+The p-values of steering and erasure compare a direction with those of the same method on permuted
+labels. Their sizes are simulated by `python -m benchmarks.causes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.amounts import LEVEL
+from probekit.interventions.patching.recovery import holds_zero, interval_of
+from probekit.probes.score.association import of_auroc, rows_by_fold
+from probekit.probes.score.exchange import LabelExchange
+from probekit.probes.score.metrics import ClassPredictions, Resamples, auroc, mean_of_rows
+from probekit.probes.score.permutation import ROUNDING, holm, p_values
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes
+
+Question = Literal["detects", "steers", "silences"]
+Answer = Literal["yes", "no", "undecided"]
+
+NEGLIGIBLE = 0.05  # share of the whole vector's effect
+# Rounding errors of float32 passes, relative to the size of the measure.
+_PASS_ROUNDING = 1e-5
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """An effect of a direction with its interval, p-value and comparisons.
+
+    Attributes:
+        effect: the effect, positive in the direction of class 1; NaN if it is undefined.
+        low: lower limit of its 95 % interval over groups; NaN without one.
+        high: upper limit.
+        p: p-value before adjustment; NaN without a test.
+        whole: effect of the whole vector at the same site and position, in the same units.
+        exceeds_whole: whether the direction moves the measure significantly more than its whole
+            vector, which shows that the direction is an artefact (Makelov et al. 2023).
+        unit: unit of the effect.
+        rounding: effects up to this size are rounding errors.
+        reason: why the effect or the test is undefined; empty otherwise.
+    """
+
+    effect: float
+    low: float
+    high: float
+    p: float
+    whole: float
+    exceeds_whole: bool
+    unit: str
+    rounding: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CausalVerdict:
+    """The answer to one of the three questions.
+
+    Attributes:
+        question: `detects`, `steers` or `silences`.
+        answer: `yes`, `no` or `undecided`.
+        evidence: effect, interval, p-value and comparisons.
+        p_holm: the p-value with Holm's adjustment for the three questions of one direction.
+    """
+
+    question: Question
+    answer: Answer
+    evidence: Evidence
+    p_holm: float
+
+
+def verdicts(evidence: dict[Question, Evidence]) -> tuple[CausalVerdict, ...]:
+    """Return the verdict on each question, with p-values adjusted for all of them.
+
+    >>> strong = Evidence(2.0, 1.5, 2.5, 0.001, 2.2, False, "logits")
+    >>> weak = Evidence(0.01, -0.02, 0.04, 0.6, 2.2, False, "logits")
+    >>> [one.answer for one in verdicts({"detects": strong, "steers": weak})]
+    ['yes', 'no']
+    """
+    tested = [question for question, one in evidence.items() if not np.isnan(one.p)]
+    adjusted = holm(np.array([evidence[question].p for question in tested]))
+    p = dict(zip(tested, adjusted.tolist(), strict=True))
+    return tuple(
+        CausalVerdict(
+            question, answer_of(one, p.get(question, np.nan)), one, p.get(question, np.nan)
+        )
+        for question, one in evidence.items()
+    )
+
+
+def answer_of(evidence: Evidence, p: float) -> Answer:
+    """Return the verdict for an effect and its adjusted p-value."""
+    low, high = evidence.low, evidence.high
+    if np.isnan([evidence.effect, low, high]).any():
+        return "undecided"
+    if p <= LEVEL and not low <= 0 <= high and abs(evidence.effect) > evidence.rounding:
+        return "yes"
+    margin = max(NEGLIGIBLE * abs(evidence.whole), evidence.rounding)
+    return "no" if max(abs(low), abs(high)) <= margin else "undecided"
+
+
+def detection(
+    projections: Floats,
+    codes: Codes,
+    groups: NDArray[np.generic],
+    fold_of_row: Codes,
+    *,
+    draws: int,
+    seed: int,
+) -> Evidence:
+    """Return how well projections (n_rows,) of test rows rank their labels (0 and 1).
+
+    The p-value is that of the probe: labels are exchanged between groups, within folds.
+    """
+    scores = np.stack([-projections, projections], axis=1)
+    predictions = ClassPredictions(codes, scores.argmax(axis=1), 2, scores, folds=fold_of_row)
+    resamples = Resamples.leave_one_out(groups)
+    found = interval_of(_mean_auroc(predictions, resamples) - 0.5, resamples)
+    row_scores = of_auroc(predictions)
+    exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
+    p, reason = np.nan, "too few groups for a test"
+    if exchange.is_enough:
+        null = exchange.null(row_scores)[None]
+        p, reason = float(p_values(null[:, 0], null[:, 1:]).single[0]), ""
+    return Evidence(found.value, found.low, found.high, p, 0.5, False, "AUROC - 0.5", 0.0, reason)
+
+
+def _mean_auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the AUROC (1 + n_units,), averaged over the folds, whose scores have other scales."""
+    total = np.zeros(resamples.counts.shape[1])
+    for rows in rows_by_fold(predictions):
+        assert predictions.scores is not None
+        own = ClassPredictions(
+            predictions.truth[rows], predictions.guess[rows], 2, predictions.scores[rows]
+        )
+        kept = Resamples(resamples.group_of_row[rows], resamples.counts)
+        total += auroc(own, kept) * len(rows) / len(predictions.truth)
+    return total
+
+
+def slopes(scores: Floats, by: Sequence[float]) -> Floats:
+    """Return the least-squares slope (...) of scores (..., n_doses) on the doses.
+
+    >>> float(slopes(np.array([1.0, 3.0]), (-1, 1)))
+    1.0
+    """
+    doses = np.asarray(by, np.float64)
+    centred = doses - doses.mean()
+    found: Floats = scores @ centred / np.square(centred).sum()
+    return found
+
+
+def mean_effect(
+    rows: Floats, null: Floats, whole: Floats, resamples: Resamples, unit: str, size: float
+) -> Evidence:
+    """Return the evidence of a mean over test rows.
+
+    Args:
+        rows: effect on each test row, (n_rows,).
+        null: mean effect of each direction on permuted labels, (draws,).
+        whole: effect of the whole vector on each test row, (n_rows,).
+        resamples: jackknife resamples of the rows.
+        unit: unit of the effect.
+        size: typical size of the measure, by which rounding errors are recognised.
+    """
+    own, other = (mean_of_rows(values, resamples) for values in (rows, whole))
+    return _evidence(own, null, other, resamples, unit, size)
+
+
+def silence(
+    base: Floats,
+    erased: Floats,
+    null: Floats,
+    whole: Floats,
+    codes: Codes,
+    resamples: Resamples,
+) -> Evidence:
+    """Return the share of the class difference that erasure removes, 1 - after / before.
+
+    Args:
+        base: measure of each test row towards class 1, (n_rows,).
+        erased: the same after erasure, (n_rows,).
+        null: the same after erasure of each direction on permuted labels, (n_rows, draws).
+        whole: the same after the whole vector is replaced by its mean, (n_rows,).
+        codes: labels 0 and 1, (n_rows,).
+        resamples: jackknife resamples of the rows.
+    """
+    before = class_gap(base, codes, resamples)
+    if holds_zero(interval_of(before, resamples)) or np.isnan(before[0]):
+        reason = "the measure does not differ between the classes before erasure"
+        return _undefined("share", reason)
+    own, other = (1 - class_gap(after, codes, resamples) / before for after in (erased, whole))
+    permuted = 1 - class_gap_of_many(null, codes) / before[0]
+    size = float(np.abs(base).max() / abs(before[0]))
+    return _evidence(own, permuted, other, resamples, "share", size)
+
+
+def ratio_effect(
+    rows: Floats,
+    null: Floats,
+    whole: Floats,
+    denominators: Floats,
+    resamples: Resamples,
+    size: float,
+) -> Evidence:
+    """Return the evidence of a recovery, a ratio of sums over test rows.
+
+    Args:
+        rows: change of the measure of each test row, (n_rows,).
+        null: the same for each direction on permuted labels, (n_rows, draws).
+        whole: the same for the whole vector, (n_rows,).
+        denominators: change of the measure from base to source, (n_rows,).
+        resamples: jackknife resamples of the rows.
+        size: typical size of the measure, by which rounding errors are recognised.
+    """
+    below = mean_of_rows(denominators, resamples)
+    if holds_zero(interval_of(below, resamples)):
+        reason = "the measure does not differ between the texts and their counterfactuals"
+        return _undefined("recovery", reason)
+    own, other = (mean_of_rows(x, resamples) / below for x in (rows, whole))
+    permuted = null.sum(axis=0) / denominators.sum()
+    return _evidence(own, permuted, other, resamples, "recovery", size / abs(float(below[0])))
+
+
+def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:
+    """Return mean of class 1 minus mean of class 0, (1 + n_units,) for all resamples.
+
+    >>> class_gap(np.array([1.0, 4.0]), np.array([0, 1]), Resamples.whole(2)).tolist()
+    [3.0]
+    """
+    means = []
+    for code in (0, 1):
+        own = codes == code
+        group = resamples.group_of_row[own]
+        total = np.bincount(group, weights=values[own], minlength=resamples.n_groups)
+        n = np.bincount(group, minlength=resamples.n_groups) @ resamples.counts
+        undefined = np.full(n.shape, np.nan)
+        means.append(np.divide(total @ resamples.counts, n, out=undefined, where=n > 0))
+    gap: Floats = means[1] - means[0]
+    return gap
+
+
+def class_gap_of_many(values: Floats, codes: Codes) -> Floats:
+    """Return mean of class 1 minus mean of class 0 of each column of values (n_rows, n)."""
+    gaps: Floats = values[codes == 1].mean(axis=0) - values[codes == 0].mean(axis=0)
+    return gaps
+
+
+def two_sided_p(observed: float, null: Floats) -> float:
+    """Return (1 + draws at least as extreme) / (1 + draws), by absolute value.
+
+    >>> two_sided_p(2.0, np.array([-3.0, 1.0, 0.5]))
+    0.5
+    """
+    return float((1 + (np.abs(null) >= abs(observed) - ROUNDING).sum()) / (1 + len(null)))
+
+
+def best_p_values(observed: Floats, null: Floats) -> Floats:
+    """Return p-values (n_sites,) adjusted for the choice of the best site, position or head.
+
+    Args:
+        observed: effects at each site, (n_sites,), in the same unit.
+        null: effects of directions on permuted labels, (n_sites, draws), with the same permutations
+            at every site.
+
+    >>> best_p_values(np.array([3.0, 1.0]), np.array([[2.0, 0.1], [0.5, -1.5]])).round(3).tolist()
+    [0.333, 1.0]
+    """
+    return p_values(np.abs(observed), np.abs(null)).maximum
+
+
+def _undefined(unit: str, reason: str) -> Evidence:
+    nan = float("nan")
+    return Evidence(nan, nan, nan, nan, nan, False, unit, 0.0, reason)
+
+
+def _evidence(
+    own: Floats, null: Floats, whole: Floats, resamples: Resamples, unit: str, size: float
+) -> Evidence:
+    """Return the evidence of a statistic (1 + n_units,) of all groups and without each unit."""
+    found, rounding = interval_of(own, resamples), _PASS_ROUNDING * size
+    p = two_sided_p(found.value, null) if len(null) else np.nan
+    reason = "" if not np.isnan(found.low) else "too few groups for an interval"
+    more = interval_of(np.abs(own) - np.abs(whole), resamples)
+    exceeds = more.low > 0 and more.value > rounding
+    return Evidence(
+        found.value, found.low, found.high, p, float(whole[0]), exceeds, unit, rounding, reason
+    )

@@ -1,0 +1,197 @@
+"""Erasure of a concept from activations, in closed form.
+
+    leace             removes every linear relation to the labels, with the least change
+    mean_projection   projects out the differences of the class means
+    inlp              projects out the directions of classifiers, fitted again until they fail
+    probe_projection  projects out given directions
+
+Every eraser replaces the removed component by that of the mean of the fitted rows, not by zero.
+Rows and labels are those of a training set; arrays have shape (n_rows, n_features).
+
+Source: Belrose et al. (2023), LEACE: Perfect linear concept erasure in closed form; Ravfogel et al.
+(2020), Null it out: guarding protected attributes by iterative nullspace projection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probekit.errors import DataError
+from probekit.interventions.edits import Edit
+from probekit.interventions.subspaces import orthonormal_basis, without_rounding
+from probekit.probes.kinds.class_means import class_means
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes, Problem, Solver
+
+# Relative to the largest singular value, in float64. An absolute tolerance would keep the concept
+# of a rare class, whose covariance with the features is small.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Eraser:
+    """The affine map x - left right (x - mean) of rank r.
+
+    Attributes:
+        left: shape (n_features, r).
+        right: shape (r, n_features).
+        mean: mean of the fitted rows, (n_features,).
+
+    >>> eraser = Eraser(np.array([[1.0], [0.0]]), np.array([[1.0, 0.0]]), np.array([5.0, 5.0]))
+    >>> eraser(np.array([[2.0, 3.0]])).tolist()
+    [[5.0, 3.0]]
+    """
+
+    left: Floats
+    right: Floats
+    mean: Floats
+
+    @property
+    def rank(self) -> int:
+        """The rank of the map that is subtracted."""
+        return int(self.left.shape[1])
+
+    def __call__(self, X: NDArray[np.floating]) -> Floats:
+        """Return rows (n_rows, n_features) after erasure."""
+        erased: Floats = X - (X - self.mean) @ self.right.T @ self.left.T
+        return erased
+
+    def tap(self, at: Tensor | None = None) -> Edit:
+        """Return a tap that erases at some positions; see `probekit.interventions.edits`.
+
+        >>> eraser = Eraser(np.array([[1.0]]), np.array([[1.0]]), np.array([5.0]))
+        >>> eraser.tap(torch.tensor([1]))("hook_embed", torch.zeros(1, 2, 1)).tolist()
+        [[[0.0], [5.0]]]
+        """
+        left, right = torch.from_numpy(self.left), torch.from_numpy(self.right)
+
+        def change(x: Tensor, centre: Tensor) -> Tensor:
+            return x - (x - centre) @ right.T.to(x) @ left.T.to(x)
+
+        return Edit(change, torch.from_numpy(self.mean), at)
+
+
+def leace(
+    X: NDArray[np.floating], codes: Codes, *, shrinkage: float = 0.0, tolerance: float = TOLERANCE
+) -> Eraser:
+    """Return the eraser after which no linear classifier predicts the labels of the fitted rows.
+
+    With the covariance Sigma of the rows and its cross-covariance with the labels, the change is a
+    projection that is orthogonal in the whitened space. After it, all classes have the same mean.
+
+    Args:
+        X: fitted rows.
+        codes: label codes 0, 1, ... (n_rows,).
+        shrinkage: weight of the mean variance in Sigma, between 0 and 1. Erasure is exact for any
+            value; with few rows, a positive one reduces how much else is changed.
+        tolerance: singular values and variances below this share of the largest are rounding
+            errors.
+
+    Raises:
+        DataError: there is only one class, or fewer than two rows.
+
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [3.0, 3.0], [4.0, 5.0]])
+    >>> eraser = leace(X, np.array([0, 0, 1, 1]))
+    >>> erased = eraser(X)
+    >>> np.allclose(erased[:2].mean(0), erased[2:].mean(0))
+    True
+    """
+    rows, mean = _centred(X, codes)
+    sigma = rows.T @ rows / (len(rows) - 1)
+    if shrinkage:
+        sigma = (1 - shrinkage) * sigma + shrinkage * np.trace(sigma) / len(sigma) * np.eye(
+            len(sigma)
+        )
+    variances, axes = np.linalg.eigh(sigma)
+    inside = variances > tolerance * variances.max(initial=0.0)
+    axes, spreads = axes[:, inside], np.sqrt(variances[inside])
+    # Columns of equal length: a rare class counts as much as a frequent one.
+    crossed = rows.T @ _indicators(codes) / (len(rows) - 1)
+    directions, sizes, _ = np.linalg.svd(axes.T @ crossed / spreads[:, None], full_matrices=False)
+    kept = directions[:, sizes > tolerance * sizes.max(initial=0.0)]
+    left = without_rounding(axes @ (spreads[:, None] * kept))
+    right = (kept / spreads[:, None]).T @ axes.T
+    return Eraser(left, right, mean)
+
+
+def mean_projection(X: NDArray[np.floating], codes: Codes) -> Eraser:
+    """Return the orthogonal projection that removes the differences of the class means.
+
+    >>> X = np.array([[0.0, 1.0], [2.0, 1.0]])
+    >>> mean_projection(X, np.array([0, 1]))(X).round(6).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    _, mean = _centred(X, codes)
+    means = class_means(np.asarray(X, np.float64), codes)
+    return probe_projection(means - means.mean(axis=0), mean)
+
+
+def probe_projection(directions: NDArray[np.floating], mean: NDArray[np.floating]) -> Eraser:
+    """Return the orthogonal projection that removes directions (n, n_features).
+
+    >>> eraser = probe_projection(np.array([[0.0, 2.0]]), np.array([7.0, 8.0]))
+    >>> eraser(np.array([[1.0, 1.0]])).tolist()
+    [[1.0, 8.0]]
+    """
+    basis = orthonormal_basis(directions)
+    return Eraser(basis, basis.T, np.asarray(mean, np.float64))
+
+
+def inlp(X: NDArray[np.floating], codes: Codes, *, rounds: int = 20, C: float = 1.0) -> Eraser:
+    """Return the projection that removes the directions of consecutive logistic classifiers.
+
+    Each round fits a classifier to the rows without the directions of earlier rounds. It ends when
+    the classifier predicts the fitted rows no better than the most frequent class, or after
+    `rounds`.
+
+    >>> generator = np.random.default_rng(0)
+    >>> codes = np.repeat([0, 1], 50)
+    >>> X = generator.normal(size=(100, 4)) + 3 * codes[:, None] * np.eye(4)[0]
+    >>> inlp(X, codes, rounds=3).rank <= 3
+    True
+    """
+    rows, mean = _centred(X, codes)
+    majority = np.bincount(codes).max() / len(codes)
+    found: list[Floats] = []
+    left = rows
+    for _ in range(rounds):
+        (fit,) = Solver(left, [np.ones(len(left))]).solve([Problem(codes, C=C)])
+        if np.mean(fit.predict(left) == codes) <= majority or not np.any(fit.coef):
+            break
+        weights = fit.coef - fit.coef.mean(axis=0) if len(fit.coef) > 1 else fit.coef
+        found.append(weights)
+        basis = orthonormal_basis(np.concatenate(found))
+        if basis.shape[1] == rows.shape[1]:
+            break
+        left = rows - rows @ basis @ basis.T
+    if not found:
+        empty = np.zeros((rows.shape[1], 0))
+        return Eraser(empty, empty.T, mean)
+    return probe_projection(np.concatenate(found), mean)
+
+
+def _centred(X: NDArray[np.floating], codes: Codes) -> tuple[Floats, Floats]:
+    """Return the centred rows and their mean, both in float64."""
+    rows = np.asarray(X, np.float64)
+    if rows.ndim != 2 or len(rows) != len(codes):
+        raise DataError(
+            f"X has shape {rows.shape}, but there are {len(codes)} labels. Give one row of "
+            "features for each label."
+        )
+    if len(np.unique(codes)) < 2:
+        raise DataError("All rows have the same label, so there is nothing to erase.")
+    mean: Floats = rows.mean(axis=0)
+    return rows - mean, mean
+
+
+def _indicators(codes: Codes) -> Floats:
+    """Return centred columns of length 1, one for each class that occurs."""
+    columns = (codes[:, None] == np.unique(codes)).astype(np.float64)
+    columns -= columns.mean(axis=0)
+    scaled: Floats = columns / np.linalg.norm(columns, axis=0)
+    return scaled

@@ -1,0 +1,151 @@
+"""Measures of a prediction, scored for each text at one position.
+
+    logit_difference    logit of the answer minus logit of the wrong answer
+    accuracy            1 if the answer has the higher logit (than the wrong answer or, without one,
+                        than every other token)
+    probability         probability of the answer, minus that of the wrong answer if there is one
+    loss                cross-entropy of the answer, in nats
+    kl                  Kullback-Leibler divergence from the prediction without edits, in nats
+
+The answer is that of the base text, whatever is patched in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from probekit.errors import ConfigError, DataError, nearest
+from probekit.model.network import Network
+
+MeasureName = Literal["logit_difference", "accuracy", "probability", "loss", "kl"]
+MEASURES: tuple[MeasureName, ...] = get_args(MeasureName)
+UNITS: dict[MeasureName, str] = {
+    "logit_difference": "logits",
+    "accuracy": "share",
+    "probability": "probability",
+    "loss": "nats",
+    "kl": "nats",
+}
+# These change their sign if answer and wrong answer change places.
+_SIGNED = ("logit_difference", "probability")
+_BATCH_BYTES = 64 << 20  # logits of one batch
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerMeasure:
+    """A measure of the predictions of some texts.
+
+    Attributes:
+        answer: id of the right token of each text, shape [batch].
+        wrong: id of the wrong token of each text, shape [batch]; None without one.
+        name: one of `MEASURES`.
+
+    Raises:
+        UnknownNameError: no measure has this name.
+        ConfigError: a logit difference without wrong tokens.
+        DataError: answer and wrong token of a text are equal, or the shapes differ.
+
+    >>> measure = AnswerMeasure(torch.tensor([8, 9]), torch.tensor([9, 8]))
+    >>> measure.name, measure.unit
+    ('logit_difference', 'logits')
+    """
+
+    answer: Tensor
+    wrong: Tensor | None = None
+    name: MeasureName = "logit_difference"
+
+    def __post_init__(self) -> None:
+        if self.name not in MEASURES:
+            raise ConfigError(
+                f"No measure has the name {self.name!r}. {nearest(str(self.name), MEASURES)}"
+            )
+        if self.wrong is None:
+            if self.name == "logit_difference":
+                raise ConfigError(
+                    "A logit difference requires a wrong token for each text. Give `wrong`, or use "
+                    f"another measure: {', '.join(MEASURES[1:])}."
+                )
+            return
+        if self.answer.shape != self.wrong.shape:
+            raise DataError(
+                f"There are {len(self.answer)} answers and {len(self.wrong)} wrong tokens. Give "
+                "one of each for every text."
+            )
+        same = (self.answer == self.wrong).nonzero()
+        if len(same):
+            raise DataError(
+                f"Row {int(same[0])}: the answer and the wrong token are the same token "
+                f"({int(self.answer[same[0]])}). Give different tokens."
+            )
+
+    @property
+    def unit(self) -> str:
+        """Unit of the measure, for axes and captions."""
+        return UNITS[self.name]
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the measure changes its sign if answer and wrong token change places."""
+        return self.name in _SIGNED and self.wrong is not None
+
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        return len(self.answer)
+
+    def __getitem__(self, rows: Tensor | slice) -> AnswerMeasure:
+        """Return the measure of some texts."""
+        wrong = None if self.wrong is None else self.wrong[rows]
+        return AnswerMeasure(self.answer[rows], wrong, self.name)
+
+    def score(self, model: Network, final: Tensor, rows: Tensor, base: Tensor) -> Tensor:
+        """Return the measure of predictions, shape [n], in float64.
+
+        Args:
+            model: the network.
+            final: residual stream after the last block at the measured positions, [n d_model].
+            rows: text of each prediction, shape [n].
+            base: the same residual stream without edits, of all texts, shape [batch d_model].
+        """
+        size = max(1, _BATCH_BYTES // (4 * model.axis_sizes["d_vocab"]))
+        if self.name == "logit_difference":
+            size = max(1, len(rows))  # it needs two logits only
+        parts = zip(torch.split(final, size), torch.split(rows, size), strict=True)
+        return torch.cat([self._of_part(model, own, some, base) for own, some in parts]).double()
+
+    def _of_part(self, model: Network, final: Tensor, rows: Tensor, base: Tensor) -> Tensor:
+        normed = _wide(model.final_norm(final))
+        answer = self.answer.to(rows.device)[rows]
+        wrong = None if self.wrong is None else self.wrong.to(rows.device)[rows]
+        if self.name == "logit_difference":
+            assert wrong is not None
+            towards = _wide(model.unembedding[answer]) - _wide(model.unembedding[wrong])
+            return (normed * towards).sum(-1)
+        unembedding = _wide(model.unembedding).T
+        logits = normed @ unembedding
+        if self.name == "accuracy":
+            if wrong is None:
+                return (logits.argmax(-1) == answer).to(logits)
+            return (_at(logits, answer) > _at(logits, wrong)).to(logits)
+        logs = logits.log_softmax(-1)
+        if self.name == "kl":
+            unchanged = _wide(model.final_norm(base[rows])) @ unembedding
+            before = unchanged.log_softmax(-1)
+            return (before.exp() * (before - logs)).sum(-1)
+        own = _at(logs, answer)
+        if self.name == "loss":
+            return -own
+        return own.exp() if wrong is None else own.exp() - _at(logs, wrong).exp()
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Return values in float32 or, if they are float64, unchanged."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _at(values: Tensor, ids: Tensor) -> Tensor:
+    """Return one value of each row: [n d_vocab] becomes [n]."""
+    return values.gather(1, ids[:, None])[:, 0]

@@ -1,0 +1,228 @@
+"""Attribution patching: a linear estimate of every patch from one backward pass.
+
+The estimate of a patch is the gradient of the measure, times source minus base. It ranks grids of
+sites, positions and heads; `patch_top` verifies the largest by patching them, because the estimate
+is poor where the network is far from linear.
+
+Source: Nanda (2023), Attribution patching; Kramár et al. (2024), AtP*; for `steps` above 1, Hanna
+et al. (2024), Have faith in faithfulness (gradients averaged between source and base embeddings).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from probekit.errors import ConfigError
+from probekit.interventions import edits
+from probekit.interventions.compose import compose
+from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.patching.pairs import check_pairs
+from probekit.interventions.patching.patch_effects import Patch, PatchEffect, effects_of
+from probekit.interventions.patching.patching import PAIRS_AT_ONCE, Positions, patched_values
+from probekit.model.cache import remember
+from probekit.model.inputs import TokenBatch
+from probekit.model.network import Network
+from probekit.model.site_parts import expand_parts, part_features
+from probekit.model.sites import SitePattern, SiteSelection
+from probekit.probes.solve.design import Floats
+
+_WITH_GRADIENT = ("logit_difference", "probability", "loss")
+
+
+@dataclass(frozen=True)
+class AttributedPatch:
+    """A patch of a grid with its estimated and, if it was among the largest, verified effect.
+
+    Attributes:
+        patch: the site, head or neuron, and the position.
+        estimate: estimated mean effect.
+        verified: effect by patching; None if it was not verified. Its `p_best` is adjusted for the
+            whole grid (Bonferroni), because the estimates use the same pairs.
+    """
+
+    patch: Patch
+    estimate: float
+    verified: PatchEffect | None = None
+
+
+def estimated_effects(
+    model: Network,
+    clean: TokenBatch,
+    corrupt: TokenBatch,
+    measure: AnswerMeasure,
+    sites: SitePattern | Iterable[SitePattern | SiteSelection],
+    *,
+    at: Positions = "all",
+    measured: Tensor | None = None,
+    steps: int = 1,
+) -> dict[Patch, Floats]:
+    """Return the estimated effect of each patch on each pair, (n_pairs,); NaN without its position.
+
+    Args:
+        model: the network.
+        clean: the base texts.
+        corrupt: their counterfactuals, with equal numbers of tokens.
+        measure: a measure with a gradient: logit_difference, probability or loss.
+        sites: names, globs, shorthands, heads or neurons.
+        at: `all`, `each`, or a position of each text; see `patch`.
+        measured: position of each text whose prediction is measured; None means the last token.
+        steps: number of points between the embeddings of base and source at which gradients are
+            averaged; 1 uses the gradient at the base.
+
+    Raises:
+        ConfigError: the measure has no gradient.
+
+    >>> from probekit import GPT2, Tokenizer
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> clean = tokenizer.batch(["The key"], bos=False, side="left")
+    >>> corrupt = tokenizer.batch(["The keys"], bos=False, side="left")
+    >>> measure = AnswerMeasure(torch.tensor([8]), torch.tensor([9]))
+    >>> len(estimated_effects(model, clean, corrupt, measure, "blocks.*.attn.hook_z[head=*]"))
+    24
+    """
+    check_pairs(clean, corrupt)
+    if measure.name not in _WITH_GRADIENT:
+        raise ConfigError(
+            f"{measure.name} has no gradient at the base. Attribution patching requires one of "
+            f"{', '.join(_WITH_GRADIENT)}."
+        )
+    selected = expand_parts(sites, model.axis_sizes)
+    parts: list[dict[Patch, Floats]] = []
+    for rows in torch.split(torch.arange(len(clean)), PAIRS_AT_ONCE):
+        ends = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
+        own = (ends if measured is None else measured)[rows].to(model.device)
+        batches = clean[rows].to(model.device), corrupt[rows].to(model.device)
+        by_position = _by_position(model, *batches, measure[rows], selected, own, steps)
+        own_at = at[rows] if isinstance(at, Tensor) else at
+        parts.append(_of_grid(by_position, batches[0].mask, own_at))
+    sizes = [len(next(iter(part.values()))) for part in parts]
+    return {
+        key: np.concatenate(
+            [p.get(key, np.full(n, np.nan)) for p, n in zip(parts, sizes, strict=True)]
+        )
+        for key in dict.fromkeys(key for part in parts for key in part)
+    }
+
+
+def patch_top(
+    model: Network,
+    clean: TokenBatch,
+    corrupt: TokenBatch,
+    measure: AnswerMeasure,
+    estimates: Mapping[Patch, Floats],
+    *,
+    top: int = 20,
+    at: Positions = "all",
+    measured: Tensor | None = None,
+    groups: ArrayLike | None = None,
+) -> list[AttributedPatch]:
+    """Return all estimated patches, the largest with their verified effects.
+
+    Args:
+        model: the network.
+        clean: the base texts.
+        corrupt: their counterfactuals, with equal numbers of tokens.
+        measure: the measure of the estimates.
+        estimates: result of `estimated_effects` for these pairs.
+        top: number of patches with the largest absolute mean estimates that are verified.
+        at: positions of the estimates.
+        measured: position of each text whose prediction is measured; None means the last token.
+        groups: group of each pair; None means that pairs are independent.
+    """
+    means = {key: float(np.nanmean(values)) for key, values in estimates.items()}
+    largest = sorted(means, key=lambda key: -abs(means[key]))[:top]
+    selected = list(dict.fromkeys(key.selection for key in means))
+    values = patched_values(
+        model, clean, corrupt, measure, selected, at=at, measured=measured, only=largest
+    )
+    names = np.arange(len(clean)) if groups is None else np.asarray(groups)
+    rows = effects_of(values, measure, names)
+    verified = {
+        key: replace(row, p_best=min(1.0, row.p * len(means)))
+        for key, row in zip(values.patched, rows, strict=True)
+    }
+    return [AttributedPatch(key, own, verified.get(key)) for key, own in means.items()]
+
+
+def _by_position(
+    model: Network,
+    clean: TokenBatch,
+    corrupt: TokenBatch,
+    measure: AnswerMeasure,
+    selected: Sequence[SiteSelection],
+    measured: Tensor,
+    steps: int,
+) -> dict[SiteSelection, Tensor]:
+    """Return the estimate of each selection at each position, [batch pos]."""
+    sites = list(dict.fromkeys(one.site for one in selected))
+    with torch.no_grad():
+        _, base = model.run_with_cache(clean, ["hook_embed", *sites], logits=False)
+        _, source = model.run_with_cache(corrupt, ["hook_embed", *sites], logits=False)
+    total = {site: torch.zeros_like(base[site]) for site in sites}
+    for step in range(steps):
+        share = (step + 0.5) / steps if steps > 1 else 0.0
+        embed = base["hook_embed"] + share * (source["hook_embed"] - base["hook_embed"])
+        for site, gradient in _gradients(model, clean, embed, measure, sites, measured).items():
+            total[site] += gradient / steps
+    change = {site: total[site] * (source[site] - base[site]) for site in sites}
+    return {one: _summed(change[one.site], one) for one in selected}
+
+
+def _gradients(
+    model: Network,
+    batch: TokenBatch,
+    embed: Tensor,
+    measure: AnswerMeasure,
+    sites: Sequence[str],
+    measured: Tensor,
+) -> dict[str, Tensor]:
+    """Return the gradient of the measure of each text with respect to each site."""
+    last = f"blocks.{model.axis_sizes['n_layers'] - 1}.hook_resid_post"
+    values: dict[str, Tensor] = {}
+    names = list(dict.fromkeys([*sites, last]))
+    tap = compose(
+        model,
+        [("hook_embed", edits.replace(embed)), *((n, remember(values, grad=True)) for n in names)],
+    )
+    rows = torch.arange(len(batch), device=model.device)
+    with torch.enable_grad():
+        model(batch, tap=tap, sites=tap.sites, logits=False)
+        final = values[last][rows, measured]
+        total = measure.score(model, final, rows, final.detach()).sum()
+        found = torch.autograd.grad(total, [values[site] for site in sites], allow_unused=True)
+    return {
+        site: torch.zeros_like(values[site]) if gradient is None else gradient.detach()
+        for site, gradient in zip(sites, found, strict=True)
+    }
+
+
+def _summed(product: Tensor, selection: SiteSelection) -> Tensor:
+    """Return the sum over all axes but the texts and the positions, [batch pos]."""
+    return part_features(product.nan_to_num(), selection).sum(-1)
+
+
+def _of_grid(
+    by_position: dict[SiteSelection, Tensor], mask: Tensor, at: Positions
+) -> dict[Patch, Floats]:
+    """Return the estimates (n_pairs,) of each patch of the grid."""
+    rows, first, lengths = torch.arange(len(mask)), mask.int().argmax(1).cpu(), mask.sum(1).cpu()
+    grid: dict[Patch, Floats] = {}
+    for selection, tensor in by_position.items():
+        values = (tensor * mask).double().cpu()
+        if isinstance(at, Tensor):
+            grid[Patch(selection, "chosen")] = values[rows, at.reshape(-1).cpu()].numpy()
+        elif at == "all":
+            grid[Patch(selection, "all")] = values.sum(1).numpy()
+        else:
+            for position in range(int(lengths.max())):
+                has = lengths > position
+                own = np.full(len(mask), np.nan)
+                own[has.numpy()] = values[rows[has], first[has] + position].numpy()
+                grid[Patch(selection, position)] = own
+    return grid

@@ -1,0 +1,114 @@
+"""The rule of the verdicts, and their statistics on arrays."""
+
+import numpy as np
+import pytest
+
+from probekit.interventions.causes.verdicts import (
+    Evidence,
+    answer_of,
+    best_p_values,
+    detection,
+    mean_effect,
+    silence,
+    slopes,
+    two_sided_p,
+    verdicts,
+)
+from probekit.interventions.patching.recovery import resamples_of
+
+
+def evidence(effect=1.0, low=0.5, high=1.5, p=0.01, whole=2.0):
+    return Evidence(effect, low, high, p, whole, False, "logits", rounding=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "p", "answer"),
+    [
+        ({}, 0.05, "yes"),
+        ({}, 0.051, "undecided"),
+        ({"low": -0.1}, 0.01, "undecided"),
+        ({"effect": -1.0, "low": -1.5, "high": -0.5}, 0.01, "yes"),
+        ({"effect": 0.0, "low": -0.09, "high": 0.1}, 0.4, "no"),
+        ({"effect": 0.0, "low": -0.09, "high": 0.11}, 0.4, "undecided"),
+        ({"effect": 5e-7, "low": 4e-7, "high": 6e-7, "whole": 0.0}, 0.01, "no"),
+        ({"effect": np.nan}, 0.01, "undecided"),
+        ({"low": np.nan, "high": np.nan}, 0.01, "undecided"),
+        ({}, np.nan, "undecided"),
+    ],
+)
+def test_the_rule(change, p, answer):
+    assert answer_of(evidence(**change), p) == answer
+
+
+def test_p_values_are_adjusted_for_the_three_questions():
+    found = verdicts({"detects": evidence(p=0.01), "steers": evidence(p=0.02),
+                      "silences": evidence(p=0.04)})  # fmt: skip
+    assert [one.p_holm for one in found] == pytest.approx([0.03, 0.04, 0.04])
+    two = verdicts({"detects": evidence(p=0.01), "steers": evidence(p=np.nan)})
+    assert two[0].p_holm == pytest.approx(0.01)
+    assert two[1].answer == "undecided"
+
+
+def test_the_observed_direction_counts_as_a_draw():
+    assert two_sided_p(3.0, np.array([1.0, -2.0, 2.9])) == 0.25
+    assert two_sided_p(1.0, np.full(99, -1.0)) == 1.0
+
+
+def test_the_best_site_is_compared_with_the_best_of_each_draw():
+    p = best_p_values(np.array([-3.0, 1.0]), np.array([[2.0, 4.0, 0.1], [0.5, 0.5, -3.5]]))
+    np.testing.assert_allclose(p, [3 / 4, 1.0])
+
+
+def test_slopes_are_least_squares():
+    scores = np.random.default_rng(0).normal(size=(5, 3))
+    by = (-2, 1, 4)
+    expected = np.polyfit(by, scores.T, 1)[0]
+    np.testing.assert_allclose(slopes(scores, by), expected)
+
+
+def test_silence_is_the_share_of_the_gap_that_erasure_removes():
+    codes, groups = np.tile([0, 1], 20), np.repeat(np.arange(20), 2)
+    base = np.where(codes == 1, 3.0, -1.0) + np.random.default_rng(0).normal(size=40) * 0.1
+    found = silence(base, 0.25 * base, 0.9 * base[:, None], 0 * base, codes, resamples_of(groups))
+    assert found.effect == pytest.approx(0.75)
+    assert found.whole == pytest.approx(1.0)
+    assert found.p == 0.5
+    assert not found.exceeds_whole
+
+
+def test_silence_needs_a_gap():
+    base = np.random.default_rng(0).normal(size=40)
+    found = silence(
+        base, base, base[:, None], base, np.tile([0, 1], 20), resamples_of(np.arange(40))
+    )
+    assert np.isnan(found.effect)
+    assert "does not differ" in found.reason
+
+
+def test_a_direction_that_moves_more_than_its_whole_is_flagged():
+    rows, resamples = np.random.default_rng(0).normal(2, 0.1, 30), resamples_of(np.arange(30))
+    more = mean_effect(rows, np.zeros(9), 0.5 * rows, resamples, "logits", 1.0)
+    same = mean_effect(rows, np.zeros(9), rows, resamples, "logits", 1.0)
+    assert more.exceeds_whole
+    assert not same.exceeds_whole
+
+
+def test_detection_is_the_auroc_of_the_projection():
+    generator = np.random.default_rng(0)
+    codes = np.arange(60) % 2
+    projections = codes + generator.normal(size=60)
+    folds = np.zeros(60, dtype=int)
+    found = detection(projections, codes, np.arange(60), folds, draws=999, seed=0)
+    pairs = projections[codes == 1][:, None] > projections[codes == 0]
+    assert found.effect == pytest.approx(pairs.mean() - 0.5)
+    assert found.p < 0.01
+    none = detection(projections, codes, codes, folds, draws=999, seed=0)
+    assert np.isnan(none.p)
+    assert "too few groups" in none.reason
+
+
+def test_folds_are_ranked_separately():
+    codes, folds = np.tile([0, 1], 20), np.repeat([0, 1], 20)
+    projections = codes + 100.0 * folds
+    found = detection(projections, codes, np.arange(40), folds, draws=99, seed=0)
+    assert found.effect == pytest.approx(0.5)

@@ -1,0 +1,223 @@
+"""Patched passes equal whole passes with the same edit, at every site and position."""
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.errors import ConfigError, DataError, UnknownNameError
+from probekit.interventions.base_pass import BasePass
+from probekit.interventions.compose import run_edited
+from probekit.interventions.edits import replace
+from probekit.interventions.measures import MEASURES, AnswerMeasure
+from probekit.interventions.patching.pairs import check_pairs, pair_problems, single_tokens
+from probekit.interventions.patching.patching import PAIRS_AT_ONCE, patch
+from probekit.model.gpt2 import GPT2
+from probekit.model.inputs import TokenBatch
+from probekit.model.site_parts import head_or_neuron
+from probekit.model.sites import select
+from probekit.model.text.tokenizer import Tokenizer
+from tests.model.reference import TINY, pad, ragged
+
+LENGTHS = [5, 3, 8]
+SITES = [
+    "hook_embed",
+    "hook_pos_embed",
+    "blocks.*.hook_resid_*",
+    "blocks.*.hook_attn_out",
+    "blocks.*.hook_mlp_out",
+    "blocks.1.attn.hook_z",
+    "blocks.*.attn.hook_z[head=*]",
+    "blocks.2.attn.hook_result[head=1]",
+    "blocks.0.mlp.hook_post[neuron=4]",
+    "blocks.3.mlp.hook_post",
+    "blocks.2.mlp.hook_pre",
+    "blocks.1.attn.hook_q[head=2]",
+    "blocks.2.attn.hook_v",
+    "blocks.2.attn.hook_pattern",
+    "blocks.2.attn.hook_pattern[head=0]",
+    "blocks.1.ln2.hook_normalized",
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return GPT2(TINY, seed=3).requires_grad_(False)
+
+
+def as_batch(texts, side):
+    ids, mask = pad(texts, side, filler=7)
+    return TokenBatch(ids, mask, torch.zeros(*ids.shape, 2, dtype=torch.int64))
+
+
+def pairs(side="left", lengths=LENGTHS):
+    texts = ragged(TINY, lengths)
+    others = [(text + 11) % TINY.vocab_size for text in texts]
+    return as_batch(texts, side), as_batch(others, side)
+
+
+def measure_of(name="logit_difference", n=3):
+    numbers = torch.arange(n)
+    return AnswerMeasure(numbers + 3, numbers + 40, name)
+
+
+def expected(model, clean, corrupt, where, at, measure):
+    """The measure of a whole pass with the counterfactual's activations at the positions `at`."""
+    (selection,) = select([where], TINY.n_layer, TINY.axis_sizes)
+    _, source = model.run_with_cache(corrupt, [selection.site])
+    values = head_or_neuron(source[selection.site], selection)
+    if "resid_post" in where and "3" in where and at is None:
+        assert values.shape[1] == clean.ids.shape[1]
+    logits = run_edited(model, clean, [(where, replace(values, at))])
+    last = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
+    rows = torch.arange(len(clean))
+    logits = logits[rows, last]
+    return (logits[rows, measure.answer] - logits[rows, measure.wrong]).double().numpy()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("where", SITES)
+def test_a_patch_of_all_positions_equals_a_whole_pass(model, side, where):
+    clean, corrupt = pairs(side)
+    measure = measure_of()
+    for row in patch(model, clean, corrupt, measure, where):
+        own = expected(model, clean, corrupt, row.site, None, measure)
+        assert row.patched == pytest.approx(own.mean(), rel=1e-5, abs=1e-6), row.site
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("where", SITES)
+def test_a_patch_of_one_position_equals_a_whole_pass(model, side, where):
+    clean, corrupt = pairs(side)
+    measure, first = measure_of(), clean.mask.int().argmax(1)
+    rows = patch(model, clean, corrupt, measure, where, at="each")
+    assert {row.position for row in rows} == set(range(8))
+    for row in rows:
+        if row.position in (1, 4):
+            have = torch.tensor(LENGTHS) > row.position
+            mask = torch.zeros_like(clean.mask)
+            mask[have, (first + row.position)[have]] = True
+            own = expected(model, clean, corrupt, row.site, mask, measure)[have.numpy()]
+            assert row.patched == pytest.approx(own.mean(), rel=1e-5, abs=1e-6), row.site
+            assert row.n == int(have.sum())
+
+
+def test_a_position_of_each_text(model):
+    clean, corrupt = pairs()
+    at = torch.tensor([7, 6, 2])
+    site = "blocks.1.hook_resid_post"
+    (row,) = patch(model, clean, corrupt, measure_of(), site, at=at)
+    own = expected(model, clean, corrupt, site, at, measure_of())
+    assert row.patched == pytest.approx(own.mean(), rel=1e-5)
+    assert row.position == "chosen"
+
+
+def test_positions_after_the_measured_one_have_no_effect(model):
+    clean, corrupt = pairs("right", [8, 8, 8])
+    site = "blocks.1.hook_resid_post"
+    rows = patch(
+        model, clean, corrupt, measure_of(), site, at="each", measured=torch.tensor([4, 4, 4])
+    )
+    effects = np.array([row.effect for row in rows])
+    assert (np.abs(effects[:5]) > 1e-5).all()
+    np.testing.assert_allclose(effects[5:], 0, atol=1e-6)
+
+
+def test_the_whole_stream_recovers_everything(model):
+    clean, corrupt = pairs()
+    change = (model(corrupt) - model(clean))[:, -1]
+    measure = AnswerMeasure(change.argmin(-1), change.argmax(-1))
+    rows = patch(model, clean, corrupt, measure, "blocks.*.hook_resid_pre")
+    assert [row.recovery for row in rows] == pytest.approx([1, 1, 1, 1], abs=1e-4)
+
+
+def test_more_pairs_than_a_batch(model):
+    n = PAIRS_AT_ONCE + 5
+    clean, corrupt = pairs("left", [4 + i % 3 for i in range(n)])
+    measure, site = measure_of(n=n), "blocks.2.hook_resid_mid"
+    (row,) = patch(model, clean, corrupt, measure, site, groups=np.arange(n) // 3)
+    own = expected(model, clean, corrupt, site, None, measure)
+    assert row.patched == pytest.approx(own.mean(), rel=1e-5)
+    assert row.n, row.groups == (n, n // 3 + 1)
+    assert row.effect_low < row.effect < row.effect_high
+    assert 0 < row.p <= row.p_best <= 1
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_measures_are_those_of_the_logits(model, name):
+    clean, _ = pairs()
+    base, measure = BasePass.keep(model, clean), measure_of(name)
+    other = base.final.flip(0)
+    rows = torch.tensor([2, 0, 1, 1])
+    found = measure.score(model, other[rows], rows, base.final)
+    logits = model.final_norm(other[rows]) @ model.unembedding.T
+    unchanged = model.final_norm(base.final[rows]) @ model.unembedding.T
+    p, q = unchanged.softmax(-1), logits.softmax(-1)
+    at = torch.arange(4)
+    right, wrong = measure.answer[rows], measure.wrong[rows]
+    wanted = {
+        "logit_difference": logits[at, right] - logits[at, wrong],
+        "accuracy": (logits[at, right] > logits[at, wrong]).double(),
+        "probability": q[at, right] - q[at, wrong],
+        "loss": -q[at, right].log(),
+        "kl": (p * (p / q).log()).sum(-1),
+    }[name]
+    torch.testing.assert_close(found, wanted.double(), atol=1e-5, rtol=1e-4)
+
+
+def test_without_a_wrong_answer_accuracy_is_the_largest_logit(model):
+    clean, _ = pairs()
+    base = BasePass.keep(model, clean)
+    best = (model.final_norm(base.final) @ model.unembedding.T).argmax(-1)
+    measure = AnswerMeasure(torch.where(torch.tensor([True, False, True]), best, best - 1),
+                            name="accuracy")  # fmt: skip
+    found = measure.score(model, base.final, torch.arange(3), base.final)
+    assert found.tolist() == [1, 0, 1]
+
+
+def test_pairs_that_cannot_be_patched_are_reported_with_their_rows(model):
+    clean, corrupt = pairs()
+    first, second = (corrupt.ids[row][corrupt.mask[row]] for row in (0, 1))
+    short = as_batch([first, torch.tensor([5, 6]), torch.arange(8)], "left")
+    with pytest.raises(DataError, match=r"1 pair of 3 cannot be patched: row 1 has 3 tokens, but"):
+        patch(model, clean, short, measure_of(), SITES[0])
+    with pytest.raises(DataError, match=r"row 2 has the same tokens as its counterfactual"):
+        check_pairs(clean, as_batch([first, second, clean.ids[2]], "left"))
+    with pytest.raises(DataError, match="padded differently"):
+        check_pairs(clean, pairs("right")[1])
+    with pytest.raises(DataError, match="3 texts and 2 counterfactuals"):
+        check_pairs(clean, corrupt[:2])
+    assert [one.row for one in pair_problems(clean, clean)] == [0, 1, 2]
+
+
+def test_answers_of_several_tokens_are_reported_with_their_rows():
+    tokenizer = Tokenizer.from_pretrained("mini")
+    assert tokenizer.strings(single_tokens(tokenizer, [" is", " are"]).tolist()) == [" is", " are"]
+    with pytest.raises(DataError, match=r"1 answer of 2 .*: row 1, ' is are' is \[' is', ' are'\]"):
+        single_tokens(tokenizer, [" is", " is are"])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"measure": measure_of(n=2)}, DataError, "answers for 2 texts"),
+        ({"at": "eech"}, ConfigError, "Nearest: each"),
+        ({"at": torch.tensor([8, 0, 0])}, DataError, "Position 8 of row 0"),
+        ({"sites": "blocks.1.hook_resid_prr"}, UnknownNameError, "Nearest"),
+        ({"groups": ["a"]}, DataError, "1 groups for 3 pairs"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(model, change, error, message):
+    clean, corrupt = pairs()
+    arguments = {"measure": measure_of(), "sites": "hook_embed"} | change
+    with pytest.raises(error, match=message):
+        patch(model, clean, corrupt, **arguments)
+
+
+def test_measures_that_cannot_be_scored_are_refused():
+    ids = torch.tensor([3, 4])
+    with pytest.raises(ConfigError, match="Nearest: accuracy"):
+        AnswerMeasure(ids, ids + 1, "acuracy")
+    with pytest.raises(ConfigError, match="requires a wrong token"):
+        AnswerMeasure(ids)
+    with pytest.raises(DataError, match="Row 1: the answer and the wrong token are the same"):
+        AnswerMeasure(ids, torch.tensor([9, 4]))

@@ -1,0 +1,54 @@
+"""Recovery is a ratio of sums, and its interval covers the true ratio."""
+
+import numpy as np
+import pytest
+
+from probekit.interventions.patching.recovery import (
+    holds_zero,
+    interval_of,
+    mean_interval,
+    ratio_of_sums,
+    resamples_of,
+)
+
+
+def test_recovery_is_the_ratio_of_sums_not_the_mean_of_ratios():
+    numerators, denominators = np.array([1.0, 0.0, 3.0] * 4), np.array([1.0, 0.001, 5.0] * 4)
+    found = ratio_of_sums(numerators, denominators, resamples_of(np.arange(12)))
+    assert found.value == pytest.approx(4 / 6.001)
+
+
+def test_no_ratio_where_the_interval_of_the_denominator_holds_zero():
+    generator = np.random.default_rng(0)
+    denominators = generator.normal(size=30)
+    assert holds_zero(mean_interval(denominators, resamples_of(np.arange(30))))
+    found = ratio_of_sums(np.ones(30), denominators, resamples_of(np.arange(30)))
+    assert np.isnan([found.value, found.low, found.high]).all()
+
+
+def test_a_single_group_has_a_value_without_limits():
+    found = ratio_of_sums(np.array([1.0, 2.0]), np.array([2.0, 4.0]), resamples_of(np.zeros(2)))
+    assert found.value == 0.5
+    assert np.isnan([found.low, found.high]).all()
+
+
+def test_equal_texts_have_no_recovery():
+    found = ratio_of_sums(np.zeros(8), np.zeros(8), resamples_of(np.arange(8)))
+    assert np.isnan(found.value)
+    assert holds_zero(interval_of(np.zeros(9), resamples_of(np.arange(8))))
+
+
+def test_the_interval_covers_the_ratio():
+    """Coverage near 95 % with correlated rows within groups."""
+    generator, covered, draws = np.random.default_rng(1), 0, 600
+    groups = np.repeat(np.arange(20), 4)
+    resamples = resamples_of(groups)
+    for _ in range(draws):
+        shared = generator.normal(size=20)[groups]
+        denominators = 4 + shared + generator.normal(size=80)
+        numerators = 0.3 * denominators + 0.5 * (
+            generator.normal(size=20)[groups] + generator.normal(size=80)
+        )
+        found = ratio_of_sums(numerators, denominators, resamples)
+        covered += found.low <= 0.3 <= found.high
+    assert 0.925 <= covered / draws <= 0.98

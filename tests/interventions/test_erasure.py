@@ -1,0 +1,169 @@
+"""Before erasure the labels can be predicted, after it they cannot; rare classes included."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.errors import DataError
+from probekit.interventions.edits import project_out
+from probekit.interventions.erasure import inlp, leace, mean_projection, probe_projection
+from probekit.probes.solve.solver import Problem, Solver
+
+N_FEATURES = 9
+
+
+@pytest.fixture(scope="module")
+def fitter():
+    """The reference implementation, of the extra `test`; its import warns of torch.jit."""
+    with warnings.catch_warnings(action="ignore"):
+        return pytest.importorskip("concept_erasure").LeaceFitter
+
+
+def sample(n=400, shares=(0.5, 0.3, 0.2), seed=0, gap=1.5):
+    """Rows with correlated features, whose class means differ."""
+    generator = np.random.default_rng(seed)
+    codes = np.repeat(np.arange(len(shares)), np.round(n * np.array(shares)).astype(int))
+    means = gap * generator.normal(size=(len(shares), N_FEATURES))
+    mixing = generator.normal(size=(N_FEATURES, N_FEATURES))
+    return generator.normal(size=(len(codes), N_FEATURES)) @ mixing + means[codes], codes
+
+
+def accuracy(X, codes):
+    (fit,) = Solver(X, [np.ones(len(X))]).solve([Problem(codes, C=10.0)])
+    return np.mean(fit.predict(X) == codes)
+
+
+def gap_of_means(X, codes):
+    means = np.array([X[codes == code].mean(0) for code in np.unique(codes)])
+    return np.abs(means - X.mean(0)).max()
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.5, 0.3, 0.2)])
+def test_leace_equals_the_reference(fitter, shares):
+    X, codes = sample(shares=shares)
+    reference = fitter(
+        N_FEATURES, len(shares), dtype=torch.float64, shrinkage=False, constrain_cov_trace=False,
+        svd_tol=1e-9,
+    )  # fmt: skip
+    reference.update(torch.from_numpy(X), torch.from_numpy(np.eye(len(shares))[codes]))
+    expected = reference.eraser(torch.from_numpy(X)).numpy()
+    np.testing.assert_allclose(leace(X, codes)(X), expected, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3])
+def test_after_leace_no_classifier_beats_the_majority(shrinkage):
+    X, codes = sample()
+    erased = leace(X, codes, shrinkage=shrinkage)(X)
+    assert accuracy(X, codes) > 0.7
+    assert accuracy(erased, codes) == pytest.approx(0.5, abs=0.005)
+    assert gap_of_means(X, codes) > 0.5
+    assert gap_of_means(erased, codes) < 1e-9
+    np.testing.assert_allclose(erased.mean(0), X.mean(0))
+
+
+def test_pitfall_52_a_rare_class_is_erased(fitter):
+    X, codes = sample(n=20_000, shares=(0.999, 0.001), gap=1.0)
+    assert gap_of_means(X, codes) > 0.5
+    assert gap_of_means(leace(X, codes)(X), codes) < 1e-8
+    # The reference keeps it at its absolute tolerance.
+    reference = fitter(N_FEATURES, 1, dtype=torch.float64, shrinkage=False)
+    reference.update(torch.from_numpy(X), torch.from_numpy(codes[:, None].astype(float)))
+    kept = reference.eraser(torch.from_numpy(X)).numpy()
+    assert gap_of_means(kept, codes) == pytest.approx(gap_of_means(X, codes))
+
+
+def test_one_rare_class_among_frequent_ones_is_erased():
+    X, codes = sample(n=20_000, shares=(0.6, 0.399, 0.001))
+    eraser = leace(X, codes)
+    assert eraser.rank == 2
+    assert gap_of_means(eraser(X), codes) < 1e-8
+
+
+def test_leace_works_with_fewer_rows_than_features():
+    generator = np.random.default_rng(0)
+    X, codes = generator.normal(size=(6, N_FEATURES)), np.array([0, 0, 0, 1, 1, 1])
+    assert gap_of_means(leace(X, codes)(X), codes) < 1e-9
+
+
+def test_leace_changes_less_than_the_mean_projection_in_whitened_space():
+    X, codes = sample()
+    inverse = np.linalg.inv(np.cov(X.T))
+    changes = [X - eraser(X) for eraser in (leace(X, codes), mean_projection(X, codes))]
+    least, other = (np.einsum("ij,jk,ik->", c, inverse, c) for c in changes)
+    assert least < 0.9 * other
+
+
+@pytest.mark.parametrize("make", [leace, mean_projection])
+def test_erasing_twice_equals_erasing_once(make):
+    X, codes = sample()
+    eraser = make(X, codes)
+    np.testing.assert_allclose(eraser(eraser(X)), eraser(X), atol=1e-9)
+
+
+def test_the_mean_projection_removes_the_differences_of_means():
+    X, codes = sample()
+    eraser = mean_projection(X, codes)
+    assert eraser.rank == 2
+    assert gap_of_means(eraser(X), codes) < 1e-9
+    np.testing.assert_allclose(eraser.left, eraser.right.T)
+
+
+def test_inlp_ends_when_the_classifier_fails():
+    X, codes = sample(shares=(0.5, 0.5))
+    eraser = inlp(X, codes)
+    assert accuracy(X, codes) > 0.8
+    assert accuracy(eraser(X), codes) < 0.56
+    assert 0 < eraser.rank < N_FEATURES
+    once = inlp(X, codes, rounds=1)
+    assert once.rank == 1
+    assert accuracy(once(X), codes) > 0.5
+
+
+def test_inlp_of_unrelated_labels_keeps_the_rows():
+    X, codes = np.zeros((8, 3)), np.tile([0, 1], 4)
+    assert inlp(X, codes).rank == 0
+    np.testing.assert_array_equal(inlp(X, codes)(X), X)
+
+
+def test_the_removed_part_becomes_the_mean_not_zero():
+    X, codes = sample()
+    for eraser in (leace(X + 7, codes), mean_projection(X + 7, codes), inlp(X + 7, codes)):
+        erased = eraser(X + 7)
+        np.testing.assert_allclose(erased.mean(0), (X + 7).mean(0))
+        along = eraser.right @ erased.T
+        np.testing.assert_allclose(along, np.tile((eraser.right @ eraser.mean)[:, None], len(X)))
+
+
+def test_the_tap_erases_like_the_array():
+    X, codes = sample()
+    eraser = leace(X, codes)
+    value = torch.from_numpy(X[:10]).reshape(2, 5, N_FEATURES)
+    found = eraser.tap(torch.tensor([4, 0]))("hook_embed", value)
+    expected = value.clone()
+    for row, column in ((0, 4), (1, 0)):
+        expected[row, column] = torch.from_numpy(eraser(X[5 * row + column][None])[0])
+    torch.testing.assert_close(found, expected)
+    one = probe_projection(eraser.left.T, eraser.mean)
+    torch.testing.assert_close(
+        one.tap()("hook_embed", value),
+        project_out(eraser.left.T, mean=torch.from_numpy(eraser.mean))("hook_embed", value),
+    )
+
+
+def test_labels_that_cannot_be_erased_are_refused():
+    with pytest.raises(DataError, match="same label"):
+        leace(np.ones((3, 2)), np.zeros(3, dtype=int))
+    with pytest.raises(DataError, match="2 labels"):
+        mean_projection(np.ones((3, 2)), np.array([0, 1]))
+
+
+def test_constant_features_receive_no_copy_of_the_label():
+    """A copy of 1e-20 would be read perfectly by a probe on standardised features."""
+    X, codes = sample(shares=(0.5, 0.5))
+    X[:, 3] = 0
+    for eraser in (leace(X, codes), mean_projection(X, codes)):
+        erased = eraser(X)
+        assert not erased[:, 3].any()
+        assert accuracy(erased, codes) < 0.6
