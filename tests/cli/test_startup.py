@@ -40,6 +40,7 @@ COMMANDS = (
     ("attribution --model missing --text a", ()),
     ("heads --model missing", ()),
     ("lens --model missing --text a", ()),
+    ("cause missing.yaml", ()),
     ("patch --model missing --clean a --corrupt b --answer c --wrong d", ()),
     ("weights --model missing --out page.html", ()),
     ("compare run_a run_b --out page.txt", ()),
