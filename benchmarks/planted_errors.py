@@ -116,7 +116,7 @@ ERRORS = (
     ),
     PlantedError(
         "attention ignores the mask",
-        "model/visibility.py",
+        "model/layers/visibility.py",
         "causal(n_new, n_keys, tokens.device) & (mask[:, None, None, :] | itself)",
         "causal(n_new, n_keys, tokens.device)[None, None]",
         "tests/model/test_gpt2.py::test_padding_changes_no_number_at_any_site",
@@ -124,7 +124,7 @@ ERRORS = (
     ),
     PlantedError(
         "positions count the padding",
-        "model/visibility.py",
+        "model/layers/visibility.py",
         "positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]",
         "positions = torch.arange(n_before, n_keys).expand_as(tokens)",
         "tests/model/test_gpt2.py::test_positions_are_counted_from_the_mask",

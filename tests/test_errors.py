@@ -91,7 +91,7 @@ def test_arguments_of_the_explorer_are_reported_by_name(mini):
     explorer = explore_attention(model, tokenizer, "a cat", bos=False)
     with pytest.raises(ConfigError, match="path is 5, of type int"):
         explorer.save(5)
-    with pytest.raises(ConfigError, match=r"model is of type Tokenizer\. Load it: GPT2\.from"):
+    with pytest.raises(ConfigError, match=r"model is of type BytePairTokenizer\. Load it: GPT2"):
         explore_attention(tokenizer, model, "a cat", bos=False)
     with pytest.raises(ConfigError, match=r"tokenizer is of type GPT2\. Load it: Tokenizer\.from"):
         explore_attention(model, model, "a cat", bos=False)

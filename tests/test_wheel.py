@@ -148,7 +148,9 @@ def test_it_contains_the_experiments_schemas_and_data(installed, repository):
         assert {path.name: path.read_bytes() for path in bundled.iterdir()} == expected
     names = {path.stem for path in (repository / "experiments").glob("*.yaml")}
     listed = installed.call("probekit", "experiments").stdout
-    assert names == {line.split()[0] for line in listed.splitlines()[1:-2]}
+    # A line that begins with spaces continues the one before it.
+    lines = [line for line in listed.splitlines()[1:-2] if not line.startswith(" ")]
+    assert names == {line.split()[0] for line in lines}
 
 
 def test_the_version_names_the_distribution_and_the_folder(installed):

@@ -26,7 +26,7 @@ def noun_pairs() -> BundledSet:
 
     >>> row = noun_pairs().rows[1]
     >>> row["text"], row["subject_flipped"], row["verb"]
-    ('The farmer next to the doors', 'The farmers next to the doors', ' is')
+    ('The farmer next to the statues', 'The farmers next to the statues', ' is')
     """
     return BundledSet(
         name="noun_pairs",

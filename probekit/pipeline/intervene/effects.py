@@ -24,7 +24,7 @@ from probekit.interventions.patching.patching import Positions, patched_values
 from probekit.model.network import Network
 from probekit.model.sites.selection import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
-from probekit.pipeline.intervene.parts import Part, numbers
+from probekit.pipeline.intervene.parts import Part, floats_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +97,9 @@ class EffectStep:
         for part, found in parts:
             texts = part.identity["sites"]
             for index, position, values in found["patched"]:
-                patched[Patch(selection[texts[index]], position)] = numbers(values)
+                patched[Patch(selection[texts[index]], position)] = floats_of(values)
         first = parts[0][1]
-        values = PatchedValues(numbers(first["base"]), numbers(first["source"]), patched)
+        values = PatchedValues(floats_of(first["base"]), floats_of(first["source"]), patched)
         measure = self.measure[torch.from_numpy(inputs.test)]
         for one in effects_of(values, measure, inputs.groups[inputs.test]):
             yield self._row(one)

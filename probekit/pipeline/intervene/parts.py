@@ -70,10 +70,10 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def numbers(values: Any) -> np.ndarray:
+def floats_of(values: Any) -> np.ndarray:
     """Return a list of numbers and nulls as a float array.
 
-    >>> numbers([1.5, None]).tolist()
+    >>> floats_of([1.5, None]).tolist()
     [1.5, nan]
     """
     return np.array([np.nan if one is None else one for one in values], dtype=np.float64)

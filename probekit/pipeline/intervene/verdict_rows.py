@@ -28,7 +28,7 @@ from probekit.model.network import Network
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.selection import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
-from probekit.pipeline.intervene.parts import Part, numbers
+from probekit.pipeline.intervene.parts import Part, floats_of
 from probekit.probes.score.intervals import Interval
 from probekit.probes.solve.design import Floats
 
@@ -150,7 +150,7 @@ class VerdictStep:
             effects = [_effect(found[n], question) for n in own]
             known = [n for n, effect in zip(own, effects, strict=True) if effect is not None]
             if known:
-                null = np.stack([numbers(found[n]["null"][question]) for n in known])
+                null = np.stack([floats_of(found[n]["null"][question]) for n in known])
                 observed = np.array([_effect(found[n], question) for n in known], dtype=float)
                 adjusted = best_p_values(observed, null)
                 best |= {(n, question): float(p) for n, p in zip(known, adjusted, strict=True)}

@@ -39,6 +39,7 @@ def explore_attention(
         name: name of the model on the page.
         most_mb: maximum size of the page in MB; it limits the precision of the weights.
 
+    >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> explorer = explore_attention(model, tokenizer, "The keys to the old cabinet", bos=False)
     >>> len(explorer.prompts[0].tokens)

@@ -14,20 +14,21 @@ from plotly.offline import get_plotlyjs
 def render(name: str, **values: Any) -> str:
     """Return a rendered template of assets/; values are escaped unless they are Markup.
 
-    Control characters, which HTML does not allow, are written as code points. In JSON they are
-    escaped.
+    Control characters in texts, which HTML does not allow, are written as code points. In JSON they
+    are escaped.
     """
-    page = _ENVIRONMENT.get_template(name).render(**values)
-    return _without_controls(page)
+    return _ENVIRONMENT.get_template(name).render(**values)
 
 
-def _without_controls(page: str) -> str:
-    r"""Return HTML with control characters as code points.
+def _without_controls(value: Any) -> Any:
+    r"""Return a text with control characters as code points, and any other value unchanged.
 
     >>> _without_controls("a\x1bb")
-    'a&lt;U+001B&gt;b'
+    'a<U+001B>b'
     """
-    return _CONTROL.sub(lambda found: f"&lt;U+{ord(found[0]):04X}&gt;", page)
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return _CONTROL.sub(lambda found: f"<U+{ord(found[0]):04X}>", value)
 
 
 def unbroken(text: str) -> str:
@@ -67,6 +68,7 @@ _ENVIRONMENT = Environment(
     loader=PackageLoader("probekit.report", "assets"),
     autoescape=True,
     undefined=StrictUndefined,
+    finalize=_without_controls,
     trim_blocks=True,
     lstrip_blocks=True,
 )
