@@ -33,7 +33,7 @@ def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
 
     Raises:
         ConfigError: the probe has no direction on the raw activations of one site, no standard
-            deviation, or several labels of which none is chosen.
+            deviation, or more than two labels and `towards` is None.
         UnknownNameError: the probe has no such label.
     """
     facts, unit = probe.facts, probe.unit_directions
