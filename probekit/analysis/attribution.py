@@ -1,9 +1,10 @@
 """Direct logit attribution: the contribution of each component to a logit or logit difference.
 
 The residual stream is the sum of the embeddings, the outputs of all heads and MLPs, and biases.
-Centring and unembedding are linear, and the scale of the final norm is held at its value in the
-forward pass. A logit is therefore the sum of the components' contributions along one direction of
-d_model. Indirect effects through later components are not included.
+Centring and unembedding are linear, and the scales of the final norm and of a norm after attention
+are held at their values in the forward pass. A logit is therefore the sum of the components'
+contributions along one direction of d_model. Indirect effects through later components are not
+included. If a network caps its logits, the logit before the cap is decomposed.
 
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; the final norm as
 in Wang et al. 2022, "Interpretability in the Wild". Weights are not folded: the biases of attention
@@ -24,13 +25,16 @@ from probekit.errors import ConfigError
 from probekit.model.cache import ActivationCache
 from probekit.model.inputs import check_tokens
 from probekit.model.network import Network
+from probekit.model.sites.sites import SitePattern
 
-_SITES = (
+_SITES: tuple[SitePattern, ...] = (
     "hook_*embed",
     "blocks.*.attn.hook_z",
     "blocks.*.hook_mlp_out",
     "ln_final.hook_scale",
+    ("resid_post", -1),
 )
+_POST_SCALES = "blocks.*.ln1_post.hook_scale"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +42,7 @@ class Attribution:
     """A logit or logit difference, and its decomposition into contributions.
 
     Attributes:
-        logit: value in the forward pass.
+        logit: value in the forward pass, before a softcap of the logits.
         rows: one row per component, in forward order, with the columns `part` (embed, pos_embed,
             head, attn_bias, mlp, final_bias), `layer` and `head` (missing where they do not apply)
             and `value`.
@@ -88,9 +92,11 @@ def logit_attribution(
     _check_tokens(model, token, minus, minus_mean)
     with torch.inference_mode():
         # Later tokens do not affect this position.
-        logits, cache = model.run_with_cache(ids[None, : index + 1], _SITES)
-        assert logits is not None
-        logit = _difference(logits[0, -1], token, minus, minus_mean)
+        has_norms = model.attention_norm_gain(0) is not None
+        sites = (*_SITES, _POST_SCALES) if has_norms else _SITES
+        _, cache = model.run_with_cache(ids[None, : index + 1], sites, logits=False)
+        logits = model.uncapped_logits(model.final_norm(cache["resid_post", -1][0, -1:]))
+        logit = _difference(logits[0], token, minus, minus_mean)
         direction = _difference(model.unembedding, token, minus, minus_mean)
         parts = list(_parts(model, cache, direction))
     return Attribution(
@@ -149,10 +155,14 @@ def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterato
     for layer in range(model.axis_sizes["n_layers"]):
         w_o, b_o = model.head_output(layer)
         z = cache["z", layer][0, -1].double()  # [n_heads d_head]
-        for head, value in enumerate((z * (along @ w_o.double()).view_as(z)).sum(-1)):
+        gain, into_stream = model.attention_norm_gain(layer), along
+        if gain is not None:
+            scale = cache[f"blocks.{layer}.ln1_post.hook_scale"][0, -1]
+            into_stream = along * gain.double() / scale.double()
+        for head, value in enumerate((z * (into_stream @ w_o.double()).view_as(z)).sum(-1)):
             yield part("head", value, layer, head)
         if b_o is not None:
-            yield part("attn_bias", b_o.double() @ along, layer)
+            yield part("attn_bias", b_o.double() @ into_stream, layer)
         yield part("mlp", cache["mlp_out", layer][0, -1].double() @ along, layer)
     if model.final_norm_bias is not None:
         yield part("final_bias", model.final_norm_bias.double() @ direction)

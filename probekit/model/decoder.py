@@ -81,6 +81,10 @@ class Decoder(nn.Module, Network):
 
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits of the output of the final norm, shape [... d_vocab]."""
+        return self.uncapped_logits(x)
+
+    def uncapped_logits(self, x: Tensor) -> Tensor:
+        """Return the logits before a softcap, which are linear in `x`, shape [... d_vocab]."""
         return linear(x, self.unembedding)
 
     def mlp_output(self, layer: int) -> Tensor:

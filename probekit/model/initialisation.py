@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from probekit.model.decoder import Decoder
 
 
-def initialise(model: Decoder, seed: int, output_maps: str | tuple[str, ...]) -> None:
+def initialise(
+    model: Decoder, seed: int, output_maps: str | tuple[str, ...], norm_weight: float = 1.0
+) -> None:
     """Initialise all weights in place: matrices from a normal distribution, biases 0, gains 1.
 
     The standard deviation is 0.02, or `config.initializer_range` if the config has one. For the
@@ -23,6 +25,7 @@ def initialise(model: Decoder, seed: int, output_maps: str | tuple[str, ...]) ->
         model: the network.
         seed: random seed.
         output_maps: ends of the names of the output maps of sublayers.
+        norm_weight: weight of a norm whose gain is 1.
 
     Source: Radford et al. 2019, section 2.3, which scales "the weights of residual layers"; the
     standard deviation 0.02 is from the code published with it (model.py). That code draws the
@@ -39,8 +42,8 @@ def initialise(model: Decoder, seed: int, output_maps: str | tuple[str, ...]) ->
     std = getattr(model.config, "initializer_range", 0.02)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
-            # The only vectors called `weight` are the gains of norms.
-            nn.init.constant_(parameter, 1.0 if name.endswith("weight") else 0.0)
+            # The only vectors called `weight` are those of norms.
+            nn.init.constant_(parameter, norm_weight if name.endswith("weight") else 0.0)
         else:
             depth = 2 * model.config.n_layers if name.endswith(output_maps) else 1
             nn.init.normal_(parameter, std=std / math.sqrt(depth), generator=generator)

@@ -84,6 +84,12 @@ class Network(Protocol):
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits of the output of the final norm, shape [... d_vocab]."""
 
+    def uncapped_logits(self, x: Tensor) -> Tensor:
+        """Return the logits before a softcap, which are linear in `x`, shape [... d_vocab].
+
+        They equal `unembed(x)` in a network without a softcap of the logits.
+        """
+
     def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """Return W_O of the heads of a layer and the bias of their sum.
 
@@ -106,6 +112,14 @@ class Network(Protocol):
         >>> torch.allclose(model.final_norm(resid) @ model.unembedding.T, logits, atol=1e-4)
         True
         """
+
+    def attention_norm_gain(self, layer: int) -> Tensor | None:  # noqa: ARG002
+        """Return the gain of the norm between the heads of a layer and the residual stream.
+
+        Shape [d_model]; None if the output of attention is added to the stream as it is. The scale
+        of the norm is the site `ln1_post.hook_scale`.
+        """
+        return None
 
     def __call__(self, tokens: Tensor | TokenBatch, *args: Any, **kwargs: Any) -> Any:
         """Run a forward pass; see `Decoder.forward`."""

@@ -52,6 +52,12 @@ FAMILIES = (
         "probekit.model.families.llama:LlamaConfig",
         "probekit.model.llama:Llama",
     ),
+    NetworkFamily(
+        "Gemma",
+        ("gemma2", "gemma3_text"),
+        "probekit.model.families.gemma:GemmaConfig",
+        "probekit.model.gemma:Gemma",
+    ),
 )
 
 

@@ -18,7 +18,9 @@ from probekit.products import linear
 CHUNK = 256  # tokens whose logits are in memory at once
 
 
-def cross_entropy(x: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy(
+    x: Tensor, unembedding: Tensor, targets: Tensor, softcap: float | None = None
+) -> Tensor:
     """Return the mean cross-entropy in nats over all targets other than -100, a scalar.
 
     Equals `F.cross_entropy(x @ unembedding.T, targets)`; only first-order gradients exist.
@@ -27,12 +29,13 @@ def cross_entropy(x: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
         x: output of the final norm, shape [n_tokens d_model].
         unembedding: shape [d_vocab d_model].
         targets: id to predict at each token, -100 to exclude it, shape [n_tokens].
+        softcap: cap c of the logits l, which become c tanh(l / c); None for none.
 
     >>> x, unembedding = torch.eye(2), torch.tensor([[9.0, 0.0], [0.0, 9.0], [0.0, 0.0]])
     >>> round(cross_entropy(x, unembedding, torch.tensor([0, -100])).item(), 5)
     0.00025
     """
-    loss: Any = _CrossEntropy.apply(x, unembedding, targets)  # type: ignore[no-untyped-call]  # torch's
+    loss: Any = _CrossEntropy.apply(x, unembedding, targets, softcap)  # type: ignore[no-untyped-call]  # torch's
     return cast(Tensor, loss)
 
 
@@ -40,7 +43,9 @@ class _CrossEntropy(torch.autograd.Function):
     """Computes the gradients in the forward pass, while the logits of a chunk are in memory."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, unembedding: Tensor, targets: Tensor, softcap: float | None
+    ) -> Tensor:
         counted = targets != NOT_COUNTED
         loss_dtype = torch.promote_types(x.dtype, torch.float32)
         weight = counted.to(loss_dtype) / counted.sum()
@@ -52,10 +57,15 @@ class _CrossEntropy(torch.autograd.Function):
         for start in range(0, len(x), CHUNK):
             chunk = slice(start, start + CHUNK)
             part, share, target = x_cast[chunk], weight[chunk, None], targets[chunk, None]
-            log_p = linear(part, unembedding_cast).to(loss_dtype).log_softmax(-1)  # [chunk d_vocab]
+            logits = linear(part, unembedding_cast).to(loss_dtype)  # [chunk d_vocab]
+            if softcap is not None:
+                logits = softcap * (logits / softcap).tanh()
+            log_p = logits.log_softmax(-1)
             loss = loss - (log_p.gather(1, target) * share).sum()
             if grads:
                 error = log_p.exp_().scatter_add_(1, target, -torch.ones_like(share))
+                if softcap is not None:
+                    error.mul_(1 - (logits / softcap).square())  # derivative of the cap
                 error = error.mul_(share).to(part.dtype)
                 grads[0][chunk] = error @ unembedding_cast
                 grads[1].add_(error.T @ part)
@@ -63,9 +73,9 @@ class _CrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *loss_grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *loss_grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x_grad, unembedding_grad = ctx.saved_tensors
-        return x_grad * loss_grad[0], unembedding_grad * loss_grad[0], None
+        return x_grad * loss_grad[0], unembedding_grad * loss_grad[0], None, None
 
 
 def _autocast(x: Tensor) -> Tensor:

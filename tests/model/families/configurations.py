@@ -9,7 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+)
+from transformers.masking_utils import eager_mask
 
 # Sizes differ where swapping them would be a mistake. No id ends a generation early.
 SIZES = {
@@ -35,6 +41,42 @@ def rms_norms_in_own_dtype(model):
             setattr(model.get_submodule(parent), child, norm)
 
 
+class ExactGemmaNorm(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.weight, self.eps = norm.weight, norm.eps
+
+    def forward(self, x):
+        return nn.functional.rms_norm(x, self.weight.shape, 1 + self.weight, self.eps)
+
+
+def exact_attention(module, q, k, v, mask, scaling, softcap=None, **_):
+    """Eager attention whose softmax is in the dtype of the scores."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = q @ k.mT * scaling
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    pattern = (scores + mask).softmax(-1)
+    return (pattern @ v).transpose(1, 2), pattern
+
+
+AttentionInterface.register("exact", exact_attention)
+AttentionMaskInterface.register("exact", eager_mask)
+
+
+def gemma_in_own_dtype(model):
+    """Replace norms and softmax that compute in float32, and the rounded scale of embeddings."""
+    for name, module in list(model.named_modules()):
+        if type(module).__name__.endswith("RMSNorm"):
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, ExactGemmaNorm(module))
+    embedding = model.model.embed_tokens
+    embedding.embed_scale.fill_(embedding.scalar_embed_scale)
+    if model.config.model_type == "gemma2":
+        model.set_attn_implementation("exact")
+
+
 @dataclass(frozen=True)
 class Configuration:
     """A tiny network.
@@ -45,6 +87,8 @@ class Configuration:
         settings: entries of its config that differ from SIZES.
         in_float64: makes the reference compute everything in float64.
         spread: standard deviation of the random weights.
+        gain: mean weight of the norms.
+        attention: implementation; sdpa of transformers cannot cap scores, so Gemma 2 takes eager.
     """
 
     name: str
@@ -52,16 +96,20 @@ class Configuration:
     settings: Mapping[str, Any] = field(default_factory=dict)
     in_float64: Callable[[nn.Module], None] = rms_norms_in_own_dtype
     spread: float = 0.25
+    gain: float = 1.0
+    attention: str = "sdpa"
 
-    def reference(self, dtype=torch.float32, attention="sdpa"):
+    def reference(self, dtype=torch.float32, attention=None):
         """Return the reference with random weights, norms and biases included."""
         config = AutoConfig.for_model(self.model_type, **(SIZES | dict(self.settings)))
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=attention or self.attention
+        )
         generator = torch.Generator().manual_seed(0)
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * self.spread
             is_gain = parameter.ndim == 1 and name.endswith("weight")
-            parameter.data = noise + (1.0 if is_gain else 0.0)
+            parameter.data = noise + (self.gain if is_gain else 0.0)
         model = model.to(dtype).eval().requires_grad_(False)
         if dtype == torch.float64:
             self.in_float64(model)
@@ -84,6 +132,26 @@ ALTERNATING = {
     "sliding_window": 4,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
+
+
+def gemma2(name, **settings):
+    return Configuration(name, "gemma2", settings, gemma_in_own_dtype, gain=0.0, attention="eager")
+
+
+def gemma3(name, **settings):
+    return Configuration(name, "gemma3_text", settings, gemma_in_own_dtype, gain=0.0)
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def two_ropes(theta=1e6, local=1e4, **scaling):
+    kind = "linear" if scaling else "default"
+    return {
+        FULL: {"rope_type": kind, "rope_theta": theta, **scaling},
+        SLIDING: {"rope_type": "default", "rope_theta": local},
+    }
+
 
 CONFIGURATIONS = (
     Configuration("llama2", "llama"),
@@ -127,5 +195,65 @@ CONFIGURATIONS = (
         "qwen3 with biases and windows",
         "qwen3",
         {"num_key_value_heads": 3, "head_dim": 8, "attention_bias": True} | UPPER_WINDOWS,
+    ),
+    # Caps are small enough to bend the scores and logits of these weights.
+    gemma2(
+        "gemma2",
+        num_key_value_heads=2,
+        head_dim=10,
+        query_pre_attn_scalar=7,
+        sliding_window=5,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+    ),
+    gemma2(
+        "gemma2 with biases",
+        num_key_value_heads=6,
+        head_dim=4,
+        query_pre_attn_scalar=4,
+        sliding_window=3,
+        layer_types=[FULL, SLIDING, SLIDING],
+        attention_bias=True,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=1.5,
+    ),
+    gemma2(
+        "gemma2 without caps, untied",
+        num_key_value_heads=1,
+        head_dim=8,
+        query_pre_attn_scalar=144,
+        sliding_window=2,
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+        tie_word_embeddings=False,
+        **rope(theta=500.0),
+    ),
+    gemma3(
+        "gemma3",
+        num_key_value_heads=2,
+        head_dim=10,
+        query_pre_attn_scalar=7,
+        sliding_window=5,
+        sliding_window_pattern=3,
+    ),
+    gemma3(
+        "gemma3 with scaling",
+        num_key_value_heads=1,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        sliding_window=3,
+        layer_types=[SLIDING, FULL, SLIDING],
+        rope_parameters=two_ropes(1e4, 50.0, factor=8.0),
+    ),
+    gemma3(
+        "gemma3 with a cap of logits",
+        num_key_value_heads=6,
+        head_dim=4,
+        query_pre_attn_scalar=20,
+        sliding_window=2,
+        layer_types=[FULL, SLIDING, SLIDING],
+        final_logit_softcapping=2.0,
+        attention_bias=True,
+        rope_parameters=two_ropes(300.0, 20.0),
     ),
 )
