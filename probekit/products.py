@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,6 +21,31 @@ if hasattr(os, "register_at_fork"):  # absent on Windows, which has no fork
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
 
 
+@dataclass(frozen=True)
+class Activation:
+    """An activation function that oneDNN can compute within the product before it.
+
+    Attributes:
+        function: the same function in torch.
+        onednn: oneDNN's name of the function and of its variant.
+
+    >>> GELU_TANH(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1588,  0.0000,  0.8412])
+    """
+
+    function: Callable[[Tensor], Tensor]
+    onednn: tuple[str, str]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the function of each element."""
+        return self.function(x)
+
+
+GELU = Activation(F.gelu, ("gelu", "none"))
+GELU_TANH = Activation(partial(F.gelu, approximate="tanh"), ("gelu", "tanh"))
+SILU = Activation(F.silu, ("swish", ""))
+
+
 def is_forked() -> bool:
     """Return whether this process was forked (as by multiprocessing.Pool) and must use one thread.
 
@@ -27,13 +54,19 @@ def is_forked() -> bool:
     return os.getpid() != _PID_AT_IMPORT
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: Activation | None = None,
+) -> Tensor:
     """Return x weight^T + bias, shape [... d_out], equal to `F.linear` up to rounding.
 
     Args:
         x: shape [... d_in].
         weight: shape [d_out d_in].
         bias: shape [d_out].
+        activation: function of the sum; None returns the sum itself.
 
     >>> linear(torch.ones(2, 3), torch.eye(3), torch.arange(3.0))
     tensor([[1., 2., 3.],
@@ -41,9 +74,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     # This operator has no derivative: its gradient would silently be 0.
     if _ONEDNN is None or not _is_for_onednn(x, weight) or is_derived(x, weight, bias):
-        return F.linear(x, weight, bias)
-    product: Tensor = _ONEDNN(x, weight, bias, "none", [], "")
-    return product
+        product = F.linear(x, weight, bias)
+        return product if activation is None else activation(product)
+    name, variant = ("none", "") if activation is None else activation.onednn
+    fused: Tensor = _ONEDNN(x, weight, bias, name, [], variant)
+    return fused
 
 
 def gram(rows: Tensor) -> Tensor:

@@ -10,8 +10,10 @@ from torch.func import grad, jacfwd, jvp, vmap
 
 from probekit import products
 from probekit.model.layers.linear import Linear
-from probekit.products import gram, linear
+from probekit.products import GELU, GELU_TANH, SILU, gram, linear
 from probekit.workers import threads
+
+_ACTIVATIONS = (GELU, GELU_TANH, SILU)
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 16, 300])
@@ -24,6 +26,32 @@ def test_it_is_the_product_of_torch(n_rows, dtype):
         found, expected = linear(x, weight, given), F.linear(x, weight, given)
         assert found.shape == (n_rows, 2, 19)
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("activation", _ACTIVATIONS, ids=lambda a: "-".join(a.onednn))
+def test_an_activation_within_the_product_is_that_of_torch(activation, dtype):
+    generator = torch.Generator().manual_seed(3)
+    x = 4 * torch.randn(11, 37, generator=generator).to(dtype)
+    weight, bias = torch.randn(19, 37, generator=generator).to(dtype), torch.arange(19).to(dtype)
+    for given in (bias, None):
+        found = linear(x, weight, given, activation)
+        torch.testing.assert_close(found, activation.function(F.linear(x, weight, given)))
+
+
+def test_the_three_activations_differ():
+    x = torch.linspace(-3, 3, 50)
+    found = [linear(x[:, None], torch.ones(1, 1), None, f)[:, 0] for f in _ACTIVATIONS]
+    assert (found[0] - found[1]).abs().max() > 1e-4  # the exact GELU and its approximation
+    assert (found[0] - found[2]).abs().max() > 0.1
+
+
+def test_a_product_with_an_activation_has_the_gradient_of_torch():
+    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    weight = torch.randn(3, 7, generator=torch.Generator().manual_seed(1))
+    found = torch.autograd.grad(linear(x, weight, None, GELU_TANH).sum(), x)[0]
+    expected = F.gelu(F.linear(x, weight), approximate="tanh").sum()
+    torch.testing.assert_close(found, torch.autograd.grad(expected, x)[0])
 
 
 def test_views_are_read_as_what_they_show():

@@ -17,11 +17,9 @@ Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probekit.model.context import Context
@@ -36,6 +34,7 @@ from probekit.model.layers.linear import Linear
 from probekit.model.layers.rms_norm import RMSNorm
 from probekit.model.layers.rotary import Turn, frequencies, rotate, turn
 from probekit.model.taps import Taps
+from probekit.products import GELU_TANH
 
 
 class GemmaNorm(RMSNorm):
@@ -105,12 +104,11 @@ class GemmaBlock(nn.Module):
         super().__init__()
         self.window = window
         width, eps = config.d_model, config.rms_norm_eps
-        activation = partial(F.gelu, approximate="tanh")
         self.input_layernorm = GemmaNorm(width, eps)
         self.self_attn = GemmaAttention(config)
         self.post_attention_layernorm = GemmaNorm(width, eps)
         self.pre_feedforward_layernorm = GemmaNorm(width, eps)
-        self.mlp = GatedMLP(width, config.d_mlp, activation, bias=False)
+        self.mlp = GatedMLP(width, config.d_mlp, GELU_TANH, bias=False)
         self.post_feedforward_layernorm = GemmaNorm(width, eps)
 
     def forward(

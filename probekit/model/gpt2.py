@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -33,6 +32,7 @@ from probekit.model.layers.linear import Linear
 from probekit.model.resuming import resume_blocks
 from probekit.model.taps import Taps
 from probekit.model.weights.saving import write_checkpoint
+from probekit.products import GELU_TANH
 
 
 class Attention(nn.Module):
@@ -83,10 +83,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return the output of the MLP, shape [batch pos d_model]."""
-        pre = tap("hook_pre", self.c_fc(x))  # [batch pos d_mlp]
         # GPT-2 was trained with this approximation; the exact GELU gives slightly wrong logits.
-        post = tap("hook_post", F.gelu(pre, approximate="tanh"))
-        return cast(Tensor, self.c_proj(post))
+        post = self.c_fc.activated(x, GELU_TANH, tap)  # [batch pos d_mlp]
+        return cast(Tensor, self.c_proj(tap("hook_post", post)))
 
 
 class Block(nn.Module):

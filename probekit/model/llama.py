@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probekit.model.context import Context
@@ -33,6 +32,7 @@ from probekit.model.layers.linear import Linear
 from probekit.model.layers.rms_norm import RMSNorm
 from probekit.model.layers.rotary import Turn, frequencies, rotate, turn
 from probekit.model.taps import Taps
+from probekit.products import SILU
 
 
 class LlamaAttention(nn.Module):
@@ -93,7 +93,7 @@ class LlamaBlock(nn.Module):
         self.input_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
         self.self_attn = LlamaAttention(config)
         self.post_attention_layernorm = RMSNorm(config.d_model, config.rms_norm_eps)
-        self.mlp = GatedMLP(config.d_model, config.d_mlp, F.silu, bias=config.mlp_bias)
+        self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=config.mlp_bias)
 
     def forward(
         self, resid: Tensor, visible: Tensor | None, angles: Turn, tap: Taps,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 from torch import Tensor, nn
 
 from probekit.model.layers.linear import Linear
 from probekit.model.taps import Taps
+from probekit.products import Activation
 
 
 class GatedMLP(nn.Module):
@@ -23,9 +23,7 @@ class GatedMLP(nn.Module):
     Source: Shazeer 2020, "GLU Variants Improve Transformer".
     """
 
-    def __init__(
-        self, d_model: int, d_mlp: int, activation: Callable[[Tensor], Tensor], *, bias: bool
-    ) -> None:
+    def __init__(self, d_model: int, d_mlp: int, activation: Activation, *, bias: bool) -> None:
         super().__init__()
         self.gate_proj = Linear(d_model, d_mlp, bias=bias)
         self.up_proj = Linear(d_model, d_mlp, bias=bias)
@@ -34,7 +32,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return the output of the MLP, shape [batch pos d_model]."""
-        pre = tap("hook_pre", self.gate_proj(x))  # [batch pos d_mlp]
+        gate = self.gate_proj.activated(x, self.activation, tap)  # [batch pos d_mlp]
         pre_linear = tap("hook_pre_linear", self.up_proj(x))  # [batch pos d_mlp]
-        post = tap("hook_post", self.activation(pre) * pre_linear)
+        post = tap("hook_post", gate * pre_linear)
         return cast(Tensor, self.down_proj(post))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from probekit.products import linear
+from probekit.model.taps import Taps
+from probekit.products import Activation, linear
 
 
 class Linear(nn.Linear):
@@ -13,3 +14,12 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Return x weight^T + bias, shape [... d_out]."""
         return linear(x, self.weight, self.bias)
+
+    def activated(self, x: Tensor, activation: Activation, tap: Taps) -> Tensor:
+        """Return activation(x weight^T + bias), shape [... d_out], with a tap at `hook_pre`.
+
+        The two are one operation of the processor unless the value between them is requested.
+        """
+        if tap.wants("hook_pre"):
+            return activation(tap("hook_pre", self(x)))
+        return linear(x, self.weight, self.bias, activation)
