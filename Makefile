@@ -69,6 +69,7 @@ bench: .venv/installed-test .bench-venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.probes
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.capture
+	$(BIN)/python -m benchmarks.families
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.damage
 	$(BIN)/python -m benchmarks.patching

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import subprocess
 import tempfile
 import time
@@ -26,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GPT2Config as TheirConfig
 from transformers import GPT2LMHeadModel
@@ -38,10 +38,13 @@ from probekit.data.positions import RowPlan
 from probekit.model.families.gpt2 import PUBLISHED
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer, pad
+from probekit.products import linear
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 PEERS = Path(__file__).resolve().parents[1] / ".bench-venv"
 READS, ROWS_OF_A_READ = 20, 200
+
+HEADER = f"{'work':41} {'baseline':41} {'ours s':>9} {'theirs s':>9} {'ratio':>7} {'goal':>8}"
 
 Ids = list[np.ndarray[Any, np.dtype[np.int64]]]
 
@@ -115,7 +118,7 @@ class Bench:
 
         def products() -> None:
             for layer, value in linears:
-                F.linear(value, layer.weight, layer.bias)
+                linear(value, layer.weight, layer.bias)
 
         work = f"resid_post of {len(self.blocks)} blocks, last of 16 x 64"
         transformer = self.theirs.transformer
@@ -127,7 +130,7 @@ class Bench:
                 yield Row(work, "TransformerLens run_with_cache", ours, peer.run, 1.5)
         else:
             print(f"{work:41} TransformerLens: skipped, {PEERS.name} does not exist")
-        yield Row(work, "F.linear of all blocks, nothing else", ours, products, 0.93)
+        yield Row(work, "the matrix products alone", ours, products, 0.93)
 
     def _all_sites(self) -> Iterator[Row]:
         for n_sequences, n_tokens in ((16, 64), (4, 512)):
@@ -316,6 +319,14 @@ def medians(row: Row, rounds: int, device: str) -> Sequence[float]:
     return [median(column) for column in zip(*times[1:], strict=True)]
 
 
+def processor() -> str:
+    """Return the name of the processor, on which all ratios depend."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -328,8 +339,8 @@ def main() -> None:
     rounds = 3 if options.quick else 5
     threads = torch.get_num_threads()
     kind = f"{options.shape}, {options.device}, {options.dtype}"
-    print(f"{kind}, {threads} threads, medians of {rounds} rounds")
-    print(f"{'work':41} {'baseline':41} {'ours s':>9} {'theirs s':>9} {'ratio':>7} {'goal':>8}")
+    print(f"{kind}, {processor()}, {threads} threads, medians of {rounds} rounds")
+    print(HEADER)
     bench = Bench(options.shape, options.device, options.dtype, quick=options.quick)
     with torch.inference_mode():
         for row in bench.rows():
