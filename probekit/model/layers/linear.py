@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from probekit.model.taps import Taps
-from probekit.products import Activation, linear
+from probekit.products import Activation, is_derived, linear
 
 
 class Linear(nn.Linear):
@@ -16,10 +17,11 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
     def activated(self, x: Tensor, activation: Activation, tap: Taps) -> Tensor:
-        """Return activation(x weight^T + bias), shape [... d_out], with a tap at `hook_pre`.
-
-        The two are one operation of the processor unless the value between them is requested.
-        """
+        """Return activation(x weight^T + bias), shape [... d_out], with a tap at `hook_pre`."""
         if tap.wants("hook_pre"):
-            return activation(tap("hook_pre", self(x)))
+            pre = self(x)
+            tapped = tap("hook_pre", pre.clone())
+            if is_derived(tapped) or not torch.equal(tapped, pre):
+                return activation(tapped)
+            # Reading the site must not change a bit of the output; `activation` rounds differently.
         return linear(x, self.weight, self.bias, activation)
