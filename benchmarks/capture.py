@@ -101,7 +101,7 @@ class Bench:
         yield from self._store()
 
     def _small_batch(self) -> Iterator[Row]:
-        tokens = _random_tokens(16, 64)
+        tokens = random_tokens(16, 64)
         ids = torch.from_numpy(np.stack(tokens)).to(self.device)
         x = torch.randn(ids.numel(), self.model.config.n_embd).to(self.model.wte.weight)
         linears = [
@@ -134,7 +134,7 @@ class Bench:
 
     def _all_sites(self) -> Iterator[Row]:
         for n_sequences, n_tokens in ((16, 64), (4, 512)):
-            ids = torch.from_numpy(np.stack(_random_tokens(n_sequences, n_tokens)))
+            ids = torch.from_numpy(np.stack(random_tokens(n_sequences, n_tokens)))
             n = 4 + 17 * self.model.config.n_layer
             yield Row(
                 f"all {n} sites, {n_sequences} x {n_tokens}, in memory",
@@ -145,7 +145,7 @@ class Bench:
             )
 
     def _to_disk(self) -> Iterator[Row]:
-        tokens = _random_tokens(64 if self.quick else 512, 64)
+        tokens = random_tokens(64 if self.quick else 512, 64)
         budget = 2048 if self.device == "cpu" else 16384
         parts = [torch.from_numpy(np.stack(part)) for part in _in_parts(tokens, budget // 64)]
 
@@ -296,7 +296,8 @@ def last(tokens: Ids) -> RowPlan:
     return RowPlan(np.arange(n), np.array([len(ids) - 1 for ids in tokens]), np.arange(n + 1))
 
 
-def _random_tokens(n_sequences: int, n_tokens: int) -> Ids:
+def random_tokens(n_sequences: int, n_tokens: int) -> Ids:
+    """Return sequences of random tokens, all of one length."""
     return list(np.random.default_rng(0).integers(0, 50257, size=(n_sequences, n_tokens)))
 
 
