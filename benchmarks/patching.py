@@ -26,7 +26,7 @@ from probekit.interventions.edits import zero
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.attribution_patching import estimated_effects
 from probekit.interventions.patching.patching import patch
-from probekit.model.config import PUBLISHED, GPT2Config
+from probekit.model.families.gpt2 import PUBLISHED, GPT2Config
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import TokenBatch
 

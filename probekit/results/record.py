@@ -37,6 +37,11 @@ RESULT_FILES = (
     "scatter.csv",
     "cosines.csv",
     "wrong.json",
+    "causes/causes.json",
+    "causes/effects.csv",
+    "causes/verdicts.csv",
+    "causes/doses.csv",
+    "causes/downstream.csv",
 )
 ALL_FOLDS = "all folds"  # name of the counts of a nested cross-validation
 NO_CONTROL = "no-control"  # code of the finding that explains why there is no control task

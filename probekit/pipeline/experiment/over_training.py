@@ -66,7 +66,7 @@ def over_training(
 
 
 def _at(experiment: Experiment, step: int, folder: Path) -> Experiment:
-    """Return the experiment with the model of a checkpoint, without controls and statistics."""
+    """Return the experiment with the model of a checkpoint, without controls and edits."""
     model = {"source": str(folder), "path": None, "checkpoints": None, "random_weights": 0}
     return experiment.model_copy(
         update={
@@ -74,5 +74,7 @@ def _at(experiment: Experiment, step: int, folder: Path) -> Experiment:
             "model": experiment.model.model_copy(update=model),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
             "attention": AttentionSection(),
+            "interventions": (),
+            "measure": (),
         }
     )

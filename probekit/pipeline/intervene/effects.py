@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from probekit.experiment.interventions import InterventionSection
+from probekit.experiment.interventions import At, InterventionSection
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import UNITS
 from probekit.interventions.patching.ablation import ablated_values
@@ -34,13 +34,15 @@ class EffectStep:
     Attributes:
         step: settings of the edit.
         selected: its sites, heads or neurons.
+        folds: the folds whose test rows are edited.
         at: `probed`, `all` or `each`.
         measure: the measure, of all rows.
     """
 
     step: InterventionSection
     selected: tuple[SiteSelection, ...]
-    at: str
+    folds: tuple[int, ...]
+    at: At
     measure: AnswerMeasure
 
     @property
@@ -50,6 +52,7 @@ class EffectStep:
 
     def parts(self, model: Network, inputs: CauseInputs) -> Iterator[Part]:
         """Return the parts: one for each site, with all of its heads."""
+        inputs = inputs.of_folds(self.folds)
         by_site: dict[str, list[SiteSelection]] = defaultdict(list)
         for one in self.selected:
             by_site[one.site].append(one)
@@ -60,6 +63,7 @@ class EffectStep:
                     "do": self.step.do,
                     "replacement": self.replacement,
                     "at": self.at,
+                    "folds": list(self.folds),
                     "measure": self.measure.name,
                     "sites": [one.text for one in selected],
                 },
@@ -71,7 +75,7 @@ class EffectStep:
     ) -> dict[str, Any]:
         rows = torch.from_numpy(inputs.test)
         batch, measure = inputs.batch[rows], self.measure[rows]
-        at: Positions = inputs.position[rows] if self.at == "probed" else self.at  # type: ignore[assignment]
+        at: Positions = inputs.position[rows] if self.at == "probed" else self.at
         if self.step.with_ is None:
             assert inputs.sources is not None
             found = patched_values(model, batch, inputs.sources[rows], measure, selected, at=at)
@@ -92,6 +96,7 @@ class EffectStep:
         self, inputs: CauseInputs, parts: Sequence[tuple[Part, dict[str, Any]]]
     ) -> Iterator[dict[str, Any]]:
         """Return the rows of effects.csv from the numbers of all parts."""
+        inputs = inputs.of_folds(self.folds)
         selection = {one.text: one for one in self.selected}
         patched = {}
         for part, found in parts:

@@ -125,10 +125,9 @@ class CauseInputs:
         ids = {word: self.tokenizer.encode(word, bos=False).ids for word in set(words)}
         return torch.tensor([int(ids[word][0]) for word in words])
 
-    def select(self, rows: IntArray) -> CauseInputs:
-        """Return the inputs of some rows, without folds."""
-        kept = tuple(self.examples[row] for row in rows)
-        return replace(self, examples=kept, rows=self.rows[rows], at=self.at[rows], splits=())
+    def of_folds(self, folds: Sequence[int]) -> CauseInputs:
+        """Return the same inputs with the training and test rows of some folds only."""
+        return replace(self, splits=tuple(self.splits[fold] for fold in folds))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

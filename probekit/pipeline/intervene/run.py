@@ -10,7 +10,7 @@ import torch
 
 from probekit.csv_files import csv_text
 from probekit.errors import ConfigError
-from probekit.experiment.interventions import CHOSEN
+from probekit.experiment.interventions import CHOSEN, InterventionSection
 from probekit.experiment.schema import Experiment
 from probekit.interventions.stream import stream_entry
 from probekit.model.network import Network
@@ -26,7 +26,7 @@ from probekit.results.causes.columns import DOSES, DOWNSTREAM, EFFECTS, VERDICTS
 from probekit.results.causes.record import CausesRecord
 from probekit.results.causes.tables import FOLDER, RECORD
 from probekit.results.columns import make_table
-from probekit.results.selection import ranked_rows, site_with_head
+from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
 from probekit.watcher import Watcher
 
 Step = EffectStep | VerdictStep
@@ -81,22 +81,43 @@ def steps_of(
     Raises:
         ConfigError: a pattern matches no site, or no chosen site is in the residual stream.
     """
-    sites = []
+    effects: list[Step] = []
+    directions = []
     for number, step in enumerate(experiment.interventions):
         with experiment.at("interventions", number, "sites"):
-            named = [
-                _chosen(model, table) if pattern == CHOSEN else pattern for pattern in step.sites
+            places = _places(step, len(inputs.splits), model, table)
+        for folds, selected in places.items():
+            if step.has_direction:
+                directions.append((step, selected, folds))
+                continue
+            effects += [
+                EffectStep(step, selected, folds, at, measure)
+                for at in step.at
+                for measure in inputs.measures
             ]
-            sites.append(model.sites.select(named))
-    pairs = list(zip(experiment.interventions, sites, strict=True))
-    effects: list[Step] = [
-        EffectStep(step, selected, at, measure)
-        for step, selected in pairs
-        if not step.has_direction
-        for at in step.at
-        for measure in inputs.measures
-    ]
-    return [*effects, *verdict_steps(pairs)]
+    return [*effects, *verdict_steps(directions)]
+
+
+def _places(
+    step: InterventionSection, n_folds: int, model: Network, table: pd.DataFrame | None
+) -> dict[tuple[int, ...], tuple[SiteSelection, ...]]:
+    """Return the sites of a step by the folds whose test rows are edited there.
+
+    Named sites are edited in the test rows of all folds, a chosen site in those of the folds that
+    chose it: other folds' choices have seen these rows.
+    """
+    folds_of: dict[SiteSelection, tuple[int, ...]] = {}
+    if named := [pattern for pattern in step.sites if pattern != CHOSEN]:
+        folds_of = dict.fromkeys(model.sites.select(named), tuple(range(n_folds)))
+    if CHOSEN in step.sites:
+        chosen: dict[SiteSelection, tuple[int, ...]] = {}
+        for fold, selection in enumerate(_choices(model, table)):
+            chosen[selection] = (*chosen.get(selection, ()), fold)
+        folds_of = chosen | folds_of
+    places: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
+    for selection, folds in folds_of.items():
+        places[folds] = (*places.get(folds, ()), selection)
+    return places
 
 
 def needs_probes(experiment: Experiment) -> bool:
@@ -104,15 +125,24 @@ def needs_probes(experiment: Experiment) -> bool:
     return any(CHOSEN in step.sites for step in experiment.interventions)
 
 
-def _chosen(model: Network, table: pd.DataFrame | None) -> str:
-    """Return the site with the best validation score among those in the residual stream."""
-    rows = [] if table is None else [row for _, row in ranked_rows(table).iterrows()]
-    for row in rows:
+def _choices(model: Network, table: pd.DataFrame | None) -> list[SiteSelection]:
+    """Return the chosen site of each fold; a single split is one fold.
+
+    It has the best validation score of the fold among the sites in the residual stream.
+    """
+    if table is None:
+        return []
+    ranked = fold_ranks(table) or [ranked_rows(table)]
+    return [_first_in_stream(model, rows) for rows in ranked]
+
+
+def _first_in_stream(model: Network, rows: pd.DataFrame) -> SiteSelection:
+    for _, row in rows.iterrows():
         text = site_with_head(row["site"], row["head"])
         if " + " not in text:
             (selection,) = model.sites.select([text])
             if stream_entry(model, selection) is not None:
-                return text
+                return selection
     raise ConfigError(
         "`chosen` is the best site of the probes that is a part of the residual stream, but none "
         "was probed. Name the sites, such as blocks.*.hook_resid_post."

@@ -46,6 +46,7 @@ class VerdictStep:
         along: method of the directions.
         at: `probed` or `all`.
         selected: the sites or heads; parts of the residual stream.
+        folds: the folds whose test rows are edited.
         draws: number of permutations.
         by: doses of steering.
         has_swap: whether directions are exchanged with counterfactuals.
@@ -55,6 +56,7 @@ class VerdictStep:
     along: Along
     at: str
     selected: tuple[SiteSelection, ...]
+    folds: tuple[int, ...]
     draws: int
     by: tuple[float, ...]
     has_swap: bool
@@ -62,6 +64,7 @@ class VerdictStep:
 
     def parts(self, model: Network, inputs: CauseInputs) -> Iterator[Part]:
         """Return the parts: one for each site."""
+        inputs = inputs.of_folds(self.folds)
         for selection in self.selected:
             linear_entry(model, selection)
             yield Part(
@@ -70,6 +73,7 @@ class VerdictStep:
                     "along": self.along,
                     "at": self.at,
                     "site": selection.text,
+                    "folds": list(self.folds),
                     "draws": self.draws,
                     "by": list(self.by),
                     "swap": self.has_swap,
@@ -87,7 +91,8 @@ class VerdictStep:
         questions = [*(one.question for one in result.verdicts), *(["swap"] if result.swap else [])]
         rows = [_verdict_row(result, question) for question in questions]
         null = {name: values for name, values in result.null.items() if name in questions}
-        doses = [asdict(one) | _other(result, one.by) for one in result.doses]
+        count = {"n": result.n, "groups": result.groups}
+        doses = [asdict(one) | _other(result, one.by) | count for one in result.doses]
         found = {"verdicts": rows, "null": null, "doses": doses, "unit": result.unit}
         if self.has_downstream and self.at == "probed":
             found["downstream"] = self._downstream(model, inputs, selection)
@@ -181,36 +186,33 @@ class VerdictStep:
         }
 
 
-def verdict_steps(
-    steps: Sequence[tuple[InterventionSection, tuple[SiteSelection, ...]]],
-) -> list[VerdictStep]:
+Place = tuple[InterventionSection, tuple[SiteSelection, ...], tuple[int, ...]]
+
+
+def verdict_steps(places: Sequence[Place]) -> list[VerdictStep]:
     """Return the verdict steps: edits along the same directions are combined.
 
     Args:
-        steps: settings of each edit with its sites.
+        places: settings of each edit, its sites, and the folds whose test rows are edited there.
     """
-    together: dict[tuple[Along, str], list[tuple[InterventionSection, tuple[SiteSelection, ...]]]]
-    together = defaultdict(list)
-    for step, selected in steps:
-        if step.has_direction:
-            for along in step.along or ("probe",):
-                for place in step.at:
-                    together[along, place].append((step, selected))
-    found = []
-    for (along, at), own in together.items():
-        doses = [step.by for step, _ in own if step.by is not None]
-        found.append(
-            VerdictStep(
-                along=along,
-                at=at,
-                selected=tuple(dict.fromkeys(one for _, selected in own for one in selected)),
-                draws=max(step.draws or DRAWS for step, _ in own),
-                by=doses[0] if doses else DOSES,
-                has_swap=any(step.do == "swap" for step, _ in own),
-                has_downstream=any(step.do == "erase" for step, _ in own),
-            )
+    together: dict[tuple[Along, str, tuple[int, ...]], list[Place]] = defaultdict(list)
+    for step, selected, folds in places:
+        for along in step.along or ("probe",):
+            for at in step.at:
+                together[along, at, folds].append((step, selected, folds))
+    return [
+        VerdictStep(
+            along=along,
+            at=at,
+            selected=tuple(dict.fromkeys(one for _, selected, _ in own for one in selected)),
+            folds=folds,
+            draws=max(step.draws or DRAWS for step, _, _ in own),
+            by=tuple(sorted({dose for step, _, _ in own for dose in step.by or ()})) or DOSES,
+            has_swap=any(step.do == "swap" for step, _, _ in own),
+            has_downstream=any(step.do == "erase" for step, _, _ in own),
         )
-    return found
+        for (along, at, folds), own in together.items()
+    ]
 
 
 def eraser_of(along: Along, X: Floats, codes: np.ndarray) -> Eraser:

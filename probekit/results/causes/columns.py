@@ -25,6 +25,14 @@ _AT = TableColumn(
 _ALONG = TableColumn(
     "along", "method of the direction", allowed=("probe", "mean_difference", "leace")
 )
+_BANDS = (
+    TableColumn("null_low", "2.5 % quantile of directions on permuted labels", "number"),
+    TableColumn("null_high", "97.5 % quantile of directions on permuted labels", "number"),
+    TableColumn("matched_low", "2.5 % quantile of random directions of equal covariance", "number"),
+    TableColumn(
+        "matched_high", "97.5 % quantile of random directions of equal covariance", "number"
+    ),
+)
 
 EFFECTS = (
     TableColumn("do", "type of the edit", allowed=("patch", "ablate")),
@@ -67,7 +75,7 @@ VERDICTS = (
         "the question; `swap` is the exchange along the direction, which has no verdict of its own",
         allowed=("detects", "steers", "silences", "swap"),
     ),
-    TableColumn("answer", "the verdict", allowed=("yes", "no", "undecided")),
+    TableColumn("answer", "the verdict", allowed=("yes", "no", "undecided", "")),
     TableColumn("effect", "size of the effect, in `unit`", "number"),
     TableColumn("low", "lower end of its 95 % interval", "number"),
     TableColumn("high", "upper end of its 95 % interval", "number"),
@@ -79,12 +87,7 @@ VERDICTS = (
     TableColumn(
         "exceeds_whole", "whether the direction moves more than its whole vector", "boolean"
     ),
-    TableColumn("null_low", "2.5 % quantile of directions on permuted labels", "number"),
-    TableColumn("null_high", "97.5 % quantile of directions on permuted labels", "number"),
-    TableColumn("matched_low", "2.5 % quantile of random directions of equal covariance", "number"),
-    TableColumn(
-        "matched_high", "97.5 % quantile of random directions of equal covariance", "number"
-    ),
+    *_BANDS,
     TableColumn("wrong_way", "share of the texts that move against the direction", "number"),
     TableColumn("kernel_share", "share of the direction that cannot reach the stream", "number"),
     TableColumn("reason", "why the effect or the test is undefined"),
@@ -102,16 +105,12 @@ DOSES = (
     TableColumn("effect", "mean change of the measure towards class 1", "number"),
     TableColumn("low", "lower end of its 95 % interval", "number"),
     TableColumn("high", "upper end of its 95 % interval", "number"),
-    TableColumn("null_low", "2.5 % quantile of directions on permuted labels", "number"),
-    TableColumn("null_high", "97.5 % quantile of directions on permuted labels", "number"),
-    TableColumn("matched_low", "2.5 % quantile of random directions of equal covariance", "number"),
-    TableColumn(
-        "matched_high", "97.5 % quantile of random directions of equal covariance", "number"
-    ),
+    *_BANDS,
     TableColumn("other_loss", "change of the loss on other texts, in nats per token", "number"),
     TableColumn("other_low", "lower end of its 95 % interval", "number"),
     TableColumn("other_high", "upper end of its 95 % interval", "number"),
     TableColumn("unit", "unit of the measure"),
+    *_GROUPS,
 )
 
 DOWNSTREAM = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -76,7 +76,7 @@ class CauseTables:
 def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     if not path.exists() and not path.is_symlink():
         return _converted_types(pd.DataFrame(columns=[column.name for column in columns]), columns)
-    table = read_columns(path, [_or_empty(column) for column in columns])
+    table = read_columns(path, columns)
     for name in ("site", "erased"):
         if name in table:
             _check(table[name] != "", table[name], path, "Give the name of a site.")
@@ -87,12 +87,6 @@ def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
             is_integer = cells.isna() | ((cells >= 0) & (cells % 1 == 0) & np.isfinite(cells))
             _check(is_integer, cells, path, "Allowed: an integer from 0.")
     return table
-
-
-def _or_empty(column: TableColumn) -> TableColumn:
-    """Return the column of verdicts with "" allowed, since `swap` has no verdict."""
-    is_verdict = column.name == "answer"
-    return replace(column, allowed=(*column.allowed, "")) if is_verdict else column
 
 
 def _converted_types(table: pd.DataFrame, columns: Sequence[TableColumn]) -> pd.DataFrame:

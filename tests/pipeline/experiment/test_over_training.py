@@ -48,6 +48,17 @@ def test_checkpoint_scores_equal_those_of_single_runs(load, tmp_path):
     pd.testing.assert_series_equal(last, main[last.index])
 
 
+def test_only_the_last_checkpoint_is_edited(load, tmp_path):
+    load()
+    path = tmp_path / "over.yaml"
+    edit = "interventions: [{do: ablate, with: zero, sites: blocks.0.hook_resid_post}]\n"
+    measure = "measure: [{logit_difference: {answer: a, wrong: b}}]\n"
+    path.write_text(path.read_text() + edit + measure)
+    over = go(load_experiment(path), tmp_path, "over")
+    assert (over.folder / "causes" / "effects.csv").exists()
+    assert len(list(tmp_path.rglob("effects.csv"))) == 1
+
+
 def test_page_has_a_map_of_layers_by_steps(load, tmp_path):
     over = go(load("{path: trained/tiny, checkpoints: [0, 12]}"), tmp_path, "over")
     page = over.report.read_text()

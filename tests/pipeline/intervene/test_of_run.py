@@ -10,9 +10,12 @@ from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.compose import run_edited
 from probekit.interventions.edits import replace
+from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.intervene import verdict_rows
+from probekit.pipeline.intervene.inputs import cause_inputs
 from probekit.pipeline.intervene.of_run import cause
+from probekit.pipeline.intervene.run import steps_of
 from probekit.results.causes.tables import CauseTables
 from tests.pipeline.intervene.cause_experiment import N_ROWS, YAML, write_experiment
 
@@ -68,8 +71,6 @@ def test_a_patch_has_the_effect_of_a_whole_pass_with_the_counterfactual(done):
 
 def groups_tested(tables, experiment):
     """Return the test groups, from the only split of the data."""
-    from probekit.pipeline.experiment.prepare import prepare
-
     prepared = prepare(experiment)
     assert len(prepared.test) == tables.record.n
     return set(prepared.groups[prepared.test])
@@ -184,3 +185,39 @@ def test_an_experiment_without_interventions(tmp_path):
     path = write_experiment(tmp_path, YAML[: YAML.index("interventions:")])
     with pytest.raises(ConfigError, match="has no interventions"):
         cause(path, progress=False)
+
+
+def test_all_doses_are_applied_in_order(tmp_path):
+    steer = "  - {do: steer, along: mean_difference, by: [4, 2], sites: blocks.1.hook_resid_post}\n"
+    path = edited(tmp_path, "measure:\n", f"{steer}measure:\n")
+    experiment, model = load_experiment(path), GPT2.from_pretrained("mini")
+    *_, step = steps_of(experiment, cause_inputs(experiment, prepare(experiment)), model, None)
+    assert step.by == (-2, 2, 4)
+
+
+def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
+    text = YAML.replace("split: {test: 0.5}", "split: {folds: 2}")
+    text = text.replace(
+        "sites: [blocks.1.hook_resid_post, ln_", "sites: [blocks.0.hook_resid_post, blocks.2.hook_resid_post, ln_"
+    )
+    text = text[: text.index("  - {do: patch")] + (
+        "  - {do: patch, from: counterfactual, sites: [chosen, blocks.5.hook_resid_post]}\n"
+        "  - {do: steer, along: mean_difference, by: [-2, 2], sites: chosen, draws: 19}\n"
+        "measure: [{logit_difference: {answer: nearest_verb, wrong: nearest_other}}]\n"
+    )
+    experiment = load_experiment(write_experiment(tmp_path, text))
+    result = run(experiment, out=tmp_path / "runs", progress=False)
+    table, inputs = result.table.copy(), cause_inputs(experiment, prepare(experiment))
+    validated = (table["split"] == "validation") & (table["target"] == "task")
+    for fold, best in enumerate(("blocks.0.hook_resid_post", "blocks.2.hook_resid_post")):
+        at = validated & (table["fold"] == sorted(table["fold"].dropna().unique())[fold])
+        table.loc[at, "value"] = (table["site"][at] == best).astype(float)
+    steps = steps_of(experiment, inputs, GPT2.from_pretrained("mini"), table)
+    found = [(step.folds, [one.site for one in step.selected]) for step in steps]
+    chosen = [((0,), ["blocks.0.hook_resid_post"]), ((1,), ["blocks.2.hook_resid_post"])]
+    assert sorted(found) == sorted([*chosen, ((0, 1), ["blocks.5.hook_resid_post"]), *chosen])
+    tables = CauseTables.open(result.folder)
+    n = [len(split.test) for split in inputs.splits]
+    chosen_rows = tables.effects[tables.effects["site"] != "blocks.5.hook_resid_post"]
+    assert chosen_rows["n"].sum() == sum(n)
+    assert tables.verdicts[tables.verdicts["question"] == "steers"]["n"].sum() == sum(n)
