@@ -30,6 +30,8 @@ class WeightNames:
         sizes: keys of config.json that the shapes of tensors show, by tensor, for messages.
         switches: end of the name of an extra tensor, and the entry of config.json that makes it
             part of the network.
+        in_transformers: names of tensors in a loaded model of transformers, and those in its
+            checkpoints, where the two differ.
     """
 
     prefix: str
@@ -41,3 +43,4 @@ class WeightNames:
     buffers: str = r"(?!)"  # matches nothing
     transposed: str = r"(?!)"
     switches: tuple[tuple[str, str], ...] = ()
+    in_transformers: tuple[tuple[str, str], ...] = ()

@@ -134,6 +134,11 @@ ALTERNATING = {
 }
 
 
+def neox(name, share=0.25, theta=10000.0, **settings):
+    rotary = {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": share}
+    return Configuration(name, "gpt_neox", {"rope_parameters": rotary, **settings})
+
+
 def gemma2(name, **settings):
     return Configuration(name, "gemma2", settings, gemma_in_own_dtype, gain=0.0, attention="eager")
 
@@ -256,4 +261,14 @@ CONFIGURATIONS = (
         attention_bias=True,
         rope_parameters=two_ropes(300.0, 20.0),
     ),
+    neox("neox", share=0.5),
+    neox("neox in sequence", share=1.0, use_parallel_residual=False, hidden_act="gelu_new"),
+    neox(
+        "neox tied, without biases",
+        num_attention_heads=2,
+        attention_bias=False,
+        theta=500.0,
+        tie_word_embeddings=True,
+    ),
+    neox("neox with a fast activation", num_attention_heads=3, hidden_act="gelu_fast"),
 )

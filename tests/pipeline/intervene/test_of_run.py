@@ -198,7 +198,8 @@ def test_all_doses_are_applied_in_order(tmp_path):
 def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     text = YAML.replace("split: {test: 0.5}", "split: {folds: 2}")
     text = text.replace(
-        "sites: [blocks.1.hook_resid_post, ln_", "sites: [blocks.0.hook_resid_post, blocks.2.hook_resid_post, ln_"
+        "sites: [blocks.1.hook_resid_post, ln_",
+        "sites: [blocks.0.hook_resid_post, blocks.2.hook_resid_post, ln_",
     )
     text = text[: text.index("  - {do: patch")] + (
         "  - {do: patch, from: counterfactual, sites: [chosen, blocks.5.hook_resid_post]}\n"
