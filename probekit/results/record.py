@@ -38,10 +38,7 @@ RESULT_FILES = (
     "cosines.csv",
     "wrong.json",
     "causes/causes.json",
-    "causes/effects.csv",
-    "causes/verdicts.csv",
-    "causes/doses.csv",
-    "causes/downstream.csv",
+    *(f"causes/{name}.csv" for name in ("effects", "verdicts", "doses", "downstream")),
 )
 ALL_FOLDS = "all folds"  # name of the counts of a nested cross-validation
 NO_CONTROL = "no-control"  # code of the finding that explains why there is no control task

@@ -111,7 +111,7 @@ WEIGHTS = WeightNames(
         ("query_key_value.bias", '"attention_bias": true'),
         ("attention.dense.bias", '"attention_bias": true'),
     ),
-    in_transformers=(("lm_head.weight", "embed_out.weight"),),
+    other_names=(("lm_head.weight", "embed_out.weight"),),  # in transformers 5
 )
 
 ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")

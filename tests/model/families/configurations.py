@@ -261,7 +261,7 @@ CONFIGURATIONS = (
         attention_bias=True,
         rope_parameters=two_ropes(300.0, 20.0),
     ),
-    neox("neox", share=0.5),
+    neox("neox", share=0.5, attention_dropout=0.1, hidden_dropout=0.1),
     neox("neox in sequence", share=1.0, use_parallel_residual=False, hidden_act="gelu_new"),
     neox(
         "neox tied, without biases",
@@ -271,4 +271,11 @@ CONFIGURATIONS = (
         tie_word_embeddings=True,
     ),
     neox("neox with a fast activation", num_attention_heads=3, hidden_act="gelu_fast"),
+    neox(
+        "neox with scaling",
+        use_parallel_residual=False,
+        rope_parameters=rope("linear", factor=4.0)["rope_parameters"]
+        | {"partial_rotary_factor": 0.5},
+        layer_norm_eps=1e-3,
+    ),
 )

@@ -153,6 +153,15 @@ def test_what_is_not_computed_is_refused(tmp_path, entries, message):
         model_config(tmp_path)
 
 
+def test_both_names_of_the_unembedding_are_read(tmp_path):
+    ROWS[0].reference().save_pretrained(tmp_path)
+    [path] = tmp_path.glob("*.safetensors")
+    tensors, expected = load_file(path), load_model(tmp_path)(TOKENS)
+    tensors["lm_head.weight"] = tensors.pop("embed_out.weight")
+    save_file(tensors, path, metadata={"format": "pt"})
+    assert torch.equal(load_model(tmp_path)(TOKENS), expected)
+
+
 def test_masks_and_frequencies_of_old_checkpoints_are_ignored(tmp_path):
     ROWS[0].reference().save_pretrained(tmp_path)
     [path] = tmp_path.glob("*.safetensors")
