@@ -15,6 +15,7 @@ Models:
     GPT2               GPT-2 with a tap at every named tensor
     GPT2Config         sizes and switches of a GPT-2
     load_model         pretrained network of any family
+    verify_model       compare a checkpoint with transformers, tensor by tensor
     from_transformers  network that shares the tensors of a model of transformers
     Tokenizer          tokenizer of a model, with the characters of each token
     TokenBatch         token ids of several texts, with their mask
@@ -48,6 +49,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from probekit.activations.store.store import ActivationStore
+    from probekit.analysis.verification import verify_model
     from probekit.experiment.schema import Experiment
     from probekit.interventions.causes.cause_data import CauseData
     from probekit.interventions.causes.causes import causes_of
@@ -105,6 +107,7 @@ __all__ = [
     "run",
     "run_edited",
     "validate",
+    "verify_model",
 ]
 
 _HOME = {
@@ -137,6 +140,7 @@ _HOME = {
     "run": "probekit.pipeline.experiment.run",
     "run_edited": "probekit.interventions.compose",
     "validate": "probekit.pipeline.experiment.validate",
+    "verify_model": "probekit.analysis.verification",
 }
 
 

@@ -25,6 +25,7 @@ from probekit.cli.captures import worker
 from probekit.cli.causes import cause_command
 from probekit.cli.experiments import experiments, init
 from probekit.cli.generation import generate_command
+from probekit.cli.models import params, verify_model_command
 from probekit.cli.options import (
     IntegerInRange,
     ModelName,
@@ -37,7 +38,6 @@ from probekit.cli.options import (
     with_choices,
 )
 from probekit.cli.pages import draw_figures, figure_options, report, view
-from probekit.cli.parameters import params
 from probekit.cli.patching import patch_command
 from probekit.cli.pictures import attention, attribution, heads, lens, weights
 from probekit.cli.pretraining import pretrain_command
@@ -337,6 +337,7 @@ for _command in (
     patch_command,
     pretrain_command,
     report,
+    verify_model_command,
     view,
     weights,
     worker,

@@ -35,6 +35,7 @@ COMMANDS = (
     ("models", ()),
     ("sites missing", ()),
     ("params missing", ()),
+    ("verify missing", ()),
     ("generate --model missing --prompt a --max-new-tokens 1", ()),
     ("attention --model missing --text a --out page.html", ()),
     ("attribution --model missing --text a", ()),

@@ -1,4 +1,4 @@
-"""`probekit params`: parameter counts of a model."""
+"""`probekit params`, parameter counts of a model, and `probekit verify`, its check."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from probekit.cli.options import ModelName
 from probekit.terminal.streams import json_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from probekit.analysis.verification import Agreement
     from probekit.model.config import ModelConfig
     from probekit.model.parameters import ParameterCount
 
@@ -107,3 +110,43 @@ def _show(config: ModelConfig) -> None:
     sizes = config.axis_sizes.items()
     click.echo(", ".join(f"{axis} = {size:,}" for axis, size in sizes if axis != "1"))
     click.echo("MB are 2^20 bytes.")
+
+
+@click.command("verify")
+@click.argument("model", type=ModelName())
+@click.option("--text", "texts", multiple=True, help="Text to compare; can be repeated.")
+def verify_model_command(model: str, texts: tuple[str, ...]) -> None:
+    """Compare MODEL with transformers: tokens, residual streams, patterns, logits and loss.
+
+    Both load the checkpoint in float32, so that memory for two models is needed. The exit code is 1
+    if a difference exceeds the tolerance.
+    """
+    from probekit.analysis.verification import TEXTS, TOLERANCE, verify_model
+
+    rows = verify_model(model, texts or TEXTS)
+    _show_agreement(rows)
+    differing = [row.site for row in rows if not row.agrees]
+    if differing:
+        raise click.ClickException(
+            f"{len(differing)} of {len(rows)} tensors differ from transformers, first at "
+            f"{differing[0]}. The numbers of this model are not to be trusted; please report it "
+            "with its config.json."
+        )
+    click.echo(f"All {len(rows)} tensors agree within {TOLERANCE:g} of their largest value.")
+
+
+def _show_agreement(rows: Sequence[Agreement]) -> None:
+    from rich.table import Table
+
+    from probekit.cli.show.tables import print_table
+
+    shown = Table("tensor", box=None, pad_edge=False)
+    for name in ("largest difference", "largest value", "ratio", ""):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        if row.site == "tokens":
+            cells = (f"{row.difference:.0f} texts differ", f"{row.largest:.0f} texts", "")
+        else:
+            cells = (f"{row.difference:.1e}", f"{row.largest:.3g}", f"{row.relative:.1e}")
+        shown.add_row(row.site, *cells, "" if row.agrees else "DIFFERS")
+    print_table(shown)

@@ -1,0 +1,220 @@
+"""Verification of a network: its numbers compared with those of transformers.
+
+Both load the checkpoint independently, in float32. The texts are compared at every tensor that
+transformers returns. Ours come from one batch padded on the left, theirs from each text alone, so
+that a fault of padding is found too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probekit.amounts import counted
+from probekit.errors import ConfigError, MissingError
+from probekit.model.families.table import model_config
+from probekit.model.inputs import TokenBatch
+from probekit.model.load import load_model
+from probekit.model.network import Network
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.sources import find_model
+
+TOLERANCE = 5e-5  # of the largest value of a tensor
+TEXTS = (
+    "The cat sat on the mat.",
+    "When Mary and John went to the store, John gave a drink to Mary, who thanked him for it.",
+    "Prices rose by 3.5 % in 1987; naïve forecasts, however, had said “0”.",
+)
+_RANDOM = (3, 40)  # texts and tokens, for a checkpoint without a vocabulary
+_RESID, _PATTERN = "hook_resid_post", "attn.hook_pattern"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The comparison of one tensor over all texts.
+
+    Attributes:
+        site: name of the tensor: a site, `logits`, `loss`, or `tokens` for the ids of the texts.
+        difference: largest absolute difference.
+        largest: largest absolute value of the reference.
+    """
+
+    site: str
+    difference: float
+    largest: float
+
+    @property
+    def relative(self) -> float:
+        """The largest difference as a share of the largest value."""
+        return self.difference / self.largest if self.largest else self.difference
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the relative difference is within the tolerance; tokens must be equal."""
+        return self.relative <= (0 if self.site == "tokens" else TOLERANCE)
+
+
+def verify_model(source: str | Path, texts: Sequence[str] = TEXTS) -> tuple[Agreement, ...]:
+    """Compare the network and the tokenizer of a checkpoint with those of transformers.
+
+    Args:
+        source: `mini`, a hub name, or a folder.
+        texts: texts of at least two tokens. A checkpoint without a vocabulary is compared on
+            random tokens.
+
+    Returns:
+        A comparison for the tokens (unless transformers cannot read the tokenizer), the residual
+        stream before the first block and after each, each attention pattern, the output of the
+        final norm, the logits and the loss in nats per token. Both models are in memory.
+
+    >>> all(one.agrees for one in verify_model("mini", ["The cat sat on the mat."]))
+    True
+
+    Raises:
+        ConfigError: there are no texts, or one has fewer than two tokens or too many.
+        DataError: a text cannot be encoded.
+        MissingError: no model has this name.
+        CheckpointError: no family has the architecture, or the checkpoint is damaged.
+    """
+    batch, has_vocabulary = _batch(source, texts)
+    ours, reference = load_model(source, "float32"), _Reference(find_model(source))
+    compared = _tokens(reference, batch, texts) if has_vocabulary else ()
+    found = {one.site: one for one in compared}
+    with torch.inference_mode():
+        expected = [
+            reference.tensors(ids[mask]) for ids, mask in zip(batch.ids, batch.mask, strict=True)
+        ]
+        for site, text, value in _tensors(ours, batch):
+            theirs = expected[text][site]
+            before = found.get(site, Agreement(site, 0.0, 0.0))
+            found[site] = Agreement(
+                site,
+                _larger(before.difference, (value - theirs).abs().max().item()),
+                _larger(before.largest, theirs.abs().max().item()),
+            )
+    return tuple(found.values())
+
+
+def _batch(source: str | Path, texts: Sequence[str]) -> tuple[TokenBatch, bool]:
+    """Return the texts, padded on the left, and whether the checkpoint has a vocabulary.
+
+    Without one, the batch has random tokens.
+    """
+    if not texts:
+        raise ConfigError("There are no texts. Give at least one.")
+    try:
+        batch = Tokenizer.from_pretrained(source).batch(list(texts), bos=False, side="left")
+    except MissingError:
+        config = model_config(find_model(source, "config"))
+        return _random_batch(config.axis_sizes["d_vocab"]), False
+    for text, length in zip(texts, batch.mask.sum(1).tolist(), strict=True):
+        if length < 2:
+            raise ConfigError(
+                f"{text!r} has {counted(length, 'token')}. A loss needs at least 2. Give a longer "
+                "text."
+            )
+    return batch, True
+
+
+def _random_batch(n_vocab: int) -> TokenBatch:
+    ids = torch.randint(n_vocab, _RANDOM, generator=torch.Generator().manual_seed(0))
+    lengths = torch.linspace(_RANDOM[1], 2, _RANDOM[0]).round()
+    mask = torch.arange(_RANDOM[1], 0, -1) <= lengths[:, None]
+    return TokenBatch(ids, mask, torch.zeros(*_RANDOM, 2, dtype=torch.int64))
+
+
+def _larger(a: float, b: float) -> float:
+    """Return the larger number; NaN if one is NaN."""
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
+
+
+class _Reference:
+    """A checkpoint as transformers loads it, with attention whose patterns can be read."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.folder = folder
+        with _quiet():
+            self.model: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+            )
+
+    def tensors(self, ids: Tensor) -> dict[str, Tensor]:
+        """Return the tensors of one text, by the names of our sites, without the batch axis."""
+        with _quiet():
+            out = self.model(
+                ids[None], output_hidden_states=True, output_attentions=True, labels=ids[None]
+            )
+        *before, normed = out.hidden_states
+        named = {"blocks.0.hook_resid_pre": before[0]}
+        for layer, hidden in enumerate(before[1:]):
+            named[f"blocks.{layer}.{_RESID}"] = hidden
+        for layer, pattern in enumerate(out.attentions):
+            named[f"blocks.{layer}.{_PATTERN}"] = pattern
+        named |= {"final norm": normed, "logits": out.logits, "loss": out.loss[None]}
+        return {name: value[0] for name, value in named.items()}
+
+    def ids(self, text: str) -> list[int] | None:
+        """Return the ids of a text; None if transformers cannot read the tokenizer."""
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+        except (OSError, ValueError, KeyError, ImportError):
+            return None
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the progress bar and the warnings of transformers."""
+    from transformers.utils import logging as their_logging
+
+    logging: Any = their_logging
+    level, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bar:
+            logging.enable_progress_bar()
+
+
+def _tokens(reference: _Reference, batch: TokenBatch, texts: Sequence[str]) -> Iterator[Agreement]:
+    """Yield the comparison of the tokens: the number of texts with other ids."""
+    expected = [reference.ids(text) for text in texts]
+    if None not in expected:
+        rows = zip(batch.ids, batch.mask, expected, strict=True)
+        n_different = sum(ids[mask].tolist() != theirs for ids, mask, theirs in rows)
+        yield Agreement("tokens", n_different, len(texts))
+
+
+def _tensors(model: Network, batch: TokenBatch) -> Iterator[tuple[str, int, Tensor]]:
+    """Yield our tensors: name, number of the text, and value without padding, in forward order."""
+    last = model.axis_sizes["n_layers"] - 1
+    sites = [f"blocks.*.{_RESID}", f"blocks.*.{_PATTERN}", "blocks.0.hook_resid_pre"]
+    logits, cache = model.run_with_cache(batch, sites)
+    assert logits is not None
+    for text, mask in enumerate(batch.mask):
+        yield "blocks.0.hook_resid_pre", text, cache["resid_pre", 0][text, mask]
+        for layer in range(last + 1):
+            pattern = cache["pattern", layer][text][:, mask][:, :, mask]
+            yield f"blocks.{layer}.{_PATTERN}", text, pattern
+            if layer < last:  # transformers returns the last one after the final norm only
+                yield f"blocks.{layer}.{_RESID}", text, cache["resid_post", layer][text, mask]
+        yield "final norm", text, model.final_norm(cache["resid_post", last][text, mask])
+        own = logits[text, mask]
+        yield "logits", text, own
+        targets = batch.ids[text, mask][1:, None]
+        yield "loss", text, -own[:-1].log_softmax(-1).gather(1, targets).mean()

@@ -1,0 +1,73 @@
+"""Every family agrees with transformers, and a planted difference is found where it begins."""
+
+import pytest
+import torch
+
+from probekit.analysis import verification
+from probekit.analysis.verification import verify_model
+from probekit.errors import ConfigError
+from probekit.model.load import load_model
+from tests.model.families.configurations import CONFIGURATIONS
+
+NAMES = ("llama3", "mistral", "qwen2 with windows", "qwen3", "gemma2", "gemma3", "neox")
+ROWS = [row for row in CONFIGURATIONS if row.name in NAMES]
+
+
+@pytest.fixture(scope="module", params=ROWS, ids=lambda row: row.name)
+def folder(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    request.param.reference().save_pretrained(folder)
+    return folder
+
+
+def test_a_checkpoint_without_a_vocabulary_agrees(folder):
+    found = verify_model(folder)
+    assert all(one.agrees for one in found)
+    sites = [one.site for one in found]
+    assert len(sites) == 1 + 3 + 2 + 3  # stream, patterns, streams, then norm, logits and loss
+    assert all(one.largest > 0.01 for one in found)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "first"),
+    [
+        ("embed", "blocks.0.hook_resid_pre"),
+        ("layers.1.post_attention_layernorm.weight", "blocks.1.hook_resid_post"),
+        ("norm.weight", "final norm"),
+    ],
+)
+def test_a_difference_is_found_where_it_begins(folder, monkeypatch, tensor, first):
+    def altered(source, dtype):
+        model = load_model(source, dtype)
+        for name, parameter in model.named_parameters():
+            is_named = tensor in name if tensor == "embed" else name.endswith(tensor)
+            if is_named and (tensor != "norm.weight" or "layers" not in name):
+                parameter.add_(0.01)
+        return model
+
+    monkeypatch.setattr(verification, "load_model", altered)
+    differing = [one.site for one in verify_model(folder) if not one.agrees]
+    assert differing[0] == first
+
+
+def test_the_shipped_model_agrees_in_its_tokens_too():
+    found = verify_model("mini", ["The keys to the old cabinet", "A cat"])
+    assert found[0].site == "tokens"
+    assert all(one.agrees for one in found)
+
+
+def test_other_tokens_are_found(monkeypatch):
+    monkeypatch.setattr(verification._Reference, "ids", lambda self, text: [1, 2])
+    tokens = verify_model("mini", ["The keys to the old cabinet"])[0]
+    assert (tokens.difference, tokens.agrees) == (1, False)
+
+
+def test_numbers_that_are_not_finite_do_not_agree():
+    assert not verification.Agreement("logits", float("nan"), 1.0).agrees
+    assert torch.isnan(torch.tensor(verification._larger(float("nan"), 1.0)))
+
+
+@pytest.mark.parametrize(("texts", "message"), [([], "no texts"), (["a"], "'a' has 1 token")])
+def test_texts_without_a_loss(texts, message):
+    with pytest.raises(ConfigError, match=message):
+        verify_model("mini", texts)
