@@ -58,6 +58,12 @@ FAMILIES = (
         "probekit.model.families.gemma:GemmaConfig",
         "probekit.model.gemma:Gemma",
     ),
+    NetworkFamily(
+        "Pythia",
+        ("gpt_neox",),
+        "probekit.model.families.neox:NeoXConfig",
+        "probekit.model.neox:NeoX",
+    ),
 )
 
 

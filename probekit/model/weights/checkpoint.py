@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,11 +89,12 @@ def _without_prefix(
     path: Path, stored: Mapping[str, StoredTensor], names: WeightNames
 ) -> dict[str, StoredTensor]:
     """Remove the family's prefix from the names of tensors, and drop its buffers."""
-    short = {name.removeprefix(names.prefix): tensor for name, tensor in stored.items()}
+    short = {names.in_network(name): tensor for name, tensor in stored.items()}
     if len(short) < len(stored):
-        twice = sorted(name for name in short if {name, names.prefix + name} <= stored.keys())
+        count = Counter(map(names.in_network, stored))
+        twice = sorted(name for name, times in count.items() if times > 1)
         raise CheckpointError(
-            f"{path} contains these tensors with and without the prefix `{names.prefix}`: "
-            f"{', '.join(twice)}."
+            f"{path} contains these tensors twice, for example with and without the prefix "
+            f"`{names.prefix}`: {', '.join(twice)}."
         )
     return {name: tensor for name, tensor in short.items() if not re.search(names.buffers, name)}

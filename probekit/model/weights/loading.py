@@ -85,7 +85,7 @@ def shared_tensors(
     Raises:
         CheckpointError: names or shapes differ from those of `like`.
     """
-    short = {name.removeprefix(names.prefix): tensor for name, tensor in tensors.items()}
+    short = {names.in_network(name): tensor for name, tensor in tensors.items()}
     found = {
         name: transposed(names, name, tensor.detach())
         for name, tensor in short.items()

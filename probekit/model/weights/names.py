@@ -28,6 +28,7 @@ class WeightNames:
         buffers: regular expression of tensors that are no parameters.
         transposed: regular expression of the linear maps stored as [in, out].
         sizes: keys of config.json that the shapes of tensors show, by tensor, for messages.
+        other_names: names that other releases give to a tensor, each with that of the network.
         switches: end of the name of an extra tensor, and the entry of config.json that makes it
             part of the network.
     """
@@ -40,4 +41,15 @@ class WeightNames:
     sizes: tuple[tuple[str, tuple[str, ...]], ...]
     buffers: str = r"(?!)"  # matches nothing
     transposed: str = r"(?!)"
+    other_names: tuple[tuple[str, str], ...] = ()
     switches: tuple[tuple[str, str], ...] = ()
+
+    def in_network(self, name: str) -> str:
+        """Return the name that a tensor of a checkpoint has in the network.
+
+        >>> from probekit.model.families.neox import WEIGHTS
+        >>> WEIGHTS.in_network("gpt_neox.embed_in.weight"), WEIGHTS.in_network("lm_head.weight")
+        ('embed_in.weight', 'embed_out.weight')
+        """
+        short = name.removeprefix(self.prefix)
+        return dict(self.other_names).get(short, short)

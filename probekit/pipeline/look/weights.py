@@ -57,7 +57,7 @@ def write_weights_page(
             heads is unknown or contradicts config.json.
     """
     checkpoint, tensor_names = _open(source)
-    tensor = tensor and tensor.removeprefix(tensor_names.prefix)
+    tensor = tensor and tensor_names.in_network(tensor)
     if tensor is None:
         if columns or corner is not None or n_head is not None:
             raise ConfigError(

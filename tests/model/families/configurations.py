@@ -142,6 +142,11 @@ def gemma3(name, **settings):
     return Configuration(name, "gemma3_text", settings, gemma_in_own_dtype, gain=0.0)
 
 
+def neox(name, **settings):
+    sizes = {"num_attention_heads": 3, "attention_dropout": 0.1, "hidden_dropout": 0.1}
+    return Configuration(name, "gpt_neox", sizes | settings)
+
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -255,5 +260,30 @@ CONFIGURATIONS = (
         final_logit_softcapping=2.0,
         attention_bias=True,
         rope_parameters=two_ropes(300.0, 20.0),
+    ),
+    neox("neox"),
+    neox(
+        "neox, all features rotated",
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
+        hidden_act="gelu_new",
+        tie_word_embeddings=True,
+    ),
+    neox(
+        "neox, sequential",
+        use_parallel_residual=False,
+        num_attention_heads=2,
+        attention_bias=False,
+        hidden_act="gelu_fast",
+    ),
+    neox(
+        "neox, sequential with scaling",
+        use_parallel_residual=False,
+        rope_parameters={
+            "rope_type": "linear",
+            "rope_theta": 1e4,
+            "partial_rotary_factor": 0.5,
+            "factor": 4.0,
+        },
+        layer_norm_eps=1e-3,
     ),
 )

@@ -108,9 +108,8 @@ def test_gradients_of_all_parameters(configuration):
     )
     reference.requires_grad_(True)
     reference(TOKENS, labels=TOKENS).loss.backward()
-    prefix = ours.config.WEIGHTS.prefix
     for name, parameter in reference.named_parameters():
-        own = grads[name.removeprefix(prefix)]
+        own = grads[ours.config.WEIGHTS.in_network(name)]
         assert parameter.grad is not None
         own = own if own.shape == parameter.shape else own.T
         torch.testing.assert_close(own, parameter.grad, atol=1e-7, rtol=1e-6)
