@@ -5,6 +5,7 @@ The directive `reference-table` has one argument, a name in `TABLES`.
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import isinf
 from typing import Any
 
@@ -18,7 +19,11 @@ import probekit
 from probekit.cli.main import cli
 from probekit.experiment.activations import activation_schema
 from probekit.experiment.schema import experiment_schema
-from probekit.model.families.gpt2 import SITES
+from probekit.model.config import ModelConfig
+from probekit.model.families.gemma import GemmaConfig
+from probekit.model.families.gpt2 import GPT2Config
+from probekit.model.families.llama import LlamaConfig
+from probekit.model.families.neox import NeoXConfig
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
 from probekit.results.columns import DIFFERENCES, RESULTS, TableColumn
 from probekit.section import json_schema
@@ -180,8 +185,8 @@ def differences_columns() -> str:
     return _columns(DIFFERENCES)
 
 
-def sites() -> str:
-    """Return the table of sites."""
+def sites_of(config: ModelConfig) -> str:
+    """Return the table of sites of a network."""
     return table(
         ["site", "axes", "formula"],
         (
@@ -190,9 +195,20 @@ def sites() -> str:
                 " ".join(site.axes),
                 f"`{site.formula}`" + ("; on request" if site.on_request else ""),
             ]
-            for site in SITES
+            for site in config.sites.rows
         ),
     )
+
+
+NETWORKS = {
+    "gpt2": GPT2Config(),
+    "llama": LlamaConfig(),
+    "qwen3": LlamaConfig(model_type="qwen3"),
+    "gemma2": GemmaConfig(),
+    "gemma3": GemmaConfig(model_type="gemma3_text", attn_logit_softcapping=None),
+    "pythia": NeoXConfig(),
+    "neox_in_sequence": NeoXConfig(use_parallel_residual=False),
+}
 
 
 def metrics() -> str:
@@ -259,7 +275,15 @@ def api_names() -> dict[str, tuple[str, ...]]:
 API = {
     "Experiments": ("run", "validate", "probe", "Experiment", "RunResult", "open_run", "pretrain"),
     "Probes": ("LinearProbe", "SavedProbe", "apply_probe"),
-    "Model and tokens": ("GPT2", "GPT2Config", "Tokenizer", "TokenBatch"),
+    "Model and tokens": (
+        "load_model",
+        "from_transformers",
+        "verify_model",
+        "GPT2",
+        "GPT2Config",
+        "Tokenizer",
+        "TokenBatch",
+    ),
     "Generation": ("generate", "StopStrings", "KeyValueCache"),
     "Activations": ("ActivationCache", "Recording", "ActivationStore", "explore_attention"),
     "Interventions": ("run_edited", "patch", "AnswerMeasure", "causes_of", "CauseData"),
@@ -291,9 +315,8 @@ TABLES: dict[str, Callable[[], str]] = {
         metrics,
         recipe_keys,
         results_columns,
-        sites,
     )
-}
+} | {f"sites_of_{name}": partial(sites_of, config) for name, config in NETWORKS.items()}
 
 
 class ReferenceTable(SphinxDirective):
