@@ -30,6 +30,7 @@ from probekit.probes.solve.solver import Codes, Problem, Solver
 
 # Relative to the largest singular value, in float64. An absolute tolerance would keep the concept
 # of a rare class, whose covariance with the features is small.
+_ROUNDING = 1e-9  # of an accuracy
 TOLERANCE = 1e-9
 
 
@@ -145,9 +146,9 @@ def probe_projection(directions: NDArray[np.floating], mean: NDArray[np.floating
 def inlp(X: NDArray[np.floating], codes: Codes, *, rounds: int = 20, C: float = 1.0) -> Eraser:
     """Return the projection that removes the directions of consecutive logistic classifiers.
 
-    Each round fits a classifier to the rows without the directions of earlier rounds. It ends when
-    the classifier predicts the fitted rows no better than the most frequent class, or after
-    `rounds`.
+    Each round fits a classifier to the rows without the directions of earlier rounds; a rare class
+    counts as much as a frequent one. It ends when the classifier's balanced accuracy on these rows
+    is chance, or after `rounds`.
 
     >>> generator = np.random.default_rng(0)
     >>> codes = np.repeat([0, 1], 50)
@@ -156,12 +157,15 @@ def inlp(X: NDArray[np.floating], codes: Codes, *, rounds: int = 20, C: float = 
     True
     """
     rows, mean = _centred(X, codes)
-    majority = np.bincount(codes).max() / len(codes)
+    _, classes = np.unique(codes, return_inverse=True)
+    n_of_class = np.bincount(classes)
+    weights_of_rows = len(codes) / (len(n_of_class) * n_of_class[classes])
     found: list[Floats] = []
     left = rows
     for _ in range(rounds):
-        (fit,) = Solver(left, [np.ones(len(left))]).solve([Problem(codes, C=C)])
-        if np.mean(fit.predict(left) == codes) <= majority or not np.any(fit.coef):
+        (fit,) = Solver(left, [weights_of_rows]).solve([Problem(codes, C=C)])
+        balanced_accuracy = np.average(fit.predict(left) == codes, weights=weights_of_rows)
+        if balanced_accuracy <= 1 / len(n_of_class) + _ROUNDING or not np.any(fit.coef):
             break
         weights = fit.coef - fit.coef.mean(axis=0) if len(fit.coef) > 1 else fit.coef
         found.append(weights)

@@ -121,6 +121,15 @@ def test_inlp_ends_when_the_classifier_fails():
     assert accuracy(once(X), codes) > 0.5
 
 
+def test_inlp_erases_a_rare_class():
+    generator = np.random.default_rng(0)
+    codes = (np.arange(2000) % 100 == 0).astype(int)
+    X = generator.normal(size=(2000, 6)) + 1.0 * codes[:, None] * np.eye(6)[0]
+    erased = inlp(X, codes)(X)
+    gap = [rows[codes == 1].mean(0) - rows[codes == 0].mean(0) for rows in (X, erased)]
+    assert np.linalg.norm(gap[1]) < 0.2 * np.linalg.norm(gap[0])
+
+
 def test_inlp_of_unrelated_labels_keeps_the_rows():
     X, codes = np.zeros((8, 3)), np.tile([0, 1], 4)
     assert inlp(X, codes).rank == 0

@@ -44,9 +44,10 @@ class CauseData:
         splits: the folds; a single one for a split into train and test.
         measure: measure of all rows: the answer is right for the label of the row, the wrong answer
             for the other label.
-        at: position of each text that is read and edited, [n_rows]; None reads the measured
-            position and edits all.
+        at: position of each text that is edited, [n_rows]; None edits all.
         measured: position of each text that is measured; None means the last token.
+        read: position of each text that directions are fitted at; None means `at`, or else
+            `measured`.
         sources: counterfactual of each text, for exchange along the direction; None without.
         other: texts whose loss is measured under steering; None without.
     """
@@ -58,6 +59,7 @@ class CauseData:
     measure: AnswerMeasure
     at: Tensor | None = None
     measured: Tensor | None = None
+    read: Tensor | None = None
     sources: TokenBatch | None = None
     other: TokenBatch | None = None
 
@@ -102,6 +104,10 @@ class CauseSettings:
     by: tuple[float, ...] = (-4, -2, 2, 4)
     C: float = 1.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not any(self.by):
+            raise ConfigError(f"by is {list(self.by)}. Give a dose other than 0.")
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from probekit.interventions.causes.responses import Responder
 from probekit.interventions.causes.verdicts import (
     Evidence,
     best_p_values,
+    class_gap,
     class_gap_of_many,
     detection,
     mean_effect,
@@ -117,8 +118,10 @@ def _folds(
 ) -> list[_Fold]:
     def responder(rows: Codes) -> Responder:
         own = torch.from_numpy(rows)
-        at, measured = (None if x is None else x[own] for x in (data.at, data.measured))
-        return Responder(model, data.batch[own], selection, at, data.measure[own], measured)
+        at, measured, read = (
+            None if x is None else x[own] for x in (data.at, data.measured, data.read)
+        )
+        return Responder(model, data.batch[own], selection, at, data.measure[own], measured, read)
 
     X = responder(np.arange(len(data.batch))).features()
     single = len(data.splits) == 1
@@ -203,6 +206,11 @@ class _Test:
         """Measure of the test rows towards class 1, (n_test,)."""
         return self._signed(lambda fold: fold.responder.base())
 
+    @cached_property
+    def without(self) -> Floats:
+        """Measure towards class 1 without the whole vector, replaced by its mean, (n_test,)."""
+        return self._signed(lambda fold: fold.responder.without(fold.directions.mean))
+
     @property
     def size(self) -> float:
         """Largest measure, by which rounding errors are recognised."""
@@ -235,34 +243,36 @@ class _Test:
     def _steering(
         self,
     ) -> tuple[Evidence, dict[str, Floats], dict[str, Floats], tuple[Dose, ...], float]:
-        scores = self._signed(lambda fold: fold.responder.steered(fold.directions, self.by))
-        beside = self._signed(lambda fold: fold.responder.steered(fold.matched, self.by))
-        whole = self._signed(self._whole_steered)
-        found, null, matched = (slopes(x, self.by) for x in (scores, scores[:, 1:], beside))
+        base = self.base[:, None, None]
+        changes = self._signed(lambda fold: fold.responder.steered(fold.directions, self.by)) - base
+        beside = self._signed(lambda fold: fold.responder.steered(fold.matched, self.by)) - base
+        found, null, matched = (slopes(x, self.by) for x in (changes, changes[:, 1:], beside))
         own = found[:, 0]
         evidence = mean_effect(
-            own, null.mean(axis=0), slopes(whole, self.by), self.resamples,
+            own, null.mean(axis=0), self._whole_slope(), self.resamples,
             f"{self.data.measure.unit} per standard deviation", self.size,
         )  # fmt: skip
-        changes = scores - self.base[:, None, None]
-        doses = tuple(
-            self._dose(k, changes[..., n], beside[..., n] - self.base[:, None])
-            for n, k in enumerate(self.by)
-        )
+        doses = tuple(self._dose(k, changes[..., n], beside[..., n]) for n, k in enumerate(self.by))
         wrong_way = float(np.mean(own < 0))
         nulls, others = {"steers": null.mean(axis=0)}, {"steers": matched.mean(axis=0)}
         return evidence, nulls, others, doses, wrong_way
 
-    def _whole_steered(self, fold: _Fold) -> Floats:
-        """Return the measure along the difference of the class means, (n_test, n_doses).
+    def _whole_slope(self) -> Floats:
+        """Return the whole vector's effect per standard deviation, (1 + n_units,).
 
-        Its step changes the projection on the direction as much as the direction's own step.
+        It is the difference between the classes that the site carries, which is lost when the whole
+        vector is replaced by its mean, divided by the distance of the class means along the
+        direction. It does not depend on the direction otherwise.
         """
-        step = float(fold.difference @ fold.directions.reading[0])
-        scale = fold.directions.spread[0] / step if step else 0.0
-        whole = DirectionSet(fold.difference[None], fold.difference[None], np.array([scale]),
-                             fold.directions.mean)  # fmt: skip
-        return fold.responder.steered(whole, self.by)[:, 0]
+        carried = class_gap(self.base - self.without, self.codes, self.resamples)
+        distances = [
+            float(fold.difference @ fold.directions.unit[0]) / fold.directions.spread[0]
+            if fold.directions.spread[0]
+            else 0.0
+            for fold in self.folds
+        ]
+        distance = np.average(distances, weights=[len(fold.codes) for fold in self.folds])
+        return carried / distance if distance else np.zeros_like(carried)
 
     def _dose(self, by: float, changes: Floats, beside: Floats) -> Dose:
         """Return one dose; arrays (n_test, n_directions), `changes` with the observed one first."""
@@ -273,9 +283,8 @@ class _Test:
     def _silencing(self) -> tuple[Evidence, Floats, Floats]:
         erased = self._signed(lambda fold: fold.responder.erased(fold.directions))
         beside = self._signed(lambda fold: fold.responder.erased(fold.matched))
-        whole = self._signed(lambda fold: fold.responder.without(fold.directions.mean))
         evidence = silence(
-            self.base, erased[:, 0], erased[:, 1:], whole, self.codes, self.resamples
+            self.base, erased[:, 0], erased[:, 1:], self.without, self.codes, self.resamples
         )
         before = class_gap_of_many(self.base[:, None], self.codes)
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -185,7 +185,8 @@ def allowed_doses(
     known = np.concatenate(ranges)
     limit = float(np.median(known)) if len(known) else 0.0
     allowed = tuple(k for k in by if abs(k) <= limit)
-    return allowed or tuple(k for k in by if abs(k) == min(map(abs, by)))
+    smallest = min(abs(k) for k in by if k)
+    return allowed if any(allowed) else tuple(k for k in by if abs(k) == smallest)
 
 
 def _probe_weights(X: NDArray[np.floating], labels: LabelSets, C: float) -> Floats:

@@ -38,6 +38,8 @@ class Responder:
         at: position of each text that is edited, [n_texts]; None means all positions.
         measure: measure of the texts.
         measured: position of each text that is measured; None means the last token.
+        read: position of each text whose activations are the features; None means `at`, or else
+            `measured`.
     """
 
     model: Network
@@ -46,6 +48,7 @@ class Responder:
     at: Tensor | None
     measure: AnswerMeasure
     measured: Tensor | None = None
+    read: Tensor | None = None
 
     @cached_property
     def entry(self) -> StreamEntry:
@@ -58,10 +61,7 @@ class Responder:
         return np.concatenate(parts)
 
     def features(self) -> Floats:
-        """Return the activations at the edited positions, (n_texts, n_features).
-
-        With `at=None` they are those of the measured positions.
-        """
+        """Return the activations at the positions that are read, (n_texts, n_features)."""
         return np.concatenate([part.own_features() for part in self._parts()])
 
     def steered(self, directions: DirectionSet, by: Sequence[float]) -> Floats:
@@ -114,8 +114,11 @@ class Responder:
         for rows in torch.split(torch.arange(len(batch)), TEXTS_AT_ONCE):
             measured = None if self.measured is None else self.measured[rows]
             kept = BasePass.keep(self.model, batch[rows], measured, [self.selection.site])
-            at = None if self.at is None else self.at[rows].to(self.model.device)
-            yield _Part(self, kept, at, self.measure[rows])
+            at, read = (
+                None if one is None else one[rows].to(self.model.device)
+                for one in (self.at, self.at if self.read is None else self.read)
+            )
+            yield _Part(self, kept, at, self.measure[rows], kept.measured if read is None else read)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +129,7 @@ class _Part:
     kept: BasePass
     at: Tensor | None
     measure: AnswerMeasure
+    read: Tensor
 
     @cached_property
     def everything(self) -> Tensor:
@@ -138,9 +142,7 @@ class _Part:
         return value if self.at is None else value[self.everything, self.at]
 
     def own_features(self) -> Floats:
-        value = self.value
-        if self.at is None:
-            value = value[self.everything, self.kept.measured]
+        value = self.kept.value(self.whole_set.selection)[self.everything, self.read]
         return value.double().cpu().numpy()
 
     def tensor(self, values: Floats) -> Tensor:

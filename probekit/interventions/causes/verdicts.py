@@ -5,8 +5,9 @@
     silences    erasure reduces the difference between the classes: 1 - after / before
 
 The effect, its interval over groups of test rows and a p-value decide. `yes`: p (adjusted for the
-three verdicts) is at most 0.05 and the interval excludes 0. `no`: the interval is within 5 % of the
-effect of the whole vector around 0. Otherwise the verdict is `undecided`.
+three verdicts) is at most 0.05 and the interval is above 0. `no`: the interval is within 5 % of the
+effect of the whole vector around 0. Otherwise the verdict is `undecided`, which includes an effect
+that is certainly negative: steering against the label, or erasure that enlarges the difference.
 
 The p-values of steering and erasure compare a direction with those of the same method on permuted
 labels. Their sizes are simulated by `python -m benchmarks.causes`.
@@ -91,14 +92,12 @@ def verdicts(evidence: dict[Question, Evidence]) -> tuple[CausalVerdict, ...]:
     >>> [one.answer for one in verdicts({"detects": strong, "steers": weak})]
     ['yes', 'no']
     """
-    tested = [question for question, one in evidence.items() if not np.isnan(one.p)]
-    adjusted = holm(np.array([evidence[question].p for question in tested]))
-    p = dict(zip(tested, adjusted.tolist(), strict=True))
+    single = np.array([one.p for one in evidence.values()])
+    # A question without a test counts in the adjustment of the others.
+    adjusted = np.where(np.isnan(single), np.nan, holm(np.nan_to_num(single, nan=1.0)))
     return tuple(
-        CausalVerdict(
-            question, answer_of(one, p.get(question, np.nan)), one, p.get(question, np.nan)
-        )
-        for question, one in evidence.items()
+        CausalVerdict(question, answer_of(one, p), one, p)
+        for (question, one), p in zip(evidence.items(), adjusted.tolist(), strict=True)
     )
 
 
@@ -107,7 +106,7 @@ def answer_of(evidence: Evidence, p: float) -> Answer:
     low, high = evidence.low, evidence.high
     if np.isnan([evidence.effect, low, high]).any():
         return "undecided"
-    if p <= LEVEL and not low <= 0 <= high and abs(evidence.effect) > evidence.rounding:
+    if p <= LEVEL and low > 0 and evidence.effect > evidence.rounding:
         return "yes"
     margin = max(NEGLIGIBLE * abs(evidence.whole), evidence.rounding)
     return "no" if max(abs(low), abs(high)) <= margin else "undecided"
@@ -152,15 +151,17 @@ def _mean_auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     return total
 
 
-def slopes(scores: Floats, by: Sequence[float]) -> Floats:
-    """Return the least-squares slope (...) of scores (..., n_doses) on the doses.
+def slopes(changes: Floats, by: Sequence[float]) -> Floats:
+    """Return the least-squares slope (...) on the doses of changes (..., n_doses) by them.
 
-    >>> float(slopes(np.array([1.0, 3.0]), (-1, 1)))
-    1.0
+    Dose 0, which changes nothing, is one of the points.
+
+    >>> float(slopes(np.array([-1.0, 1.0]), (-1, 1))), float(slopes(np.array([6.0]), (2,)))
+    (1.0, 3.0)
     """
-    doses = np.asarray(by, np.float64)
+    doses = np.array([0.0, *by])
     centred = doses - doses.mean()
-    found: Floats = scores @ centred / np.square(centred).sum()
+    found: Floats = changes @ centred[1:] / np.square(centred).sum()
     return found
 
 
@@ -172,13 +173,12 @@ def mean_effect(
     Args:
         rows: effect on each test row, (n_rows,).
         null: mean effect of each direction on permuted labels, (draws,).
-        whole: effect of the whole vector on each test row, (n_rows,).
+        whole: effect of the whole vector, (1 + n_units,) for all resamples.
         resamples: jackknife resamples of the rows.
         unit: unit of the effect.
         size: typical size of the measure, by which rounding errors are recognised.
     """
-    own, other = (mean_of_rows(values, resamples) for values in (rows, whole))
-    return _evidence(own, null, other, resamples, unit, size)
+    return _evidence(mean_of_rows(rows, resamples), null, whole, resamples, unit, size)
 
 
 def silence(
@@ -263,10 +263,15 @@ def class_gap_of_many(values: Floats, codes: Codes) -> Floats:
 def two_sided_p(observed: float, null: Floats) -> float:
     """Return (1 + draws at least as extreme) / (1 + draws), by absolute value.
 
+    An undefined draw counts as extreme; the p-value of an undefined effect is NaN.
+
     >>> two_sided_p(2.0, np.array([-3.0, 1.0, 0.5]))
     0.5
     """
-    return float((1 + (np.abs(null) >= abs(observed) - ROUNDING).sum()) / (1 + len(null)))
+    if np.isnan(observed):
+        return float("nan")
+    is_less = np.abs(null) < abs(observed) - ROUNDING  # false for NaN
+    return float((1 + (~is_less).sum()) / (1 + len(null)))
 
 
 def best_p_values(observed: Floats, null: Floats) -> Floats:

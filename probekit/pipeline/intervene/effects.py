@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from probekit.experiment.interventions import At, InterventionSection
+from probekit.interventions.causes.cause_data import RowSplit
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import UNITS
 from probekit.interventions.patching.ablation import ablated_values
@@ -73,24 +75,47 @@ class EffectStep:
     def _numbers(
         self, model: Network, inputs: CauseInputs, selected: Sequence[SiteSelection]
     ) -> dict[str, Any]:
-        rows = torch.from_numpy(inputs.test)
+        if self.step.with_ == "mean":
+            # The test rows of a fold get the mean of its own training rows.
+            parts = [self._values(model, inputs, selected, one) for one in inputs.splits]
+            order = np.argsort(np.concatenate([one.test for one in inputs.splits]))
+        else:
+            rows = RowSplit(train=inputs.test, test=inputs.test)
+            parts, order = [self._values(model, inputs, selected, rows)], np.arange(len(rows.test))
+        base, source = (
+            np.concatenate([getattr(part, name) for part in parts])[order]
+            for name in ("base", "source")
+        )
+        patched = [
+            [
+                selected.index(key.selection),
+                key.position,
+                np.concatenate([part.patched[key] for part in parts])[order],
+            ]
+            for key in parts[0].patched
+        ]
+        return {"base": base, "source": source, "patched": patched}
+
+    def _values(
+        self,
+        model: Network,
+        inputs: CauseInputs,
+        selected: Sequence[SiteSelection],
+        split: RowSplit,
+    ) -> PatchedValues:
+        """Return the measure of test rows; a mean is that of the training rows."""
+        rows = torch.from_numpy(split.test)
         batch, measure = inputs.batch[rows], self.measure[rows]
         at: Positions = inputs.position[rows] if self.at == "probed" else self.at
         if self.step.with_ is None:
             assert inputs.sources is not None
-            found = patched_values(model, batch, inputs.sources[rows], measure, selected, at=at)
-        else:
-            averaged = torch.from_numpy(inputs.averaged)
-            place = inputs.position[averaged] if self.at == "probed" else None
-            found = ablated_values(
-                model, batch, measure, selected, self.step.with_, at=at,
-                averaged=(inputs.batch[averaged], place), seed=inputs.experiment.probe.seed,
-            )  # fmt: skip
-        patched = [
-            [selected.index(key.selection), key.position, values]
-            for key, values in found.patched.items()
-        ]
-        return {"base": found.base, "source": found.source, "patched": patched}
+            return patched_values(model, batch, inputs.sources[rows], measure, selected, at=at)
+        averaged = torch.from_numpy(split.train)
+        place = inputs.position[averaged] if self.at == "probed" else None
+        return ablated_values(
+            model, batch, measure, selected, self.step.with_, at=at,
+            averaged=(inputs.batch[averaged], place), seed=inputs.experiment.probe.seed,
+        )  # fmt: skip
 
     def rows(
         self, inputs: CauseInputs, parts: Sequence[tuple[Part, dict[str, Any]]]

@@ -77,11 +77,6 @@ class CauseInputs:
         return np.sort(np.concatenate([split.test for split in self.splits]))
 
     @cached_property
-    def averaged(self) -> IntArray:
-        """The rows whose mean replaces activations: the training rows, or all rows of folds."""
-        return np.unique(np.concatenate([split.train for split in self.splits]))
-
-    @cached_property
     def classes(self) -> tuple[str, str]:
         """The two labels, the one that directions point to last.
 

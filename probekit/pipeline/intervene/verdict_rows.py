@@ -85,8 +85,10 @@ class VerdictStep:
     def _numbers(
         self, model: Network, inputs: CauseInputs, selection: SiteSelection
     ) -> dict[str, Any]:
-        seed = inputs.experiment.probe.seed
-        settings = CauseSettings(along=self.along, draws=self.draws, by=self.by, seed=seed)
+        probe = inputs.experiment.probe
+        settings = CauseSettings(
+            along=self.along, draws=self.draws, by=self.by, C=strength_of(probe.C), seed=probe.seed
+        )
         result = causes_of(model, self._data(inputs), selection, settings)
         questions = [*(one.question for one in result.verdicts), *(["swap"] if result.swap else [])]
         rows = [_verdict_row(result, question) for question in questions]
@@ -114,6 +116,7 @@ class VerdictStep:
             splits=inputs.splits,
             measure=measure,
             at=inputs.position if self.at == "probed" else None,
+            read=inputs.position,
             sources=inputs.sources if self.has_swap else None,
             other=_without_short(inputs.batch[torch.from_numpy(others)]),
         )
@@ -124,7 +127,8 @@ class VerdictStep:
         split = inputs.splits[0]
         place, measure = inputs.position, inputs.measures[0]
         X = Responder(model, inputs.batch, selection, place, measure).features()
-        eraser = eraser_of(self.along, X[split.train], inputs.codes[split.train])
+        C = strength_of(inputs.experiment.probe.C)
+        eraser = eraser_of(self.along, X[split.train], inputs.codes[split.train], C)
         first = layer_of(selection.site) or 0
         n_layers = model.axis_sizes["n_layers"]
         later = [SiteSelection(f"blocks.{n}.hook_resid_post") for n in range(first, n_layers)]
@@ -215,8 +219,22 @@ def verdict_steps(places: Sequence[Place]) -> list[VerdictStep]:
     ]
 
 
-def eraser_of(along: Along, X: Floats, codes: np.ndarray) -> Eraser:
+def strength_of(strengths: Sequence[float]) -> float:
+    """Return the inverse regularisation strength of the directions of probes.
+
+    It is the only one of the experiment, or else 1: a choice by the true labels would give the
+    directions on permuted labels another strength than their own choice.
+
+    >>> strength_of([0.01]), strength_of([0.01, 0.1])
+    (0.01, 1.0)
+    """
+    return strengths[0] if len(strengths) == 1 else CauseSettings.C
+
+
+def eraser_of(along: Along, X: Floats, codes: np.ndarray, C: float = CauseSettings.C) -> Eraser:
     """Return the eraser of a method, fitted on rows X (n_rows, n_features) with label codes.
+
+    C is the inverse regularisation strength of probes.
 
     >>> X = np.array([[0.0, 1.0], [2.0, 1.0]])
     >>> eraser_of("mean_difference", X, np.array([0, 1]))(X).round(6).tolist()
@@ -226,7 +244,7 @@ def eraser_of(along: Along, X: Floats, codes: np.ndarray) -> Eraser:
         return leace(X, codes)
     if along == "mean_difference":
         return mean_projection(X, codes)
-    return probe_projection(directions_of("probe", X, codes[None]).unit, X.mean(axis=0))
+    return probe_projection(directions_of("probe", X, codes[None], C=C).unit, X.mean(axis=0))
 
 
 def _verdict_row(result: CauseResult, question: str) -> dict[str, Any]:

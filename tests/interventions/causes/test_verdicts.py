@@ -15,6 +15,7 @@ from probekit.interventions.causes.verdicts import (
     verdicts,
 )
 from probekit.interventions.patching.recovery import resamples_of
+from probekit.probes.score.metrics import mean_of_rows
 
 
 def evidence(effect=1.0, low=0.5, high=1.5, p=0.01, whole=2.0):
@@ -27,7 +28,7 @@ def evidence(effect=1.0, low=0.5, high=1.5, p=0.01, whole=2.0):
         ({}, 0.05, "yes"),
         ({}, 0.051, "undecided"),
         ({"low": -0.1}, 0.01, "undecided"),
-        ({"effect": -1.0, "low": -1.5, "high": -0.5}, 0.01, "yes"),
+        ({"effect": -1.0, "low": -1.5, "high": -0.5}, 0.01, "undecided"),
         ({"effect": 0.0, "low": -0.09, "high": 0.1}, 0.4, "no"),
         ({"effect": 0.0, "low": -0.09, "high": 0.11}, 0.4, "undecided"),
         ({"effect": 5e-7, "low": 4e-7, "high": 6e-7, "whole": 0.0}, 0.01, "no"),
@@ -45,7 +46,8 @@ def test_p_values_are_adjusted_for_the_three_questions():
                       "silences": evidence(p=0.04)})  # fmt: skip
     assert [one.p_holm for one in found] == pytest.approx([0.03, 0.04, 0.04])
     two = verdicts({"detects": evidence(p=0.01), "steers": evidence(p=np.nan)})
-    assert two[0].p_holm == pytest.approx(0.01)
+    assert two[0].p_holm == pytest.approx(0.02)  # a question without a test counts as well
+    assert np.isnan(two[1].p_holm)
     assert two[1].answer == "undecided"
 
 
@@ -54,16 +56,23 @@ def test_the_observed_direction_counts_as_a_draw():
     assert two_sided_p(1.0, np.full(99, -1.0)) == 1.0
 
 
+def test_undefined_effects_have_no_small_p_value():
+    assert np.isnan(two_sided_p(np.nan, np.zeros(999)))
+    assert two_sided_p(1.0, np.full(999, np.nan)) == 1.0
+
+
 def test_the_best_site_is_compared_with_the_best_of_each_draw():
     p = best_p_values(np.array([-3.0, 1.0]), np.array([[2.0, 4.0, 0.1], [0.5, 0.5, -3.5]]))
     np.testing.assert_allclose(p, [3 / 4, 1.0])
 
 
 def test_slopes_are_least_squares():
-    scores = np.random.default_rng(0).normal(size=(5, 3))
+    changes = np.random.default_rng(0).normal(size=(5, 3))
     by = (-2, 1, 4)
-    expected = np.polyfit(by, scores.T, 1)[0]
-    np.testing.assert_allclose(slopes(scores, by), expected)
+    points = np.column_stack([np.zeros(5), changes])  # dose 0 changes nothing
+    expected = np.polyfit((0, *by), points.T, 1)[0]
+    np.testing.assert_allclose(slopes(changes, by), expected)
+    np.testing.assert_allclose(slopes(changes[:, :1], (2,)), changes[:, 0] / 2)
 
 
 def test_silence_is_the_share_of_the_gap_that_erasure_removes():
@@ -87,8 +96,9 @@ def test_silence_needs_a_gap():
 
 def test_a_direction_that_moves_more_than_its_whole_is_flagged():
     rows, resamples = np.random.default_rng(0).normal(2, 0.1, 30), resamples_of(np.arange(30))
-    more = mean_effect(rows, np.zeros(9), 0.5 * rows, resamples, "logits", 1.0)
-    same = mean_effect(rows, np.zeros(9), rows, resamples, "logits", 1.0)
+    whole = mean_of_rows(rows, resamples)
+    more = mean_effect(rows, np.zeros(9), 0.5 * whole, resamples, "logits", 1.0)
+    same = mean_effect(rows, np.zeros(9), whole, resamples, "logits", 1.0)
     assert more.exceeds_whole
     assert not same.exceeds_whole
 
