@@ -1,5 +1,7 @@
 """Batches of directions equal one whole pass for each direction."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -114,3 +116,12 @@ def test_features_are_those_of_the_positions(model):
     expected = cache[SITES[0].site]
     close(responder_of(model, SITES[0], AT).features(), expected[torch.arange(4), AT].numpy())
     close(responder_of(model, SITES[0], None).features(), expected[:, -1].numpy())
+
+
+def test_features_can_be_those_of_another_position_than_the_edit(model):
+    site, read = SITES[0], torch.tensor([6, 7, 1, 4])
+    everywhere = replace(responder_of(model, site, None), read=read)
+    np.testing.assert_array_equal(everywhere.features(), responder_of(model, site, read).features())
+    directions = directions_at(width_of(model, site))
+    without = responder_of(model, site, None)
+    np.testing.assert_array_equal(everywhere.erased(directions), without.erased(directions))

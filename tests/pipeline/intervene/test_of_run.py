@@ -204,6 +204,7 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     text = text[: text.index("  - {do: patch")] + (
         "  - {do: patch, from: counterfactual, sites: [chosen, blocks.5.hook_resid_post]}\n"
         "  - {do: steer, along: mean_difference, by: [-2, 2], sites: chosen, draws: 19}\n"
+        '  - {do: ablate, with: mean, sites: "blocks.2.attn.hook_z[head=1]"}\n'
         "measure: [{logit_difference: {answer: nearest_verb, wrong: nearest_other}}]\n"
     )
     experiment = load_experiment(write_experiment(tmp_path, text))
@@ -216,9 +217,34 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     steps = steps_of(experiment, inputs, GPT2.from_pretrained("mini"), table)
     found = [(step.folds, [one.site for one in step.selected]) for step in steps]
     chosen = [((0,), ["blocks.0.hook_resid_post"]), ((1,), ["blocks.2.hook_resid_post"])]
-    assert sorted(found) == sorted([*chosen, ((0, 1), ["blocks.5.hook_resid_post"]), *chosen])
+    named = [((0, 1), [site]) for site in ("blocks.5.hook_resid_post", "blocks.2.attn.hook_z")]
+    assert sorted(found) == sorted([*chosen, *named, *chosen])
     tables = CauseTables.open(result.folder)
     n = [len(split.test) for split in inputs.splits]
-    chosen_rows = tables.effects[tables.effects["site"] != "blocks.5.hook_resid_post"]
-    assert chosen_rows["n"].sum() == sum(n)
+    patches = tables.effects[tables.effects["do"] == "patch"]
+    assert patches[patches["site"] != "blocks.5.hook_resid_post"]["n"].sum() == sum(n)
     assert tables.verdicts[tables.verdicts["question"] == "steers"]["n"].sum() == sum(n)
+    (ablation,) = tables.effects[tables.effects["do"] == "ablate"].iloc
+    assert ablation["edited"] == pytest.approx(ablated_by_hand(inputs), rel=1e-4)
+
+
+def ablated_by_hand(inputs):
+    """The mean logit difference if each fold's test rows get the mean of its training rows."""
+    model, site = GPT2.from_pretrained("mini"), "blocks.2.attn.hook_z[head=1]"
+    measure, rows = inputs.measures[0], torch.arange(len(inputs.batch))
+    _, cache = model.run_with_cache(inputs.batch, [site])
+    at_position = cache[site][rows, inputs.position]
+    found = []
+    for split in inputs.splits:
+        own = torch.from_numpy(split.test)
+        mean = at_position[torch.from_numpy(split.train)].mean(0)
+
+        def ablate(_, value, own=own, mean=mean):
+            value[torch.arange(len(own)), inputs.position[own]] = mean
+            return value
+
+        logits = model(inputs.batch[own], tap=ablate, sites=[site])
+        last = logits[torch.arange(len(own)), inputs.batch.mask[own].sum(1) - 1]
+        chosen, numbers = measure[own], torch.arange(len(own))
+        found.append(last[numbers, chosen.answer] - last[numbers, chosen.wrong])
+    return torch.cat(found).mean().item()
