@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from probekit.amounts import counted
+from probekit.data.bundled.other_texts import other_texts
 from probekit.data.examples import Example
 from probekit.data.findings import Finding, rows_of
 from probekit.data.positions import IntArray
@@ -62,6 +63,11 @@ class CauseInputs:
         if self.experiment.data.pairs is None:
             return None
         return self._batch([example.counterfactual or "" for example in self.examples])
+
+    @cached_property
+    def others(self) -> TokenBatch:
+        """Texts that are not about the label, whose loss is measured under steering."""
+        return self._batch(other_texts([example.text for example in self.examples]))
 
     def _batch(self, texts: Sequence[str]) -> TokenBatch:
         return self.tokenizer.batch(texts, bos=self.experiment.tokens.bos, side="right")

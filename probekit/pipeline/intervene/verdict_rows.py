@@ -23,7 +23,6 @@ from probekit.interventions.causes.verdicts import best_p_values
 from probekit.interventions.erasure import Eraser, leace, mean_projection, probe_projection
 from probekit.interventions.names import Along
 from probekit.interventions.stream import linear_entry
-from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.selection import SiteSelection
@@ -34,7 +33,6 @@ from probekit.probes.solve.design import Floats
 
 DRAWS = 999
 DOSES = (-4.0, -2.0, 2.0, 4.0)
-_OTHER_TEXTS = 100  # training texts whose loss is measured under steering
 _TESTED = ("steers", "silences", "swap")
 
 
@@ -108,7 +106,6 @@ class VerdictStep:
                 "which erase, swap and steer compare. Name columns with the right and the wrong "
                 "answer of each row in `measure`."
             )
-        others = inputs.splits[0].train[:_OTHER_TEXTS]
         return CauseData(
             batch=inputs.batch,
             codes=inputs.codes,
@@ -118,7 +115,7 @@ class VerdictStep:
             at=inputs.position if self.at == "probed" else None,
             read=inputs.position,
             sources=inputs.sources if self.has_swap else None,
-            other=_without_short(inputs.batch[torch.from_numpy(others)]),
+            other=inputs.others,
         )
 
     def _downstream(
@@ -301,9 +298,3 @@ def _effect(found: dict[str, Any], question: str) -> float | None:
     rows = (row for row in found["verdicts"] if row["question"] == question)
     effect: float | None = next(rows)["effect"]
     return effect
-
-
-def _without_short(batch: TokenBatch) -> TokenBatch | None:
-    """Return the texts of at least two tokens, which have a loss; None if there are none."""
-    long = batch.mask.sum(1) > 1
-    return batch[long] if bool(long.any()) else None
