@@ -67,7 +67,7 @@ function press(event) {
   }
 }
 
-const NARROW = matchMedia("(max-width: 500px)");
+const NARROW = matchMedia("(max-width: 40rem)");
 const GAP = 64; // pixels between stacked panels, for labels of ticks and a title
 
 /** Values of the layout, by path, with panels in one column or as they were written; sets the height of the drawing. */

@@ -49,7 +49,7 @@ MOST_PANELS = 9
 COMPARED = {"run", "model", "dataset", "seed"}
 UNITS = {"line": "kind of site", "probe": "kind of probe", "view": "scaling of rows"}
 MOST_ROWS = 2  # rows of panels in a figure of the usual height
-PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 9.0, 27.0, 6.5  # rem
+PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 11.0, 30.0, 7.5  # rem
 TITLE_HEIGHT = 18  # pixels above each panel
 TITLE = "panel title"  # name of the annotations
 OTHERS, RING = "others", " ○"
@@ -172,7 +172,7 @@ def panel_grid(n_panels: int, across: int, y_title: str) -> go.Figure:
         cols=across,
         specs=[cells[start : start + across] for start in range(0, len(cells), across)],
         shared_yaxes=True,
-        horizontal_spacing=0.05,
+        horizontal_spacing=0.1,
         vertical_spacing=0.12,
         y_title=y_title,
     )
@@ -284,7 +284,18 @@ def panel_layers(
         if number not in lowest:
             texts = [label if d in own - below else "" for d, label in labels.items()]
             axis.update(title_text=None, ticktext=texts, showticklabels=any(texts))
+        elif across > 1:  # the last name of a panel is close to the first of the next one
+            axis.ticktext = [_in_lines(text) for text in axis.ticktext]
     figure.update_layout(meta={**STACKS, "ticktext": in_narrow})
+
+
+def _in_lines(text: str) -> str:
+    """Return a name below the numbers with one word a line; other labels are unchanged.
+
+    >>> _in_lines("<br>final norm"), _in_lines("12")
+    ('<br>final<br>norm', '12')
+    """
+    return text.replace(" ", "<br>") if text.startswith("<br>") else text
 
 
 def label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]], across: int) -> None:
