@@ -52,6 +52,7 @@ MOST_ROWS = 2  # rows of panels in a figure of the usual height
 PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 11.0, 30.0, 7.5  # rem
 TITLE_HEIGHT = 18  # pixels above each panel
 TITLE = "panel title"  # name of the annotations
+LONGEST_TITLE = 28  # characters in a line
 OTHERS, RING = "others", " ○"
 _MARKER = 5  # pixels
 
@@ -196,10 +197,11 @@ def name_panel(figure: go.Figure, title: str, number: int) -> None:
     axes = _axes(number)
     figure.add_annotation(
         name=TITLE,
-        text=plotly_text(title),
+        text="<br>".join(map(plotly_text, _title_lines(title))),
         x=0,
         xref=f"{axes['xaxis']} domain",
         xanchor="left",
+        align="left",
         y=1,
         yref=f"{axes['yaxis']} domain",
         yanchor="bottom",
@@ -207,6 +209,20 @@ def name_panel(figure: go.Figure, title: str, number: int) -> None:
         arrowcolor=SERIES_COLOURS[0],
         font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
     )
+
+
+def _title_lines(title: str) -> list[str]:
+    """Return a title in at most two lines, so that it does not reach the labels of the lines.
+
+    >>> _title_lines("sweep · 1 token before the word")
+    ['sweep', '1 token before the word']
+    >>> _title_lines("sweep · 1 token before the word ○")
+    ['sweep ○', '1 token before the word']
+    """
+    first, dot, last = title.rpartition(" · ")
+    if len(title) <= LONGEST_TITLE or not dot:
+        return [title]
+    return [first + RING * last.endswith(RING), last.removesuffix(RING)]
 
 
 def _smaller(trace: go.Scatter) -> go.Scatter:

@@ -158,6 +158,11 @@ def test_panels_use_the_colours_of_the_page(browser, many_kinds, make_run):
     assert browser.trouble == []
 
 
+def test_a_long_title_of_a_panel_has_two_lines(sweep):
+    runs = pd.concat([curve_rows(sweep).assign(run=name) for name in ("plural", "tense")])
+    assert "plural<br>1 token before the word" in titles(curve_figure(runs))
+
+
 def layers(figure, number):
     axis = figure.layout[f"xaxis{number if number > 1 else ''}"]
     texts = axis.ticktext if axis.showticklabels is not False else []
