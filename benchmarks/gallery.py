@@ -7,6 +7,7 @@ Finished runs are reused.
 
 from __future__ import annotations
 
+import argparse
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -67,11 +68,15 @@ SOURCES = (
         (*_QUICK, "name=gallery_sweep", "tokens.sweep=[-1, 0, 1]"),
         "Accuracy by layer and position",
     ),
+    Source("causes.yaml", prefix="Recovery by layer · patches at the last token"),
+    Source("causes.yaml", prefix="Dose-response · probe"),
+    Source("causes.yaml", prefix="Accuracy after erasure · probe"),
 )
 
 
 def main() -> None:
     """Write the images and print their number and total size."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     parts = {part.title: part for part in [*_transfer_parts(), *_run_parts()]}
     folder = ROOT / "docs" / "gallery"
     for path in folder.glob("*.svg"):

@@ -67,8 +67,9 @@ function press(event) {
   }
 }
 
-const NARROW = matchMedia("(max-width: 500px)");
+const NARROW = matchMedia("(max-width: 40rem)");
 const GAP = 64; // pixels between stacked panels, for labels of ticks and a title
+const LINE = 18; // pixels of the second line of a title
 
 /** Values of the layout, by path, with panels in one column or as they were written; sets the height of the drawing. */
 function arranged(drawing, layout) {
@@ -77,16 +78,18 @@ function arranged(drawing, layout) {
   drawing.style.height = drawing.dataset.height;
   drawing.style.minWidth = "";
   const { meta, margin } = layout;
+  const isLong = layout.annotations?.some((note) => note.name === "panel title" && note.text.includes("<br>"));
+  const gap = GAP + (isLong ? LINE : 0);
   const around = margin.t + 64; // and the labels of the last panel
   const [low, high] = layout.yaxis.domain ?? [0, 1];
   const panel = (drawing.offsetHeight - around) * (high - low);
-  const whole = axes.length * (panel + GAP) - GAP;
+  const whole = axes.length * (panel + gap) - gap;
   if (NARROW.matches) {
     drawing.style.height = `${whole + around}px`;
     drawing.style.minWidth = `calc(6rem + var(--least, 0rem) / ${axes.length})`;
   }
   return Object.fromEntries(axes.flatMap(([x, y], number) => {
-    const top = 1 - number * (panel + GAP) / whole;
+    const top = 1 - number * (panel + gap) / whole;
     const isLast = number === axes.length - 1;
     const stacked = {
       [`${x}.domain`]: [0, 1],

@@ -49,9 +49,10 @@ MOST_PANELS = 9
 COMPARED = {"run", "model", "dataset", "seed"}
 UNITS = {"line": "kind of site", "probe": "kind of probe", "view": "scaling of rows"}
 MOST_ROWS = 2  # rows of panels in a figure of the usual height
-PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 9.0, 27.0, 6.5  # rem
+PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 11.0, 30.0, 7.5  # rem
 TITLE_HEIGHT = 18  # pixels above each panel
 TITLE = "panel title"  # name of the annotations
+LONGEST_TITLE = 28  # characters in a line
 OTHERS, RING = "others", " ○"
 _MARKER = 5  # pixels
 
@@ -172,7 +173,7 @@ def panel_grid(n_panels: int, across: int, y_title: str) -> go.Figure:
         cols=across,
         specs=[cells[start : start + across] for start in range(0, len(cells), across)],
         shared_yaxes=True,
-        horizontal_spacing=0.05,
+        horizontal_spacing=0.1,
         vertical_spacing=0.12,
         y_title=y_title,
     )
@@ -196,10 +197,11 @@ def name_panel(figure: go.Figure, title: str, number: int) -> None:
     axes = _axes(number)
     figure.add_annotation(
         name=TITLE,
-        text=plotly_text(title),
+        text="<br>".join(map(plotly_text, _title_lines(title))),
         x=0,
         xref=f"{axes['xaxis']} domain",
         xanchor="left",
+        align="left",
         y=1,
         yref=f"{axes['yaxis']} domain",
         yanchor="bottom",
@@ -207,6 +209,20 @@ def name_panel(figure: go.Figure, title: str, number: int) -> None:
         arrowcolor=SERIES_COLOURS[0],
         font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
     )
+
+
+def _title_lines(title: str) -> list[str]:
+    """Return a title in at most two lines, so that it does not reach the labels of the lines.
+
+    >>> _title_lines("sweep · 1 token before the word")
+    ['sweep', '1 token before the word']
+    >>> _title_lines("sweep · 1 token before the word ○")
+    ['sweep ○', '1 token before the word']
+    """
+    first, dot, last = title.rpartition(" · ")
+    if len(title) <= LONGEST_TITLE or not dot:
+        return [title]
+    return [first + RING * last.endswith(RING), last.removesuffix(RING)]
 
 
 def _smaller(trace: go.Scatter) -> go.Scatter:
@@ -284,7 +300,18 @@ def panel_layers(
         if number not in lowest:
             texts = [label if d in own - below else "" for d, label in labels.items()]
             axis.update(title_text=None, ticktext=texts, showticklabels=any(texts))
+        elif across > 1:  # the last name of a panel is close to the first of the next one
+            axis.ticktext = [_in_lines(text) for text in axis.ticktext]
     figure.update_layout(meta={**STACKS, "ticktext": in_narrow})
+
+
+def _in_lines(text: str) -> str:
+    """Return a name below the numbers with one word a line; other labels are unchanged.
+
+    >>> _in_lines("<br>final norm"), _in_lines("12")
+    ('<br>final<br>norm', '12')
+    """
+    return text.replace(" ", "<br>") if text.startswith("<br>") else text
 
 
 def label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]], across: int) -> None:

@@ -11,6 +11,8 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
+from probekit.report.figures.axes import finite_ends
+from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import SERIES_COLOURS, SERIES_MARKERS, TEMPLATE, plotly_text
 from probekit.report.maps.text_map import Colours, text_map
 
@@ -176,7 +178,8 @@ def norms_by_block(rows: pd.DataFrame) -> go.Figure:
                 hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
             )
         )
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(title_text="block", dtick=1 + matrices["block"].max() // 16)
-    figure.update_yaxes(title_text="norm", rangemode="tozero")
+    last, highest = matrices["block"].max(), finite_ends(matrices["norm"])[1]
+    figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])
+    figure.update_yaxes(title_text="norm", range=[0, 1.04 * highest])
+    name_traces(figure)
     return figure

@@ -190,7 +190,7 @@ def _draw(
     framed = chosen_cell(table, whole)
     if framed is not None and framed.name in cells.index:
         frame_cell(figure, columns[framed[across]], rows[framed["depth"]])
-        write_above(figure, "framed: best by cross-validation")
+        write_above(figure, _frame_note(table, whole))
     return figure
 
 
@@ -252,5 +252,20 @@ def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
     by_features = {
         key: cell for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True)
     }
-    ranked = _features(ranked_rows(table))
-    return next((by_features[key] for key in ranked if key in by_features), None)
+    ranked = _features(_ranked_cells(table, cells))
+    return by_features[ranked[0]] if ranked else None
+
+
+def _ranked_cells(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the validation rows of the cells, best cross-validated score first."""
+    ranked, drawn = ranked_rows(table), set(_features(cells))
+    return ranked.loc[[key in drawn for key in _features(ranked)]]
+
+
+def _frame_note(table: pd.DataFrame, cells: pd.DataFrame) -> str:
+    """Return what the frame of `chosen_cell` marks."""
+    scores = _ranked_cells(table, cells)["value"]
+    n_best = int((scores == scores.iloc[0]).sum())
+    if n_best == 1:
+        return "framed: best by cross-validation"
+    return f"framed: best by cross-validation (1 of {n_best})"

@@ -124,9 +124,11 @@ def _amount(value: float, attribution: AttributedLogit) -> str:
 
 def attribution_detail(attribution: AttributedLogit) -> str:
     """Return probability and rank of the token, as a sentence."""
+    probability = format_number(attribution.probability)
+    chance = "below 0.001" if probability == "0.000" else f"of {probability}"
     return (
         f"At position {attribution.position} the network gives {_quoted(attribution.token)} a "
-        f"probability of {format_number(attribution.probability)} (rank {attribution.rank:,})."
+        f"probability {chance} (rank {attribution.rank:,})."
         f"{'' if attribution.minus else f' {OF_ONE_LOGIT}'}"
     )
 

@@ -36,6 +36,7 @@ from probekit.results.table import placed, tick
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
 _LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
+SELECTED = "selected probe"
 _STEP = 0.06  # in layers, from the error bars of one line to those of the next
 
 
@@ -49,6 +50,7 @@ class Line:
     a: str
     b: str
     difference: str
+    interval: str
     p: str
     p_adjusted: str
     n: str
@@ -87,13 +89,15 @@ def _settings(comparison: RunComparison) -> dict[str, list[str]]:
 
 
 def _line(row: pd.Series) -> Line:
+    difference, _, interval = difference_words(row).partition(" ")
     return Line(
         place=_place(row),
         sites=_sites(row),
         is_chosen=row["what"] == "chosen",
         a=format_number(row["value_a"]),
         b=format_number(row["value_b"]),
-        difference=difference_words(row),
+        difference=difference,
+        interval=interval,
         p=format_p(row["p"]),
         p_adjusted=format_p(row["p_adjusted"]),
         n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
@@ -105,13 +109,12 @@ def _line(row: pd.Series) -> Line:
 def _place(row: pd.Series) -> str:
     """Return the name of the compared probes: a baseline, a site, or the selected probes."""
     is_single = row["what"] == "chosen" and NESTED_SITE not in (row["site_a"], row["site_b"])
-    return "selected probe" if is_single else both_places(row)
+    return SELECTED if is_single else both_places(row)
 
 
 def _sites(row: pd.Series) -> str:
-    """Return the sites of the selected probes; "" for the choices of nested cross-validation."""
-    places = both_places(row) if row["what"] == "chosen" else ""
-    return "" if places.startswith(f"{NESTED_SITE} ") else places
+    """Return the sites of the selected probes, unless `_place` names them."""
+    return both_places(row) if _place(row) == SELECTED else ""
 
 
 def _parts(comparison: RunComparison) -> Iterator[FigurePart]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -29,6 +29,8 @@ from probekit.report.texts.headings import capitalised
 from probekit.results.metrics import metric_name
 from probekit.results.record import BY_WORD, Control, Norms
 from probekit.results.selection import hidden_kinds, main_metric, main_metrics, measured_metrics
+
+LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,9 @@ def _map(
     control: Control,
 ) -> FigurePart:
     caption = words.map_caption(rows, metric, control)
-    return map_part(heading, figure, caption, words.map_description(rows, metric), is_open)
+    part = map_part(heading, figure, caption, words.map_description(rows, metric), is_open)
+    # A map of few layers has the height of the table next to it.
+    return replace(part, height=max(part.height or 0, LEAST_MAP))
 
 
 def map_part(

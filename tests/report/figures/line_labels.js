@@ -1,4 +1,4 @@
-// Measures the labels of lines in the first drawn figure: their number, and their faults.
+// Measures the labels of lines and ticks in the first drawn figure: their number, and their faults.
 (() => {
   const drawing = document.querySelector(".plot .drawing");
   const { layout, _fullLayout: full } = drawing;
@@ -49,5 +49,20 @@
       if (a.note.yref === b.note.yref && a.head < b.head - 1 && a.middle > b.middle) faults.push(`${a.note.text}: leader crosses that of ${b.note.text}`);
     }
   }
-  return { labels: labels.length, faults };
+
+  /** Lines of the labels of all layer axes: a label of several lines has one box for each. */
+  const ticks = [...drawing.querySelectorAll("g[class^='x'][class$='tick'] text")].flatMap((text) => {
+    const isSlanted = /rotate\((?!0[,)])/.test(text.getAttribute("transform"));
+    const lines = text.querySelector("tspan.line") ? [...text.querySelectorAll("tspan.line")] : [text];
+    return isSlanted ? [] : lines.filter((line) => line.textContent.trim()).map((line) => ({ name: text.textContent, text, box: line.getBoundingClientRect() }));
+  });
+  for (const [number, a] of ticks.entries()) {
+    if (a.box.left < page.left - 1 || a.box.right > page.right + 1) faults.push(`${a.name}: tick cut off`);
+    for (const b of ticks.slice(number + 1)) {
+      const across = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+      const along = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
+      if (a.text !== b.text && across > 2 && along > 0) faults.push(`${a.name}: ticks overlap with ${b.name}`);
+    }
+  }
+  return { labels: labels.length, ticks: ticks.length, faults };
 })()

@@ -29,6 +29,12 @@ def four_kinds():
     return pd.concat([table, *others])
 
 
+def four_probes():
+    """Return rows of a run over the residual stream with four kinds of probe."""
+    names = ("logistic", "lda", "svm", "mlp")
+    return pd.concat([make_table().assign(probe=name) for name in names])
+
+
 @pytest.fixture
 def many_kinds():
     return four_kinds()
@@ -152,6 +158,11 @@ def test_panels_use_the_colours_of_the_page(browser, many_kinds, make_run):
     assert browser.trouble == []
 
 
+def test_a_long_title_of_a_panel_has_two_lines(sweep):
+    runs = pd.concat([curve_rows(sweep).assign(run=name) for name in ("plural", "tense")])
+    assert "plural<br>1 token before the word" in titles(curve_figure(runs))
+
+
 def layers(figure, number):
     axis = figure.layout[f"xaxis{number if number > 1 else ''}"]
     texts = axis.ticktext if axis.showticklabels is not False else []
@@ -162,6 +173,11 @@ def test_a_panel_names_only_layers_that_it_has(many_kinds):
     figure = curve_facets(many_kinds[~many_kinds["site"].str.contains("attn.hook_z")])
     assert layers(figure, 1) == ["embed", "final norm"]  # the blocks are named below
     assert layers(figure, 2) == layers(figure, 3) == ["0", "1", "2", "3"]
+
+
+def test_names_of_layers_have_one_word_a_line_in_panels_side_by_side():
+    figure = curve_facets(four_probes())
+    assert figure.layout.xaxis4.ticktext == ("<br>embed", *"0123", "<br>final<br>norm")
     assert figure.layout.meta["ticktext"]["xaxis"] == ["<br>embed", *"0123", "<br>final norm"]
 
 

@@ -11,7 +11,7 @@ from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT, label_shifts
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_page
 from tests.report.conftest import make_record, make_sweep, make_table, row
-from tests.report.figures.test_facets import four_kinds
+from tests.report.figures.test_facets import four_kinds, four_probes
 
 MEASURE = Path(__file__).with_name("line_labels.js").read_text("utf-8")
 AT, N_LINES = [80.0, 84.0, 130.0, 150.0, 155.0], [2, 3, 1, 1, 2]
@@ -53,10 +53,17 @@ def crowded():
     return pd.concat([table, pd.DataFrame(others)], ignore_index=True)
 
 
+def many_runs():
+    """Rows of more runs than one panel compares."""
+    return pd.concat([make_table().assign(model=f"network {n}") for n in range(6)])
+
+
 TABLES = {
     "plain": make_table,
     "crowded": crowded,
     "kinds": four_kinds,
+    "probes": four_probes,
+    "panels in three columns": many_runs,
     "sweep": make_sweep,
 }
 
@@ -80,11 +87,12 @@ def pages(write_run, tmp_path_factory):
 @pytest.mark.parametrize("name", [*TABLES, "two runs"])
 def test_each_drawn_label_is_at_its_own_line_or_has_a_leader(browser, pages, name):
     browser.open(pages[name], width=1400)
-    for width in (1400, 700, 400):
+    for width in (1400, 700, 641, 400):
         browser.resize(width)
         browser.settle()
         found = browser.evaluate(MEASURE)
         assert found["labels"] >= 3
+        assert found["ticks"] >= 6
         assert found["faults"] == []
 
 
@@ -99,3 +107,11 @@ def test_the_measurement_notices_wrong_labels(browser, pages):
     astray = f"Object.fromEntries({labels}.map(([, n]) => [`annotations[${{n}}].y`, 0.93]))"
     browser.evaluate(f"Plotly.relayout({drawing}, {astray}).then(() => 0)")
     assert any("no line" in fault for fault in browser.evaluate(MEASURE)["faults"])
+
+
+def test_the_measurement_notices_labels_of_neighbouring_panels_that_overlap(browser, pages):
+    browser.open(pages["probes"])
+    near = "{'xaxis3.domain': [0, 0.49], 'xaxis4.domain': [0.5, 1]}"
+    drawing = "document.querySelector('.plot .drawing')"
+    browser.evaluate(f"Plotly.relayout({drawing}, {near}).then(() => 0)")
+    assert browser.evaluate(MEASURE)["faults"] == ["finalnorm: ticks overlap with embed"]

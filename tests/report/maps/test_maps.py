@@ -48,6 +48,16 @@ def test_the_frame_marks_the_best_by_cross_validation_whatever_the_test_scores(h
     assert corners(head_map(heads[heads["split"] == "test"])) == set()
 
 
+def test_a_frame_of_equal_cross_validated_scores_names_their_number(heads):
+    def above():
+        return [note.text for note in head_map(heads).layout.annotations]
+
+    assert above() == ["framed: best by cross-validation"]
+    validated = (heads["split"] == "validation") & (heads["target"] == "task")
+    heads.loc[validated & heads["layer"].eq(3), "value"] = 0.9
+    assert above() == ["framed: best by cross-validation (1 of 2)"]
+
+
 def test_colours_of_accuracy_start_at_chance_and_of_selectivity_at_0(heads):
     cells, *_ = head_map(heads).data
     assert (cells.zmin, cells.zmax) == (0.5, pytest.approx(0.9))
