@@ -14,8 +14,8 @@ from probekit.data.positions import PositionRule, plan_rows
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, grouped_split, without_repeated, without_shared_words
 from probekit.errors import DataError
+from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
-from probekit.experiment.schema import ModelSection
 from probekit.pipeline.experiment.record import best_site
 from probekit.probes.controls.baselines import TEXT_BASELINES, text_lengths
 from probekit.probes.controls.control_labels import (

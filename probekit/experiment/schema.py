@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
-from pydantic.config import JsonDict
+from pydantic import Field, field_validator, model_validator
 
 from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, UnknownNameError
@@ -21,9 +20,9 @@ from probekit.experiment.data import DataSection
 from probekit.experiment.document import load_settings, settings_of_values, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import resolve_experiment
+from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.tokens import PositionSection, TokensSection
-from probekit.probes.targets import MOST_NETWORKS
 from probekit.section import (
     FolderName,
     Section,
@@ -34,93 +33,16 @@ from probekit.section import (
     unique_items,
 )
 
-
-def _all_or_listed(steps: Any) -> Any:
-    return () if steps == "all" else steps
-
-
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
-Step = Annotated[int, Field(ge=0)]
-Steps = Annotated[tuple[Step, ...] | None, Field(strict=False), BeforeValidator(_all_or_listed)]
 SiteLists = Annotated[
     tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
 ]
-
-NETWORKS_BY_DEFAULT = 3  # with random weights
 
 RESIDUAL_STREAM = (
     "blocks.0.hook_resid_pre",
     "blocks.*.hook_resid_post",
     "ln_final.hook_normalized",
 )
-
-
-_STEPS_SCHEMA: JsonDict = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-
-
-def _number_of_networks(given: Any) -> Any:
-    return {True: NETWORKS_BY_DEFAULT, False: 0}[given] if isinstance(given, bool) else given
-
-
-def _allows_a_switch(schema: dict[str, Any]) -> None:
-    """Allow true and false in the JSON schema of a number."""
-    number = {name: schema.pop(name) for name in ("type", "minimum", "maximum")}
-    schema["anyOf"] = [{"type": "boolean"}, number]
-
-
-def _needs_source_or_path(schema: dict[str, Any]) -> None:
-    del schema["required"]
-    schema["anyOf"] = [{"required": ["source"]}, {"required": ["path"]}]
-
-
-class ModelSection(Section):
-    """The model whose activations are probed."""
-
-    # A file may give `path` instead; the loader then fills in `source`.
-    model_config = ConfigDict(json_schema_extra=_needs_source_or_path)
-
-    source: str = Field(
-        min_length=1,
-        examples=["mini"],
-        description="`mini`, a name on the hub (`gpt2`, `org/name@revision`), or a folder; a "
-        "relative path is resolved against the folder of the experiment file (with --set: against "
-        "the current directory) and then against the current directory; if there is no such "
-        "folder, the text is a name",
-    )
-    path: str | None = Field(
-        None,
-        min_length=1,
-        examples=["runs/my_model"],
-        description="instead of `source`: folder of a run of `probekit pretrain`; its last "
-        "checkpoint is probed, or the last of `checkpoints`",
-    )
-    checkpoints: Steps = Field(
-        None,
-        description="with `path`: steps of the checkpoints to probe, for a map of the scores by "
-        "layer and step, or `all`; an empty list also means all",
-        examples=["[0, 1000]"],
-        json_schema_extra={"anyOf": [{"const": "all"}, _STEPS_SCHEMA, {"type": "null"}]},
-    )
-    dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
-        "float32", description="data type of the forward pass"
-    )
-    random_weights: Annotated[int, BeforeValidator(_number_of_networks)] = Field(
-        NETWORKS_BY_DEFAULT,
-        ge=0,
-        le=MOST_NETWORKS,
-        description="number of networks of the same architecture with untrained weights that are "
-        f"also probed; true means {NETWORKS_BY_DEFAULT}, false 0",
-        json_schema_extra=_allows_a_switch,
-    )
-    random_seed: Seed = Field(
-        0, description="random seed of the first untrained network; the others have the next seeds"
-    )
-
-    @model_validator(mode="after")
-    def _checkpoints_have_a_path(self) -> ModelSection:
-        if self.checkpoints is not None and self.path is None:
-            raise rule_error("`checkpoints` requires the `path` of a pretraining run", "path")
-        return self
 
 
 class SplitSection(Section):

@@ -28,6 +28,7 @@ from probekit.model.sites.parts import tap_parts
 from probekit.model.sites.sites import SitePattern
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.weights.loading import as_dtype, read_checkpoint
+from probekit.model.weights.revisions import at_revision
 from probekit.model.weights.sources import find_model
 from probekit.products import linear
 
@@ -110,6 +111,8 @@ class Decoder(nn.Module, Network):
         source: str | Path,
         dtype: str | torch.dtype | None = None,
         device: str = "cpu",
+        *,
+        revision: str | None = None,
     ) -> Self:
         """Return a pretrained network with frozen parameters; `requires_grad_()` unfreezes them.
 
@@ -120,12 +123,15 @@ class Decoder(nn.Module, Network):
                 the dtype of the checkpoint; float16 then becomes float32, because many processors
                 are slow in float16 and its range is small.
             device: device of the weights, e.g. `cuda`.
+            revision: commit, tag or branch of a model on the hub; the same as `org/name@revision`.
 
         Raises:
-            MissingError: no model has this name.
+            ConfigError: a revision of a folder is given.
+            MissingError: no model has this name, or it has no such revision.
             CheckpointError: a file is damaged, or its tensors are not those of this network.
         """
         weights_dtype = None if dtype is None else as_dtype(dtype)
+        source = at_revision(source, revision)
         folder = find_model(source, check=cls.CONFIG.from_folder, vocabulary=cls.CONFIG.VOCABULARY)
         model = cls(cls.CONFIG.from_folder(folder), seed=None)
         names = model.config.WEIGHTS

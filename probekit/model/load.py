@@ -11,6 +11,7 @@ from probekit.model.config import ModelConfig
 from probekit.model.decoder import Decoder
 from probekit.model.families.table import FAMILIES, config_of, imported, model_config
 from probekit.model.weights.loading import shared_tensors
+from probekit.model.weights.revisions import at_revision
 from probekit.model.weights.sources import find_model
 
 
@@ -27,7 +28,11 @@ def network_class(config: ModelConfig) -> type[Decoder]:
 
 
 def load_model(
-    source: str | Path, dtype: str | torch.dtype | None = None, device: str = "cpu"
+    source: str | Path,
+    dtype: str | torch.dtype | None = None,
+    device: str = "cpu",
+    *,
+    revision: str | None = None,
 ) -> Decoder:
     """Return a pretrained network of the family that its config.json names, parameters frozen.
 
@@ -36,16 +41,20 @@ def load_model(
         dtype: float32, float16, bfloat16 or float64, for weights and computation; None means the
             dtype of the checkpoint, and float32 for checkpoints in float16.
         device: device of the weights, e.g. `cuda`.
+        revision: commit, tag or branch of a model on the hub, such as `step1000` of Pythia; the
+            same as `org/name@revision`.
 
     >>> model = load_model("mini")
     >>> type(model).__name__, model.dtype
     ('GPT2', torch.float32)
 
     Raises:
-        MissingError: no model has this name.
+        ConfigError: a revision of a folder is given.
+        MissingError: no model has this name, or it has no such revision.
         CheckpointError: a file is damaged, no family has the architecture, or the tensors are not
             those that the config describes.
     """
+    source = at_revision(source, revision)
     config = model_config(find_model(source, "config"))
     return network_class(config).from_pretrained(source, dtype, device)
 

@@ -24,19 +24,28 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_content: bool) -> None:
         # /org/name/resolve/revision/file
+        if "/resolve/" not in self.path:
+            return self._refuse("EntryNotFound")
         _, org, name, _, revision, file = self.path.split("/", 5)
         if with_content:
             self.asked.append(file)
-        if not (self.folder / org / name).is_dir():
+        commits = {"main": COMMIT} | {
+            path.name.partition("@")[2]: hashlib.sha1(path.name.encode()).hexdigest()
+            for path in (self.folder / org).glob(f"{name}@*")
+        }
+        if len(commits) == 1 and not (self.folder / org / name).is_dir():
             return self._refuse("RepoNotFound")
-        if revision not in ("main", COMMIT):
+        names = {commit: branch for branch, commit in commits.items()}
+        branch = names.get(revision, revision)
+        if branch not in commits:
             return self._refuse("RevisionNotFound")
-        path = self.folder / org / name / file
+        folder = name if branch == "main" else f"{name}@{branch}"
+        path = self.folder / org / folder / file
         if not path.is_file():
             return self._refuse("EntryNotFound")
         content = path.read_bytes()
         self.send_response(200)
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Repo-Commit", commits[branch])
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -57,7 +66,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Serve org/name folders; yields the address and the list of the files that were fetched."""
+    """Serve org/name folders; yields the address and the list of the files that were fetched.
+
+    A folder org/name@revision is another revision of org/name than main.
+    """
     asked: list[str] = []
     handler = type("Handler", (_Handler,), {"folder": folder, "asked": asked})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -69,3 +81,13 @@ def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def connect(monkeypatch, address: str, cache: Path) -> None:
+    """Make huggingface_hub fetch from a served address."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+        address + "/{repo_id}/resolve/{revision}/{filename}",
+    )
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))

@@ -8,11 +8,15 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from probekit.errors import CheckpointError, MissingError
+from probekit.activations.identity import digest_weights
+from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.hub import is_hub_reachable
 from probekit.model.gpt2 import GPT2
+from probekit.model.load import load_model
+from probekit.model.neox import NeoX
 from probekit.model.weights.sources import MINI, find_model
-from tests.model.hub import COMMIT, serving
+from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.hub import COMMIT, connect, serving
 from tests.model.reference import TINY, reference_model
 
 
@@ -21,12 +25,7 @@ def hub(tmp_path, monkeypatch):
     """Folder of a local hub with models as org/name, and the list of requests."""
     (tmp_path / "hub").mkdir()
     with serving(tmp_path / "hub") as (address, asked):
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-        monkeypatch.setattr(
-            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
-            address + "/{repo_id}/resolve/{revision}/{filename}",
-        )
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        connect(monkeypatch, address, tmp_path / "cache")
         yield tmp_path / "hub", asked
 
 
@@ -52,6 +51,35 @@ def test_a_model_in_shards_is_fetched_whole_and_once(hub, model):
     fetched = len(asked)
     GPT2.from_pretrained(f"org/name@{COMMIT}")
     assert len(asked) == fetched
+
+
+def test_a_revision_has_its_own_weights_and_folder(hub, monkeypatch):
+    rows = {row.name: row for row in CONFIGURATIONS}
+    for revision, name in (("", "neox"), ("@step1000", "neox in sequence")):
+        folder = hub[0] / "org" / f"pythia{revision}"
+        rows[name].reference().save_pretrained(folder)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / file).write_text("{}")
+    main, early = load_model("org/pythia"), load_model("org/pythia", revision="step1000")
+    assert main.config.use_parallel_residual
+    assert not early.config.use_parallel_residual
+    assert find_model("org/pythia") != find_model("org/pythia@step1000")
+    assert digest_weights(main) != digest_weights(early)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    again = NeoX.from_pretrained("org/pythia", revision="step1000")
+    for name, tensor in early.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+    with pytest.raises(MissingError, match=r"'org/pythia@step2000' is not in the hub's local"):
+        load_model("org/pythia", revision="step2000")
+
+
+def test_a_revision_of_a_folder_is_an_error(model):
+    with pytest.raises(ConfigError, match="is a folder, which has no revision 'step1'"):
+        load_model(model, revision="step1")
+    with pytest.raises(ConfigError, match="'mini' is a folder"):
+        load_model("mini", revision="step1")
+    with pytest.raises(ConfigError, match="contains the revision 'a', but the revision 'b'"):
+        load_model("org/name@a", revision="b")
 
 
 def test_a_flipped_bit_in_the_cache_is_found(model):

@@ -1,4 +1,4 @@
-"""The same experiment at each checkpoint of a pretraining run."""
+"""The same experiment at each checkpoint of a pretraining run, or of a model on the hub."""
 
 from __future__ import annotations
 
@@ -52,12 +52,14 @@ def over_training(
     if not isinstance(experiment, Experiment):
         return None
     model = experiment.model
-    if model.checkpoints is None or model.path is None:
+    if model.checkpoints is None:
         return None
-    with experiment.at("model", "path"):
-        folders = find_checkpoints(Path(model.path))
-    *earlier, latest = sorted(model.checkpoints or folders)
-    tables = [run_one(_at(experiment, step, folders[step])).table for step in earlier]
+    with experiment.at("model"):
+        sources: Mapping[int, str | Path] = model.steps_on_hub
+        if model.path is not None:
+            sources = find_checkpoints(Path(model.path))
+    *earlier, latest = sorted(model.checkpoints or sources)
+    tables = [run_one(_at(experiment, step, sources[step])).table for step in earlier]
     rows = [
         only(table, target="task").assign(step=step)
         for step, table in zip([*earlier, latest], [*tables, last], strict=True)
@@ -65,9 +67,9 @@ def over_training(
     return pd.concat(rows, ignore_index=True)
 
 
-def _at(experiment: Experiment, step: int, folder: Path) -> Experiment:
+def _at(experiment: Experiment, step: int, source: str | Path) -> Experiment:
     """Return the experiment with the model of a checkpoint, without controls and edits."""
-    model = {"source": str(folder), "path": None, "checkpoints": None, "random_weights": 0}
+    model = {"source": str(source), "path": None, "checkpoints": None, "random_weights": 0}
     return experiment.model_copy(
         update={
             "name": f"step-{step}",

@@ -263,7 +263,7 @@ def _ranked_cells(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _frame_note(table: pd.DataFrame, cells: pd.DataFrame) -> str:
-    """Return what the frame of `chosen_cell` marks."""
+    """Return the meaning of the frame of `chosen_cell`."""
     scores = _ranked_cells(table, cells)["value"]
     n_best = int((scores == scores.iloc[0]).sum())
     if n_best == 1:

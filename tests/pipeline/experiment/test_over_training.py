@@ -1,5 +1,7 @@
 """Experiments over checkpoints: each one is probed as in a single run, and shown on the page."""
 
+import shutil
+
 import pandas as pd
 import pytest
 
@@ -8,6 +10,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.pretrain import pretrain
 from probekit.report.pages.run_page import write_report
+from tests.model.hub import connect, serving
 from tests.pipeline.planted import YAML, write_rows
 
 
@@ -59,6 +62,31 @@ def test_only_the_last_checkpoint_is_edited(load, tmp_path):
     assert len(list(tmp_path.rglob("effects.csv"))) == 1
 
 
+def test_revisions_of_a_hub_model_equal_checkpoints(load, tmp_path, trained, monkeypatch):
+    for step in (6, 12):
+        folder = trained / "checkpoints" / f"step-{step:07}"
+        shutil.copytree(folder, tmp_path / "hub" / "org" / f"name@step{step}")
+    path = go(load("{path: trained/tiny, checkpoints: [6, 12]}"), tmp_path, "path")
+    with serving(tmp_path / "hub") as (address, asked):
+        connect(monkeypatch, address, tmp_path / "hub_cache")
+        experiment = load("{source: org/name, checkpoints: [6, 12]}")
+        assert experiment.model.source == "org/name@step12"
+        hub = go(experiment, tmp_path, "hub_run")
+    assert asked.count("model.safetensors") == 2
+    for name in ("training.csv", "results.csv"):
+        ours, expected = (
+            pd.read_csv(run.folder / name).drop(columns="model") for run in (hub, path)
+        )
+        pd.testing.assert_frame_equal(ours, expected)
+    assert load_experiment(hub.folder / "config.yaml") == experiment
+
+
+def test_a_revision_is_a_part_of_the_name(load):
+    model = load("{source: org/name, revision: step6}").model
+    assert (model.source, model.revision) == ("org/name@step6", None)
+    assert model == load("{source: org/name@step6}").model
+
+
 def test_page_has_a_map_of_layers_by_steps(load, tmp_path):
     over = go(load("{path: trained/tiny, checkpoints: [0, 12]}"), tmp_path, "over")
     page = over.report.read_text()
@@ -93,6 +121,10 @@ def test_saved_settings_list_the_steps(load, tmp_path):
         ("{path: trained/tiny, checkpoints: [[0], a]}", ConfigError, "must be an integer"),
         ("{path: trained/tiny, source: mini}", ConfigError, "either `source` or `path`"),
         ("{source: mini, checkpoints: all}", ConfigError, "requires the `path`"),
+        ("{source: org/name, checkpoints: all}", ConfigError, "requires the `path`"),
+        ("{source: mini, checkpoints: [3]}", ConfigError, "is a folder.* no revision 'step3'"),
+        ("{source: mini, revision: main}", ConfigError, r"line 3: .*is a folder"),
+        ("{source: org/name, revision: a, checkpoints: [3]}", ConfigError, "without `revision`"),
         ("{checkpoints: all}", ConfigError, "'model.source' is missing"),
     ],
 )
