@@ -30,6 +30,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "Qwen2 1.5B": {"model_type": "qwen2", "of": (1536, 8960, 12, 2)},
     "Qwen3 1.7B": {"model_type": "qwen3", "of": (2048, 6144, 16, 8), "head_dim": 128},
     "Gemma 2 2B": {"model_type": "gemma2", "of": (2304, 9216, 8, 4), "head_dim": 256},
+    "Pythia 1B": {"model_type": "gpt_neox", "of": (2048, 8192, 8)},
     "Gemma 3 1B": {"model_type": "gemma3_text", "of": (1152, 6912, 4, 1), "head_dim": 256},
 }
 
@@ -37,7 +38,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
 def their_network(shape: dict[str, Any]) -> Any:
     """Return a network of transformers with two layers of this shape and random weights."""
     entries = {key: value for key, value in shape.items() if key != "of"}
-    sizes = dict(zip(_SIZES, shape["of"], strict=True))
+    sizes = dict(zip(_SIZES, shape["of"], strict=False))
     config = AutoConfig.for_model(
         **entries, **sizes, num_hidden_layers=2, vocab_size=N_VOCAB, pad_token_id=0
     )
