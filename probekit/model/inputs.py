@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probekit.errors import DataError
+from probekit.errors import ConfigError, DataError, nearest
 from probekit.model.config import ModelConfig
 
+PaddingSide = Literal["left", "right"]
 NO_TOKEN = -1  # id at padding, and after the end of a generated text
 NOT_COUNTED = -100  # target that is excluded from the loss
 
@@ -209,3 +214,29 @@ def check_targets(config: ModelConfig, tokens: Tensor, targets: Tensor) -> None:
             f"Targets run from {int(counted.min())} to {int(counted.max())}; the vocabulary "
             f"has ids 0 to {config.d_vocab - 1}."
         )
+
+
+def pad(sequences: Sequence[npt.NDArray[np.int64]], side: PaddingSide) -> tuple[Tensor, Tensor]:
+    """Return padded token ids, -1 at padding, and their mask, shape [batch pos] each.
+
+    The padding id is not a token, so that a forgotten mask raises an error.
+
+    >>> ids, mask = pad([np.array([5, 6, 7]), np.array([8])], "left")
+    >>> ids.tolist()
+    [[5, 6, 7], [-1, -1, 8]]
+
+    Raises:
+        ConfigError: the side is neither `left` nor `right`.
+    """
+    if side not in get_args(PaddingSide):
+        raise ConfigError(
+            f"Unknown padding side {side!r}. {nearest(str(side), get_args(PaddingSide))}"
+        )
+    width = max(len(sequence) for sequence in sequences)
+    ids = torch.full((len(sequences), width), NO_TOKEN)
+    mask = torch.zeros(len(sequences), width, dtype=torch.bool)
+    for row, sequence in enumerate(sequences):
+        start = width - len(sequence) if side == "left" else 0
+        ids[row, start : start + len(sequence)] = torch.from_numpy(sequence)
+        mask[row, start : start + len(sequence)] = True
+    return ids, mask

@@ -7,19 +7,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.model.families.table import read_tokenizer
-from probekit.model.inputs import NO_TOKEN, TokenBatch
+from probekit.model.inputs import NO_TOKEN, PaddingSide, TokenBatch, pad
 
 IntArray = npt.NDArray[np.int64]
-PaddingSide = Literal["left", "right"]
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -264,32 +262,6 @@ def _only_place(text: str, part: str, tokens: Sequence[str]) -> int:
             f"{', '.join(map(str, places))}. Give a longer part that occurs once."
         )
     return places[0]
-
-
-def pad(sequences: Sequence[IntArray], side: PaddingSide) -> tuple[Tensor, Tensor]:
-    """Return padded token ids, -1 at padding, and their mask, shape [batch pos] each.
-
-    The padding id is not a token, so that a forgotten mask raises an error.
-
-    >>> ids, mask = pad([np.array([5, 6, 7]), np.array([8])], "left")
-    >>> ids.tolist()
-    [[5, 6, 7], [-1, -1, 8]]
-
-    Raises:
-        ConfigError: the side is neither `left` nor `right`.
-    """
-    if side not in get_args(PaddingSide):
-        raise ConfigError(
-            f"Unknown padding side {side!r}. {nearest(str(side), get_args(PaddingSide))}"
-        )
-    width = max(len(sequence) for sequence in sequences)
-    ids = torch.full((len(sequences), width), NO_TOKEN)
-    mask = torch.zeros(len(sequences), width, dtype=torch.bool)
-    for row, sequence in enumerate(sequences):
-        start = width - len(sequence) if side == "left" else 0
-        ids[row, start : start + len(sequence)] = torch.from_numpy(sequence)
-        mask[row, start : start + len(sequence)] = True
-    return ids, mask
 
 
 def _show(token: bytes) -> str:

@@ -1,0 +1,83 @@
+"""A network of each family from an experiment file to its page, and in every command on a model."""
+
+from dataclasses import replace
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from probekit import run
+from probekit.activations.identity import COMPUTATION
+from probekit.code_digest import closure
+from probekit.model.families.table import FAMILIES
+from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.text.test_hub_tokenizer import byte_level
+from tests.pipeline.intervene.cause_experiment import write_experiment
+
+NAMES = ("qwen3", "gemma2", "neox")
+ROWS = [row for row in CONFIGURATIONS if row.name in NAMES]
+YAML = """\
+name: family
+model: {{source: {source}, random_weights: 1}}
+data:
+  name: nouns
+  format: csv
+  file: nouns.csv
+  columns: {{text: text, label: nearest, group: group}}
+tokens: {{bos: true, position: {{at: last}}}}
+split: {{test: 0.5}}
+capture: {{sites: [blocks.*.hook_resid_post, "blocks.1.attn.hook_z[head=*]"]}}
+probe: {{C: [0.1], folds: 2, permutations: 0, control_draws: 0, baselines: [majority]}}
+attention: {{texts: [The keys to the cabinet]}}
+"""
+
+
+@pytest.fixture(scope="module", params=ROWS, ids=lambda row: row.name)
+def model(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    row = request.param
+    larger = replace(row, settings=dict(row.settings) | {"vocab_size": 330, "eos_token_id": 1})
+    larger.reference().save_pretrained(folder)
+    encoder, bos, eos = byte_level()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_an_experiment_on_heads_has_its_page(model, tmp_path):
+    result = run(
+        write_experiment(tmp_path, YAML.format(source=model)), out=tmp_path / "runs", progress=False
+    )
+    assert {"task", "random weights"} <= {*result.table["target"].str.replace("_", " ")}
+    heads = result.table[result.table["head"].notna()]
+    assert set(heads["head"]) == set(range(int(heads["head"].max()) + 1))
+    page = (result.folder / "report.html").read_text(encoding="utf-8")
+    assert "blocks.1.attn.hook_z" in page
+
+
+def test_commands_on_a_model(model, call, tmp_path):
+    text = "The keys to the old cabinet are here."
+    for command in (
+        f"sites {model}",
+        f"params {model}",
+        f"verify {model}",
+        f"heads --model {model}",
+        f"generate --model {model} --max-new-tokens 5 --prompt",
+        f"attribution --model {model} --text",
+        f"lens --model {model} --out {tmp_path / 'lens.html'} --text",
+        f"attention --model {model} --out {tmp_path / 'attention.html'} --text",
+    ):
+        words = command.split()
+        found = call(*words, text) if words[-1].startswith("--") else call(*words)
+        assert found.code == 0, f"{command}: {found.stderr}"
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.title)
+def test_caches_of_a_family_depend_on_no_other(family):
+    """An edit of one family leaves the caches of the others valid."""
+    network = family.network.partition(":")[0]
+    covered = closure(network, *COMPUTATION)
+    own = {network, family.config.partition(":")[0]}
+    assert own <= covered.keys()
+    for other in FAMILIES:
+        theirs = {path.partition(":")[0] for path in (other.network, other.config)} - own
+        assert not theirs & covered.keys()
