@@ -42,7 +42,7 @@ NAMES = {
     "leace": "the LEACE direction",
 }
 MOST_STEPS = 3  # tokens in a sentence
-LITTLE = 0.1  # share of the effect of the whole vector, below which a use is small
+LITTLE = 0.1  # share of the network's answer, below which a use is small
 
 
 def cause_answer(tables: CauseTables) -> str:

@@ -51,15 +51,24 @@ class Direction:
 
     @property
     def size(self) -> float:
-        """Largest effect of steering or erasure relative to that of the whole vector."""
-        shares = [_share(self.found[name]) for name in USES if name in self.found]
-        return max(shares, default=0.0)
+        """Largest share of the network's answer that depends on the direction.
 
+        It is the share of the difference between the labels that erasure removes, or of the
+        counterfactual's effect that a swap recovers. Without either, it is the effect of steering
+        relative to that of the whole vector.
+        """
+        shares = [self._effect(name) for name in ("silences", "swap")]
+        known = [share for share in shares if not np.isnan(share)]
+        return max(known) if known else self._relative_steering()
 
-def _share(row: pd.Series[Any]) -> float:
-    whole = abs(row["whole"])
-    share = abs(row["effect"]) / whole if whole > 0 else abs(row["effect"])
-    return 0.0 if np.isnan(share) else float(share)
+    def _effect(self, name: str) -> float:
+        return abs(float(self.found[name]["effect"])) if name in self.found else np.nan
+
+    def _relative_steering(self) -> float:
+        if np.isnan(self._effect("steers")):
+            return 0.0
+        whole = abs(float(self.found["steers"]["whole"]))
+        return self._effect("steers") / whole if whole > 0 else 0.0
 
 
 def directions_in(tables: CauseTables) -> list[Direction]:
