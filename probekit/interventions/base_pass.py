@@ -27,7 +27,9 @@ from probekit.model.taps import Tap
 # Working memory of one batch of edited passes, and tensors of d_model that a position needs.
 BATCH_BYTES = 256 << 20
 STREAM_TENSORS = 16
-_KEPT = ("hook_resid_pre", "hook_resid_mid", "attn.hook_k", "attn.hook_v")
+# Streams, and the keys and values that attention reads; not all networks have all of them.
+_STREAMS = ("hook_resid_pre", "hook_resid_mid")
+_KEYS, _VALUES = ("attn.hook_rot_k", "attn.hook_k"), "attn.hook_v"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +80,9 @@ class BasePass:
         batch = batch.to(model.device)
         n_layers = model.axis_sizes["n_layers"]
         last = f"blocks.{n_layers - 1}.hook_resid_post"
-        own = [f"blocks.{layer}.{name}" for layer in range(n_layers) for name in _KEPT]
+        names = [name for name in _STREAMS if f"blocks.0.{name}" in model.sites]
+        names += [_key_site(model), _VALUES]
+        own = [f"blocks.{layer}.{name}" for layer in range(n_layers) for name in names]
         with torch.no_grad():
             _, cache = model.run_with_cache(batch, [*own, last, *sites], logits=False)
         values = dict(cache)
@@ -97,7 +101,7 @@ class BasePass:
 
         `sizes` are those of the axes of the network.
         """
-        tensors = len(_KEPT) * sizes["n_layers"] + 2 + n_sites
+        tensors = (len(_STREAMS) + 2) * sizes["n_layers"] + 2 + n_sites
         return tensors * n_texts * n_positions * sizes["d_model"] * 4
 
     def value(self, selection: SiteSelection) -> Tensor:
@@ -169,12 +173,16 @@ class BasePass:
             )
         composed = compose(self.model, [(selection, tap)])
         stream = self.values[f"blocks.{layer}.hook_resid_pre"]
+        # An edit in the last block needs all positions of its sites.
+        is_last = layer == self.model.axis_sizes["n_layers"] - 1
+        at = None if is_last else self.measured[:, None]
         with torch.no_grad():
             final = self.model.resume(
                 stream, layer, mask=self._mask(slice(None), stream.shape[1]),
-                at=self.measured[:, None], tap=composed, sites=composed.sites,
+                at=at, tap=composed, sites=composed.sites,
             )  # fmt: skip
-        return final[:, 0]
+        rows = torch.arange(len(final), device=final.device)
+        return final[rows, self.measured] if is_last else final[:, 0]
 
     def _extent(self, rows: Tensor, first: int) -> tuple[int, int]:
         """Return the first position that is computed, and one past the last."""
@@ -199,16 +207,19 @@ class BasePass:
     def _before(self, layer: int, rows: Tensor, start: int) -> list[KeysValues | None] | None:
         if not start:
             return None
-        n_layers = self.model.axis_sizes["n_layers"]
+        n_layers, keys = self.model.axis_sizes["n_layers"], _key_site(self.model)
         return [
             None
             if number < layer
-            else (self._earlier(number, "k", rows, start), self._earlier(number, "v", rows, start))
+            else (
+                self._earlier(number, keys, rows, start),
+                self._earlier(number, _VALUES, rows, start),
+            )
             for number in range(n_layers)
         ]
 
     def _earlier(self, layer: int, name: str, rows: Tensor, start: int) -> Tensor:
-        return self.values[f"blocks.{layer}.attn.hook_{name}"][:, :start][rows]
+        return self.values[f"blocks.{layer}.{name}"][:, :start][rows]
 
     def _in_batches(self, run: Callable[[Tensor], Tensor], n: int) -> Tensor:
         return torch.cat([run(some) for some in self._batches(n)])
@@ -217,6 +228,11 @@ class BasePass:
         width, d_model = self.batch.ids.shape[1], self.model.axis_sizes["d_model"]
         size = max(1, BATCH_BYTES // (4 * STREAM_TENSORS * width * d_model))
         yield from torch.split(torch.arange(n, device=self.model.device), size)
+
+
+def _key_site(model: Network) -> str:
+    """Return the name, within a block, of the keys that attention reads."""
+    return next(name for name in _KEYS if f"blocks.0.{name}" in model.sites)
 
 
 def sites_to_keep(selections: Sequence[SiteSelection]) -> list[str]:

@@ -113,17 +113,19 @@ class AnswerMeasure:
         wrong = None if self.wrong is None else self.wrong.to(rows.device)[rows]
         if self.name == "logit_difference":
             assert wrong is not None
-            towards = _wide(model.unembedding[answer]) - _wide(model.unembedding[wrong])
-            return (normed * towards).sum(-1)
+            own, other = (
+                (normed * _wide(model.unembedding[ids])).sum(-1) for ids in (answer, wrong)
+            )
+            return model.capped(own) - model.capped(other)
         unembedding = _wide(model.unembedding).T
-        logits = normed @ unembedding
+        logits = model.capped(normed @ unembedding)
         if self.name == "accuracy":
             if wrong is None:
                 return (logits.argmax(-1) == answer).to(logits)
             return (_at(logits, answer) > _at(logits, wrong)).to(logits)
         logs = logits.log_softmax(-1)
         if self.name == "kl":
-            unchanged = _wide(model.final_norm(base[rows])) @ unembedding
+            unchanged = model.capped(_wide(model.final_norm(base[rows])) @ unembedding)
             before = unchanged.log_softmax(-1)
             return (before.exp() * (before - logs)).sum(-1)
         own = _at(logs, answer)

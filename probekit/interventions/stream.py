@@ -15,7 +15,8 @@ from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.sites.selection import SiteSelection
 
-# Component -> the next residual stream that it is a part of.
+# Component -> the next residual stream that it is a part of. In parallel blocks resid_post follows
+# attn_out; there is no resid_mid.
 _ENTERS = {
     "embed": "resid_pre",
     "pos_embed": "resid_pre",
@@ -29,6 +30,8 @@ _ENTERS = {
     "resid_post": "resid_post",
 }
 _PER_HEAD_ONLY = "attn.result"
+# Components that a norm, if the network has it, separates from the residual stream.
+_NORMS = {"attn.z": "ln1_post", "attn.result": "ln1_post", "mlp.post": "ln2_post"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +65,7 @@ def stream_entry(model: Network, selection: SiteSelection) -> StreamEntry | None
     (2, True, torch.Size([256, 64]))
     """
     component = describe(selection.site).component
-    stream = _ENTERS.get(component)
+    stream = _stream_after(model, component)
     if stream is None or (component == _PER_HEAD_ONLY and selection.head is None):
         return None
     layer = (layer_of(selection.site) or 0) + (stream == "resid_post")
@@ -77,12 +80,24 @@ def linear_entry(model: Network, selection: SiteSelection) -> StreamEntry:
     """
     entry = stream_entry(model, selection)
     if entry is None:
-        allowed = ", ".join(site.name for site in model.sites.rows if site.component in _ENTERS)
+        allowed = ", ".join(
+            site.name for site in model.sites.rows if _stream_after(model, site.component)
+        )
         raise ConfigError(
             f"{selection.text} is not a part of the residual stream. Allowed: {allowed}; of "
             "hook_result a single head."
         )
     return entry
+
+
+def _stream_after(model: Network, component: str) -> str | None:
+    """Return the next residual stream that a component is a part of; None if it is not."""
+    stream = _ENTERS.get(component)
+    if f"blocks.0.{_NORMS.get(component)}.hook_scale" in model.sites:
+        return None
+    if stream == "resid_mid" and "blocks.0.hook_resid_mid" not in model.sites:
+        return "resid_post"
+    return stream
 
 
 def _matrix(model: Network, component: str, selection: SiteSelection) -> Tensor | None:

@@ -24,6 +24,7 @@ from probekit.model.inputs import (
 from probekit.model.kv_cache import KeyValueCache
 from probekit.model.layers.cross_entropy import cross_entropy
 from probekit.model.network import Network
+from probekit.model.resuming import resume_blocks
 from probekit.model.sites.parts import tap_parts
 from probekit.model.sites.sites import SitePattern
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
@@ -36,7 +37,8 @@ from probekit.products import linear
 class Decoder(nn.Module, Network):
     """A decoder-only transformer with a tap at every site; each family derives its network.
 
-    A family defines `CONFIG`, `token_embedding`, `residual_stream`, `normed`, and the members of
+    A family defines `CONFIG`, `token_embedding`, `blocks`, `residual_stream`, `run_blocks`,
+    `normed`, and the members of
     `Network` that depend on the names of its modules.
     """
 
@@ -62,6 +64,26 @@ class Decoder(nn.Module, Network):
             tap: taps at all sites.
         """
 
+    @property
+    @abstractmethod
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, in order.
+
+        Each has `after_attention(resid, tap)`, the part of the block after `hook_resid_mid`, unless
+        the network lacks that site.
+        """
+
+    @abstractmethod
+    def run_blocks(self, resid: Tensor, context: Context, tap: Taps, start: int = 0) -> Tensor:
+        """Return the residual stream after the last block, from that before block `start`.
+
+        Args:
+            resid: residual stream, shape [batch pos d_model].
+            context: positions, visibility and cache of the pass.
+            tap: taps at all sites.
+            start: index of the first block that is computed.
+        """
+
     @abstractmethod
     def normed(self, resid: Tensor, tap: Taps) -> Tensor:
         """Return the final norm of the residual stream, with taps at `ln_final`."""
@@ -82,28 +104,19 @@ class Decoder(nn.Module, Network):
 
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits of the output of the final norm, shape [... d_vocab]."""
-        return self.uncapped_logits(x)
+        return self.capped(self.uncapped_logits(x))
 
     def uncapped_logits(self, x: Tensor) -> Tensor:
         """Return the logits before a softcap, which are linear in `x`, shape [... d_vocab]."""
         return linear(x, self.unembedding)
 
-    def mlp_output(self, layer: int) -> Tensor:
-        """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
-        del layer
-        raise self._not_resumable()
+    def capped(self, logits: Tensor) -> Tensor:
+        """Return logits after the softcap of the network; unchanged if it has none."""
+        return logits
 
     def resume(self, resid: Tensor, layer: int, **options: Any) -> Tensor:
         """Return the residual stream after the last block; see `Network.resume`."""
-        del resid, layer, options
-        raise self._not_resumable()
-
-    def _not_resumable(self) -> ConfigError:
-        return ConfigError(
-            f"Patching, ablation and tests of directions are available for GPT-2, but this is a "
-            f"{self.config.TITLE}. Edit its activations with "
-            "probekit.interventions.compose.run_edited."
-        )
+        return resume_blocks(self, resid, layer, **options)
 
     @classmethod
     def from_pretrained(

@@ -123,6 +123,10 @@ class GemmaBlock(nn.Module):
         if at is not None:
             resid = select_positions(resid, at)
         resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
         normed = self.pre_feedforward_layernorm(resid, tap.within("ln2"))
         neurons_out = self.mlp(normed, tap.within("mlp"))
         mlp_out = self.post_feedforward_layernorm(neurons_out, tap.within("ln2_post"))
@@ -172,6 +176,11 @@ class Gemma(Decoder):
         return self.embed_tokens.weight
 
     @property
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, in order."""
+        return self.layers
+
+    @property
     def unembedding(self) -> Tensor:
         """Matrix from the output of the final norm to the logits, shape [d_vocab d_model]."""
         unembedding = self.embed_tokens if self.config.tie_word_embeddings else self.lm_head
@@ -197,13 +206,17 @@ class Gemma(Decoder):
         o_proj = cast(GemmaBlock, self.layers[layer]).self_attn.o_proj
         return o_proj.weight, o_proj.bias
 
+    def mlp_output(self, layer: int) -> Tensor:
+        """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
+        return cast(GemmaBlock, self.layers[layer]).mlp.down_proj.weight
+
     def attention_norm_gain(self, layer: int) -> Tensor:
         """Gain of the norm between the heads of a layer and the stream, shape [d_model]."""
         return cast(GemmaBlock, self.layers[layer]).post_attention_layernorm.gain
 
-    def unembed(self, x: Tensor) -> Tensor:
-        """Return the logits of the output of the final norm, capped, shape [... d_vocab]."""
-        logits, cap = self.uncapped_logits(x), self.config.final_logit_softcapping
+    def capped(self, logits: Tensor) -> Tensor:
+        """Return logits after the softcap."""
+        cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * (logits / cap).tanh()
 
     def mean_loss(self, x: Tensor, targets: Tensor) -> Tensor:
@@ -217,14 +230,18 @@ class Gemma(Decoder):
         # The published code rounds the scale to the dtype of the weights.
         scale = torch.tensor(math.sqrt(self.config.d_model), dtype=embed.dtype, device=embed.device)
         resid = stream_of(tap("hook_embed", embed * scale))
+        return self.run_blocks(resid, context, tap)
+
+    def run_blocks(self, resid: Tensor, context: Context, tap: Taps, start: int = 0) -> Tensor:
+        """Return the residual stream after the last block, from that before block `start`."""
         positions, windows = context.positions.to(self.device), set(self.config.windows)
         angles = {window: turn(positions, self.frequencies[window]) for window in windows}
         visible = {window: context.visible_in(window) for window in windows}
-        last = len(self.layers) - 1
-        for layer, block in enumerate(self.layers):
-            at = context.at if layer == last else None
+        for layer in range(start, len(self.layers)):
+            block = cast(GemmaBlock, self.layers[layer])
+            at = context.at if layer == len(self.layers) - 1 else None
             taps, extend = tap.within(f"blocks.{layer}"), context.extend(layer)
-            window = cast(GemmaBlock, block).window
+            window = block.window
             resid = block(resid, visible[window], angles[window], taps, at, extend)
         return resid
 

@@ -13,9 +13,8 @@ published with it (tanh GELU, layer norm before each sublayer, learned position 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from einops import rearrange
@@ -29,7 +28,6 @@ from probekit.model.kv_cache import Extend
 from probekit.model.layers.attention import attend_heads, project_heads, select_positions
 from probekit.model.layers.layer_norm import LayerNorm
 from probekit.model.layers.linear import Linear
-from probekit.model.resuming import resume_blocks
 from probekit.model.taps import Taps
 from probekit.model.weights.saving import write_checkpoint
 from probekit.products import GELU_TANH
@@ -110,6 +108,10 @@ class Block(nn.Module):
         if at is not None:
             resid = select_positions(resid, at)
         resid = tap("hook_resid_mid", resid + tap("hook_attn_out", self.drop(attn_out)))
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
         mlp_out = self.mlp(self.ln_2(resid, tap.within("ln2")), tap.within("mlp"))
         return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))
 
@@ -155,6 +157,11 @@ class GPT2(Decoder):
         return self.wte.weight
 
     @property
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, in order."""
+        return self.h
+
+    @property
     def unembedding(self) -> Tensor:
         """Matrix from the output of the final norm to the logits, shape [d_vocab d_model]."""
         unembedding = self.wte if self.config.tie_word_embeddings else self.lm_head
@@ -184,10 +191,6 @@ class GPT2(Decoder):
         """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
         return cast(Block, self.h[layer]).mlp.c_proj.weight
 
-    def resume(self, resid: Tensor, layer: int, **options: Any) -> Tensor:
-        """Return the residual stream after the last block; see `Network.resume`."""
-        return resume_blocks(cast(Sequence[Block], self.h), resid, layer, **options)
-
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors, readable by `transformers`."""
         write_checkpoint(Path(folder), self.config, self.state_dict())
@@ -196,12 +199,14 @@ class GPT2(Decoder):
         """Return the residual stream after the last block, shape [batch pos d_model]."""
         embed = stream_of(tap("hook_embed", self.wte(tokens)))
         pos_embed = tap("hook_pos_embed", self.wpe(context.positions.to(self.device)))
-        resid: Tensor = self.drop(embed + pos_embed)
-        last = len(self.h) - 1
-        for layer, block in enumerate(self.h):
-            at = context.at if layer == last else None
+        return self.run_blocks(self.drop(embed + pos_embed), context, tap)
+
+    def run_blocks(self, resid: Tensor, context: Context, tap: Taps, start: int = 0) -> Tensor:
+        """Return the residual stream after the last block, from that before block `start`."""
+        for layer in range(start, len(self.h)):
+            at = context.at if layer == len(self.h) - 1 else None
             taps, extend = tap.within(f"blocks.{layer}"), context.extend(layer)
-            resid = block(resid, context.visible, taps, at, extend)
+            resid = self.h[layer](resid, context.visible, taps, at, extend)
         return resid
 
     def normed(self, resid: Tensor, tap: Taps) -> Tensor:

@@ -106,6 +106,10 @@ class LlamaBlock(nn.Module):
         if at is not None:
             resid = select_positions(resid, at)
         resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
         normed = self.post_attention_layernorm(resid, tap.within("ln2"))
         mlp_out = self.mlp(normed, tap.within("mlp"))
         return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
@@ -150,6 +154,11 @@ class Llama(Decoder):
         return self.embed_tokens.weight
 
     @property
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, in order."""
+        return self.layers
+
+    @property
     def unembedding(self) -> Tensor:
         """Matrix from the output of the final norm to the logits, shape [d_vocab d_model]."""
         unembedding = self.embed_tokens if self.config.tie_word_embeddings else self.lm_head
@@ -175,17 +184,24 @@ class Llama(Decoder):
         o_proj = cast(LlamaBlock, self.layers[layer]).self_attn.o_proj
         return o_proj.weight, o_proj.bias
 
+    def mlp_output(self, layer: int) -> Tensor:
+        """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
+        return cast(LlamaBlock, self.layers[layer]).mlp.down_proj.weight
+
     def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
         """Return the residual stream after the last block, shape [batch pos d_model]."""
         resid = stream_of(tap("hook_embed", self.embed_tokens(tokens)))
+        return self.run_blocks(resid, context, tap)
+
+    def run_blocks(self, resid: Tensor, context: Context, tap: Taps, start: int = 0) -> Tensor:
+        """Return the residual stream after the last block, from that before block `start`."""
         angles = turn(context.positions.to(self.device), self.frequencies)
         visible = {window: context.visible_in(window) for window in set(self.config.windows)}
-        last = len(self.layers) - 1
-        for layer, block in enumerate(self.layers):
-            at = context.at if layer == last else None
+        for layer in range(start, len(self.layers)):
+            block = cast(LlamaBlock, self.layers[layer])
+            at = context.at if layer == len(self.layers) - 1 else None
             taps, extend = tap.within(f"blocks.{layer}"), context.extend(layer)
-            window = cast(LlamaBlock, block).window
-            resid = block(resid, visible[window], angles, taps, at, extend)
+            resid = block(resid, visible[block.window], angles, taps, at, extend)
         return resid
 
     def normed(self, resid: Tensor, tap: Taps) -> Tensor:

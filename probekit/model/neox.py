@@ -113,12 +113,18 @@ class NeoXBlock(nn.Module):
         attn_out = self.attention(normed, visible, angles, tap.within("attn"), at, extend)
         if at is not None:
             resid = select_positions(resid, at)
-        with_attn = resid + tap("hook_attn_out", attn_out)
-        if not self.is_parallel:
-            resid = with_attn = tap("hook_resid_mid", with_attn)
+        attn_out = tap("hook_attn_out", attn_out)
+        if self.is_parallel:
+            return tap("hook_resid_post", resid + attn_out + self._mlp_out(resid, tap))
+        return self.after_attention(tap("hook_resid_mid", resid + attn_out), tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after a sequential block, from that after its attention."""
+        return tap("hook_resid_post", resid + self._mlp_out(resid, tap))
+
+    def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
         normed = self.post_attention_layernorm(resid, tap.within("ln2"))
-        mlp_out = self.mlp(normed, tap.within("mlp"))
-        return tap("hook_resid_post", with_attn + tap("hook_mlp_out", mlp_out))
+        return tap("hook_mlp_out", self.mlp(normed, tap.within("mlp")))
 
 
 class NeoX(Decoder):
@@ -160,6 +166,11 @@ class NeoX(Decoder):
         return self.embed_in.weight
 
     @property
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, in order."""
+        return self.layers
+
+    @property
     def unembedding(self) -> Tensor:
         """Matrix from the output of the final norm to the logits, shape [d_vocab d_model]."""
         unembedding = self.embed_in if self.config.tie_word_embeddings else self.embed_out
@@ -185,15 +196,22 @@ class NeoX(Decoder):
         dense = cast(NeoXBlock, self.layers[layer]).attention.dense
         return dense.weight, dense.bias
 
+    def mlp_output(self, layer: int) -> Tensor:
+        """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
+        return cast(NeoXBlock, self.layers[layer]).mlp.dense_4h_to_h.weight
+
     def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
         """Return the residual stream after the last block, shape [batch pos d_model]."""
         resid = stream_of(tap("hook_embed", self.embed_in(tokens)))
+        return self.run_blocks(resid, context, tap)
+
+    def run_blocks(self, resid: Tensor, context: Context, tap: Taps, start: int = 0) -> Tensor:
+        """Return the residual stream after the last block, from that before block `start`."""
         angles = turn(context.positions.to(self.device), self.frequencies)
-        last = len(self.layers) - 1
-        for layer, block in enumerate(self.layers):
-            at = context.at if layer == last else None
+        for layer in range(start, len(self.layers)):
+            at = context.at if layer == len(self.layers) - 1 else None
             taps, extend = tap.within(f"blocks.{layer}"), context.extend(layer)
-            resid = block(resid, context.visible, angles, taps, at, extend)
+            resid = self.layers[layer](resid, context.visible, angles, taps, at, extend)
         return resid
 
     def normed(self, resid: Tensor, tap: Taps) -> Tensor:

@@ -90,6 +90,9 @@ class Network(Protocol):
         They equal `unembed(x)` in a network without a softcap of the logits.
         """
 
+    def capped(self, logits: Tensor) -> Tensor:
+        """Return logits after the softcap of the network; unchanged if it has none."""
+
     def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """Return W_O of the heads of a layer and the bias of their sum.
 

@@ -13,11 +13,11 @@ PACKAGE = Path(probekit.__file__).parent
 BEFORE = '    Site("blocks.{l}.hook_resid_post",'
 ROW = '    Site("blocks.{l}.hook_update", _D_MODEL, on_request=True),\n'
 FORMULA_BEFORE = '        "blocks.{l}.hook_resid_post":'
-FORMULA = '        "blocks.{l}.hook_update": "attn_out + mlp_out",\n'
+FORMULA = '        "blocks.{l}.hook_update": "mlp_out - resid_mid",\n'
 OUTPUT = '        return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))'
 TAP = """        if tap.wants("hook_update"):
-            update = tap("hook_update", attn_out + tap("hook_mlp_out", self.drop(mlp_out)))
-            return tap("hook_resid_post", resid - attn_out + update)
+            update = tap("hook_update", tap("hook_mlp_out", self.drop(mlp_out)) - resid)
+            return tap("hook_resid_post", 2 * resid + update)
 """
 # From the names to a cache on disk.
 USE = """
@@ -37,9 +37,9 @@ assert sites.expand(["blocks.*.hook_update"]) == sites.expand([("update", 0), ("
 model = GPT2(GPT2Config(n_layer=2, n_head=3, n_embd=21, vocab_size=97, n_positions=16))
 model.requires_grad_(False)
 tokens = torch.tensor([[3, 14, 15, 92, 65], [35, 89, 79, 32, 38]])
-parts = ["blocks.1.hook_attn_out", "blocks.1.hook_mlp_out"]
+parts = ["blocks.1.hook_resid_mid", "blocks.1.hook_mlp_out"]
 logits, cache = model.run_with_cache(tokens, [name, *parts])
-torch.testing.assert_close(cache[name], cache[parts[0]] + cache[parts[1]])
+torch.testing.assert_close(cache[name], cache[parts[1]] - cache[parts[0]])
 sizes = model.config.axis_sizes | {"batch": 2, "pos": 5}
 assert cache[name].shape == tuple(sizes[axis] for axis in sites.describe(name).axes)
 changed = model(tokens, tap=lambda site, value: value * 0, sites=[name])

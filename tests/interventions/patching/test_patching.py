@@ -31,6 +31,8 @@ SITES = [
     "blocks.0.mlp.hook_post[neuron=4]",
     "blocks.3.mlp.hook_post",
     "blocks.2.mlp.hook_pre",
+    "blocks.3.mlp.hook_pre",
+    "blocks.3.attn.hook_q",
     "blocks.1.attn.hook_q[head=2]",
     "blocks.2.attn.hook_v",
     "blocks.2.attn.hook_pattern",

@@ -48,7 +48,7 @@ def test_a_used_direction_is_named_with_its_effects(answer_of):
 
 def test_a_significant_but_small_use_is_named_so(answer_of):
     rows = make_verdicts(used=(3,))
-    small = rows["question"].isin(["steers", "silences"])
+    small = rows["question"].isin(["steers", "silences", "swap"])
     rows.loc[small, ["effect", "low", "high"]] *= 0.05
     assert answer_of(verdicts=rows).startswith("Decodable but hardly used at the last token: ")
 
