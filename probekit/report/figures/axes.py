@@ -76,15 +76,17 @@ def _thinned(labels: dict[int, str], most: int) -> dict[int, str]:
     n_names = sum(not label.isdigit() for label in labels.values())
     below = "<br>" * (n_names <= MOST_NAMES)
     return {
-        depth: (label if depth % step == 0 else "") if label.isdigit() else below + _short(label)
+        depth: (label if depth % step == 0 else "")
+        if label.isdigit()
+        else below + short_tick(label)
         for depth, label in labels.items()
     }
 
 
-def _short(label: str) -> str:
+def short_tick(label: str) -> str:
     """Return the name of a site, escaped for plotly, without its middle if it is long.
 
-    >>> _short("model.layers.11.post_attention_layernorm")
+    >>> short_tick("model.layers.11.post_attention_layernorm")
     'model.layer…layernorm'
     """
     half = LONGEST_TICK // 2

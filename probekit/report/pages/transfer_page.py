@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.report.figures.axes import finite_ends
+from probekit.report.figures.axes import finite_ends, short_tick
 from probekit.report.figures.style import (
     SERIES_COLOURS,
     SERIES_MARKERS,
@@ -189,7 +189,7 @@ def _map(
     )
     every = pd.MultiIndex.from_product([names, names])
     cells = texts.set_index(["train", "test"])[["text", "hover"]].reindex(every, fill_value="")
-    labels = [plotly_text(name) for name in names]
+    labels = [short_tick(name) for name in names]
     return text_map(
         matrix(rows, names, cell[0]).to_numpy(),
         cells["text"].tolist(),
