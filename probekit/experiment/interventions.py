@@ -46,6 +46,9 @@ Doses = Annotated[
 ]
 
 
+_LEAST_DOSE = 0.01
+
+
 class InterventionSection(Section):
     """An edit of activations, such as `{do: steer, along: probe, by: [-2, 2]}`."""
 
@@ -121,6 +124,15 @@ class InterventionSection(Section):
     def _positions_fit_the_edit(self) -> InterventionSection:
         if self.has_direction and "each" in self.at:
             raise rule_error("`at: each` is for patch and ablate; use `probed` or `all`", "at")
+        for key in ("along", "sites", "at", "by"):
+            items = getattr(self, key) or ()
+            if repeated := next((one for one in items if items.count(one) > 1), None):
+                raise rule_error(f"`{repeated}` is listed twice", key)
+        if any(abs(dose) < _LEAST_DOSE for dose in self.by or ()):
+            raise rule_error(
+                f"a dose is at least {_LEAST_DOSE} or at most -{_LEAST_DOSE} standard deviations",
+                "by",
+            )
         return self
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -198,7 +198,7 @@ class _Given:
 def _choices(annotation: Any) -> tuple[str, ...]:
     """Return the values that a Literal, or a list of it, allows; () for other annotations."""
     arguments = get_args(annotation)
-    if get_origin(annotation) is tuple or type(None) in arguments:
+    if get_origin(annotation) in (tuple, Annotated) or type(None) in arguments:
         return _choices(arguments[0])
     return tuple(map(str, arguments)) if get_origin(annotation) is Literal else ()
 
@@ -255,7 +255,7 @@ def _example(field: FieldInfo) -> str:
         return f"[{', '.join(map(_written, items))}]"
     if kind is bool:
         return "true"
-    choices = field.examples or get_args(kind) or ("...",)
+    choices = field.examples or _choices(kind) or get_args(kind) or ("...",)
     has_default = not field.is_required() and field.default is not None
     return str(field.default if has_default else choices[0])
 

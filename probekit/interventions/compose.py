@@ -82,7 +82,13 @@ def compose(model: Network, edits: Sequence[EditAt]) -> ComposedTap:
     if not edits:
         raise ConfigError("There are no edits. Give at least one pair of a site and a tap.")
     steps = []
-    for where, tap in edits:
+    for edit in edits:
+        if not isinstance(edit, tuple | list) or len(edit) != 2 or not callable(edit[1]):
+            raise ConfigError(
+                f"An edit is {edit!r:.60}. Give pairs of a site and a tap, such as "
+                '("blocks.2.hook_mlp_out", zero()).'
+            )
+        where, tap = edit
         parts = model.sites.select([where])
         steps.append((frozenset(part.site for part in parts), tap_parts(model.sites, tap, parts)))
     return ComposedTap(tuple(steps))

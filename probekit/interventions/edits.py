@@ -83,7 +83,7 @@ def position_mask(at: Tensor, value: Tensor) -> Tensor:
         DataError: the positions have another shape than the value, or are out of range.
     """
     shape = value.shape[:2]
-    at = at.to(value.device)
+    at = _numbers(at, "the positions `at`").to(value.device)
     if at.dtype == torch.bool:
         if at.shape != shape:
             raise DataError(
@@ -124,7 +124,8 @@ def mean(of: Tensor, at: Tensor | None = None) -> Edit:
     >>> mean(torch.tensor([[1.0], [3.0]]))("hook_embed", torch.zeros(1, 1, 1)).tolist()
     [[[2.0]]]
     """
-    average = of.reshape(-1, of.shape[-1]).double().mean(0)
+    rows = _numbers(of, "the rows of `mean`")
+    average = rows.reshape(-1, rows.shape[-1]).double().mean(0)
     return Edit(lambda _, given: given, average, at)
 
 
@@ -140,7 +141,7 @@ def replace(values: Tensor, at: Tensor | None = None) -> Edit:
     >>> replace(other, torch.tensor([1]))("hook_embed", torch.zeros(1, 2, 1)).tolist()
     [[[0.0], [6.0]]]
     """
-    return Edit(lambda _, given: given, values, at)
+    return Edit(lambda _, given: given, _numbers(values, "the values of `replace`"), at)
 
 
 def add(vector: Tensor, at: Tensor | None = None) -> Edit:
@@ -149,7 +150,8 @@ def add(vector: Tensor, at: Tensor | None = None) -> Edit:
     >>> add(torch.tensor([1.0, 2.0]))("hook_embed", torch.ones(1, 1, 2)).tolist()
     [[[2.0, 3.0]]]
     """
-    by_row = vector[:, None] if vector.ndim == 2 else vector
+    found = _numbers(vector, "the vector of `add`")
+    by_row = found[:, None] if found.ndim == 2 else found
     return Edit(lambda x, given: x + given, by_row, at)
 
 
@@ -201,6 +203,24 @@ def swap(directions: NDArray[np.floating], values: Tensor, at: Tensor | None = N
     return Edit(lambda x, given: x + _along(basis, given - x), values, at)
 
 
+def _numbers(values: object, name: str) -> Tensor:
+    """Return numbers as a tensor.
+
+    Raises:
+        DataError: they are no numbers, none at all, or not finite.
+    """
+    try:
+        found = values if isinstance(values, Tensor) else torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{name} must be a tensor of numbers, not {values!r:.60}.") from error
+    if not found.numel() or not found.ndim or not bool(found.isfinite().all()):
+        raise DataError(
+            f"{name} must be finite numbers with an axis of features; given: shape "
+            f"{tuple(found.shape)}, {int((~found.isfinite()).sum())} not finite."
+        )
+    return found
+
+
 def _along(basis: Tensor, x: Tensor) -> Tensor:
     """Return the component of x [... n_features] in the span of a basis (n_features, rank)."""
     if len(basis) != x.shape[-1]:
@@ -217,7 +237,9 @@ def _fitted(values: Tensor, x: Tensor) -> Tensor:
     values = values.to(x)
     flat = values.flatten(2) if values.ndim > 2 else values
     sizes = zip(flat.shape[::-1], x.shape[::-1], strict=False)
-    if not all(own in (size, 1) for own, size in sizes) or flat.shape[-1] != x.shape[-1]:
+    is_other_batch = flat.ndim == x.ndim and len(flat) != len(x)  # one text for all is a mistake
+    has_size = all(own in (size, 1) for own, size in sizes) and flat.shape[-1] == x.shape[-1]
+    if is_other_batch or not has_size:
         raise DataError(
             f"the given activations have shape {tuple(values.shape)}, but the site has "
             f"{tuple(x.shape)} (rows, positions, features). Give that shape, or a vector of "

@@ -54,6 +54,14 @@ class AnswerMeasure:
             raise ConfigError(
                 f"No measure has the name {self.name!r}. {nearest(str(self.name), MEASURES)}"
             )
+        for name, ids in (("answer", self.answer), ("wrong", self.wrong)):
+            if ids is None and name == "wrong":
+                continue
+            if not isinstance(ids, Tensor) or not _are_ids(ids):
+                raise DataError(
+                    f"{name} is {ids!r:.60}. Give the id of a token for each text, as a tensor of "
+                    "integers of shape [batch]."
+                )
         if self.wrong is None:
             if self.name == "logit_difference":
                 raise ConfigError(
@@ -142,3 +150,7 @@ def _wide(values: Tensor) -> Tensor:
 def _at(values: Tensor, ids: Tensor) -> Tensor:
     """Return one value of each row: [n d_vocab] becomes [n]."""
     return values.gather(1, ids[:, None])[:, 0]
+
+
+def _are_ids(ids: Tensor) -> bool:
+    return ids.ndim == 1 and not ids.is_floating_point() and ids.dtype != torch.bool

@@ -205,3 +205,28 @@ def test_every_site_can_be_edited(model):
             continue  # zero divides by it, or makes masked keys visible
         logits = run_edited(model, TOKENS, [(site, zero(torch.tensor([4, 4])))])
         assert logits.shape == (2, 5, TINY.vocab_size), describe(site).name
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: add("x"), "the vector of `add` must be a tensor of numbers, not 'x'"),
+        (lambda: add(torch.tensor([1.0, float("nan")])), "1 not finite"),
+        (lambda: mean(torch.zeros(0, 3)), "the rows of `mean` must be finite numbers"),
+        (lambda: replace(None), "the values of `replace` must be a tensor of numbers, not None"),
+        (
+            lambda: replace(torch.ones(1, 2, 3))("hook_embed", torch.zeros(2, 2, 3)),
+            r"have shape \(1, 2, 3\), but the site has \(2, 2, 3\)",
+        ),
+    ],
+)
+def test_values_that_would_silently_be_wrong_are_refused(make, message):
+    with pytest.raises(DataError, match=message):
+        make()
+
+
+def test_lists_and_arrays_are_numbers():
+    value = torch.zeros(1, 2, 3)
+    expected = add(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1]))("hook_embed", value)
+    for vector in ([1.0, 2.0, 3.0], np.array([1.0, 2.0, 3.0])):
+        assert torch.equal(add(vector, [1])("hook_embed", value), expected)

@@ -25,6 +25,7 @@ from probekit.pipeline.experiment.prepare import Prepared
 from probekit.results.causes.record import LeftOut
 
 _UNEQUAL = "the text and its counterfactual have different numbers of tokens"
+_MISSING = "there is no counterfactual"
 _EQUAL = "the text and its counterfactual have the same tokens"
 
 
@@ -62,7 +63,7 @@ class CauseInputs:
         """The counterfactuals; None without them."""
         if self.experiment.data.pairs is None:
             return None
-        return self._batch([example.counterfactual or "" for example in self.examples])
+        return self._batch([str(example.counterfactual) for example in self.examples])
 
     @cached_property
     def others(self) -> TokenBatch:
@@ -202,6 +203,8 @@ def _faults(
         example = examples[row]
         if example.counterfactual is None:
             return ""
+        if not example.counterfactual:
+            return _MISSING
         own, other = ids[example.text], ids[example.counterfactual]
         if len(own) != len(other):
             return _UNEQUAL
@@ -246,6 +249,7 @@ def _left_out(
 _REMEDIES = {
     _UNEQUAL: "Write counterfactuals of as many tokens, so that positions correspond.",
     _EQUAL: "A patch would change nothing.",
+    _MISSING: "Fill the cells of the column in `data.pairs`.",
     "the answer and the wrong answer are equal": "Give different tokens.",
 }
 

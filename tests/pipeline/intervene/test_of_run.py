@@ -135,6 +135,7 @@ def test_rows_that_cannot_be_compared_are_left_out_with_the_reason(tmp_path):
     rows.loc[1, "nearest_flipped"] = rows.loc[1, "text"]
     rows.loc[2, "nearest_verb"] = " is not"
     rows.loc[3, "nearest_other"] = rows.loc[3, "nearest_verb"]
+    rows.loc[4, "nearest_flipped"] = ""
     rows.to_csv(tmp_path / "nouns.csv", index=False)
     messages = [one.message for one in validate(path).findings if one.code == "interventions"]
     for expected in (
@@ -142,6 +143,7 @@ def test_rows_that_cannot_be_compared_are_left_out_with_the_reason(tmp_path):
         "where the text and its counterfactual have the same tokens",
         "where 'nearest_verb' is not a single token",
         "where the answer and the wrong answer are equal",
+        "where there is no counterfactual",
     ):
         assert sum(expected in message for message in messages) == 1
     assert any("nouns.csv:2)" in message for message in messages)
