@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from benchmarks.claims.rates import simulate
 from probekit.interventions.causes.cause_data import CauseData, CauseResult, CauseSettings, RowSplit
 from probekit.interventions.causes.causes import causes_of
 from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.names import Along
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import TokenBatch
@@ -62,7 +63,7 @@ class Case:
     """
 
     truth: str
-    along: str
+    along: Along
     groups: int
     labels: str
     folds: int
@@ -71,7 +72,7 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """Yield all cases."""
-    for along in ("mean_difference", "probe", "leace"):
+    for along in get_args(Along):
         for groups, labels in ((40, "constant"), (40, "mixed"), (12, "constant")):
             yield Case("random", along, groups, labels, 1)
         yield Case("random", along, 40, "constant", 2)
@@ -82,7 +83,7 @@ def cases() -> Iterator[Case]:
 
 def rows(case: Case, draws: int) -> Iterator[dict[str, Any]]:
     """Yield one row with the rates of a case."""
-    settings = CauseSettings(along=case.along, draws=PERMUTATIONS, matched=1)  # type: ignore[arg-type]
+    settings = CauseSettings(along=case.along, draws=PERMUTATIONS, matched=1)
     found = [causes_of(*drawn(case, seed), SITE, settings) for seed in range(draws)]
     row: dict[str, Any] = {"draws": draws}
     for question in ("detects", "steers", "silences"):

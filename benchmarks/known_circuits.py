@@ -37,7 +37,7 @@ DEMO = (
 )
 NAME_MOVERS, NEGATIVE = {"9.9", "9.6"}, {"10.7", "11.10"}
 S_INHIBITION = {"7.3", "7.9", "8.6", "8.10"}
-OF_GREATER_THAN = {"6.9", "7.10", "8.8", "8.11", "9.1"}
+OF_GREATER_THAN = {"5.5", "6.1", "6.9", "7.10", "8.11", "9.1"}
 AMONG = 12  # of 144 heads
 N_SENTENCES = 32
 
@@ -127,7 +127,7 @@ def _greater_than(network: ModelAndTokenizer) -> Iterator[Check]:
     difference = float((probabilities * np.where(later, 1, -1)).sum(1).mean())
     yield Check(
         "probability of later years minus that of others",
-        "0.817",
+        "0.817 (not compared with the text of the paper)",
         f"{difference:.3f}",
         abs(difference - 0.817) < 0.08,  # other sentences than in the paper
     )

@@ -123,7 +123,8 @@ def main() -> None:
         if peer is None:
             print("TransformerLens is not installed in .bench-venv; `make bench` installs it.")
             return
-        peer.stdin.close()  # type: ignore[union-attr]
+        assert peer.stdin is not None  # a pipe
+        peer.stdin.close()
         peer.wait()
         print(f"TransformerLens   {min(theirs):8.2f} s")
         ratio = min(theirs) / min(ours)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import SupportsIndex, cast, get_args
+from typing import SupportsIndex, cast, get_args, overload
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.model.sites.catalogue import Site, Stage, general_name, layer_of
@@ -75,7 +75,13 @@ class Sites(Sequence[str]):
     def _by_name(self) -> dict[str, Site]:
         return {row.name: row for row in self.rows}
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # a name, or a tuple for a slice
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
         """Return a name, or a tuple of names for a slice."""
         return self.names[index]
 
