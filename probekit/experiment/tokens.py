@@ -99,7 +99,9 @@ class PositionSection(Section):
 class TokensSection(Section):
     """Tokenization and probed positions."""
 
-    bos: bool = Field(description="whether to prepend <|endoftext|> to each text")
+    bos: bool = Field(
+        description="whether to prepend the beginning-of-text token, such as <|endoftext|>"
+    )
     too_long: Literal["error", "truncate", "skip"] = Field(
         "error", description="handling of texts that exceed the context"
     )

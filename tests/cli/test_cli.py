@@ -146,7 +146,7 @@ def test_version_is_printed(probekit):
             "'x'. It must be an integer",
         ),
         (["run", "planted.yaml", "--workers", "0"], 2, "It must be an integer, at least 1."),
-        (["verify"], 2, "Did you mean: cache verify?"),
+        (["repair"], 2, "Did you mean: cache repair?"),
         (["run"], 2, "Missing argument"),
         (["sites", "gpt3"], 3, "Nearest: gpt2"),
         (["report", "nowhere"], 3, "nowhere"),
