@@ -20,7 +20,7 @@ from probekit.results.causes.tables import FOLDER, TABLES, CauseTables, has_caus
 from probekit.results.record import reading_run_file
 
 NOTE = (
-    "Yes: p ≤ 0.05, adjusted for the questions of a direction, and the 95 % interval excludes 0. "
+    "Yes: p ≤ 0.05, adjusted for the questions of a direction, and the 95 % interval is above 0. "
     "No: the interval is within 5 % of the effect of the whole vector around 0. p of steers, "
     "silences and swap: comparison with directions on permuted labels; of detects: exchange of "
     "labels."
