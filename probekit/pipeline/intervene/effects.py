@@ -160,4 +160,5 @@ class EffectStep:
             "p_best": one.p_best,
             "n": one.n,
             "groups": one.groups,
+            "folds": len(self.folds),
         }

@@ -64,6 +64,7 @@ EFFECTS = (
     TableColumn("p", "p-value of no mean effect", "number"),
     TableColumn("p_best", "p-value adjusted for all rows of the same edit and measure", "number"),
     *_GROUPS,
+    TableColumn("folds", "number of folds whose test rows are edited", "number"),
 )
 
 VERDICTS = (

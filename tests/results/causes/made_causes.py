@@ -36,7 +36,7 @@ def effect_row(place: dict, share: float, **others) -> dict:
         "effect_high": -4 * share + 0.2, "recovery": share, "recovery_low": share - 0.05,
         "recovery_high": share + 0.05, "interchange": min(max(share, 0), 1),
         "p": 0.001 if abs(share) > 0.05 else 0.4, "p_best": 0.002 if abs(share) > 0.05 else 1.0,
-        **GROUPS,
+        **GROUPS, "folds": 5,
     }  # fmt: skip
     return row | others
 
