@@ -26,7 +26,7 @@ from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import find_model
 
-TOLERANCE = 5e-5  # of the largest value of a tensor
+TOLERANCE = 5e-5  # of the largest value at a position
 TEXTS = (
     "The cat sat on the mat.",
     "When Mary and John went to the store, John gave a drink to Mary, who thanked him for it.",
@@ -42,18 +42,23 @@ class Agreement:
 
     Attributes:
         site: name of the tensor: a site, `logits`, `loss`, or `tokens` for the ids of the texts.
-        difference: largest absolute difference.
-        largest: largest absolute value of the reference.
+        difference: largest absolute difference; for `tokens` the number of texts that differ.
+        largest: largest absolute value of the reference; for `tokens` the number of texts.
+        relative: largest difference at a position as a share of the largest value there.
     """
 
     site: str
     difference: float
     largest: float
+    relative: float
 
-    @property
-    def relative(self) -> float:
-        """The largest difference as a share of the largest value."""
-        return self.difference / self.largest if self.largest else self.difference
+    def joined(self, other: Agreement) -> Agreement:
+        """Return the comparison of the texts of both."""
+        numbers = (
+            _larger(getattr(self, name), getattr(other, name))
+            for name in ("difference", "largest", "relative")
+        )
+        return Agreement(self.site, *numbers)
 
     @property
     def agrees(self) -> bool:
@@ -92,13 +97,8 @@ def verify_model(source: str | Path, texts: Sequence[str] = TEXTS) -> tuple[Agre
             reference.tensors(ids[mask]) for ids, mask in zip(batch.ids, batch.mask, strict=True)
         ]
         for site, text, value in _tensors(ours, batch):
-            theirs = expected[text][site]
-            before = found.get(site, Agreement(site, 0.0, 0.0))
-            found[site] = Agreement(
-                site,
-                _larger(before.difference, (value - theirs).abs().max().item()),
-                _larger(before.largest, theirs.abs().max().item()),
-            )
+            before = found.get(site, Agreement(site, 0.0, 0.0, 0.0))
+            found[site] = before.joined(_agreement(site, value, expected[text][site]))
     return tuple(found.values())
 
 
@@ -128,6 +128,14 @@ def _random_batch(n_vocab: int) -> TokenBatch:
     lengths = torch.linspace(_RANDOM[1], 2, _RANDOM[0]).round()
     mask = torch.arange(_RANDOM[1], 0, -1) <= lengths[:, None]
     return TokenBatch(ids, mask, torch.zeros(*_RANDOM, 2, dtype=torch.int64))
+
+
+def _agreement(site: str, value: Tensor, theirs: Tensor) -> Agreement:
+    """Return the comparison of one text; positions are all axes but the last."""
+    difference, largest = (x.abs().amax(-1) for x in (value - theirs, theirs))
+    relative = difference / largest.clamp(min=torch.finfo(largest.dtype).tiny)
+    numbers = (x.max().item() for x in (difference, largest, relative))
+    return Agreement(site, *numbers)
 
 
 def _larger(a: float, b: float) -> float:
@@ -197,7 +205,7 @@ def _tokens(reference: _Reference, batch: TokenBatch, texts: Sequence[str]) -> I
     if None not in expected:
         rows = zip(batch.ids, batch.mask, expected, strict=True)
         n_different = sum(ids[mask].tolist() != theirs for ids, mask, theirs in rows)
-        yield Agreement("tokens", n_different, len(texts))
+        yield Agreement("tokens", n_different, len(texts), n_different / len(texts))
 
 
 def _tensors(model: Network, batch: TokenBatch) -> Iterator[tuple[str, int, Tensor]]:

@@ -132,7 +132,9 @@ def verify_model_command(model: str, texts: tuple[str, ...]) -> None:
             f"{differing[0]}. The numbers of this model are not to be trusted; please report it "
             "with its config.json."
         )
-    click.echo(f"All {len(rows)} tensors agree within {TOLERANCE:g} of their largest value.")
+    if rows[0].site != "tokens":
+        click.echo("The tokens were not compared, because transformers cannot read the tokenizer.")
+    click.echo(f"All {len(rows)} tensors agree within {TOLERANCE:g} of the largest value there.")
 
 
 def _show_agreement(rows: Sequence[Agreement]) -> None:
@@ -141,7 +143,7 @@ def _show_agreement(rows: Sequence[Agreement]) -> None:
     from probekit.cli.show.tables import print_table
 
     shown = Table("tensor", box=None, pad_edge=False)
-    for name in ("largest difference", "largest value", "ratio", ""):
+    for name in ("largest difference", "largest value", "ratio at a position", ""):
         shown.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         if row.site == "tokens":

@@ -63,8 +63,20 @@ def test_other_tokens_are_found(monkeypatch):
 
 
 def test_numbers_that_are_not_finite_do_not_agree():
-    assert not verification.Agreement("logits", float("nan"), 1.0).agrees
-    assert torch.isnan(torch.tensor(verification._larger(float("nan"), 1.0)))
+    theirs = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    ours = theirs.clone()
+    ours[0, 0] = torch.nan
+    fine = verification._agreement("logits", theirs, theirs)
+    assert fine.agrees
+    assert not verification._agreement("logits", ours, theirs).joined(fine).agrees
+
+
+def test_a_huge_value_elsewhere_hides_no_difference():
+    theirs = torch.tensor([[1e6, 1.0], [1.0, 1.0]])
+    ours = theirs + torch.tensor([[0.0, 0.0], [1e-3, 0.0]])
+    found = verification._agreement("logits", ours, theirs)
+    assert found.relative == pytest.approx(1e-3, rel=1e-3)
+    assert not found.agrees
 
 
 @pytest.mark.parametrize(("texts", "message"), [([], "no texts"), (["a"], "'a' has 1 token")])
