@@ -37,7 +37,7 @@ from probekit.data.conllu import read_sentences
 from probekit.data.positions import RowPlan
 from probekit.model.families.gpt2 import PUBLISHED
 from probekit.model.gpt2 import GPT2
-from probekit.model.inputs import pad
+from probekit.model.passes.inputs import pad
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.products import linear
 

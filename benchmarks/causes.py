@@ -36,7 +36,7 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
-from probekit.model.inputs import TokenBatch
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.selection import SiteSelection
 
 PERMUTATIONS = 99

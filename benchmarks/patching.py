@@ -28,7 +28,7 @@ from probekit.interventions.patching.attribution_patching import estimated_effec
 from probekit.interventions.patching.patching import patch
 from probekit.model.families.gpt2 import PUBLISHED, GPT2Config
 from probekit.model.gpt2 import GPT2
-from probekit.model.inputs import TokenBatch
+from probekit.model.passes.inputs import TokenBatch
 
 ROOT = Path(__file__).resolve().parents[1]
 PEER = ROOT / ".bench-venv" / "bin" / "python"

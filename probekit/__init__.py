@@ -56,14 +56,14 @@ if TYPE_CHECKING:
     from probekit.interventions.compose import run_edited
     from probekit.interventions.measures import AnswerMeasure
     from probekit.interventions.patching.patching import patch
-    from probekit.model.cache import ActivationCache, Recording
     from probekit.model.families.gpt2 import GPT2Config
     from probekit.model.generation.continuation import StopStrings
     from probekit.model.generation.generate import generate
     from probekit.model.gpt2 import GPT2
-    from probekit.model.inputs import TokenBatch
-    from probekit.model.kv_cache import KeyValueCache
     from probekit.model.load import from_transformers, load_model
+    from probekit.model.passes.cache import ActivationCache, Recording
+    from probekit.model.passes.inputs import TokenBatch
+    from probekit.model.passes.kv_cache import KeyValueCache
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.pipeline.experiment.run import run
     from probekit.pipeline.experiment.validate import validate
@@ -111,20 +111,20 @@ __all__ = [
 ]
 
 _HOME = {
-    "ActivationCache": "probekit.model.cache",
+    "ActivationCache": "probekit.model.passes.cache",
     "ActivationStore": "probekit.activations.store.store",
     "AnswerMeasure": "probekit.interventions.measures",
     "CauseData": "probekit.interventions.causes.cause_data",
     "Experiment": "probekit.experiment.schema",
     "GPT2": "probekit.model.gpt2",
     "GPT2Config": "probekit.model.families.gpt2",
-    "KeyValueCache": "probekit.model.kv_cache",
+    "KeyValueCache": "probekit.model.passes.kv_cache",
     "LinearProbe": "probekit.probes.kinds.logistic",
-    "Recording": "probekit.model.cache",
+    "Recording": "probekit.model.passes.cache",
     "RunResult": "probekit.report.notebooks.run_result",
     "SavedProbe": "probekit.probes.saved.saved_probe",
     "StopStrings": "probekit.model.generation.continuation",
-    "TokenBatch": "probekit.model.inputs",
+    "TokenBatch": "probekit.model.passes.inputs",
     "Tokenizer": "probekit.model.text.tokenizer",
     "apply_probe": "probekit.pipeline.look.apply",
     "cause": "probekit.pipeline.intervene.of_run",

@@ -14,8 +14,8 @@ from torch import Tensor
 from probekit.activations.batches import Batch
 from probekit.activations.pooling import ranges, row_means
 from probekit.data.positions import IntArray, RowPlan
-from probekit.model.inputs import pad
 from probekit.model.network import Network
+from probekit.model.passes.inputs import pad
 
 FloatArray = npt.NDArray[np.floating[Any]]
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError
-from probekit.model.cache import ActivationCache
-from probekit.model.inputs import check_tokens
 from probekit.model.network import Network
+from probekit.model.passes.cache import ActivationCache
+from probekit.model.passes.inputs import check_tokens
 from probekit.model.sites.sites import SitePattern
 
 _SITES: tuple[SitePattern, ...] = (

@@ -20,9 +20,9 @@ from torch import Tensor
 from probekit.amounts import counted
 from probekit.errors import ConfigError, MissingError
 from probekit.model.families.table import model_config
-from probekit.model.inputs import TokenBatch
 from probekit.model.load import load_model
 from probekit.model.network import Network
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import find_model
 

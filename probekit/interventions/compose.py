@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from probekit.errors import ConfigError
-from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
+from probekit.model.passes.inputs import TokenBatch
+from probekit.model.passes.taps import Tap
 from probekit.model.sites.parts import tap_parts
 from probekit.model.sites.sites import SitePattern
-from probekit.model.taps import Tap
 
 # Where and what: `("blocks.5.attn.hook_z[head=2]", zero())`.
 EditAt = tuple[SitePattern, Tap]

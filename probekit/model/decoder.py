@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from probekit.errors import ConfigError
 from probekit.model.config import ModelConfig
-from probekit.model.context import Context
-from probekit.model.inputs import (
+from probekit.model.layers.cross_entropy import cross_entropy
+from probekit.model.network import Network
+from probekit.model.passes.context import Context
+from probekit.model.passes.inputs import (
     TokenBatch,
     check_context,
     check_targets,
@@ -21,13 +23,11 @@ from probekit.model.inputs import (
     prepare_tokens,
     warn_of_padding,
 )
-from probekit.model.kv_cache import KeyValueCache
-from probekit.model.layers.cross_entropy import cross_entropy
-from probekit.model.network import Network
-from probekit.model.resuming import resume_blocks
+from probekit.model.passes.kv_cache import KeyValueCache
+from probekit.model.passes.resuming import resume_blocks
+from probekit.model.passes.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.sites.parts import tap_parts
 from probekit.model.sites.sites import SitePattern
-from probekit.model.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.weights.loading import as_dtype, read_checkpoint
 from probekit.model.weights.revisions import at_revision
 from probekit.model.weights.sources import find_model

@@ -21,16 +21,16 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from probekit.model.context import Context
 from probekit.model.decoder import Decoder, embedding, stream_of
 from probekit.model.families.neox import NeoXConfig
 from probekit.model.initialisation import initialise
-from probekit.model.kv_cache import Extend
 from probekit.model.layers.attention import attend_heads, project_heads, select_positions
 from probekit.model.layers.layer_norm import LayerNorm
 from probekit.model.layers.linear import Linear
 from probekit.model.layers.rotary import Turn, frequencies, rotate, turn
-from probekit.model.taps import Taps
+from probekit.model.passes.context import Context
+from probekit.model.passes.kv_cache import Extend
+from probekit.model.passes.taps import Taps
 from probekit.products import GELU, GELU_TANH
 
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from probekit.model.cache import ActivationCache, remember
 from probekit.model.config import ModelConfig
-from probekit.model.inputs import TokenBatch
+from probekit.model.passes.cache import ActivationCache, remember
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SitePattern, Sites
 
 
@@ -106,7 +106,7 @@ class Network(Protocol):
     def resume(self, resid: Tensor, layer: int, **options: Any) -> Tensor:
         """Return the residual stream after the last block, computed from that at a block.
 
-        `options` are those of `probekit.model.resuming.resume_blocks`.
+        `options` are those of `probekit.model.passes.resuming.resume_blocks`.
 
         >>> from probekit import GPT2
         >>> model, tokens = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]])

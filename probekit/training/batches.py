@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.model.inputs import NOT_COUNTED
+from probekit.model.passes.inputs import NOT_COUNTED
 from probekit.training.recipe import RepeatsSection
 from probekit.training.token_file import TokenArray
 

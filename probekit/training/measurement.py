@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.model.gpt2 import GPT2
-from probekit.model.inputs import next_tokens
+from probekit.model.passes.inputs import next_tokens
 from probekit.training.token_file import TokenArray
 
 ROWS_AT_ONCE = 16

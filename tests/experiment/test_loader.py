@@ -22,7 +22,7 @@ AT = r"Nearest: last\. Allowed: all, first, index, last, mean, span, word\."
         (
             "  bos: false\n",
             "",
-            r"line 8: the key 'tokens\.bos' is missing; whether to prepend <\|endoftext",
+            r"line 8: the key 'tokens\.bos' is missing; whether to prepend the beginning-of-text",
         ),
         (
             "tokens:\n",

@@ -9,8 +9,8 @@ from probekit.interventions.edits import replace, zero
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.patching import patch
 from probekit.interventions.stream import linear_entry, stream_entry
-from probekit.model.inputs import TokenBatch
 from probekit.model.load import from_transformers
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.parts import head_or_neuron
 from probekit.model.sites.selection import SiteSelection
 from tests.model.families.configurations import CONFIGURATIONS

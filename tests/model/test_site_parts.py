@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError, UnknownNameError
-from probekit.model.cache import Recording
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.generation.generate import generate
 from probekit.model.gpt2 import GPT2
+from probekit.model.passes.cache import Recording
 from tests.model.gpt2_sites import describe
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65], [35, 89, 79, 32, 38]])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.model.inputs import NOT_COUNTED
+from probekit.model.passes.inputs import NOT_COUNTED
 from probekit.training.batches import Batches
 from probekit.training.recipe import RepeatsSection
 

@@ -13,7 +13,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.interventions.causes.verdicts import CausalVerdict, Evidence
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
-from probekit.model.inputs import TokenBatch
+from probekit.model.passes.inputs import TokenBatch
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 

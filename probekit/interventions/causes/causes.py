@@ -43,8 +43,8 @@ from probekit.interventions.names import Question
 from probekit.interventions.patching.recovery import mean_interval, resamples_of
 from probekit.interventions.stream import linear_entry
 from probekit.interventions.subspaces import kernel_share
-from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.selection import SiteSelection
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples
 from probekit.probes.solve.design import Floats

@@ -14,9 +14,9 @@ from probekit.errors import ConfigError
 from probekit.interventions.compose import EditAt, compose
 from probekit.interventions.erasure import Eraser
 from probekit.interventions.patching.recovery import interval_of, resamples_of
-from probekit.model.cache import remember
-from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
+from probekit.model.passes.cache import remember
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.parts import part_features
 from probekit.model.sites.selection import SiteSelection
 from probekit.model.sites.sites import SitePattern

@@ -9,8 +9,8 @@ from torch import Tensor
 from probekit.interventions.compose import run_edited
 from probekit.interventions.edits import add
 from probekit.interventions.patching.recovery import interval_of, resamples_of
-from probekit.model.inputs import NOT_COUNTED, TokenBatch, next_tokens
 from probekit.model.network import Network
+from probekit.model.passes.inputs import NOT_COUNTED, TokenBatch, next_tokens
 from probekit.model.sites.selection import SiteSelection
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import mean_of_rows

@@ -18,8 +18,8 @@ from probekit.interventions.base_pass import BasePass
 from probekit.interventions.causes.directions import DirectionSet
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.stream import StreamEntry, linear_entry
-from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.selection import SiteSelection
 from probekit.probes.solve.design import Floats
 

@@ -21,8 +21,8 @@ from probekit.interventions.names import Replacement
 from probekit.interventions.patching.patch_effects import PatchedValues
 from probekit.interventions.patching.patching import PAIRS_AT_ONCE, Positions, replaced_values
 from probekit.interventions.stream import linear_entry
-from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.selection import SiteSelection
 
 

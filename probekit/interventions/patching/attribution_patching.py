@@ -25,9 +25,9 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.pairs import check_pairs
 from probekit.interventions.patching.patch_effects import Patch, PatchEffect, effects_of
 from probekit.interventions.patching.patching import PAIRS_AT_ONCE, Positions, patched_values
-from probekit.model.cache import remember
-from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
+from probekit.model.passes.cache import remember
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.parts import part_features
 from probekit.model.sites.selection import SiteSelection
 from probekit.model.sites.sites import SitePattern, Sites

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probekit.amounts import counted
 from probekit.errors import DataError
-from probekit.model.inputs import TokenBatch
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
 
 _MOST_SHOWN = 5

@@ -33,8 +33,8 @@ from probekit.interventions.patching.patch_effects import (
     effects_of,
 )
 from probekit.interventions.stream import linear_entry, stream_entry
-from probekit.model.inputs import TokenBatch
 from probekit.model.network import Network
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.parts import head_or_neuron
 from probekit.model.sites.selection import SiteSelection
 from probekit.model.sites.sites import SitePattern

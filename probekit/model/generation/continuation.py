@@ -12,8 +12,8 @@ from probekit.errors import ConfigError, DataError
 from probekit.model.decoder import Decoder
 from probekit.model.generation.decoding import Decoding
 from probekit.model.generation.generate import ENDED, new_tokens
-from probekit.model.inputs import TokenBatch
-from probekit.model.taps import Tap
+from probekit.model.passes.inputs import TokenBatch
+from probekit.model.passes.taps import Tap
 from probekit.model.text.tokenizer import Tokenizer
 
 

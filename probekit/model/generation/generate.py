@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
-from probekit.model.cache import Recording
 from probekit.model.decoder import Decoder
 from probekit.model.generation.decoding import Decoding, Stop
-from probekit.model.inputs import NO_TOKEN, TokenBatch, prepare_tokens, warn_of_padding
-from probekit.model.kv_cache import KeyValueCache
+from probekit.model.passes.cache import Recording
+from probekit.model.passes.inputs import NO_TOKEN, TokenBatch, prepare_tokens, warn_of_padding
+from probekit.model.passes.kv_cache import KeyValueCache
+from probekit.model.passes.taps import Tap
 from probekit.model.sites.sites import SitePattern
-from probekit.model.taps import Tap
 
 ENDED = NO_TOKEN  # the id after the end of a row
 

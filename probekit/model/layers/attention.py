@@ -11,7 +11,7 @@ from einops import einsum, rearrange
 from torch import Tensor, nn
 
 from probekit.model.layers.visibility import causal, visible_at
-from probekit.model.taps import Taps
+from probekit.model.passes.taps import Taps
 from probekit.products import attend, is_derived, with_gradient
 
 

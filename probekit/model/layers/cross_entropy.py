@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from probekit.model.inputs import NOT_COUNTED
+from probekit.model.passes.inputs import NOT_COUNTED
 from probekit.products import linear
 
 CHUNK = 256  # tokens whose logits are in memory at once

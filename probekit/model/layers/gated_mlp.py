@@ -7,7 +7,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from probekit.model.layers.linear import Linear
-from probekit.model.taps import Taps
+from probekit.model.passes.taps import Taps
 from probekit.products import Activation
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from probekit.model.taps import Taps
+from probekit.model.passes.taps import Taps
 from probekit.products import Activation, is_derived, linear
 
 

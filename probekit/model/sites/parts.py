@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from probekit.model.passes.taps import Tap, check_returned
 from probekit.model.sites.selection import SiteSelection
 from probekit.model.sites.sites import Sites
-from probekit.model.taps import Tap, check_returned
 from probekit.products import is_derived
 
 

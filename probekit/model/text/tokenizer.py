@@ -15,7 +15,7 @@ import torch
 
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.model.families.table import read_tokenizer
-from probekit.model.inputs import NO_TOKEN, PaddingSide, TokenBatch, pad
+from probekit.model.passes.inputs import NO_TOKEN, PaddingSide, TokenBatch, pad
 
 IntArray = npt.NDArray[np.int64]
 

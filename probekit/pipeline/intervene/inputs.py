@@ -19,7 +19,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.experiment.schema import Experiment
 from probekit.interventions.causes.cause_data import RowSplit
 from probekit.interventions.measures import AnswerMeasure
-from probekit.model.inputs import TokenBatch
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.results.causes.record import LeftOut

@@ -15,7 +15,7 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.attribution_patching import estimated_effects, patch_top
 from probekit.interventions.patching.patch_effects import PatchEffect
 from probekit.interventions.patching.patching import patch
-from probekit.model.inputs import TokenBatch
+from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern
 from probekit.pipeline.look.lenses import ModelAndTokenizer, one_token

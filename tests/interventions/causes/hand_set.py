@@ -18,7 +18,7 @@ import torch
 
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
-from probekit.model.inputs import TokenBatch
+from probekit.model.passes.inputs import TokenBatch
 
 N_NOISE = 30
 PLAIN, ZERO, ONE = (range(start, start + N_NOISE) for start in (0, N_NOISE, 2 * N_NOISE))

@@ -11,7 +11,7 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.attribution_patching import estimated_effects, patch_top
 from probekit.interventions.patching.patching import patch
 from probekit.model.gpt2 import GPT2
-from probekit.model.inputs import TokenBatch
+from probekit.model.passes.inputs import TokenBatch
 from tests.model.reference import TINY, pad, ragged
 
 SITES = ["blocks.1.hook_resid_post", "blocks.2.attn.hook_z[head=1]", "blocks.2.attn.hook_pattern",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.model.inputs import TokenBatch
+from probekit.model.passes.inputs import TokenBatch
 from probekit.pipeline.selftest.run_checks import captured_rows, forward, run_table
 from probekit.pipeline.selftest.selftest import CHECKS, TOOLS, selftest
 from probekit.probes.kinds.k_sparse import best_features

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError
-from probekit.model.context import Context
-from probekit.model.kv_cache import Extend
 from probekit.model.layers.attention import select_positions
 from probekit.model.layers.visibility import positions_and_visible
-from probekit.model.taps import Tap, Taps
+from probekit.model.passes.context import Context
+from probekit.model.passes.kv_cache import Extend
+from probekit.model.passes.taps import Tap, Taps
 
 if TYPE_CHECKING:
     from probekit.model.decoder import Decoder

@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from probekit.model.kv_cache import Extend, KeyValueCache
 from probekit.model.layers.visibility import in_window, positions_and_visible
+from probekit.model.passes.kv_cache import Extend, KeyValueCache
 
 
 @dataclass(frozen=True)
