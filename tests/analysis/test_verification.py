@@ -7,13 +7,10 @@ from probekit.analysis import verification
 from probekit.analysis.verification import verify_model
 from probekit.errors import ConfigError
 from probekit.model.load import load_model
-from tests.model.families.configurations import CONFIGURATIONS
-
-NAMES = ("llama3", "mistral", "qwen2 with windows", "qwen3", "gemma2", "gemma3", "neox")
-ROWS = [row for row in CONFIGURATIONS if row.name in NAMES]
+from tests.model.families.configurations import TYPICAL, rows
 
 
-@pytest.fixture(scope="module", params=ROWS, ids=lambda row: row.name)
+@pytest.fixture(scope="module", params=rows(TYPICAL), ids=lambda row: row.name)
 def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     request.param.reference().save_pretrained(folder)

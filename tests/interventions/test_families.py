@@ -13,12 +13,10 @@ from probekit.model.load import from_transformers
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.parts import head_or_neuron
 from probekit.model.sites.selection import SiteSelection
-from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.families.configurations import TYPICAL, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92]])
 SITE = "blocks.0.hook_resid_post"
-NAMES = ("llama3", "mistral", "gemma2", "gemma3", "neox", "neox in sequence")
-ROWS = {row.name: row for row in CONFIGURATIONS}
 SITES = (
     "hook_embed",
     "blocks.*.hook_resid_*",
@@ -35,10 +33,11 @@ SITES = (
 
 
 def network(name):
-    return from_transformers(ROWS[name].reference(torch.float64))
+    (row,) = rows([name])
+    return from_transformers(row.reference(torch.float64))
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=TYPICAL)
 def model(request):
     return network(request.param)
 

@@ -9,12 +9,10 @@ from probekit import run
 from probekit.activations.identity import COMPUTATION
 from probekit.code_digest import closure
 from probekit.model.families.table import FAMILIES
-from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.families.configurations import ONE_PER_NETWORK, rows
 from tests.model.text.test_hub_tokenizer import byte_level
 from tests.pipeline.intervene.cause_experiment import write_experiment
 
-NAMES = ("qwen3", "gemma2", "neox")
-ROWS = [row for row in CONFIGURATIONS if row.name in NAMES]
 YAML = """\
 name: family
 model: {{source: {source}, random_weights: 1}}
@@ -31,7 +29,7 @@ attention: {{texts: [The keys to the cabinet]}}
 """
 
 
-@pytest.fixture(scope="module", params=ROWS, ids=lambda row: row.name)
+@pytest.fixture(scope="module", params=rows(ONE_PER_NETWORK), ids=lambda row: row.name)
 def model(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     row = request.param

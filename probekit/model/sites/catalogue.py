@@ -145,8 +145,8 @@ def general_name(name: str) -> str:
 def describe(name: str) -> Site:
     """Return the row of the catalogue for the full name of a site.
 
-    The row holds in every family. `Sites.describe` adds the formula, and the axes of grouped
-    keys and values.
+    What the name means holds in every family. `Sites.describe` adds the formula, and the axes where
+    a family has others.
 
     >>> describe("blocks.3.mlp.hook_post").axes
     ('batch', 'pos', 'd_mlp')

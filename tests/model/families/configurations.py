@@ -279,3 +279,17 @@ CONFIGURATIONS = (
         layer_norm_eps=1e-3,
     ),
 )
+
+# Rows that stand for their family in tests too slow for all rows, ...
+TYPICAL = (
+    "llama3", "mistral", "qwen2 with windows", "qwen3", "gemma2", "gemma3", "neox",
+    "neox in sequence",
+)  # fmt: skip
+# ... and one for each network, in the slowest.
+ONE_PER_NETWORK = ("qwen3", "gemma2", "neox")
+
+
+def rows(names):
+    """The rows of CONFIGURATIONS with these names."""
+    by_name = {row.name: row for row in CONFIGURATIONS}
+    return [by_name[name] for name in names]

@@ -53,6 +53,20 @@ def test_logits_in_float64(exact):
     torch.testing.assert_close(ours(TOKENS), reference(TOKENS).logits, atol=1e-10, rtol=0)
 
 
+def test_half_precision_keeps_the_stream_in_float32(configuration):
+    """Every map receives its own dtype, and errors are those of rounding."""
+    reference = configuration.reference(torch.bfloat16)
+    half = from_transformers(reference)
+    wide = from_transformers(reference.float())
+    logits, cache = half.run_with_cache(TOKENS, ["blocks.*.hook_resid_post"])
+    exact, expected = wide.run_with_cache(TOKENS, ["blocks.*.hook_resid_post"])
+    assert all(value.dtype == torch.float32 for value in cache.values())
+    assert (cache["resid_post", -1] - expected["resid_post", -1]).norm() < 0.1 * (
+        expected["resid_post", -1].norm()
+    )
+    assert (logits - exact).norm() < 0.1 * exact.norm()
+
+
 def test_hidden_states(exact):
     reference, ours = exact
     _, cache = ours.run_with_cache(TOKENS, ["blocks.*.hook_resid_pre", ("resid_post", -1)])

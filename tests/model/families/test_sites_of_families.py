@@ -73,6 +73,15 @@ def test_parts_of_a_site(model, values):
     torch.testing.assert_close(cache[head], values["blocks.1.attn.hook_z"][:, :, -1])
 
 
+def test_the_gain_of_a_norm_after_attention_is_known(model, values):
+    """Attribution to heads relies on it."""
+    gain = model.attention_norm_gain(1)
+    assert (gain is not None) == ("blocks.1.ln1_post.hook_scale" in model.sites)
+    if gain is not None:
+        attn_out = values["blocks.1.ln1_post.hook_normalized"] * gain
+        torch.testing.assert_close(values["blocks.1.hook_attn_out"], attn_out)
+
+
 def test_the_stream_is_the_sum_of_its_parts(model, values):
     for layer in range(model.config.n_layers):
         parts = ("attn_out", "mlp_out")
