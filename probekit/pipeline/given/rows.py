@@ -17,7 +17,7 @@ from probekit.activations.given.given import (
 )
 from probekit.amounts import counted
 from probekit.data.examples import Dataset
-from probekit.data.findings import Finding
+from probekit.data.checks.findings import Finding
 from probekit.data.positions import RowPlan
 from probekit.data.readers import read_dataset
 from probekit.data.tables.columns import TableColumns
