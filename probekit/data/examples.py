@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from probekit.data.turns import Turns
 from probekit.errors import DataError
 from probekit.provenance import digest
 
@@ -62,6 +63,8 @@ class Example:
         span: first character and one past the last; None means the whole text.
         split: "train" or "test" if the data file assigns it, else None.
         counterfactual: a text with another label, otherwise alike; None without one.
+        turns: first and one past the last character of the turns of a conversation, the user's
+            first; empty if all of the text is one turn, or no conversation.
         values: cells of further columns, such as the right answer, as pairs of name and text.
         source: where it was read from, for messages; None if unknown. It is not part of the data.
 
@@ -80,6 +83,7 @@ class Example:
     span: tuple[int, int] | None = None
     split: str | None = None
     counterfactual: str | None = None
+    turns: Turns = ()
     values: tuple[tuple[str, str], ...] = ()
     source: RowSource | None = field(default=None, compare=False)
 
@@ -112,6 +116,15 @@ class Example:
         return str(self.source) if self.source else self.id
 
     @property
+    def counterfactual_turns(self) -> Turns:
+        """The turns of the counterfactual, which differs in the first turn."""
+        shift = len(self.counterfactual or "") - len(self.text)
+        return tuple(
+            (start + shift * (number > 0), end + shift)
+            for number, (start, end) in enumerate(self.turns)
+        )
+
+    @property
     def place(self) -> TextSpan:
         """Text and span, which identify duplicates."""
         return self.text, self.span
@@ -127,7 +140,7 @@ def _require_unicode(name: str, value: str) -> None:
         ) from error
 
 
-_OPTIONAL = ("counterfactual", "values")
+_OPTIONAL = ("counterfactual", "turns", "values")
 _FIELDS = attrgetter(
     *(field.name for field in fields(Example) if field.compare and field.name not in _OPTIONAL)
 )
@@ -172,7 +185,7 @@ class Dataset:
     def digest(self) -> str:
         """BLAKE3 digest of the contents of all examples in order, in hexadecimal."""
         # Data without optional fields have the digest that they had before these existed.
-        has_more = any(one.counterfactual or one.values for one in self.examples)
+        has_more = any(one.counterfactual or one.turns or one.values for one in self.examples)
         more = attrgetter(*_OPTIONAL) if has_more else lambda _: ()
         content = json.dumps([(*_FIELDS(one), *more(one)) for one in self.examples])
         return digest([content.encode()])

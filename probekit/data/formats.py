@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 FormatName = Literal["csv", "tsv", "jsonl", "parquet", "conllu", "columns", "hub", "memory"]
 
-_TABLE = ("text", "label", "group", "id", "start", "end", "split")
+_TABLE = ("text", "label", "group", "id", "start", "end", "split", "reply")
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from probekit.errors import ConfigError, DataError, nearest
 
 IntArray = npt.NDArray[np.int64]
-At = Literal["last", "first", "mean", "all", "index", "span", "word"]
+At = Literal["last", "first", "mean", "all", "index", "span", "word", "user_last", "assistant_last"]
 Pick = Literal["first", "last", "mean", "all"]
 
-_OF_SPAN = ("span", "word")
+_OF_SPAN = ("span", "word", "user_last", "assistant_last")
 # Pooling of the selected tokens; for "word" it is `pieces`.
 _PICK: dict[str, Pick] = {
     "last": "last",
@@ -24,6 +24,8 @@ _PICK: dict[str, Pick] = {
     "all": "all",
     "index": "first",
     "span": "mean",
+    "user_last": "last",
+    "assistant_last": "last",
 }
 # All whitespace characters of Python are below U+3001.
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
@@ -35,7 +37,8 @@ class PositionRule:
 
     Attributes:
         at: "last" or "first" token, "mean" of all tokens, "all" tokens as separate rows, the token
-            at `index`, the mean of the example's "span", or `pieces` of its span ("word").
+            at `index`, the mean of the example's "span", `pieces` of its span ("word"), or the last
+            token of a turn of a chat ("user_last", "assistant_last"), which is then the span.
         pieces: tokens of a word that are used. At the last one, a causal model has read the word.
         index: token index for `at="index"`: from 0 after BOS, or from the end if negative.
         skip_first: exclude position 0 of the model's input from a mean with other tokens. GPT-2

@@ -74,6 +74,10 @@ class ColumnsSection(Section):
         None, description="column with the index after the last character of the span"
     )
     split: OptionalColumn = Field(None, description="column with `train` or `test`")
+    reply: OptionalColumn = Field(
+        None,
+        description="column with the assistant's turn after the text, for `tokens.chat: true`",
+    )
 
     @model_validator(mode="after")
     def _span_is_whole(self) -> ColumnsSection:

@@ -121,7 +121,15 @@ def _columns(
     assert not FORMATS[data.format].has_words
     span = None if named.start is None or named.end is None else (named.start, named.end)
     return TableColumns(
-        named.text, named.label, named.group, named.id, span, named.split, data.pairs, tuple(values)
+        named.text,
+        named.label,
+        named.group,
+        named.id,
+        span,
+        named.split,
+        data.pairs,
+        tuple(values),
+        named.reply,
     )
 
 

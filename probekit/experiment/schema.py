@@ -293,6 +293,27 @@ class Experiment(SettingsFile):
         return self
 
     @model_validator(mode="after")
+    def _replies_are_there_where_needed(self) -> Experiment:
+        has_replies, tokens = self.data.columns.reply is not None, self.tokens
+        if has_replies and not tokens.chat:
+            raise rule_error(
+                "data.columns.reply is the assistant's turn of a conversation: it requires "
+                "`tokens.chat: true`",
+                "data",
+                "columns",
+                "reply",
+            )
+        if tokens.position.at == "assistant_last" and not has_replies:
+            raise rule_error(
+                "`at: assistant_last` requires `data.columns.reply`, the column with the "
+                "assistant's turn. Without it the text ends where that turn begins: `at: last`",
+                "tokens",
+                "position",
+                "at",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _spans_are_there_where_needed(self) -> Experiment:
         has_spans = self.data.has_words or self.data.columns.start is not None
         if self.tokens.position.at in ("span", "word") and not has_spans:

@@ -13,7 +13,8 @@ from probekit.section import Section, rule_error
 Offset = Annotated[int, Field(ge=-1000, le=1000)]
 Offsets = Annotated[tuple[Offset, ...], Field(strict=False)]
 
-_WITH_DETAILS = re.compile(r"(last|first|mean|all|index|span|word)\W")
+TURNS = ("user_last", "assistant_last")
+_WITH_DETAILS = re.compile(r"(last|first|mean|all|index|span|word|user_last|assistant_last)\W")
 _DETAILS = (
     "Each detail has its own key: {at: index, index: 3}, {at: word, pieces: last}, {at: span, "
     "offset: -1}"
@@ -23,9 +24,12 @@ _DETAILS = (
 class PositionSection(Section):
     """The probed tokens of an example."""
 
-    at: Literal["last", "first", "mean", "all", "index", "span", "word"] = Field(
+    at: Literal[
+        "last", "first", "mean", "all", "index", "span", "word", "user_last", "assistant_last"
+    ] = Field(
         description="last or first token; mean over all tokens; all tokens, one row each; one "
-        "token by index; mean over the span; the word marked by the span"
+        "token by index; mean over the span; the word marked by the span; with `chat`: last token "
+        "of the user's turn, or of the assistant's"
     )
     pieces: Literal["first", "last", "mean", "all"] = Field(
         "last", description="for `at: word`: tokens of the word to read"
@@ -43,8 +47,8 @@ class PositionSection(Section):
     )
     offset: Offset = Field(
         0,
-        description="for `at: span` and `at: word`: offset in tokens; -1 is the token before the "
-        "first one, 1 the token after the last one, 0 the span or word itself",
+        description="for spans, words and turns: offset in tokens; -1 is the token before the "
+        "first one, 1 the token after the last one, 0 the span, the word or the end of the turn",
     )
 
     @property
@@ -83,10 +87,10 @@ class PositionSection(Section):
 
     def check_offsets(self, key: str) -> None:
         """Raise an error, blamed on `key`, if the position does not support offsets."""
-        if self.at not in ("span", "word"):
+        if self.at not in ("span", "word", *TURNS):
             raise rule_error(
-                f"`{key}` is counted from a span or word: it requires `at: span` or `at: word`, "
-                f"not `at: {self.at}`",
+                f"`{key}` is counted from a span, word or turn: it requires `at: span`, "
+                f"`at: word`, `at: user_last` or `at: assistant_last`, not `at: {self.at}`",
                 key,
             )
         if self.pieces == "all":
@@ -99,8 +103,16 @@ class PositionSection(Section):
 class TokensSection(Section):
     """Tokenization and probed positions."""
 
-    bos: bool = Field(
-        description="whether to prepend the beginning-of-text token, such as <|endoftext|>"
+    bos: bool | None = Field(
+        None,
+        description="whether to prepend the beginning-of-text token, such as <|endoftext|>; "
+        "required, unless `chat` is true: a chat template puts it itself",
+        examples=[False],
+    )
+    chat: bool = Field(
+        False,
+        description="whether each text is the user's turn of a conversation, written by the "
+        "model's chat template",
     )
     too_long: Literal["error", "truncate", "skip"] = Field(
         "error", description="handling of texts that exceed the context"
@@ -123,6 +135,37 @@ class TokensSection(Section):
         """
         moved = (self.position.model_copy(update={"offset": offset}) for offset in self.sweep)
         return tuple(moved) or (self.position,)
+
+    @model_validator(mode="after")
+    def _bos_is_given_unless_the_template_puts_it(self) -> TokensSection:
+        if self.chat and self.bos is not None:
+            raise rule_error(
+                "`chat: true` excludes `bos`: the chat template puts the beginning-of-text token",
+                "bos",
+            )
+        if not self.chat and self.bos is None:
+            raise rule_error(
+                "the key 'tokens.bos' is missing; whether to prepend the beginning-of-text token, "
+                "such as <|endoftext|>: true or false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _turns_are_those_of_a_chat(self) -> TokensSection:
+        if self.position.at in TURNS and not self.chat:
+            raise rule_error(
+                f"`at: {self.position.at}` is a token of a conversation: it requires "
+                "`tokens.chat: true`",
+                "position",
+                "at",
+            )
+        if self.chat and self.too_long == "truncate":
+            raise rule_error(
+                "`chat: true` excludes `too_long: truncate`, which would cut off the end of the "
+                "chat template; use `error` or `skip`",
+                "too_long",
+            )
+        return self
 
     @model_validator(mode="after")
     def _sweep_starts_from_a_span(self) -> TokensSection:

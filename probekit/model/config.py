@@ -66,6 +66,7 @@ class ModelConfig(ABC):
     TITLE: ClassVar[str]
     WEIGHTS: ClassVar[WeightNames]
     VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (
+        ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
         ("tokenizer.json", "tokenizer_config.json"),
         ("tokenizer.json",),
     )

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Sides, SplitExamples
 from probekit.data.checks.findings import Finding, Severity, by_level
 from probekit.data.checks.label_checks import (
     missing_groups,
@@ -21,7 +20,6 @@ from probekit.data.checks.label_checks import (
     similar_groups,
     similar_labels,
 )
-from probekit.data.splits import Split
 from probekit.data.checks.text_checks import (
     contradicting_labels,
     nul_characters,
@@ -30,6 +28,8 @@ from probekit.data.checks.text_checks import (
     spans_inside_words,
     texts_on_both_sides,
 )
+from probekit.data.examples import Dataset, Sides, SplitExamples
+from probekit.data.splits import Split
 
 _SHOWN = 20  # labels listed in a message
 _FEW_GROUPS = 20  # with fewer test groups, intervals are approximate

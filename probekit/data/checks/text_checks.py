@@ -10,9 +10,9 @@ from statistics import fmean
 import numpy as np
 
 from probekit.amounts import counted
-from probekit.data.examples import Example, Sides, SplitExamples, TextSpan
 from probekit.data.checks.findings import Finding, rows_of
 from probekit.data.checks.spelling import is_inside_word
+from probekit.data.examples import Example, Sides, SplitExamples, TextSpan
 
 _SHOWN_CONTEXT = 20  # characters around a span
 _LENGTH_BINS = 20

@@ -18,6 +18,8 @@ class TableColumns:
         split: column with "train" or "test"; None if the table assigns no split.
         counterfactual: column of the counterfactual text; None without one.
         values: columns whose cells the examples keep, as far as they exist.
+        reply: column of the assistant's turn; None if the text is no conversation, or ends with
+            the user's turn.
     """
 
     text: str = "text"
@@ -28,12 +30,17 @@ class TableColumns:
     split: str | None = None
     counterfactual: str | None = None
     values: tuple[str, ...] = ()
+    reply: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns that must exist."""
-        single = (self.text, self.label, self.group, self.id, self.split, self.counterfactual)
-        return tuple(name for name in (*single, *(self.span or ())) if name is not None)
+        single = (self.text, self.label, self.group, self.id, self.split)
+        return tuple(
+            name
+            for name in (*single, self.counterfactual, self.reply, *(self.span or ()))
+            if name is not None
+        )
 
     @property
     def defaults(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from probekit.data.examples import Dataset, Example, RowSource
 from probekit.data.tables.columns import TableColumns
+from probekit.data.turns import Turns, join_turns
 from probekit.errors import DataError, UnknownNameError, nearest
 
 # Spellings of a missing value by pandas and other programs. A class with such a name cannot be
@@ -217,8 +218,17 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
         )
     other = string(columns.counterfactual) if columns.counterfactual else None
     values = tuple((name, string(name)) for name in columns.values if name in row.cells)
+    turns: Turns = ()
+    if columns.reply:
+        reply = string(columns.reply)
+        if not reply.strip():
+            raise DataError(
+                f"{row.source}: column {columns.reply!r} is empty. Fill it in, or remove the row."
+            )
+        other = join_turns([other, reply])[0] if other else other
+        text, turns = join_turns([text, reply])
     try:
-        return Example(text, label, group, id, span, split, other, values, row.source)
+        return Example(text, label, group, id, span, split, other, turns, values, row.source)
     except DataError as error:
         raise DataError(f"{row.source}: {error}") from error
 

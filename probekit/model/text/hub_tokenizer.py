@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from tokenizers import Tokenizer as Encoder
 
 from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.model.text.chat import ChatTemplate
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.model.text.vocabulary import CHARACTER_BYTE
 from probekit.model.weights.digests import read_verified, write_digests
 from probekit.provenance import digest_json
 
 TOKENIZER, SETTINGS, CONFIG = "tokenizer.json", "tokenizer_config.json", "config.json"
+TEMPLATE = "chat_template.jinja"
 
 
 class HubTokenizer(Tokenizer):
@@ -29,18 +31,19 @@ class HubTokenizer(Tokenizer):
     file are not used.
 
     Args:
-        files: contents of tokenizer.json and, if the model has them, of tokenizer_config.json and
-            config.json, by name.
+        files: contents of tokenizer.json and, if the model has them, of tokenizer_config.json,
+            config.json and chat_template.jinja, by name.
         where: the folder, for messages.
     """
 
     def __init__(self, files: Mapping[str, bytes], where: Path | str = "") -> None:
         self._files = dict(files)
-        path = Path(where) / TOKENIZER
+        self._where = Path(where)
+        path = self._where / TOKENIZER
         content = _object(path, files[TOKENIZER])
         self._is_byte_level = _is_byte_level(path, content)
-        self._settings = _object(Path(where) / SETTINGS, files.get(SETTINGS, b"{}"))
-        self._config = _object(Path(where) / CONFIG, files.get(CONFIG, b"{}"))
+        self._settings = _object(self._where / SETTINGS, files.get(SETTINGS, b"{}"))
+        self._config = _object(self._where / CONFIG, files.get(CONFIG, b"{}"))
         # The post-processor would shorten offsets and add special tokens.
         unused = dict.fromkeys(("post_processor", "truncation", "padding"))
         self._content = content | unused
@@ -63,14 +66,16 @@ class HubTokenizer(Tokenizer):
                 f"{folder} has no {TOKENIZER}. Save the tokenizer with transformers, which writes "
                 "that file, or download it from the model's repository."
             )
-        names = [name for name in (TOKENIZER, SETTINGS, CONFIG) if (folder / name).is_file()]
+        names = [
+            name for name in (TOKENIZER, SETTINGS, CONFIG, TEMPLATE) if (folder / name).is_file()
+        ]
         try:
             return cls({name: read_verified(folder / name) for name in names}, folder)
         except OSError as error:
             raise CheckpointError(f"A file in {folder} cannot be read ({error}).") from error
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write tokenizer.json and tokenizer_config.json, and their digests.
+        """Write tokenizer.json, tokenizer_config.json and a chat template, and their digests.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -81,8 +86,8 @@ class HubTokenizer(Tokenizer):
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the tokenizer and of its beginning-of-text token."""
-        return digest_json([self._content, self._bos])
+        """Digest of the tokenizer, its beginning-of-text token and its chat template."""
+        return digest_json([self._content, self._bos, self._template_text])
 
     @cached_property
     def special(self) -> Mapping[str, int]:
@@ -98,8 +103,7 @@ class HubTokenizer(Tokenizer):
         were trained without: tokenizer_config.json takes precedence.
         """
         if SETTINGS in self._files and "bos_token" in self._settings:
-            token = self._settings["bos_token"]
-            text = token.get("content") if isinstance(token, dict) else token
+            text = _content(self._settings["bos_token"])
             return None if text is None else self._encoder.token_to_id(text)
         number = self._config.get("bos_token_id")
         return number if isinstance(number, int) else None
@@ -118,8 +122,7 @@ class HubTokenizer(Tokenizer):
     @cached_property
     def ends_of_text(self) -> tuple[str, ...]:
         """The text of each token that ends a text."""
-        token = self._settings.get("eos_token")
-        texts = [token.get("content") if isinstance(token, dict) else token]
+        texts = [_content(self._settings.get("eos_token"))]
         ids = self._config.get("eos_token_id")
         listed = ids if isinstance(ids, list) else [ids]
         texts += [self._encoder.id_to_token(n) for n in listed if isinstance(n, int)]
@@ -142,16 +145,75 @@ class HubTokenizer(Tokenizer):
         return f"<unused {token}>".encode() if is_unused else super()._bytes(token)
 
     def _ordinary(self, text: str) -> TokenizedText:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text "
-                "with its correct encoding."
-            ) from error
-        encoding = self._encoder.encode(text, add_special_tokens=False)
-        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
-        return TokenizedText(np.array(encoding.ids, dtype=np.int64), offsets)
+        return _encoded(self._encoder, text)
+
+    def encode_chat(self, text: str, turns: Sequence[tuple[int, int]] = ()) -> TokenizedText:
+        """Return the tokens of a conversation; see `Tokenizer.encode_chat`."""
+        if self._template is None:
+            return super().encode_chat(text, turns)
+        spans = turns or ((0, len(text)),)
+        said = [text[start:end] for start, end in spans]
+        for special in self.special:
+            if any(special in turn for turn in said):
+                raise DataError(
+                    f"The text {text[:60]!r} contains {special}, a special token, which would be "
+                    "read as a part of the chat template. Remove it from the text."
+                )
+        written, places = self._template.render(said)
+        tokens = _encoded(self._chat_encoder, written)
+        offsets = np.zeros_like(tokens.offsets)
+        # A template may strip a turn, which then begins at its first visible character.
+        for (start, end), (first, stop), turn in zip(spans, places, said, strict=True):
+            after = tokens.offsets[:, 1] > first
+            moved = tokens.offsets[after].clip(first, stop) - first + start
+            n_stripped = len(turn) - len(turn.lstrip()) if stop - first < len(turn) else 0
+            offsets[after] = moved + n_stripped
+            offsets[tokens.offsets[:, 0] >= stop] = end
+        has_bos = self._bos is not None and tokens.ids[:1].tolist() == [self._bos]
+        return TokenizedText(tokens.ids, offsets, has_bos)
+
+    @cached_property
+    def _template_text(self) -> str | None:
+        """Text of the chat template; a file of its own takes precedence, as in transformers."""
+        if TEMPLATE in self._files:
+            return self._files[TEMPLATE].decode(errors="replace")
+        template = self._settings.get("chat_template")
+        if isinstance(template, list):  # several by name, such as one for the use of tools
+            by_name = {one.get("name"): one.get("template") for one in template}
+            template = by_name.get("default")
+        return template if isinstance(template, str) else None
+
+    @cached_property
+    def _template(self) -> ChatTemplate | None:
+        if self._template_text is None:
+            return None
+        named = {key: _content(token) for key, token in self._settings.items() if "_token" in key}
+        special = {key: text for key, text in named.items() if isinstance(text, str)}
+        where = self._where / (TEMPLATE if TEMPLATE in self._files else SETTINGS)
+        return ChatTemplate(self._template_text, special, where)
+
+    @cached_property
+    def _chat_encoder(self) -> Encoder:
+        """The encoder that reads the special tokens of a template as such."""
+        return Encoder.from_str(json.dumps(self._content))
+
+
+def _encoded(encoder: Encoder, text: str) -> TokenizedText:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text with "
+            "its correct encoding."
+        ) from error
+    encoding = encoder.encode(text, add_special_tokens=False)
+    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+    return TokenizedText(np.array(encoding.ids, dtype=np.int64), offsets)
+
+
+def _content(token: Any) -> Any:
+    """Return the text of a token of tokenizer_config.json, which may be an object."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def _object(path: Path, content: bytes) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from probekit.errors import ConfigError, DataError, nearest
+from probekit.errors import ConfigError, DataError, MissingError, nearest
 from probekit.model.families.table import read_tokenizer
 from probekit.model.passes.inputs import NO_TOKEN, PaddingSide, TokenBatch, pad
 
@@ -29,11 +29,18 @@ class TokenizedText:
     Attributes:
         ids: token ids, shape (n_tokens,).
         offsets: first character and one past the last of each token, shape (n_tokens, 2). A token
-            with part of a character covers that character; BOS has (0, 0).
+            with part of a character covers that character; a token of a chat template covers none,
+            and so does BOS, which has (0, 0).
+        has_bos: whether the first token is BOS.
     """
 
     ids: IntArray
     offsets: IntArray
+    has_bos: bool = False
+
+    def first(self, n: int) -> TokenizedText:
+        """Return the first `n` tokens."""
+        return replace(self, ids=self.ids[:n], offsets=self.offsets[:n])
 
 
 class Tokenizer(ABC):
@@ -129,7 +136,30 @@ class Tokenizer(ABC):
         if not bos:
             return tokens
         return TokenizedText(
-            np.insert(tokens.ids, 0, self.bos_id), np.insert(tokens.offsets, 0, 0, axis=0)
+            np.insert(tokens.ids, 0, self.bos_id),
+            np.insert(tokens.offsets, 0, 0, axis=0),
+            has_bos=True,
+        )
+
+    def encode_chat(self, text: str, turns: Sequence[tuple[int, int]] = ()) -> TokenizedText:  # noqa: ARG002
+        """Return the tokens of a conversation, as the model's chat template writes it.
+
+        The template puts all special tokens, beginning-of-text included. Offsets count characters
+        of `text`. After a turn of the user, the tokens end where the assistant's turn begins.
+
+        Args:
+            text: what is said in all turns.
+            turns: first and one past the last character of each turn in `text`; the user begins,
+                and user and assistant take turns. Empty means that all of it is the user's.
+
+        Raises:
+            MissingError: the model has no chat template.
+            DataError: a turn contains a special token, or the template refuses the turns or changes
+                their text.
+        """
+        raise MissingError(
+            "This model has no chat template: it was not trained on conversations. Name a model "
+            "that was (`instruct`, `chat` or `it` in its name), or set tokens.chat to false."
         )
 
     def batch(
@@ -152,21 +182,7 @@ class Tokenizer(ABC):
         """
         if isinstance(texts, str):
             raise DataError("batch() takes a list of texts, not a single text.")
-        if not texts:
-            raise DataError("batch() takes at least one text.")
-        encoded = [self.encode(text, bos=bos) for text in texts]
-        sizes = [len(tokens.ids) for tokens in encoded]
-        if side is None and min(sizes) < max(sizes):
-            raise ConfigError(
-                f"The texts have {min(sizes)} to {max(sizes)} tokens, so shorter ones are padded. "
-                'Give side="left" (the last position of each row is its last token) or '
-                'side="right" (position i of each row is its token i).'
-            )
-        side = side or "right"  # the same as left without padding
-        ids, mask = pad([tokens.ids for tokens in encoded], side)
-        offsets = torch.zeros(*ids.shape, 2, dtype=torch.int64)
-        offsets[mask] = torch.from_numpy(np.concatenate([tokens.offsets for tokens in encoded]))
-        return TokenBatch(ids, mask, offsets)
+        return batch_of([self.encode(text, bos=bos) for text in texts], side)
 
     def decode(self, ids: Sequence[int] | IntArray) -> str:
         """Return the text of token ids; invalid UTF-8 becomes U+FFFD.
@@ -247,6 +263,29 @@ class Tokenizer(ABC):
             hint = " It marks padding or the end of a row. Leave it out."
             suffix = hint if token == NO_TOKEN else ""
             raise DataError(f"No token has the id {token}.{suffix}") from error
+
+
+def batch_of(encoded: Sequence[TokenizedText], side: PaddingSide | None = None) -> TokenBatch:
+    """Return the tokens of several texts, padded on the given side; see `Tokenizer.batch`.
+
+    Raises:
+        ConfigError: the side is unknown, or texts differ in length and no side is given.
+        DataError: there is no text.
+    """
+    if not encoded:
+        raise DataError("batch() takes at least one text.")
+    sizes = [len(tokens.ids) for tokens in encoded]
+    if side is None and min(sizes) < max(sizes):
+        raise ConfigError(
+            f"The texts have {min(sizes)} to {max(sizes)} tokens, so shorter ones are padded. "
+            'Give side="left" (the last position of each row is its last token) or '
+            'side="right" (position i of each row is its token i).'
+        )
+    side = side or "right"  # the same as left without padding
+    ids, mask = pad([tokens.ids for tokens in encoded], side)
+    offsets = torch.zeros(*ids.shape, 2, dtype=torch.int64)
+    offsets[mask] = torch.from_numpy(np.concatenate([tokens.offsets for tokens in encoded]))
+    return TokenBatch(ids, mask, offsets)
 
 
 def _only_place(text: str, part: str, tokens: Sequence[str]) -> int:

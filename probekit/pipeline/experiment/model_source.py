@@ -88,9 +88,12 @@ class ModelSource:
 
     def attention_prompts(self) -> list[AttentionPrompt]:
         """Return the attention patterns of the texts that the experiment lists."""
-        bos, texts = self.experiment.tokens.bos, self.experiment.attention.texts
+        settings, texts = self.experiment.tokens, self.experiment.attention.texts
         model, tokenizer = self.models[TASK], self.prepared.tokenizer
-        return [attention_prompt(model, tokenizer, text, bos=bos) for text in texts]
+        return [
+            attention_prompt(model, tokenizer, text, bos=settings.bos, chat=settings.chat)
+            for text in texts
+        ]
 
     def readings(
         self, probe: SavedProbe, selection: Probed, texts: Sequence[str]
@@ -154,6 +157,7 @@ def captured_origin(experiment: Experiment, identity: Identity) -> RowsOrigin:
     return RowsOrigin(
         position=experiment.tokens.position.model_dump(mode="json"),
         bos=experiment.tokens.bos,
+        chat=experiment.tokens.chat,
         model=experiment.model.source,
         compute=experiment.model.dtype,
         dtype=experiment.capture.dtype,

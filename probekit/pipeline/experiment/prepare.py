@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from probekit.amounts import counted
+from probekit.data.checks.findings import Finding, rows_of
 from probekit.data.examples import Dataset, Example
-from probekit.data.findings import Finding, rows_of
 from probekit.data.positions import IntArray, RowPlan
+from probekit.data.turns import Turns
 from probekit.errors import (
     CheckpointError,
     ConfigError,
@@ -24,9 +26,11 @@ from probekit.experiment.activations import RowsSection
 from probekit.experiment.data import DataSection
 from probekit.experiment.dataset import read_examples
 from probekit.experiment.schema import Experiment
+from probekit.experiment.tokens import TokensSection
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
+from probekit.pipeline.experiment.encoding import TextEncoder
 from probekit.pipeline.experiment.features import find_features
 from probekit.pipeline.experiment.holdout import hold_out
 from probekit.pipeline.experiment.prepared import PreparedRows
@@ -36,6 +40,8 @@ from probekit.pipeline.experiment.rows import (
     position_rows,
 )
 from probekit.probes.data import check_numbers
+
+_Said = tuple[str, Turns]  # a text and its turns
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,9 @@ def prepare(experiment: Experiment) -> Prepared:
     selections = find_features(experiment, config)
     dataset = _read(experiment)
     n_read = len(dataset)
-    dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_ctx)
-    _check_attention_texts(experiment, tokenizer, config.n_ctx)
+    encoder = text_encoder(experiment, tokenizer)
+    dataset, tokens = _tokenize(dataset, encoder, experiment, config.n_ctx)
+    _check_attention_texts(experiment, encoder, config.n_ctx)
     dataset, tokens, plans = plan_positions(dataset, tokens, experiment)
     dataset, truncated = _as_read(dataset, tokens)
     positions = position_rows(experiment, dataset, tokenizer, tokens, plans)
@@ -208,10 +215,15 @@ def _key_of(error: Exception, data: DataSection) -> tuple[str, ...]:
     return ("columns",) if isinstance(error, ConfigError) else ("file",)
 
 
-def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:
+def text_encoder(experiment: Experiment, tokenizer: Tokenizer) -> TextEncoder:
+    """Return the encoder of the texts of an experiment."""
+    return TextEncoder(tokenizer, experiment.tokens.bos, experiment.tokens.chat)
+
+
+def _check_attention_texts(experiment: Experiment, encoder: TextEncoder, context: int) -> None:
     """Raise ConfigError if a text for the attention figure is empty or exceeds the context."""
     for number, text in enumerate(experiment.attention.texts):
-        n_tokens = len(tokenizer.encode(text, bos=experiment.tokens.bos).ids)
+        n_tokens = len(encoder.encode(text).ids)
         if not 0 < n_tokens <= context:
             with experiment.at("attention", "texts", number):
                 raise ConfigError(f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {context}.")
@@ -236,40 +248,58 @@ def read_card(data: DataSection | RowsSection) -> str | None:
 
 
 def _tokenize(
-    dataset: Dataset, tokenizer: Tokenizer, experiment: Experiment, context: int
+    dataset: Dataset, encoder: TextEncoder, experiment: Experiment, context: int
 ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
     """Return the examples that fit the context and their tokens; encode each text once."""
-    bos = experiment.tokens.bos
-    encoded = {
-        text: tokenizer.encode(text, bos=bos)
-        for text in dict.fromkeys(example.text for example in dataset.examples)
-    }
-    long = {text for text, tokens in encoded.items() if len(tokens.ids) > context}
+    encoded: dict[_Said, TokenizedText] = {}
+    for example in dataset.examples:
+        if _said(example) not in encoded:
+            with _location(experiment, example):
+                encoded[_said(example)] = encoder.encode(example.text, example.turns)
+    long = {said for said, tokens in encoded.items() if len(tokens.ids) > context}
     if long:
-        dataset = _apply_policy(dataset, encoded, long, experiment.tokens.too_long, context)
-    cut = {text: TokenizedText(t.ids[:context], t.offsets[:context]) for text, t in encoded.items()}
-    return dataset, tuple(cut[example.text] for example in dataset.examples)
+        dataset = _apply_policy(dataset, encoded, long, experiment.tokens, context)
+    cut = {said: tokens.first(context) for said, tokens in encoded.items()}
+    return dataset, tuple(cut[_said(example)] for example in dataset.examples)
+
+
+def _said(example: Example) -> _Said:
+    return example.text, example.turns
+
+
+@contextmanager
+def _location(experiment: Experiment, example: Example) -> Iterator[None]:
+    """Put the key before errors about the template, and the row before those about its text."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{example.where}: {error}") from error
+    except (MissingError, CheckpointError):
+        with experiment.at("tokens", "chat"):
+            raise
 
 
 def _apply_policy(
     dataset: Dataset,
-    encoded: Mapping[str, TokenizedText],
-    long: Set[str],
-    policy: str,
+    encoded: Mapping[_Said, TokenizedText],
+    long: Set[_Said],
+    tokens: TokensSection,
     context: int,
 ) -> Dataset:
     """Apply the policy for texts longer than the context; add a note to the data."""
-    too_long = [example for example in dataset.examples if example.text in long]
+    too_long, policy = [e for e in dataset.examples if _said(e) in long], tokens.too_long
     if policy == "error":
+        first = too_long[0]
+        other = "`skip`" if tokens.chat else "`truncate` or `skip`"
         raise DataError(
-            f"{too_long[0].where}: the text has {len(encoded[too_long[0].text].ids):,} tokens, but "
-            f"the context has {context:,} ({counted(len(too_long), 'text')} too long). Shorten "
-            "it, or set tokens.too_long to `truncate` or `skip`."
+            f"{first.where}: the text has {len(encoded[_said(first)].ids):,} tokens, but the "
+            f"context has {context:,} ({counted(len(too_long), 'text')} too long). Shorten it, or "
+            f"set tokens.too_long to {other}."
         )
     if policy == "truncate":  # by `_as_read`, because spans refer to the whole text
         return dataset
     note = f"skipped: {counted(len(too_long), 'example')} longer than the context"
-    keep = [n for n, e in enumerate(dataset.examples) if e.text not in long]
+    keep = [n for n, e in enumerate(dataset.examples) if _said(e) not in long]
     return replace(dataset.select(keep), notes=(*dataset.notes, note))
 
 

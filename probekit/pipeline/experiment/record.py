@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from probekit.data.checks.checks import check_dataset
-from probekit.data.examples import Dataset
 from probekit.data.checks.findings import Finding, by_level
+from probekit.data.examples import Dataset
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
 from probekit.model.sites.catalogue import layer_of

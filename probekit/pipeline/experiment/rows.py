@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from probekit.amounts import counted
-from probekit.data.examples import Dataset
+from probekit.data.examples import Dataset, Example
 from probekit.data.positions import IntArray, PositionRule, RowPlan, Unaligned, plan_rows
+from probekit.data.turns import last_turn
 from probekit.errors import DataError
 from probekit.experiment.activations import GIVEN_POSITION
 from probekit.experiment.schema import Experiment
-from probekit.experiment.tokens import PositionSection
+from probekit.experiment.tokens import TURNS, PositionSection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.probes.controls.text_models import WORD
 
@@ -94,11 +95,18 @@ def _plan(
 ) -> tuple[RowPlan, tuple[Unaligned, ...]]:
     return plan_rows(
         [part.offsets for part in tokens],
-        [example.span for example in dataset.examples],
+        [_span(example, experiment.tokens.position) for example in dataset.examples],
         [example.text for example in dataset.examples],
         PositionRule(**experiment.tokens.position.model_dump()),
-        bos=experiment.tokens.bos,
+        bos=tokens[0].has_bos,
     )
+
+
+def _span(example: Example, position: PositionSection) -> tuple[int, int] | None:
+    """Return the characters that a position refers to: the labelled span, or a turn."""
+    if position.at in TURNS:
+        return last_turn(example.text, example.turns, TURNS.index(position.at))
+    return example.span
 
 
 def _note(dataset: Dataset, first: Unaligned, n_lost: int, experiment: Experiment) -> str:
@@ -212,7 +220,7 @@ def _is_span(position: PositionSection) -> bool:
 
 
 def _is_text(position: PositionSection) -> bool:
-    return position.at in ("last", "mean")
+    return position.at in ("last", "mean", *TURNS) and not position.offset
 
 
 def _neighbours(

@@ -32,7 +32,8 @@ class RowsOrigin:
     """
 
     position: dict[str, Scalar]
-    bos: bool
+    bos: bool | None
+    chat: bool
     model: str
     compute: Literal["float32", "float16", "bfloat16", "float64"]
     dtype: Literal["float32", "float16"]

@@ -16,8 +16,8 @@ from probekit.activations.given.given import (
     open_activations,
 )
 from probekit.amounts import counted
-from probekit.data.examples import Dataset
 from probekit.data.checks.findings import Finding
+from probekit.data.examples import Dataset
 from probekit.data.positions import RowPlan
 from probekit.data.readers import read_dataset
 from probekit.data.tables.columns import TableColumns

@@ -87,6 +87,7 @@ class GivenSource:
         return RowsOrigin(
             position={"at": at.position.text},
             bos=False,
+            chat=False,
             model=self.experiment.activations.source,
             compute="float32",
             dtype="float32",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,16 +12,17 @@ from torch import Tensor
 
 from probekit.amounts import counted
 from probekit.data.bundled.other_texts import other_texts
+from probekit.data.checks.findings import Finding, rows_of
 from probekit.data.examples import Example
-from probekit.data.findings import Finding, rows_of
 from probekit.data.positions import IntArray
+from probekit.data.turns import Turns
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.schema import Experiment
 from probekit.interventions.causes.cause_data import RowSplit
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.prepare import Prepared, text_encoder
 from probekit.results.causes.record import LeftOut
 
 _UNEQUAL = "the text and its counterfactual have different numbers of tokens"
@@ -56,22 +57,25 @@ class CauseInputs:
     @cached_property
     def batch(self) -> TokenBatch:
         """The texts, padded on the right."""
-        return self._batch([example.text for example in self.examples])
+        return self._batch((example.text, example.turns) for example in self.examples)
 
     @cached_property
     def sources(self) -> TokenBatch | None:
         """The counterfactuals; None without them."""
         if self.experiment.data.pairs is None:
             return None
-        return self._batch([str(example.counterfactual) for example in self.examples])
+        return self._batch(
+            (str(one.counterfactual), one.counterfactual_turns) for one in self.examples
+        )
 
     @cached_property
     def others(self) -> TokenBatch:
         """Texts that are not about the label, whose loss is measured under steering."""
-        return self._batch(other_texts([example.text for example in self.examples]))
+        texts = other_texts([example.text for example in self.examples])
+        return self._batch((text, ()) for text in texts)
 
-    def _batch(self, texts: Sequence[str]) -> TokenBatch:
-        return self.tokenizer.batch(texts, bos=self.experiment.tokens.bos, side="right")
+    def _batch(self, texts: Iterable[tuple[str, Turns]]) -> TokenBatch:
+        return text_encoder(self.experiment, self.tokenizer).batch(texts, "right")
 
     @cached_property
     def groups(self) -> np.ndarray:
@@ -193,9 +197,10 @@ def _faults(
     experiment: Experiment, examples: Sequence[Example], tokenizer: Tokenizer
 ) -> list[Callable[[int], str]]:
     """Return functions of a row that return why it is left out; "" if it is not."""
-    bos = experiment.tokens.bos
-    texts = {e.text for e in examples} | {e.counterfactual for e in examples if e.counterfactual}
-    ids = {text: tokenizer.encode(text, bos=bos).ids for text in texts}
+    encoder = text_encoder(experiment, tokenizer)
+    texts = {(e.text, e.turns) for e in examples}
+    texts |= {(e.counterfactual, e.counterfactual_turns) for e in examples if e.counterfactual}
+    ids = {said: encoder.encode(*said).ids for said in texts}
     words = {_word(e, name) for e in examples for name in experiment.answer_columns}
     n_tokens = {word: len(tokenizer.encode(word, bos=False).ids) for word in words}
 
@@ -205,7 +210,8 @@ def _faults(
             return ""
         if not example.counterfactual:
             return _MISSING
-        own, other = ids[example.text], ids[example.counterfactual]
+        own = ids[example.text, example.turns]
+        other = ids[example.counterfactual, example.counterfactual_turns]
         if len(own) != len(other):
             return _UNEQUAL
         return _EQUAL if np.array_equal(own, other) else ""

@@ -20,6 +20,7 @@ from probekit.model.network import Network
 from probekit.model.sites.selection import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.pipeline.capture.devices import check_device
+from probekit.pipeline.experiment.encoding import TextEncoder
 from probekit.pipeline.experiment.features import normalized, part_of, part_width
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.results.text_readings import Per, RowPrediction, TextReading
@@ -29,7 +30,7 @@ TooLong = Literal["error", "truncate", "skip"]
 Floats = NDArray[np.float64]
 
 # Positions that exist in any text; words and spans are marked only in the data set.
-OF_ANY_TEXT = ("last", "first", "mean", "index")
+OF_ANY_TEXT = ("last", "first", "mean", "index", "user_last")
 
 
 def choose_per(probe: SavedProbe, per: Per | None) -> Per:
@@ -122,11 +123,9 @@ def predict_texts(
         DataError: a text has no token, or one is too long.
     """
     context = network.model.config.n_ctx
-    encoded = _encode(network.tokenizer, texts, bos=probe.facts.bos)
+    encoded = _encode(probe, network.tokenizer, texts)
     indices = _within(encoded, context, too_long, watcher)
-    tokens = [
-        TokenizedText(encoded[n].ids[:context], encoded[n].offsets[:context]) for n in indices
-    ]
+    tokens = [encoded[n].first(context) for n in indices]
     plan, n_token_rows = _plan(probe, tokens, [texts[n] for n in indices])
     scores = _scores(probe, network, tokens, plan, watcher)
     answers = _answers(probe, scores)
@@ -139,7 +138,7 @@ def predict_texts(
             encoded[n],
             tuple(answers[start:end]),
             of_text.get(place),
-            n_bos=int(probe.facts.bos),
+            n_bos=int(encoded[n].has_bos),
         )
         for place, (n, start, end) in enumerate(zip(indices, bounds, bounds[1:], strict=False))
     ]
@@ -188,9 +187,10 @@ def load_network(
     return ProbedModel(model, tokenizer, selections)
 
 
-def _encode(tokenizer: Tokenizer, texts: Sequence[str], *, bos: bool) -> list[TokenizedText]:
-    encoded = [tokenizer.encode(text, bos=bos) for text in texts]
-    empty = [n for n, tokens in enumerate(encoded, start=1) if len(tokens.ids) == int(bos)]
+def _encode(probe: SavedProbe, tokenizer: Tokenizer, texts: Sequence[str]) -> list[TokenizedText]:
+    encoder = TextEncoder(tokenizer, probe.facts.bos, probe.facts.chat)
+    encoded = [encoder.encode(text) for text in texts]
+    empty = [n for n, tokens in enumerate(encoded, start=1) if len(tokens.ids) == tokens.has_bos]
     if empty:
         raise DataError(
             f"{len(empty)} of {len(texts)} texts are empty, the first is text {empty[0]}. Remove "
@@ -228,15 +228,15 @@ def _plan(
     The second value is the number of token rows. Both are in one plan, so that the model runs once.
     """
     facts = probe.facts
-    offsets, spans = [part.offsets for part in tokens], [None] * len(texts)
+    offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in texts]
 
     def rows(rule: PositionRule) -> RowPlan:
-        return plan_rows(offsets, spans, texts, rule, bos=facts.bos)[0]
+        return plan_rows(offsets, turns, texts, rule, bos=tokens[0].has_bos)[0]
 
     each = rows(PositionRule("all"))
     if facts.at not in OF_ANY_TEXT:
         return each, len(each.example)
-    known = ("at", "index", "skip_first")
+    known = ("at", "index", "skip_first", "offset")
     chosen: dict[str, Any] = {
         name: facts.position[name] for name in known if name in facts.position
     }

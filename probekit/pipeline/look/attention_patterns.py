@@ -9,6 +9,7 @@ from probekit.analysis.head_scores import head_scores
 from probekit.errors import ConfigError, DataError
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.experiment.encoding import TextEncoder
 from probekit.results.network import AttentionPrompt
 
 
@@ -17,7 +18,8 @@ def attention_prompt(
     tokenizer: Tokenizer,
     text: str,
     *,
-    bos: bool,
+    bos: bool | None,
+    chat: bool = False,
     layer: int | None = None,
     head: int | None = None,
 ) -> AttentionPrompt:
@@ -35,7 +37,7 @@ def attention_prompt(
     config = model.config
     layers = _chosen("layer", layer, config.n_layers)
     heads = _chosen("head", head, config.n_heads)
-    ids = torch.tensor(tokenizer.encode(text, bos=bos).ids)
+    ids = torch.tensor(TextEncoder(tokenizer, bos, chat).encode(text).ids)
     if not len(ids):
         raise DataError("The text is empty: there is no attention to show.")
     with torch.inference_mode():

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from probekit.data.examples import Example, RowSource
 from probekit.data.checks.label_checks import (
     missing_groups,
     misspelt_labels,
@@ -14,6 +13,7 @@ from probekit.data.checks.label_checks import (
     similar_groups,
     similar_labels,
 )
+from probekit.data.examples import Example, RowSource
 from probekit.data.readers import read_dataset
 from probekit.data.treebank import ConlluColumns
 
