@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from probekit.section import Section, rule_error
@@ -100,14 +101,21 @@ class PositionSection(Section):
             )
 
 
+def _bos_or_chat(schema: dict[str, Any]) -> None:
+    """Require `bos` only of plain texts."""
+    schema["required"].remove("bos")
+    schema["if"] = {"not": {"properties": {"chat": {"const": True}}, "required": ["chat"]}}
+    schema["then"] = {"required": ["bos"]}
+
+
 class TokensSection(Section):
     """Tokenization and probed positions."""
 
-    bos: bool | None = Field(
-        None,
-        description="whether to prepend the beginning-of-text token, such as <|endoftext|>; "
-        "required, unless `chat` is true: a chat template puts it itself",
-        examples=[False],
+    model_config = ConfigDict(json_schema_extra=_bos_or_chat)
+
+    bos: bool = Field(
+        description="whether to prepend the beginning-of-text token, such as <|endoftext|>; leave "
+        "it out with `chat`, because a chat template writes it"
     )
     chat: bool = Field(
         False,
@@ -136,22 +144,20 @@ class TokensSection(Section):
         moved = (self.position.model_copy(update={"offset": offset}) for offset in self.sweep)
         return tuple(moved) or (self.position,)
 
-    @model_validator(mode="after")
-    def _bos_is_given_unless_the_template_puts_it(self) -> TokensSection:
-        if self.chat and self.bos is not None:
-            raise rule_error(
-                "`chat: true` excludes `bos`: the chat template puts the beginning-of-text token",
-                "bos",
-            )
-        if not self.chat and self.bos is None:
-            raise rule_error(
-                "the key 'tokens.bos' is missing; whether to prepend the beginning-of-text token, "
-                "such as <|endoftext|>: true or false"
-            )
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _a_chat_template_writes_bos(cls, given: Any) -> Any:
+        is_chat = isinstance(given, Mapping) and given.get("chat") is True
+        return {"bos": False, **given} if is_chat else given
 
     @model_validator(mode="after")
     def _turns_are_those_of_a_chat(self) -> TokensSection:
+        if self.chat and self.bos:
+            raise rule_error(
+                "`chat: true` excludes `bos: true`: the chat template writes the "
+                "beginning-of-text token; remove `bos`",
+                "bos",
+            )
         if self.position.at in TURNS and not self.chat:
             raise rule_error(
                 f"`at: {self.position.at}` is a token of a conversation: it requires "

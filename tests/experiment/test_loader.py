@@ -10,7 +10,10 @@ from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from tests.experiment.files import GOOD, refusal
 
-AT = r"Nearest: last\. Allowed: all, first, index, last, mean, span, word\."
+AT = (
+    r"Nearest: last\. Allowed: all, assistant_last, first, index, last, mean, span, user_last, "
+    r"word\."
+)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +241,7 @@ def test_overrides_are_parsed_and_named_in_messages(write):
     assert refusal(path, ["probe.fold=3"]) == "--set: unknown key 'probe.fold'. Nearest: folds."
     assert refusal(path, ["tokens.position.at=lats"]) == (
         "--set: tokens.position.at is 'lats'. Nearest: last. "
-        "Allowed: all, first, index, last, mean, span, word."
+        "Allowed: all, assistant_last, first, index, last, mean, span, user_last, word."
     )
     assert refusal(path, ["tokens.position.at=word"]).startswith("--set: tokens.position.at is")
     assert refusal(path, ["tokens.position.index=3"]).startswith(

@@ -50,7 +50,11 @@ def answer(dotted, value):
         ("tokens.position.at", "lats", "Nearest: last."),
         ("capture.dtype", "float61", "Nearest: float16, "),
         ("capture.dtype", "float61", " Allowed: float16, float32."),
-        ("tokens.position.at", "index 50", "Nearest: index. Allowed: all, first, index, last, "),
+        (
+            "tokens.position.at",
+            "index 50",
+            "Nearest: index. Allowed: all, assistant_last, first, index, last, ",
+        ),
         ("tokens.position.at", "index 50", "has its own key: {at: index, index: 3}, "),
         ("tokens.position.at", "word:last-1", "{at: word, pieces: last}, {at: span, offset: -1}."),
         ("probe.seed", "abc", "It must be an integer. Allowed: at least 0, less than 4,294,"),

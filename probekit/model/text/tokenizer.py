@@ -148,7 +148,7 @@ class Tokenizer(ABC):
         of `text`. After a turn of the user, the tokens end where the assistant's turn begins.
 
         Args:
-            text: what is said in all turns.
+            text: text of all turns.
             turns: first and one past the last character of each turn in `text`; the user begins,
                 and user and assistant take turns. Empty means that all of it is the user's.
 

@@ -16,7 +16,7 @@ class TextEncoder:
 
     Attributes:
         tokenizer: tokenizer of the model.
-        bos: whether beginning-of-text precedes a text; None for a chat, whose template decides.
+        bos: whether beginning-of-text precedes a text; not used for a chat, whose template has it.
         chat: whether texts are written by the model's chat template.
 
     >>> encoder = TextEncoder(Tokenizer.from_pretrained("mini"), bos=True)
@@ -25,7 +25,7 @@ class TextEncoder:
     """
 
     tokenizer: Tokenizer
-    bos: bool | None
+    bos: bool
     chat: bool = False
 
     def encode(self, text: str, turns: Turns = ()) -> TokenizedText:
@@ -42,7 +42,7 @@ class TextEncoder:
         """
         if self.chat:
             return self.tokenizer.encode_chat(text, turns)
-        return self.tokenizer.encode(text, bos=bool(self.bos))
+        return self.tokenizer.encode(text, bos=self.bos)
 
     def batch(self, texts: Iterable[tuple[str, Turns]], side: PaddingSide) -> TokenBatch:
         """Return the tokens of texts with their turns, padded on a side."""

@@ -32,7 +32,7 @@ class RowsOrigin:
     """
 
     position: dict[str, Scalar]
-    bos: bool | None
+    bos: bool
     chat: bool
     model: str
     compute: Literal["float32", "float16", "bfloat16", "float64"]

@@ -18,7 +18,7 @@ def attention_prompt(
     tokenizer: Tokenizer,
     text: str,
     *,
-    bos: bool | None,
+    bos: bool,
     chat: bool = False,
     layer: int | None = None,
     head: int | None = None,

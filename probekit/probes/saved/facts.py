@@ -43,8 +43,8 @@ class ProbeFacts(Facts):
             name of its site.
         view: `raw` rows, or rows `normalized` like a layer norm without the affine part.
         position: the section `tokens.position` of the experiment.
-        bos: whether beginning-of-text was prepended to each text; None for a chat, whose template
-            decides.
+        bos: whether beginning-of-text was prepended to each text; False for a chat, whose
+            template writes it.
         chat: whether the model's chat template wrote each text as the user's turn.
         model: the source of the model.
         compute: the floating-point format of the forward pass.
@@ -73,7 +73,7 @@ class ProbeFacts(Facts):
     sites: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     view: Literal["raw", "normalized"] = "raw"
     position: dict[str, Scalar]
-    bos: bool | None
+    bos: bool
     chat: bool = False
     model: str
     compute: Literal["float32", "float16", "bfloat16", "float64"]

@@ -1,0 +1,185 @@
+"""Conversations have the tokens of transformers, and the characters of each turn."""
+
+import json
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from probekit.data.turns import join_turns
+from probekit.errors import CheckpointError, DataError, MissingError
+from probekit.model.text.chat import ChatTemplate
+from probekit.model.text.tokenizer import Tokenizer
+from tests.model.text.test_hub_tokenizer import byte_level, sentence_piece
+
+# In the manner of ChatML (Qwen), Llama 3 (strips turns, begins with BOS, has a date), Gemma (names
+# of roles, refuses others), and Llama 2 (the turns of a pair in one line).
+CHAT_ML = (
+    "{% for m in messages %}<|begin|>{{ m['role'] + '\n' + m['content'] + '<|end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
+LLAMA_3 = """\
+{{- bos_token }}
+{%- if strftime_now is defined %}
+    {%- set date = strftime_now("%d %b %Y") %}
+{%- else %}
+    {%- set date = "26 Jul 2024" %}
+{%- endif %}
+{{- "system\\n\\nToday: " + date + "<|end|>" }}
+{%- for m in messages %}
+    {{- m.role + "\\n\\n" + m.content | trim + "<|end|>" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- "assistant\\n\\n" }}{%- endif %}
+"""
+GEMMA = """\
+{{ bos_token }}
+{%- if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}
+{% for m in messages %}
+    {% set role = 'model' if m.role == 'assistant' else m.role %}
+    {{ role + '\\n' + m.content | trim + '<|end|>\\n' }}
+{% endfor %}
+{% if add_generation_prompt %}{{ 'model\\n' }}{% endif %}
+"""
+LLAMA_2 = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content.strip() "
+    "+ ' [/INST]' }}{% else %}{% generation %}{{ ' ' + m.content.strip() + ' ' + eos_token }}"
+    "{% endgeneration %}{% endif %}{% endfor %}"
+)
+TEMPLATES = {"ChatML": CHAT_ML, "Llama 3": LLAMA_3, "Gemma": GEMMA, "Llama 2": LLAMA_2}
+CONVERSATIONS = [
+    ["The keys to the old cabinet"],
+    ["  two  spaces and\ttabs\n\n", "Größe ✓ 東京 👩‍🚀 "],
+    ["user", "assistant", "user\nuser"],
+    ["Is it open?", "1234 doors were open.", "user", "The keys are here."],
+]
+
+
+def write(folder, template, make=byte_level, **entries):
+    encoder, bos, eos = make()
+    PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos).save_pretrained(
+        folder
+    )
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | {"chat_template": template} | entries
+    path.write_text(json.dumps(settings))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return folder
+
+
+@pytest.fixture(scope="module", params=[byte_level, sentence_piece], ids=lambda make: make.__name__)
+def make(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=TEMPLATES)
+def folder(request, make, tmp_path_factory):
+    template = TEMPLATES[request.param]
+    if make is sentence_piece:  # its special tokens
+        template = template.replace("<|begin|>", "<s>").replace("<|end|>", "</s>")
+    return write(tmp_path_factory.mktemp("chat"), template, make)
+
+
+def messages(turns):
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": turn} for n, turn in enumerate(turns)]
+
+
+def their_ids(folder, turns):
+    reference = PreTrainedTokenizerFast.from_pretrained(folder)
+    # A template without `strftime_now` writes its own date.
+    template = "{% set strftime_now = undefined %}" + reference.chat_template
+    found = reference.apply_chat_template(
+        messages(turns),
+        chat_template=template if "strftime_now" in template[40:] else None,
+        add_generation_prompt=len(turns) % 2 == 1,
+        tokenize=True,
+        return_dict=True,
+    )
+    return found["input_ids"]
+
+
+@pytest.mark.parametrize("turns", CONVERSATIONS, ids=len)
+def test_ids_equal_those_of_transformers(folder, turns):
+    tokens = Tokenizer.from_pretrained(folder).encode_chat(*join_turns(turns))
+    assert tokens.ids.tolist() == their_ids(folder, turns)
+
+
+@pytest.mark.parametrize("turns", CONVERSATIONS, ids=len)
+def test_each_turn_is_covered_by_its_tokens(folder, turns):
+    tokenizer = Tokenizer.from_pretrained(folder)
+    text, spans = join_turns(turns)
+    tokens = tokenizer.encode_chat(text, spans)
+    assert (np.diff(tokens.offsets[:, 0]) >= 0).all()
+    for start, end in spans:
+        first, last = tokens.offsets[:, 0], tokens.offsets[:, 1]
+        own = (first >= start) & (last <= end) & (first < last)
+        said = tokenizer.decode(tokens.ids[own])
+        assert said.strip() == text[start:end].strip()
+    outside = tokenizer.decode(tokens.ids[tokens.offsets[:, 0] == tokens.offsets[:, 1]])
+    assert not any(word in outside for word in ("keys", "東", "doors", "open"))
+
+
+def test_without_turns_all_is_said_by_the_user(folder):
+    tokenizer = Tokenizer.from_pretrained(folder)
+    text = "The keys\n\nto the cabinet"
+    tokens = tokenizer.encode_chat(text)
+    assert tokens.ids.tolist() == tokenizer.encode_chat(text, ((0, len(text)),)).ids.tolist()
+    assert tokens.ids.tolist() == their_ids(folder, [text])
+
+
+def test_bos_is_that_of_the_template(folder):
+    tokenizer = Tokenizer.from_pretrained(folder)
+    tokens = tokenizer.encode_chat("The keys")
+    assert tokens.has_bos == (tokens.ids[0] == tokenizer.bos_id)
+    assert tokenizer.encode("The keys", bos=True).has_bos
+    assert not tokenizer.encode("The keys", bos=False).has_bos
+
+
+def test_special_tokens_in_a_text_are_refused(folder):
+    tokenizer = Tokenizer.from_pretrained(folder)
+    special = tokenizer.strings([tokenizer.bos_id])[0]
+    with pytest.raises(DataError, match="a special token, which would be read as a part"):
+        tokenizer.encode_chat(f"The keys {special}")
+
+
+def test_the_template_may_be_a_file_or_one_of_several(tmp_path):
+    named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": CHAT_ML}]
+    several = Tokenizer.from_pretrained(write(tmp_path, named))
+    expected = several.encode_chat("The keys").ids.tolist()
+    before = several.digest
+    (tmp_path / "chat_template.jinja").write_text(CHAT_ML.replace("assistant", "model"))
+    own_file = Tokenizer.from_pretrained(tmp_path)
+    assert own_file.encode_chat("The keys").ids.tolist() != expected
+    assert own_file.digest != before
+    own_file.save_pretrained(tmp_path / "copy")
+    (tmp_path / "copy/config.json").write_text('{"model_type": "llama"}')
+    assert Tokenizer.from_pretrained(tmp_path / "copy").digest == own_file.digest
+
+
+def test_a_model_without_a_template_says_so(tmp_path):
+    with pytest.raises(MissingError, match="has no chat template"):
+        Tokenizer.from_pretrained("mini").encode_chat("The keys")
+    with pytest.raises(MissingError, match=r"set tokens\.chat to false"):
+        Tokenizer.from_pretrained(write(tmp_path, None)).encode_chat("The keys")
+
+
+@pytest.mark.parametrize(
+    ("template", "error", "message"),
+    [
+        ("{% if %}", CheckpointError, "the chat template is not valid"),
+        ("{{ messages[7].content }}{{ 1 / 0 }}", CheckpointError, "the chat template failed"),
+        ("{{ ''.__class__.__mro__ }}", CheckpointError, "unsafe|failed"),
+        ("{{ raise_exception('No one.') }}", DataError, "refuses 'Keys': No one"),
+        ("{{ messages[0].content | upper }}", DataError, "changes the text 'Keys'"),
+        ("{{ 'x' }}", DataError, "does not write each of 1 turns once"),
+        ("{{ messages[0].content * 2 }}", DataError, "does not write each of 1 turns once"),
+    ],
+)
+def test_templates_that_cannot_be_used(template, error, message):
+    with pytest.raises(error, match=message):
+        ChatTemplate(template, where="tokenizer_config.json").render(["Keys"])
+
+
+def test_json_is_not_escaped_for_html():
+    template = ChatTemplate("{{ {'a': '<é>'} | tojson }}{{ messages[0].content }}")
+    assert template.render(["Keys"]) == ('{"a": "<é>"}Keys', [(12, 16)])

@@ -1,0 +1,179 @@
+"""An experiment on conversations reads the tokens of the turns, from YAML to a saved probe."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from probekit import SavedProbe, run
+from probekit.activations.store.store import ActivationStore
+from probekit.errors import ConfigError, DataError, MissingError
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.look.apply import apply_probe
+from tests.model.families.configurations import rows
+from tests.model.text.test_chat import CHAT_ML, messages
+from tests.model.text.test_hub_tokenizer import byte_level
+
+N_ROWS = 24
+YAML = """\
+name: chat
+model: {source: SOURCE, random_weights: 1}
+data:
+  name: questions
+  format: csv
+  file: questions.csv
+  columns: {text: question, reply: answer, label: label}
+tokens: {chat: true, position: {at: POSITION}}
+split: {test: 0.5}
+capture: {sites: [blocks.*.hook_resid_post], dtype: float32}
+probe: {C: [0.1], folds: 2, permutations: 0, control_draws: 0, baselines: [bag_of_words]}
+attention: {texts: [Is it open?]}
+"""
+CAUSES = """\
+interventions:
+  - {do: patch, from: counterfactual, sites: blocks.*.hook_resid_post, at: [probed, all]}
+measure: [{logit_difference: {answer: " keys", wrong: " old"}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    (row,) = rows(["llama3"])
+    settings = dict(row.settings) | {"vocab_size": 330, "eos_token_id": 1}
+    type(row)(row.name, row.model_type, settings).reference().save_pretrained(folder)
+    encoder, bos, eos = byte_level()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos)
+    tokenizer.chat_template = CHAT_ML
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def questions():
+    return [question(n, n // 5) for n in range(N_ROWS)]
+
+
+def question(n, k):
+    return f"Are the {5 + n % 5}{5 + k} keys here?"  # digits without a merge
+
+
+def other(n):
+    return question(n + 1, n // 5)
+
+
+def answers():
+    return [f"{'Yes' if n % 2 else 'No'}, in box {n}." for n in range(N_ROWS)]
+
+
+def write_experiment(folder, source, at, yaml=YAML):
+    lines = [
+        f'"{q}","{other(n)}","{a}",{"yes" if n % 2 else "no"}'
+        for n, (q, a) in enumerate(zip(questions(), answers(), strict=True))
+    ]
+    (folder / "questions.csv").write_text("\n".join(["question,other,answer,label", *lines]))
+    path = folder / "chat.yaml"
+    path.write_text(yaml.replace("SOURCE", str(source)).replace("POSITION", at))
+    return path
+
+
+def expected_position(reference, at, n):
+    """Index of the last token of a turn, by the length of the conversation up to its end."""
+    turns = [questions()[n], answers()[n]][: 1 if at == "user_last" else 2]
+    marked = messages(turns)
+    text = reference.apply_chat_template(marked, tokenize=False)
+    until = text[: text.rindex(turns[-1]) + len(turns[-1])]
+    return len(reference(until, add_special_tokens=False)["input_ids"]) - 1
+
+
+@pytest.mark.parametrize("at", ["user_last", "assistant_last"])
+def test_the_last_token_of_a_turn_is_read(model, tmp_path, at):
+    prepared = prepare(load_experiment(write_experiment(tmp_path, model, at)))
+    reference = PreTrainedTokenizerFast.from_pretrained(model)
+    for n in range(N_ROWS):
+        whole = reference.apply_chat_template(messages([questions()[n], answers()[n]]))
+        assert prepared.ids[n].tolist() == whole["input_ids"]
+        assert prepared.plan.positions[n] == expected_position(reference, at, n)
+    last = {"user_last": "here", "assistant_last": None}[at]
+    assert last is None or set(prepared.positions[0].types) == {last}
+
+
+def test_a_run_has_the_activations_of_transformers(model, tmp_path):
+    path = write_experiment(tmp_path, model, "assistant_last")
+    result = run(path, out=tmp_path / "runs", progress=False)
+    assert {"task", "random_weights", "bag_of_words"} <= {*result.table["target"]}
+    reference = PreTrainedTokenizerFast.from_pretrained(model)
+    network = AutoModelForCausalLM.from_pretrained(model)
+    prepared = prepare(load_experiment(path))
+    record = json.loads((result.folder / "run.json").read_text())
+    assert record["attention"][0]["tokens"][0] == "<|begin|>"
+    states = ActivationStore.open(Path(record["caches"]["task"])).read("blocks.0.hook_resid_post")
+    for n in (0, 7):
+        ids = reference.apply_chat_template(
+            messages([questions()[n], answers()[n]]), return_tensors="pt", return_dict=True
+        )["input_ids"]
+        with torch.inference_mode():
+            hidden = network(ids, output_hidden_states=True).hidden_states[1][0]
+        expected = hidden[prepared.plan.positions[n]].numpy()
+        np.testing.assert_allclose(states[n], expected, atol=1e-5)
+
+
+def test_a_probe_of_the_users_turn_reads_new_texts(model, tmp_path):
+    yaml = YAML.replace("reply: answer, ", "")
+    path = write_experiment(tmp_path, model, "user_last", yaml)
+    result = run(path, out=tmp_path / "runs", progress=False)
+    (saved, *_) = sorted(result.folder.glob("probes/**/*.safetensors"))
+    probe = SavedProbe.load(saved)
+    assert probe.facts.chat
+    (reading,) = apply_probe(probe, questions()[5])
+    at = expected_position(PreTrainedTokenizerFast.from_pretrained(model), "user_last", 5)
+    assert reading.answer == reading.answers[at - 1]  # without <|begin|>, which is BOS here
+    assert reading.tokens[at - 1] == "?"
+
+
+def test_counterfactuals_replace_the_users_turn(model, tmp_path):
+    yaml = YAML.replace("  columns", "  pairs: other\n  columns") + CAUSES
+    result = run(
+        write_experiment(tmp_path, model, "user_last", yaml), out=tmp_path / "runs", progress=False
+    )
+    assert (result.folder / "causes/effects.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("chat: true", "chat: true, bos: true", r"`chat: true` excludes `bos: true`"),
+        ("chat: true", "chat: false", r"the key 'tokens\.bos' is missing"),
+        ("chat: true", "bos: true", r"columns\.reply is the assistant's turn"),
+        ("chat: true", "chat: true, too_long: truncate", "would cut off the end of the"),
+        ("reply: answer, ", "", r"requires `data\.columns\.reply`"),
+    ],
+)
+def test_settings_that_contradict_each_other(model, tmp_path, old, new, message):
+    yaml = YAML.replace(old, new)
+    at = "last" if new == "bos: true" else "assistant_last"
+    with pytest.raises(ConfigError, match=message):
+        load_experiment(write_experiment(tmp_path, model, at, yaml))
+
+
+def test_a_turn_needs_a_chat(model, tmp_path):
+    yaml = YAML.replace("chat: true", "bos: true").replace("reply: answer, ", "")
+    with pytest.raises(ConfigError, match=r"requires `tokens\.chat: true`"):
+        load_experiment(write_experiment(tmp_path, model, "user_last", yaml))
+
+
+def test_a_model_without_a_template_names_the_key(tmp_path):
+    path = write_experiment(tmp_path, "mini", "user_last")
+    with pytest.raises(MissingError, match=r"line 8: .*has no chat template"):
+        prepare(load_experiment(path))
+
+
+def test_the_row_of_a_special_token_is_named(model, tmp_path):
+    path = write_experiment(tmp_path, model, "user_last")
+    table = tmp_path / "questions.csv"
+    table.write_text(table.read_text().replace("the 77 keys", "the <|end|> keys"))
+    with pytest.raises(DataError, match=r"questions\.csv:14: .*<\|end\|>, a special token"):
+        prepare(load_experiment(path))
