@@ -303,14 +303,19 @@ class Experiment(SettingsFile):
                 "columns",
                 "reply",
             )
+        problem = None
         if tokens.position.at == "assistant_last" and not has_replies:
-            raise rule_error(
+            problem = (
                 "`at: assistant_last` requires `data.columns.reply`, the column with the "
-                "assistant's turn. Without it the text ends where that turn begins: `at: last`",
-                "tokens",
-                "position",
-                "at",
+                "assistant's turn. Without it the text ends where that turn begins: `at: last`"
             )
+        if tokens.position.at == "user_last" and has_replies:
+            problem = (
+                "`at: user_last` is before the reply, which the network has not read there, but "
+                "baselines would. Remove `data.columns.reply`, or use `at: assistant_last`"
+            )
+        if problem is not None:
+            raise rule_error(problem, "tokens", "position", "at")
         return self
 
     @model_validator(mode="after")

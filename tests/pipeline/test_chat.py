@@ -91,10 +91,13 @@ def expected_position(reference, at, n):
 
 @pytest.mark.parametrize("at", ["user_last", "assistant_last"])
 def test_the_last_token_of_a_turn_is_read(model, tmp_path, at):
-    prepared = prepare(load_experiment(write_experiment(tmp_path, model, at)))
+    has_reply = at == "assistant_last"
+    yaml = YAML if has_reply else YAML.replace("reply: answer, ", "")
+    prepared = prepare(load_experiment(write_experiment(tmp_path, model, at, yaml)))
     reference = PreTrainedTokenizerFast.from_pretrained(model)
     for n in range(N_ROWS):
-        whole = reference.apply_chat_template(messages([questions()[n], answers()[n]]))
+        turns = [questions()[n], answers()[n]][: 1 + has_reply]
+        whole = reference.apply_chat_template(messages(turns), add_generation_prompt=not has_reply)
         assert prepared.ids[n].tolist() == whole["input_ids"]
         assert prepared.plan.positions[n] == expected_position(reference, at, n)
     last = {"user_last": "here", "assistant_last": None}[at]
@@ -137,7 +140,9 @@ def test_a_probe_of_the_users_turn_reads_new_texts(model, tmp_path):
 def test_counterfactuals_replace_the_users_turn(model, tmp_path):
     yaml = YAML.replace("  columns", "  pairs: other\n  columns") + CAUSES
     result = run(
-        write_experiment(tmp_path, model, "user_last", yaml), out=tmp_path / "runs", progress=False
+        write_experiment(tmp_path, model, "assistant_last", yaml),
+        out=tmp_path / "runs",
+        progress=False,
     )
     assert (result.folder / "causes/effects.csv").is_file()
 
@@ -159,6 +164,12 @@ def test_settings_that_contradict_each_other(model, tmp_path, old, new, message)
         load_experiment(write_experiment(tmp_path, model, at, yaml))
 
 
+def test_a_reply_after_the_position_is_refused(model, tmp_path):
+    """The network has not read it, but a bag of words would."""
+    with pytest.raises(ConfigError, match="which the network has not read there"):
+        load_experiment(write_experiment(tmp_path, model, "user_last"))
+
+
 def test_a_turn_needs_a_chat(model, tmp_path):
     yaml = YAML.replace("chat: true", "bos: true").replace("reply: answer, ", "")
     with pytest.raises(ConfigError, match=r"requires `tokens\.chat: true`"):
@@ -166,13 +177,13 @@ def test_a_turn_needs_a_chat(model, tmp_path):
 
 
 def test_a_model_without_a_template_names_the_key(tmp_path):
-    path = write_experiment(tmp_path, "mini", "user_last")
+    path = write_experiment(tmp_path, "mini", "assistant_last")
     with pytest.raises(MissingError, match=r"line 8: .*has no chat template"):
         prepare(load_experiment(path))
 
 
 def test_the_row_of_a_special_token_is_named(model, tmp_path):
-    path = write_experiment(tmp_path, model, "user_last")
+    path = write_experiment(tmp_path, model, "assistant_last")
     table = tmp_path / "questions.csv"
     table.write_text(table.read_text().replace("the 77 keys", "the <|end|> keys"))
     with pytest.raises(DataError, match=r"questions\.csv:14: .*<\|end\|>, a special token"):

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example
 from probekit.data.positions import IntArray, PositionRule, RowPlan, Unaligned, plan_rows
-from probekit.data.turns import last_turn
 from probekit.errors import DataError
 from probekit.experiment.activations import GIVEN_POSITION
 from probekit.experiment.schema import Experiment
@@ -103,9 +102,9 @@ def _plan(
 
 
 def _span(example: Example, position: PositionSection) -> tuple[int, int] | None:
-    """Return the characters that a position refers to: the labelled span, or a turn."""
+    """Return the characters that a position refers to: the last turn, or the labelled span."""
     if position.at in TURNS:
-        return last_turn(example.text, example.turns, TURNS.index(position.at))
+        return example.turns[-1] if example.turns else (0, len(example.text))
     return example.span
 
 
