@@ -31,6 +31,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "Qwen3 1.7B": {"model_type": "qwen3", "of": (2048, 6144, 16, 8), "head_dim": 128},
     "Gemma 2 2B": {"model_type": "gemma2", "of": (2304, 9216, 8, 4), "head_dim": 256},
     "Pythia 1B": {"model_type": "gpt_neox", "of": (2048, 8192, 8)},
+    "OLMo 2 1B": {"model_type": "olmo2", "of": (2048, 8192, 16, 16)},
     "Gemma 3 1B": {"model_type": "gemma3_text", "of": (1152, 6912, 4, 1), "head_dim": 256},
 }
 

@@ -24,6 +24,7 @@ from probekit.model.families.gemma import GemmaConfig
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.families.llama import LlamaConfig
 from probekit.model.families.neox import NeoXConfig
+from probekit.model.families.olmo2 import OLMo2Config
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
 from probekit.results.columns import DIFFERENCES, RESULTS, TableColumn
 from probekit.section import json_schema
@@ -208,6 +209,7 @@ NETWORKS = {
     "gemma3": GemmaConfig(model_type="gemma3_text", attn_logit_softcapping=None),
     "pythia": NeoXConfig(),
     "neox_in_sequence": NeoXConfig(use_parallel_residual=False),
+    "olmo2": OLMo2Config(),
 }
 
 

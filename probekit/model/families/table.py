@@ -64,6 +64,12 @@ FAMILIES = (
         "probekit.model.families.neox:NeoXConfig",
         "probekit.model.neox:NeoX",
     ),
+    NetworkFamily(
+        "OLMo 2",
+        ("olmo2",),
+        "probekit.model.families.olmo2:OLMo2Config",
+        "probekit.model.olmo2:OLMo2",
+    ),
 )
 
 

@@ -278,15 +278,28 @@ CONFIGURATIONS = (
         | {"partial_rotary_factor": 0.5},
         layer_norm_eps=1e-3,
     ),
+    Configuration("olmo2", "olmo2", {"num_key_value_heads": 2} | rope(theta=500000.0)),
+    Configuration(
+        "olmo2 with biases, tied",
+        "olmo2",
+        {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-2,
+        },
+    ),
+    Configuration("olmo2 with scaling", "olmo2", rope("llama3", 500.0, **LLAMA3)),
 )
 
 # Rows that stand for their family in tests too slow for all rows, ...
 TYPICAL = (
     "llama3", "mistral", "qwen2 with windows", "qwen3", "gemma2", "gemma3", "neox",
-    "neox in sequence",
+    "neox in sequence", "olmo2",
 )  # fmt: skip
 # ... and one for each network, in the slowest.
-ONE_PER_NETWORK = ("qwen3", "gemma2", "neox")
+ONE_PER_NETWORK = ("qwen3", "gemma2", "neox", "olmo2")
 
 
 def rows(names):
