@@ -12,7 +12,14 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "IProgress not found")
     from huggingface_hub import constants, errors, hf_hub_download, snapshot_download
 
-__all__ = ["constants", "errors", "hf_hub_download", "is_hub_reachable", "snapshot_download"]
+__all__ = [
+    "constants",
+    "errors",
+    "hf_hub_download",
+    "how_to_access",
+    "is_hub_reachable",
+    "snapshot_download",
+]
 
 _CONNECT_SECONDS = 5
 _PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}
@@ -36,3 +43,16 @@ def is_hub_reachable() -> bool:
     except OSError:
         return False
     return True
+
+
+def how_to_access(page: str) -> str:
+    """Return how to get access to a gated repository.
+
+    Args:
+        page: path of its page on the hub, such as `org/name` or `datasets/org/name`.
+    """
+    return (
+        "is gated: the hub gives it only to accounts that were granted access. Ask for it on "
+        f"{constants.ENDPOINT}/{page}, then run `hf auth login`, or set HF_TOKEN to a token of "
+        "that account."
+    )

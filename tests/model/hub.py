@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 COMMIT = "0" * 40
+GATED = ".gated"  # a file that makes a repository gated
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -24,8 +25,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_content: bool) -> None:
         # /org/name/resolve/revision/file
-        if "/resolve/" not in self.path:
-            return self._refuse("EntryNotFound")
+        if "/resolve/" not in self.path:  # /api/datasets/org/name/revision/...
+            is_gated = "datasets" in self.path and (self.folder / GATED).is_file()
+            return self._refuse(*(("GatedRepo", 401) if is_gated else ("EntryNotFound",)))
         _, org, name, _, revision, file = self.path.split("/", 5)
         if with_content:
             self.asked.append(file)
@@ -41,6 +43,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse("RevisionNotFound")
         folder = name if branch == "main" else f"{name}@{branch}"
         path = self.folder / org / folder / file
+        if (path.parent / GATED).is_file():
+            has_token = "Authorization" in self.headers
+            return self._refuse("GatedRepo", 403 if has_token else 401)
         if not path.is_file():
             return self._refuse("EntryNotFound")
         content = path.read_bytes()
@@ -53,8 +58,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
         return None
 
-    def _refuse(self, code: str) -> None:
-        self.send_response(404)
+    def _refuse(self, code: str, status: int = 404) -> None:
+        self.send_response(status)
         self.send_header("X-Error-Code", code)
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("Content-Length", "0")

@@ -17,7 +17,7 @@ from probekit.model.load import load_model
 from probekit.model.neox import NeoX
 from probekit.model.weights.sources import MINI, find_model
 from tests.model.families.configurations import CONFIGURATIONS
-from tests.model.hub import COMMIT, connect, serving
+from tests.model.hub import COMMIT, GATED, connect, serving
 from tests.model.reference import TINY, reference_model
 
 
@@ -126,6 +126,14 @@ def test_a_model_without_weights_raises_an_error_with_the_file_names(model):
     for path in model.glob("model*"):
         path.unlink()
     with pytest.raises(MissingError, match=r"has no model\.safetensors or .*pytorch_model\.bin"):
+        GPT2.from_pretrained("org/name")
+
+
+@pytest.mark.parametrize("token", [None, "hf_abc"])
+def test_a_gated_model_names_where_to_ask(model, monkeypatch, token):
+    (model / GATED).touch()
+    monkeypatch.setattr("huggingface_hub.utils._headers.get_token", lambda: token)
+    with pytest.raises(MissingError, match=r"'org/name' is gated: .* Ask for it on .*/org/name,"):
         GPT2.from_pretrained("org/name")
 
 

@@ -13,7 +13,7 @@ from probekit.data.tables.memory import dataset_table
 from probekit.data.tables.table import Table
 from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError, MissingError, nearest
-from probekit.hub import constants, errors, is_hub_reachable, snapshot_download
+from probekit.hub import constants, errors, how_to_access, is_hub_reachable, snapshot_download
 
 _SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`
 
@@ -84,6 +84,8 @@ def _download(data: HubData) -> Path:
             "`datasets.load_dataset(...).save_to_disk(FOLDER)`, copy the folder, and give its path "
             "as the name."
         ) from error
+    except errors.GatedRepoError as error:
+        raise MissingError(f"{named} {how_to_access(f'datasets/{data.name}')}") from error
     except (errors.RevisionNotFoundError, errors.RepositoryNotFoundError) as error:
         raise MissingError(
             f"{named} does not exist on the hub, or it is private and no token is set. Check name "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
-from probekit.hub import constants, errors, hf_hub_download, is_hub_reachable
+from probekit.hub import constants, errors, hf_hub_download, how_to_access, is_hub_reachable
 from probekit.model.config import KNOWN_MODELS, PUBLISHED_NAMES
 from probekit.model.weights.json_files import shard_of_tensors
 from probekit.model.weights.names import VOCABULARY_FILES
@@ -137,6 +137,8 @@ def _download(
         raise MissingError(
             f"The model {name!r} on the hub has no revision {revision!r}."
         ) from error
+    except errors.GatedRepoError as error:
+        raise MissingError(f"The model {name!r} {how_to_access(name)}") from error
     except errors.RepositoryNotFoundError as error:
         raise MissingError(
             f"The hub has no model {name!r}, or it is private and no token is set. "

@@ -7,6 +7,7 @@ import pytest
 from probekit.data.readers import read_dataset
 from probekit.data.tables.hub import HubData
 from probekit.errors import ConfigError, DataError, MissingError
+from tests.model.hub import GATED, connect, serving
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = pd.DataFrame({"text": ["a", "b", "c"], "label": ["x", "y", "x"], "n": [1, 2, 3]})
@@ -88,6 +89,16 @@ def test_a_commit_that_is_not_in_the_local_cache_is_reported(tmp_path):
         read("org/name", "train", COMMIT)
     with pytest.raises(ConfigError, match="'org/na me' is neither a folder nor a valid hub name"):
         read("org/na me", "train", COMMIT)
+
+
+def test_a_gated_data_set_names_where_to_ask(tmp_path, monkeypatch):
+    (tmp_path / GATED).touch()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    message = r"'org/name' at revision \w+ is gated: .* on .*/datasets/org/name, then run"
+    with serving(tmp_path) as (address, _):
+        connect(monkeypatch, address, tmp_path / "hub")
+        with pytest.raises(MissingError, match=message):
+            read("org/name", "train", COMMIT)
 
 
 def test_a_missing_library_is_named_with_its_extra(saved, monkeypatch):
