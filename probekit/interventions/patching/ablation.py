@@ -29,7 +29,7 @@ from probekit.model.sites.selection import SiteSelection
 def ablated_values(
     model: Network,
     batch: TokenBatch,
-    measure: AnswerMeasure,
+    measures: Sequence[AnswerMeasure],
     selected: Sequence[SiteSelection],
     replacement: Replacement,
     *,
@@ -37,13 +37,13 @@ def ablated_values(
     measured: Tensor | None = None,
     averaged: tuple[TokenBatch, Tensor | None] | None = None,
     seed: int = 0,
-) -> PatchedValues:
-    """Return the measure of every text after ablation of each site, head or neuron.
+) -> list[PatchedValues]:
+    """Return each measure of every text after ablation of each site, head or neuron.
 
     Args:
         model: the network.
         batch: the texts.
-        measure: measure of the texts.
+        measures: measures of the texts, which are scored from the same passes.
         selected: sites, heads or neurons; for `mean` parts of the residual stream.
         replacement: `mean`, `zero`, or `resample`: the activations of another text, at the same
             position from the left, or at its own chosen position.
@@ -63,7 +63,7 @@ def ablated_values(
     >>> batch = tokenizer.batch(["The keys"], bos=False, side="right")
     >>> answer, wrong = single_tokens(tokenizer, [" are", " is"])[:, None]
     >>> site = SiteSelection("blocks.3.hook_resid_post")
-    >>> found = ablated_values(model, batch, AnswerMeasure(answer, wrong), [site], "zero")
+    >>> [found] = ablated_values(model, batch, [AnswerMeasure(answer, wrong)], [site], "zero")
     >>> len(found.patched)
     1
     """
@@ -73,14 +73,14 @@ def ablated_values(
         texts, place = averaged or (batch, at if isinstance(at, Tensor) else None)
         means = _means(model, texts, place, sites_to_keep(selected))
         return replaced_values(
-            model, batch, measure, selected, _Constant(means), at=at, measured=measured
+            model, batch, measures, selected, _Constant(means), at=at, measured=measured
         )
     if replacement == "zero":
         return replaced_values(
-            model, batch, measure, selected, _Constant({}), at=at, measured=measured
+            model, batch, measures, selected, _Constant({}), at=at, measured=measured
         )
     source_of = _Donors(model, batch, at, _donors(batch, at, seed), sites_to_keep(selected))
-    return replaced_values(model, batch, measure, selected, source_of, at=at, measured=measured)
+    return replaced_values(model, batch, measures, selected, source_of, at=at, measured=measured)
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,8 +139,8 @@ def patch_top(
     means = {key: float(np.nanmean(values)) for key, values in estimates.items()}
     largest = sorted(means, key=lambda key: -abs(means[key]))[:top]
     selected = list(dict.fromkeys(key.selection for key in means))
-    values = patched_values(
-        model, clean, corrupt, measure, selected, at=at, measured=measured, only=largest
+    [values] = patched_values(
+        model, clean, corrupt, [measure], selected, at=at, measured=measured, only=largest
     )
     names = np.arange(len(clean)) if groups is None else np.asarray(groups)
     rows = effects_of(values, measure, names)

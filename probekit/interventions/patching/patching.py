@@ -94,7 +94,7 @@ def patch(
     (12, 1.0)
     """
     selected = model.sites.select(sites)
-    values = patched_values(model, clean, corrupt, measure, selected, at=at, measured=measured)
+    [values] = patched_values(model, clean, corrupt, [measure], selected, at=at, measured=measured)
     names = np.arange(len(clean)) if groups is None else np.asarray(groups)
     if len(names) != len(clean):
         raise DataError(f"There are {len(names)} groups for {len(clean)} pairs. Give one for each.")
@@ -105,14 +105,14 @@ def patched_values(
     model: Network,
     clean: TokenBatch,
     corrupt: TokenBatch,
-    measure: AnswerMeasure,
+    measures: Sequence[AnswerMeasure],
     selected: Sequence[SiteSelection],
     *,
     at: Positions = "all",
     measured: Tensor | None = None,
     only: Iterable[Patch] | None = None,
-) -> PatchedValues:
-    """Return the measure of every pair and patch; see `patch`.
+) -> list[PatchedValues]:
+    """Return each measure of every pair and patch, from the same passes; see `patch`.
 
     `only` restricts the passes to some patches. Pairs are processed in batches of
     `PAIRS_AT_ONCE`, so that memory does not grow with their number.
@@ -123,29 +123,29 @@ def patched_values(
         return BasePass.keep(model, corrupt[rows], base.measured, sites_to_keep(selected))
 
     return replaced_values(
-        model, clean, measure, selected, source_of, at=at, measured=measured, only=only
+        model, clean, measures, selected, source_of, at=at, measured=measured, only=only
     )
 
 
 def replaced_values(
     model: Network,
     batch: TokenBatch,
-    measure: AnswerMeasure,
+    measures: Sequence[AnswerMeasure],
     selected: Sequence[SiteSelection],
     source_of: Callable[[Tensor, BasePass], BasePass],
     *,
     at: Positions = "all",
     measured: Tensor | None = None,
     only: Iterable[Patch] | None = None,
-) -> PatchedValues:
-    """Return the measure of every text with activations replaced by those of another pass.
+) -> list[PatchedValues]:
+    """Return each measure of every text with activations replaced by those of another pass.
 
     `source_of` returns that pass, given the rows of some texts and their pass without edits. See
     `patch` for the other arguments.
     """
-    _check_rows(len(batch), measure, at)
+    _check_rows(len(batch), measures, at)
     wanted = None if only is None else set(only)
-    parts = []
+    parts: list[list[PatchedValues]] = [[] for _ in measures]
     for rows in torch.split(torch.arange(len(batch)), PAIRS_AT_ONCE):
         own_measured = None if measured is None else measured[rows]
         base = BasePass.keep(model, batch[rows], own_measured, sites_to_keep(selected))
@@ -155,8 +155,9 @@ def replaced_values(
             one for one in _grid(selected, own_at, base) if wanted is None or one.patch in wanted
         ]
         finals = _finals(grid, base, source)
-        parts.append(_scored(grid, finals, base, source, measure[rows]))
-    return _joined(parts, selected)
+        for own, measure in zip(parts, measures, strict=True):
+            own.append(_scored(grid, finals, base, source, measure[rows]))
+    return [_joined(own, selected) for own in parts]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,9 +169,10 @@ class _Runs:
     columns: Tensor | None
 
 
-def _check_rows(n: int, measure: AnswerMeasure, at: Positions) -> None:
-    if len(measure) != n:
-        raise DataError(f"The measure has answers for {len(measure)} texts, not for all {n}.")
+def _check_rows(n: int, measures: Sequence[AnswerMeasure], at: Positions) -> None:
+    for measure in measures:
+        if len(measure) != n:
+            raise DataError(f"The measure has answers for {len(measure)} texts, not for all {n}.")
     if isinstance(at, str) and at not in ("all", "each"):
         raise ConfigError(
             f"at is {at!r}. Allowed: 'all', 'each', or a position of each text. "

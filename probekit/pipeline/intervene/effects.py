@@ -14,7 +14,6 @@ import torch
 from probekit.experiment.interventions import At, InterventionSection
 from probekit.interventions.causes.cause_data import RowSplit
 from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.names import UNITS
 from probekit.interventions.patching.ablation import ablated_values
 from probekit.interventions.patching.patch_effects import (
     Patch,
@@ -31,21 +30,21 @@ from probekit.pipeline.intervene.parts import Part, floats_of
 
 @dataclass(frozen=True, eq=False)
 class EffectStep:
-    """A patch or ablation at some sites and positions, scored by one measure.
+    """A patch or ablation at some sites and positions; its passes are scored by all measures.
 
     Attributes:
         step: settings of the edit.
         selected: its sites, heads or neurons.
         folds: the folds whose test rows are edited.
         at: `probed`, `all` or `each`.
-        measure: the measure, of all rows.
+        measures: the measures, of all rows.
     """
 
     step: InterventionSection
     selected: tuple[SiteSelection, ...]
     folds: tuple[int, ...]
     at: At
-    measure: AnswerMeasure
+    measures: tuple[AnswerMeasure, ...]
 
     @property
     def replacement(self) -> str:
@@ -66,7 +65,7 @@ class EffectStep:
                     "replacement": self.replacement,
                     "at": self.at,
                     "folds": list(self.folds),
-                    "measure": self.measure.name,
+                    "measures": [measure.name for measure in self.measures],
                     "sites": [one.text for one in selected],
                 },
                 compute=partial(self._numbers, model, inputs, selected),
@@ -75,26 +74,13 @@ class EffectStep:
     def _numbers(
         self, model: Network, inputs: CauseInputs, selected: Sequence[SiteSelection]
     ) -> dict[str, Any]:
+        splits: Sequence[RowSplit] = [RowSplit(train=inputs.test, test=inputs.test)]
         if self.step.with_ == "mean":
-            # The test rows of a fold get the mean of its own training rows.
-            parts = [self._values(model, inputs, selected, one) for one in inputs.splits]
-            order = np.argsort(np.concatenate([one.test for one in inputs.splits]))
-        else:
-            rows = RowSplit(train=inputs.test, test=inputs.test)
-            parts, order = [self._values(model, inputs, selected, rows)], np.arange(len(rows.test))
-        base, source = (
-            np.concatenate([getattr(part, name) for part in parts])[order]
-            for name in ("base", "source")
-        )
-        patched = [
-            [
-                selected.index(key.selection),
-                key.position,
-                np.concatenate([part.patched[key] for part in parts])[order],
-            ]
-            for key in parts[0].patched
-        ]
-        return {"base": base, "source": source, "patched": patched}
+            splits = inputs.splits  # the test rows of a fold get the mean of its own training rows
+        order = np.argsort(np.concatenate([split.test for split in splits]))
+        by_split = [self._values(model, inputs, selected, split) for split in splits]
+        by_measure = zip(*by_split, strict=True)
+        return {"measures": [_joined(parts, order, selected) for parts in by_measure]}
 
     def _values(
         self,
@@ -102,18 +88,18 @@ class EffectStep:
         inputs: CauseInputs,
         selected: Sequence[SiteSelection],
         split: RowSplit,
-    ) -> PatchedValues:
-        """Return the measure of test rows; a mean is that of the training rows."""
+    ) -> list[PatchedValues]:
+        """Return each measure of test rows; a mean is that of the training rows."""
         rows = torch.from_numpy(split.test)
-        batch, measure = inputs.batch[rows], self.measure[rows]
+        batch, measures = inputs.batch[rows], [measure[rows] for measure in self.measures]
         at: Positions = inputs.position[rows] if self.at == "probed" else self.at
         if self.step.with_ is None:
             assert inputs.sources is not None
-            return patched_values(model, batch, inputs.sources[rows], measure, selected, at=at)
+            return patched_values(model, batch, inputs.sources[rows], measures, selected, at=at)
         averaged = torch.from_numpy(split.train)
         place = inputs.position[averaged] if self.at == "probed" else None
         return ablated_values(
-            model, batch, measure, selected, self.step.with_, at=at,
+            model, batch, measures, selected, self.step.with_, at=at,
             averaged=(inputs.batch[averaged], place), seed=inputs.experiment.probe.seed,
         )  # fmt: skip
 
@@ -121,20 +107,21 @@ class EffectStep:
         self, inputs: CauseInputs, parts: Sequence[tuple[Part, dict[str, Any]]]
     ) -> Iterator[dict[str, Any]]:
         """Return the rows of effects.csv from the numbers of all parts."""
-        inputs = inputs.of_folds(self.folds)
+        test = inputs.of_folds(self.folds).test
         selection = {one.text: one for one in self.selected}
-        patched = {}
-        for part, found in parts:
-            texts = part.identity["sites"]
-            for index, position, values in found["patched"]:
-                patched[Patch(selection[texts[index]], position)] = floats_of(values)
-        first = parts[0][1]
-        values = PatchedValues(floats_of(first["base"]), floats_of(first["source"]), patched)
-        measure = self.measure[torch.from_numpy(inputs.test)]
-        for one in effects_of(values, measure, inputs.groups[inputs.test]):
-            yield self._row(one)
+        for number, measure in enumerate(self.measures):
+            patched = {}
+            for part, numbers in parts:
+                texts, found = part.identity["sites"], numbers["measures"][number]
+                for index, position, values in found["patched"]:
+                    patched[Patch(selection[texts[index]], position)] = floats_of(values)
+            first = parts[0][1]["measures"][number]
+            scored = PatchedValues(floats_of(first["base"]), floats_of(first["source"]), patched)
+            own = measure[torch.from_numpy(test)]
+            for one in effects_of(scored, own, inputs.groups[test]):
+                yield self._row(one, own)
 
-    def _row(self, one: PatchEffect) -> dict[str, Any]:
+    def _row(self, one: PatchEffect, measure: AnswerMeasure) -> dict[str, Any]:
         is_ablation = self.step.do == "ablate"
         return {
             "do": self.step.do,
@@ -145,7 +132,7 @@ class EffectStep:
             "at": self.at,
             "position": one.position if self.at == "each" else None,
             "measure": one.measure,
-            "unit": UNITS[self.measure.name],
+            "unit": measure.unit,
             "base": one.base,
             "source": None if is_ablation else one.source,
             "edited": one.patched,
@@ -162,3 +149,22 @@ class EffectStep:
             "groups": one.groups,
             "folds": len(self.folds),
         }
+
+
+def _joined(
+    parts: Sequence[PatchedValues], order: np.ndarray, selected: Sequence[SiteSelection]
+) -> dict[str, Any]:
+    """Return the numbers of one measure, of the test rows of all splits in order."""
+    base, source = (
+        np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in ("base", "source")
+    )
+    patched = [
+        [
+            selected.index(key.selection),
+            key.position,
+            np.concatenate([part.patched[key] for part in parts])[order],
+        ]
+        for key in parts[0].patched
+    ]
+    return {"base": base, "source": source, "patched": patched}

@@ -39,7 +39,7 @@ def cause_findings(experiment: Experiment, prepared: Prepared) -> tuple[Finding,
         else:
             n_tokens = inputs.batch.mask.shape[1]
             places = sum(n_tokens if at == "each" else 1 for at in step.at)
-            n_passes += n_sites * places * len(experiment.measure)
+            n_passes += n_sites * places
     message = (
         f"Interventions: {counted(n_passes, 'edit')} of each of {len(inputs.test):,} texts, "
         f"{_memory(prepared.config.axis_sizes, inputs) / 1e6:,.0f} MB for the activations of "

@@ -90,11 +90,7 @@ def steps_of(
             if step.has_direction:
                 directions.append((step, selected, folds))
                 continue
-            effects += [
-                EffectStep(step, selected, folds, at, measure)
-                for at in step.at
-                for measure in inputs.measures
-            ]
+            effects += [EffectStep(step, selected, folds, at, inputs.measures) for at in step.at]
     return [*effects, *verdict_steps(directions)]
 
 

@@ -38,7 +38,7 @@ def differences(logits):
 
 
 def ablated(model, replacement, **options):
-    found = ablated_values(model, batch(), MEASURE, [HEAD], replacement, **options)
+    [found] = ablated_values(model, batch(), [MEASURE], [HEAD], replacement, **options)
     np.testing.assert_allclose(found.base, differences(model(batch())), atol=1e-5)
     ((_, values),) = found.patched.items()
     return values
@@ -88,10 +88,10 @@ def test_texts_without_another_of_their_length_are_an_error(model):
     mask[0, -1] = False
     texts = TokenBatch(ids, mask, torch.zeros(4, 5, 2))
     with pytest.raises(DataError, match=r"1 text of 4 have no other.*row 0 with 4 tokens"):
-        ablated_values(model, texts, MEASURE, [HEAD], "resample")
+        ablated_values(model, texts, [MEASURE], [HEAD], "resample")
 
 
 def test_a_mean_is_of_a_part_of_the_residual_stream(model):
     pattern = SiteSelection("blocks.1.attn.hook_pattern")
     with pytest.raises(ConfigError, match="not a part of the residual stream"):
-        ablated_values(model, batch(), MEASURE, [pattern], "mean")
+        ablated_values(model, batch(), [MEASURE], [pattern], "mean")
