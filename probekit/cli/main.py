@@ -65,7 +65,9 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        name = Path(sys.argv[0]).name
+        program = ["python", "-m", "probekit"] if name == "__main__.py" else [name]
+        command = shlex.join([*program, *sys.argv[1:]])
         click.echo(f"\nInterrupted. Completed work is saved; continue with:\n  {command}", err=True)
         sys.exit(143 if isinstance(error, _Terminated) else 130)
     except ProbekitError as error:
