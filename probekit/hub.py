@@ -52,7 +52,7 @@ def how_to_access(page: str) -> str:
         page: path of its page on the hub, such as `org/name` or `datasets/org/name`.
     """
     return (
-        "is gated: the hub gives it only to accounts that were granted access. Ask for it on "
+        "is gated: the hub gives it only to accounts that were granted access. Request it on "
         f"{constants.ENDPOINT}/{page}, then run `hf auth login`, or set HF_TOKEN to a token of "
         "that account."
     )

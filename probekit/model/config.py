@@ -107,6 +107,11 @@ class ModelConfig(ABC):
     def to_json(self) -> dict[str, Any]:
         """Return sizes and switches under the keys of config.json, without special tokens."""
 
+    def to_hub(self) -> dict[str, Any]:
+        """Return the contents of config.json, with special tokens."""
+        tokens = ("bos_token_id", "eos_token_id")
+        return self.to_json() | {key: getattr(self, key) for key in tokens}
+
     @property
     def n_layers(self) -> int:
         """Number of blocks."""

@@ -30,6 +30,7 @@ from probekit.model.sites.parts import tap_parts
 from probekit.model.sites.sites import SitePattern
 from probekit.model.weights.loading import as_dtype, read_checkpoint
 from probekit.model.weights.revisions import at_revision
+from probekit.model.weights.saving import write_checkpoint
 from probekit.model.weights.sources import find_model
 from probekit.products import linear
 
@@ -153,6 +154,14 @@ class Decoder(nn.Module, Network):
         )
         model.load_state_dict(tensors, assign=True)
         return model.to(device).requires_grad_(False)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors, which transformers reads, and their digests.
+
+        Raises:
+            StoreError: a file cannot be written.
+        """
+        write_checkpoint(Path(folder), self.config, self.state_dict())
 
     def forward(
         self,

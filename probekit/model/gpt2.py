@@ -13,7 +13,6 @@ published with it (tanh GELU, layer norm before each sublayer, learned position 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -29,7 +28,6 @@ from probekit.model.layers.linear import Linear
 from probekit.model.passes.context import Context
 from probekit.model.passes.kv_cache import Extend
 from probekit.model.passes.taps import Taps
-from probekit.model.weights.saving import write_checkpoint
 from probekit.products import GELU_TANH
 
 
@@ -190,10 +188,6 @@ class GPT2(Decoder):
     def mlp_output(self, layer: int) -> Tensor:
         """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
         return cast(Block, self.h[layer]).mlp.c_proj.weight
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors, readable by `transformers`."""
-        write_checkpoint(Path(folder), self.config, self.state_dict())
 
     def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
         """Return the residual stream after the last block, shape [batch pos d_model]."""

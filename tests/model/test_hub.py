@@ -130,10 +130,10 @@ def test_a_model_without_weights_raises_an_error_with_the_file_names(model):
 
 
 @pytest.mark.parametrize("token", [None, "hf_abc"])
-def test_a_gated_model_names_where_to_ask(model, monkeypatch, token):
+def test_a_gated_model_names_its_page(model, monkeypatch, token):
     (model / GATED).touch()
     monkeypatch.setattr("huggingface_hub.utils._headers.get_token", lambda: token)
-    with pytest.raises(MissingError, match=r"'org/name' is gated: .* Ask for it on .*/org/name,"):
+    with pytest.raises(MissingError, match=r"'org/name' is gated: .* Request it on .*/org/name,"):
         GPT2.from_pretrained("org/name")
 
 

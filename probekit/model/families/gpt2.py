@@ -219,6 +219,23 @@ class GPT2Config(ModelConfig):
         """Return sizes and switches under the keys of config.json, without the special tokens."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
 
+    def to_hub(self) -> dict[str, Any]:
+        """Return the contents of config.json, with special tokens.
+
+        BOS and EOS are by default `<|endoftext|>` for GPT-2's vocabulary.
+        """
+        tokens = {key: getattr(self, key) for key in ("bos_token_id", "eos_token_id")}
+        if self.vocab_size == type(self).vocab_size:
+            last = self.vocab_size - 1
+            tokens = {key: last if token is None else token for key, token in tokens.items()}
+        return {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "activation_function": "gelu_new",
+            **self.to_json(),
+            **tokens,
+        }
+
 
 PUBLISHED = {
     "gpt2": GPT2Config(),

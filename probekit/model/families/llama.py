@@ -245,6 +245,15 @@ class LlamaConfig(ModelConfig):
             own["layer_types"] = list(self.layer_types)
         return own | {"rope_parameters": self.rotary.to_json()}
 
+    def to_hub(self) -> dict[str, Any]:
+        """Return the contents of config.json, with special tokens."""
+        entries = super().to_hub()
+        if self.head_dim is None:  # transformers computes it from an absent key, not from null
+            del entries["head_dim"]
+            if "head_dim" in _KINDS[self.model_type].defaults:
+                entries["head_dim"] = self.d_head
+        return entries
+
     @property
     def qkv_bias(self) -> bool:
         """Whether the maps to queries, keys and values have a bias."""

@@ -53,3 +53,12 @@ class WeightNames:
         """
         short = name.removeprefix(self.prefix)
         return dict(self.other_names).get(short, short)
+
+    def in_checkpoint(self, name: str) -> str:
+        """Return the name that a tensor of the network has in a checkpoint.
+
+        >>> from probekit.model.families.neox import WEIGHTS
+        >>> WEIGHTS.in_checkpoint("embed_in.weight"), WEIGHTS.in_checkpoint("embed_out.weight")
+        ('gpt_neox.embed_in.weight', 'embed_out.weight')
+        """
+        return name if name == self.unembedding else self.prefix + name

@@ -1,4 +1,4 @@
-"""Writing a GPT-2 in the format of the hub: config.json and model.safetensors."""
+"""Writing a network in the format of the hub: config.json and model.safetensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probekit.drafts import write_atomic
-from probekit.model.families.gpt2 import WEIGHTS, GPT2Config
+from probekit.model.config import ModelConfig
 from probekit.model.weights.digests import read_digests, write_digests
 from probekit.model.weights.hub_files import DIGEST
 from probekit.model.weights.loading import transposed
@@ -27,8 +27,8 @@ _DTYPES = {
 }
 
 
-def write_checkpoint(folder: Path, config: GPT2Config, tensors: Mapping[str, Tensor]) -> None:
-    """Write config.json, model.safetensors and digests.json, as `GPT2LMHeadModel` reads them.
+def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
+    """Write config.json, model.safetensors and digests.json, as transformers reads them.
 
     The digests are written last. If the folder already had digests of older files, the files of an
     interrupted call fail verification. The header of model.safetensors also contains a digest, for
@@ -39,40 +39,18 @@ def write_checkpoint(folder: Path, config: GPT2Config, tensors: Mapping[str, Ten
         CheckpointError: the existing digests.json is damaged.
     """
     read_digests(folder)  # fails before gigabytes are written
+    names = config.WEIGHTS
     stored = {
-        _hub_name(name): transposed(WEIGHTS, name, tensor)
+        names.in_checkpoint(name): transposed(names, name, tensor)
         for name, tensor in sorted(tensors.items())
     }
+    dtype = str(tensors[names.embedding].dtype).removeprefix("torch.")
     header = _header(stored, digest(_chunks(stored)))
     files = {
-        "config.json": [pretty_json(hub_config(config, tensors)).encode()],
+        "config.json": [pretty_json({"dtype": dtype, **config.to_hub()}).encode()],
         "model.safetensors": chain([header], _chunks(stored)),
     }
     write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
-
-
-def hub_config(config: GPT2Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the contents of config.json."""
-    dtype = str(tensors["wte.weight"].dtype).removeprefix("torch.")
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "activation_function": "gelu_new",
-        "dtype": dtype,
-        **config.to_json(),
-        **{key: _special_token(config, key) for key in ("bos_token_id", "eos_token_id")},
-    }
-
-
-def _special_token(config: GPT2Config, key: str) -> int | list[int] | None:
-    """Return the BOS or EOS id of the config, by default `<|endoftext|>` for GPT-2's vocabulary."""
-    is_published = config.vocab_size == GPT2Config.vocab_size
-    token: int | list[int] | None = getattr(config, key)
-    return config.vocab_size - 1 if token is None and is_published else token
-
-
-def _hub_name(name: str) -> str:
-    return name if name.startswith("lm_head.") else f"transformer.{name}"
 
 
 def _header(stored: Mapping[str, Tensor], tensor_digest: str) -> bytes:

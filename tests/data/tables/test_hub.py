@@ -91,7 +91,7 @@ def test_a_commit_that_is_not_in_the_local_cache_is_reported(tmp_path):
         read("org/na me", "train", COMMIT)
 
 
-def test_a_gated_data_set_names_where_to_ask(tmp_path, monkeypatch):
+def test_a_gated_data_set_names_its_page(tmp_path, monkeypatch):
     (tmp_path / GATED).touch()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     message = r"'org/name' at revision \w+ is gated: .* on .*/datasets/org/name, then run"

@@ -58,6 +58,22 @@ def test_the_networks_of_the_families_are_those_of_the_table():
     assert probekit.load_model is load_model
 
 
+@pytest.mark.parametrize("row", CONFIGURATIONS, ids=lambda row: row.name)
+def test_what_we_save_transformers_and_we_open_again(row, tmp_path):
+    reference = row.reference()
+    ours = from_transformers(reference)
+    ours.save_pretrained(tmp_path)
+    again = load_model(tmp_path)
+    assert again.config == ours.config
+    assert all(torch.equal(again.state_dict()[n], t) for n, t in ours.state_dict().items())
+    theirs, report = AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation=row.attention, output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert torch.equal(theirs(TOKENS).logits, reference(TOKENS).logits)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no resource module")
 def test_loading_needs_little_more_memory_than_the_weights(tmp_path):
     sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12}
