@@ -69,13 +69,13 @@ class ModelSource:
         return {"random_weights": self.experiment.model.random_seed}
 
     def identity(self) -> Any:
-        """Return the identity of the cache of each target, as JSON."""
+        """Return the identity of the cache of the probed model, as JSON.
+
+        Networks with random weights follow from it and from the settings, so they are not built.
+        """
         prepared, dtype = self.prepared, self.experiment.capture.dtype
         tokenizer, ids = prepared.tokenizer.digest, prepared.ids
-        return {
-            target: identify(model, tokenizer, ids, prepared.plan, dtype).to_json()
-            for target, model in self.models.items()
-        }
+        return identify(self.models[TASK], tokenizer, ids, prepared.plan, dtype).to_json()
 
     def open(self, capture: Capture) -> CapturedFeatures:
         """Return the activations of all targets, captured as far as they are missing."""

@@ -3,6 +3,7 @@
 import pytest
 
 from probekit.code_digest import closure
+from probekit.model.families.table import FAMILIES
 from probekit.pipeline.experiment.key import TABLES
 
 
@@ -43,3 +44,9 @@ def test_modules_that_affect_numbers_are_in_the_key(modules, name):
 )
 def test_report_launchers_and_upkeep_are_not_in_the_key(modules, room):
     assert not [name for name in modules if name.startswith(f"probekit.{room}")]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.title)
+def test_the_code_of_a_network_covers_its_random_weights(family):
+    """The key has no digest of these weights: they follow from code, seed and config."""
+    assert "probekit.model.initialisation" in closure(family.network.partition(":")[0])

@@ -10,6 +10,7 @@ from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.compose import run_edited
 from probekit.interventions.edits import replace
+from probekit.pipeline.experiment import models
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.intervene import verdict_rows
@@ -250,3 +251,11 @@ def ablated_by_hand(inputs):
         chosen, numbers = measure[own], torch.arange(len(own))
         found.append(last[numbers, chosen.answer] - last[numbers, chosen.wrong])
     return torch.cat(found).mean().item()
+
+
+def test_interventions_alone_build_no_random_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "random_network", lambda *_: pytest.fail("built"))
+    one = YAML[: YAML.index("  - {do: ablate")] + YAML[YAML.index("measure:") :]
+    one = one.replace("weights: 0", "weights: 1").replace("blocks.*.hook_resid_post", RESID)
+    path = write_experiment(tmp_path, one, n_rows=16)
+    assert len(cause(path, out=tmp_path / "runs", progress=False).effects) == 4
