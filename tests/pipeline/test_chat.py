@@ -106,7 +106,7 @@ def test_the_last_token_of_a_turn_is_read(model, tmp_path, at):
 
 def test_a_run_has_the_activations_of_transformers(model, tmp_path):
     path = write_experiment(tmp_path, model, "assistant_last")
-    result = run(path, out=tmp_path / "runs", progress=False)
+    result = run(path, out=tmp_path / "runs", progress=False, page=False)
     assert {"task", "random_weights", "bag_of_words"} <= {*result.table["target"]}
     reference = PreTrainedTokenizerFast.from_pretrained(model)
     network = AutoModelForCausalLM.from_pretrained(model)
@@ -127,7 +127,7 @@ def test_a_run_has_the_activations_of_transformers(model, tmp_path):
 def test_a_probe_of_the_users_turn_reads_new_texts(model, tmp_path):
     yaml = YAML.replace("reply: answer, ", "")
     path = write_experiment(tmp_path, model, "user_last", yaml)
-    result = run(path, out=tmp_path / "runs", progress=False)
+    result = run(path, out=tmp_path / "runs", progress=False, page=False)
     (saved, *_) = sorted(result.folder.glob("probes/**/*.safetensors"))
     probe = SavedProbe.load(saved)
     assert probe.facts.chat
