@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -86,7 +87,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
         lines = _dose_lines(curve, unit)
         _name_panel_of(figure, panel, number, len(panels))
         draw_in_panel(figure, [zero_line(ends), *lines], number)
-        labels.append([replace(one, value=min(one.value, high)) for one in _dose_labels(lines)])
+        labels.append([_below(one, high, lines) for one in _dose_labels(lines)])
     _label_lowest(figure, len(panels), "dose (SD)")
     space = 0.06 * (high - low) or 0.1
     figure.update_yaxes(range=[low - space, high + space])
@@ -153,6 +154,16 @@ def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:
             colour = GREY if trace.name == MATCHED else trace.line.color
             labels[trace.name] = label_at_end(trace, trace.name, colour)
     return [label for own in reversed(labels.values()) for label in own]
+
+
+def _below(label: LineLabel, high: float, lines: Sequence[go.Scatter]) -> LineLabel:
+    """Return a label whose line ends above the figure at the point where the line leaves it."""
+    if label.value <= high:
+        return label
+    line = next(one for one in lines if one.name == label.text and one.y[-1] == label.value)
+    after = next(n for n in range(len(line.y)) if min(line.y[n:]) > high)
+    end = float(np.interp(high, line.y[after - 1 : after + 1], line.x[after - 1 : after + 1]))
+    return replace(label, value=high, end=end)
 
 
 def _dose_hover(row: pd.Series[Any], unit: str) -> str:

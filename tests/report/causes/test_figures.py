@@ -174,6 +174,10 @@ def test_bands_that_are_not_tested_do_not_hide_the_effects(tmp_path):
     labels = [note for note in figure.layout.annotations if note.name == LABEL]
     assert len(labels) == 3
     assert all(low <= note.y <= high for note in labels)
+    # The leader begins where the line leaves the range, not at its end outside.
+    (y,) = {note.y for note in labels if "covariance" in note.text}
+    leaders = [one for one in figure.data if one.y == (y, y)]
+    assert [one.x[0] for one in leaders] == [pytest.approx(2 * y / 700)]
 
 
 def test_a_direction_without_draws_has_no_bands(tmp_path):
