@@ -89,6 +89,25 @@ def short_tick(label: str) -> str:
     >>> short_tick("model.layers.11.post_attention_layernorm")
     'model.layer…layernorm'
     """
+    return plotly_text(_without_middle(label))
+
+
+def two_line_tick(label: str) -> str:
+    """Return the same as `short_tick`, a long name in two lines, broken near its middle.
+
+    >>> two_line_tick("attractor_other"), two_line_tick("capitals")
+    ('attractor_<br>other', 'capitals')
+    """
+    label = _without_middle(label)
+    if len(label) <= LONGEST_TICK // 2:
+        return plotly_text(label)
+    middle = len(label) / 2
+    ends = [n for n in range(2, len(label)) if not label[n - 1].isalnum()] or [round(middle)]
+    end = min(ends, key=lambda n: abs(n - middle))
+    return f"{plotly_text(label[:end])}<br>{plotly_text(label[end:])}"
+
+
+def _without_middle(label: str) -> str:
     half = LONGEST_TICK // 2
     is_long = len(label) > LONGEST_TICK
-    return plotly_text(f"{label[: half + 1]}…{label[1 - half :]}" if is_long else label)
+    return f"{label[: half + 1]}…{label[1 - half :]}" if is_long else label

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.report.figures.axes import finite_ends, short_tick
+from probekit.report.figures.axes import finite_ends, short_tick, two_line_tick
 from probekit.report.figures.style import (
     SERIES_COLOURS,
     SERIES_MARKERS,
@@ -184,32 +184,32 @@ def _map(
     hover: dict[str, tuple[str, ...]],
 ) -> go.Figure:
     texts = rows.assign(
-        text=[_cell(*(row[name] for name in cell)) for _, row in rows.iterrows()],
+        text=[_cell(*(row[name] for name in cell), n=len(names)) for _, row in rows.iterrows()],
         hover=["" if np.isnan(row[cell[0]]) else _hover(row, hover) for _, row in rows.iterrows()],
     )
     every = pd.MultiIndex.from_product([names, names])
     cells = texts.set_index(["train", "test"])[["text", "hover"]].reindex(every, fill_value="")
-    labels = [short_tick(name) for name in names]
     return text_map(
         matrix(rows, names, cell[0]).to_numpy(),
         cells["text"].tolist(),
         cells["hover"].tolist(),
         Colours(*limits, scale, is_diverging=limits[0] < 0),
-        across=labels,
-        down=labels,
+        across=[short_tick(name) for name in names],
+        down=[two_line_tick(name) for name in names],  # leaves room for cells on narrow screens
         title="tested on",
         most_texts=MOST_TEXTS**2,
         down_title="trained on",
     )
 
 
-def _cell(value: float, low: float, high: float) -> str:
+def _cell(value: float, low: float, high: float, n: int) -> str:
+    """Return value and interval, which takes two lines if `n` cells share the width."""
     if np.isnan(value):
         return ""
     text = format_number(value)
     if np.isnan(low):
         return text
-    return f"{text}<br>[{fixed(low, 2)}, {fixed(high, 2)}]"
+    return f"{text}<br>[{fixed(low, 2)},{'<br>' if n > 2 else ' '}{fixed(high, 2)}]"
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
