@@ -8,17 +8,19 @@ that a fault of padding is found too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from torch import Tensor
 
 from probekit.amounts import counted
-from probekit.errors import ConfigError, MissingError
+from probekit.errors import ConfigError, MissingError, ProbekitError
 from probekit.model.families.table import model_config
 from probekit.model.load import load_model
 from probekit.model.network import Network
@@ -26,6 +28,7 @@ from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import find_model
 
+TOKENS, CHAT = "tokens", "chat tokens"
 TOLERANCE = 5e-5  # of the largest value at a position
 TEXTS = (
     "The cat sat on the mat.",
@@ -41,9 +44,10 @@ class Agreement:
     """The comparison of one tensor over all texts.
 
     Attributes:
-        site: name of the tensor: a site, `logits`, `loss`, or `tokens` for the ids of the texts.
-        difference: largest absolute difference; for `tokens` the number of texts that differ.
-        largest: largest absolute value of the reference; for `tokens` the number of texts.
+        site: name of the tensor: a site, `logits` or `loss`; or `tokens` for the ids of the texts
+            and `chat tokens` for those in the chat template.
+        difference: largest absolute difference; for tokens the number of texts that differ.
+        largest: largest absolute value of the reference; for tokens the number of texts.
         relative: largest difference at a position as a share of the largest value there.
     """
 
@@ -63,7 +67,7 @@ class Agreement:
     @property
     def agrees(self) -> bool:
         """Whether the relative difference is within the tolerance; tokens must be equal."""
-        return self.relative <= (0 if self.site == "tokens" else TOLERANCE)
+        return self.relative <= (0 if self.site in (TOKENS, CHAT) else TOLERANCE)
 
 
 def verify_model(source: str | Path, texts: Sequence[str] = TEXTS) -> tuple[Agreement, ...]:
@@ -75,9 +79,10 @@ def verify_model(source: str | Path, texts: Sequence[str] = TEXTS) -> tuple[Agre
             random tokens.
 
     Returns:
-        A comparison for the tokens (unless transformers cannot read the tokenizer), the residual
-        stream before the first block and after each, each attention pattern, the output of the
-        final norm, the logits and the loss in nats per token. Both models are in memory.
+        A comparison for the tokens (unless transformers cannot read the tokenizer), those of each
+        text as the user's turn of a chat (if there is a chat template), the residual stream before
+        the first block and after each, each attention pattern, the output of the final norm, the
+        logits and the loss in nats per token. Both models are in memory.
 
     >>> all(one.agrees for one in verify_model("mini", ["The cat sat on the mat."]))
     True
@@ -88,9 +93,9 @@ def verify_model(source: str | Path, texts: Sequence[str] = TEXTS) -> tuple[Agre
         MissingError: no model has this name.
         CheckpointError: no family has the architecture, or the checkpoint is damaged.
     """
-    batch, has_vocabulary = _batch(source, texts)
+    tokenizer, batch = _batch(source, texts)
     ours, reference = load_model(source, "float32"), _Reference(find_model(source))
-    compared = _tokens(reference, batch, texts) if has_vocabulary else ()
+    compared = () if tokenizer is None else _tokens(reference, tokenizer, texts)
     found = {one.site: one for one in compared}
     with torch.inference_mode():
         expected = [
@@ -102,25 +107,26 @@ def verify_model(source: str | Path, texts: Sequence[str] = TEXTS) -> tuple[Agre
     return tuple(found.values())
 
 
-def _batch(source: str | Path, texts: Sequence[str]) -> tuple[TokenBatch, bool]:
-    """Return the texts, padded on the left, and whether the checkpoint has a vocabulary.
+def _batch(source: str | Path, texts: Sequence[str]) -> tuple[Tokenizer | None, TokenBatch]:
+    """Return the tokenizer, and the texts padded on the left.
 
-    Without one, the batch has random tokens.
+    A checkpoint without a vocabulary has no tokenizer, and the batch has random tokens.
     """
     if not texts:
         raise ConfigError("There are no texts. Give at least one.")
     try:
-        batch = Tokenizer.from_pretrained(source).batch(list(texts), bos=False, side="left")
+        tokenizer = Tokenizer.from_pretrained(source)
     except MissingError:
         config = model_config(find_model(source, "config"))
-        return _random_batch(config.axis_sizes["d_vocab"]), False
+        return None, _random_batch(config.axis_sizes["d_vocab"])
+    batch = tokenizer.batch(list(texts), bos=False, side="left")
     for text, length in zip(texts, batch.mask.sum(1).tolist(), strict=True):
         if length < 2:
             raise ConfigError(
                 f"{text!r} has {counted(length, 'token')}. A loss needs at least 2. Give a longer "
                 "text."
             )
-    return batch, True
+    return tokenizer, batch
 
 
 def _random_batch(n_vocab: int) -> TokenBatch:
@@ -170,15 +176,29 @@ class _Reference:
         named |= {"final norm": normed, "logits": out.logits, "loss": out.loss[None]}
         return {name: value[0] for name, value in named.items()}
 
-    def ids(self, text: str) -> list[int] | None:
-        """Return the ids of a text; None if transformers cannot read the tokenizer."""
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer; None if transformers cannot read it."""
         from transformers import AutoTokenizer
 
         try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+            return AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
         except (OSError, ValueError, KeyError, ImportError):
             return None
-        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def chat_ids(self, text: str) -> list[int]:
+        """Return the ids of a text as the user's turn, without today's date."""
+        ids: list[int] = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}],
+            chat_template="{% set strftime_now = undefined %}" + self.tokenizer.chat_template,
+            add_generation_prompt=True,
+            return_dict=True,
+        )["input_ids"]
         return ids
 
 
@@ -199,13 +219,32 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _tokens(reference: _Reference, batch: TokenBatch, texts: Sequence[str]) -> Iterator[Agreement]:
+def _tokens(
+    reference: _Reference, tokenizer: Tokenizer, texts: Sequence[str]
+) -> Iterator[Agreement]:
     """Yield the comparison of the tokens: the number of texts with other ids."""
-    expected = [reference.ids(text) for text in texts]
-    if None not in expected:
-        rows = zip(batch.ids, batch.mask, expected, strict=True)
-        n_different = sum(ids[mask].tolist() != theirs for ids, mask, theirs in rows)
-        yield Agreement("tokens", n_different, len(texts), n_different / len(texts))
+    if reference.tokenizer is None:
+        return
+    n_different = sum(
+        tokenizer.encode(text, bos=False).ids.tolist() != reference.ids(text) for text in texts
+    )
+    yield Agreement(TOKENS, n_different, len(texts), n_different / len(texts))
+    if not isinstance(getattr(reference.tokenizer, "chat_template", None), str):
+        return
+    n_different = sum(
+        _unless_refused(lambda text: tokenizer.encode_chat(text).ids.tolist(), text)
+        != _unless_refused(reference.chat_ids, text)
+        for text in texts
+    )
+    yield Agreement(CHAT, n_different, len(texts), n_different / len(texts))
+
+
+def _unless_refused(ids: Callable[[str], list[int]], text: str) -> list[int] | None:
+    """Return the ids of a text in a chat template; None if the template refuses it."""
+    try:
+        return ids(text)
+    except (ProbekitError, TemplateError):
+        return None
 
 
 def _tensors(model: Network, batch: TokenBatch) -> Iterator[tuple[str, int, Tensor]]:

@@ -146,7 +146,7 @@ def _show_agreement(rows: Sequence[Agreement]) -> None:
     for name in ("largest difference", "largest value", "ratio at a position", ""):
         shown.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        if row.site == "tokens":
+        if row.site.endswith("tokens"):
             cells = (f"{row.difference:.0f} texts differ", f"{row.largest:.0f} texts", "")
         else:
             cells = (f"{row.difference:.1e}", f"{row.largest:.3g}", f"{row.relative:.1e}")

@@ -1,5 +1,7 @@
 """Every family agrees with transformers, and a planted difference is found where it begins."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +9,9 @@ from probekit.analysis import verification
 from probekit.analysis.verification import verify_model
 from probekit.errors import ConfigError
 from probekit.model.load import load_model
+from probekit.model.text.hub_tokenizer import HubTokenizer
 from tests.model.families.configurations import TYPICAL, rows
+from tests.model.text.test_chat import TEMPLATES, write
 
 
 @pytest.fixture(scope="module", params=rows(TYPICAL), ids=lambda row: row.name)
@@ -51,6 +55,23 @@ def test_the_shipped_model_agrees_in_its_tokens_too():
     found = verify_model("mini", ["The keys to the old cabinet", "A cat"])
     assert found[0].site == "tokens"
     assert all(one.agrees for one in found)
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_tokens_of_a_chat_are_compared(template, tmp_path, monkeypatch):
+    (row,) = rows(["llama3"])
+    replace(row, settings=dict(row.settings) | {"vocab_size": 330}).reference().save_pretrained(
+        tmp_path
+    )
+    config = (tmp_path / "config.json").read_text()
+    write(tmp_path, template)
+    (tmp_path / "config.json").write_text(config)
+    chat = verify_model(tmp_path)[1]
+    assert (chat.site, chat.largest, chat.agrees) == ("chat tokens", 3, True)
+    monkeypatch.setattr(
+        HubTokenizer, "encode_chat", lambda self, text: self.encode(text, bos=False)
+    )
+    assert not verify_model(tmp_path)[1].agrees
 
 
 def test_other_tokens_are_found(monkeypatch):

@@ -184,7 +184,7 @@ def _map(
     hover: dict[str, tuple[str, ...]],
 ) -> go.Figure:
     texts = rows.assign(
-        text=[_cell(*(row[name] for name in cell), n=len(names)) for _, row in rows.iterrows()],
+        text=[_cell(len(names), *(row[name] for name in cell)) for _, row in rows.iterrows()],
         hover=["" if np.isnan(row[cell[0]]) else _hover(row, hover) for _, row in rows.iterrows()],
     )
     every = pd.MultiIndex.from_product([names, names])
@@ -202,7 +202,7 @@ def _map(
     )
 
 
-def _cell(value: float, low: float, high: float, n: int) -> str:
+def _cell(n: int, value: float, low: float, high: float) -> str:
     """Return value and interval, which takes two lines if `n` cells share the width."""
     if np.isnan(value):
         return ""
