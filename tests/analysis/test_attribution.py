@@ -6,7 +6,9 @@ import torch
 from probekit.analysis.attribution import logit_attribution
 from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
+from probekit.model.load import from_transformers
 from probekit.model.text.tokenizer import Tokenizer
+from tests.model.families.configurations import TYPICAL, rows
 from tests.model.reference import TINY, our_model, reference_model
 
 IDS = torch.tensor([3, 14, 15, 92, 6, 5, 35])
@@ -35,6 +37,14 @@ def test_the_parts_sum_to_the_logit(model, choice, position):
     assert found.logit == pytest.approx(expected, abs=1e-12)
     assert found.rows["value"].sum() == pytest.approx(expected, abs=1e-10)
     assert found.remainder == pytest.approx(0, abs=1e-10)
+
+
+@pytest.mark.parametrize("row", rows(TYPICAL), ids=lambda row: row.name)
+def test_the_parts_sum_to_the_logit_in_every_family(row):
+    model = from_transformers(row.reference(torch.float64))
+    for minus in (None, 11):
+        attribution = logit_attribution(model, torch.tensor([3, 14, 15, 92]), 7, minus=minus)
+        assert abs(attribution.remainder) < 1e-12
 
 
 def test_contributions_are_those_of_the_sites_under_the_final_scale(model):
