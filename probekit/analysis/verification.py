@@ -1,14 +1,18 @@
 """Verification of a network: its numbers compared with those of transformers.
 
-Both load the checkpoint independently, in float32. The texts are compared at every tensor that
-transformers returns. Ours come from one batch padded on the left, theirs from each text alone, so
-that a fault of padding is found too.
+Both load the checkpoint independently, in float32 or float64. The texts are compared at every
+tensor that transformers returns. Ours come from one batch padded on the left, theirs from each text
+alone, so that a fault of padding is found too.
+
+In float64 the code of transformers rounds to float32 on its way: in RMS norms, in the softmax of
+attention and in the loss. There its conversions of float64 to float32 are skipped; its formulas
+stay as they are, and so do numbers that begin in float32, such as the angles of rotary positions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +22,10 @@ from typing import Any
 import torch
 from jinja2 import TemplateError
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from probekit.amounts import counted
-from probekit.errors import ConfigError, MissingError, ProbekitError
+from probekit.errors import ConfigError, MissingError, ProbekitError, nearest
 from probekit.model.families.table import model_config
 from probekit.model.load import load_model
 from probekit.model.network import Network
@@ -29,7 +34,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import find_model
 
 TOKENS, CHAT = "tokens", "chat tokens"
-TOLERANCE = 5e-5  # of the largest value at a position
+TOLERANCES = {"float32": 5e-5, "float64": 1e-10}  # of the largest value at a position
 TEXTS = (
     "The cat sat on the mat.",
     "When Mary and John went to the store, John gave a drink to Mary, who thanked him for it.",
@@ -49,34 +54,40 @@ class Agreement:
         difference: largest absolute difference; for tokens the number of texts that differ.
         largest: largest absolute value of the reference; for tokens the number of texts.
         relative: largest difference at a position as a share of the largest value there.
+        tolerance: largest `relative` at which they agree.
     """
 
     site: str
     difference: float
     largest: float
     relative: float
+    tolerance: float
 
     def joined(self, other: Agreement) -> Agreement:
         """Return the comparison of the texts of both."""
-        numbers = (
+        difference, largest, relative = (
             _larger(getattr(self, name), getattr(other, name))
             for name in ("difference", "largest", "relative")
         )
-        return Agreement(self.site, *numbers)
+        return Agreement(self.site, difference, largest, relative, self.tolerance)
 
     @property
     def agrees(self) -> bool:
-        """Whether the relative difference is within the tolerance; tokens must be equal."""
-        return self.relative <= (0 if self.site in (TOKENS, CHAT) else TOLERANCE)
+        """Whether the relative difference is within the tolerance."""
+        return self.relative <= self.tolerance
 
 
-def verify_model(source: str | Path, texts: Sequence[str] = TEXTS) -> tuple[Agreement, ...]:
+def verify_model(
+    source: str | Path, texts: Sequence[str] = TEXTS, *, dtype: str = "float32"
+) -> tuple[Agreement, ...]:
     """Compare the network and the tokenizer of a checkpoint with those of transformers.
 
     Args:
         source: `mini`, a hub name, or a folder.
         texts: texts of at least two tokens. A checkpoint without a vocabulary is compared on
             random tokens.
+        dtype: float32 or float64, for both models. In float64 the tolerance is 1e-10, and
+            transformers' conversions to float32 are skipped.
 
     Returns:
         A comparison for the tokens (unless transformers cannot read the tokenizer), those of each
@@ -88,13 +99,20 @@ def verify_model(source: str | Path, texts: Sequence[str] = TEXTS) -> tuple[Agre
     True
 
     Raises:
-        ConfigError: there are no texts, or one has fewer than two tokens or too many.
+        ConfigError: there are no texts, one has fewer than two tokens or too many, or the dtype is
+            another one.
         DataError: a text cannot be encoded.
         MissingError: no model has this name.
         CheckpointError: no family has the architecture, or the checkpoint is damaged.
     """
+    if dtype not in TOLERANCES:
+        raise ConfigError(
+            f"Models cannot be compared in dtype {dtype!r}. {nearest(dtype, TOLERANCES)} Rounding "
+            "in half precision hides differences."
+        )
+    tolerance = TOLERANCES[dtype]
     tokenizer, batch = _batch(source, texts)
-    ours, reference = load_model(source, "float32"), _Reference(find_model(source))
+    ours, reference = load_model(source, dtype), _Reference(find_model(source), dtype)
     compared = () if tokenizer is None else _tokens(reference, tokenizer, texts)
     found = {one.site: one for one in compared}
     with torch.inference_mode():
@@ -102,8 +120,8 @@ def verify_model(source: str | Path, texts: Sequence[str] = TEXTS) -> tuple[Agre
             reference.tensors(ids[mask]) for ids, mask in zip(batch.ids, batch.mask, strict=True)
         ]
         for site, text, value in _tensors(ours, batch):
-            before = found.get(site, Agreement(site, 0.0, 0.0, 0.0))
-            found[site] = before.joined(_agreement(site, value, expected[text][site]))
+            before = found.get(site, Agreement(site, 0.0, 0.0, 0.0, tolerance))
+            found[site] = before.joined(_agreement(site, value, expected[text][site], tolerance))
     return tuple(found.values())
 
 
@@ -136,12 +154,13 @@ def _random_batch(n_vocab: int) -> TokenBatch:
     return TokenBatch(ids, mask, torch.zeros(*_RANDOM, 2, dtype=torch.int64))
 
 
-def _agreement(site: str, value: Tensor, theirs: Tensor) -> Agreement:
+def _agreement(site: str, value: Tensor, theirs: Tensor, tolerance: float) -> Agreement:
     """Return the comparison of one text; positions are all axes but the last."""
     difference, largest = (x.abs().amax(-1) for x in (value - theirs, theirs))
     relative = difference / largest.clamp(min=torch.finfo(largest.dtype).tiny)
-    numbers = (x.max().item() for x in (difference, largest, relative))
-    return Agreement(site, *numbers)
+    return Agreement(
+        site, difference.max().item(), largest.max().item(), relative.max().item(), tolerance
+    )
 
 
 def _larger(a: float, b: float) -> float:
@@ -152,18 +171,18 @@ def _larger(a: float, b: float) -> float:
 class _Reference:
     """A checkpoint as transformers loads it, with attention whose patterns can be read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dtype: str) -> None:
         from transformers import AutoModelForCausalLM
 
         self.folder = folder
         with _quiet():
             self.model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+                folder, dtype=dtype, attn_implementation="eager", local_files_only=True
             )
 
     def tensors(self, ids: Tensor) -> dict[str, Tensor]:
         """Return the tensors of one text, by the names of our sites, without the batch axis."""
-        with _quiet():
+        with _quiet(), _WithoutRounding():
             out = self.model(
                 ids[None], output_hidden_states=True, output_attentions=True, labels=ids[None]
             )
@@ -202,6 +221,27 @@ class _Reference:
         return ids
 
 
+class _WithoutRounding(TorchFunctionMode):
+    """Skips conversions of float64 to float32 in the code that runs within."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call `func` without the conversion and return its result."""
+        named = dict(kwargs or {})
+        if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
+            if func is Tensor.float:
+                return args[0]
+            args = tuple(torch.float64 if x is torch.float32 else x for x in args)
+            if named.get("dtype") is torch.float32:
+                named["dtype"] = torch.float64
+        return func(*args, **named)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress the progress bar and the warnings of transformers."""
@@ -228,7 +268,7 @@ def _tokens(
     n_different = sum(
         tokenizer.encode(text, bos=False).ids.tolist() != reference.ids(text) for text in texts
     )
-    yield Agreement(TOKENS, n_different, len(texts), n_different / len(texts))
+    yield Agreement(TOKENS, n_different, len(texts), n_different / len(texts), 0.0)
     if not isinstance(getattr(reference.tokenizer, "chat_template", None), str):
         return
     n_different = sum(
@@ -236,7 +276,7 @@ def _tokens(
         != _unless_refused(reference.chat_ids, text)
         for text in texts
     )
-    yield Agreement(CHAT, n_different, len(texts), n_different / len(texts))
+    yield Agreement(CHAT, n_different, len(texts), n_different / len(texts), 0.0)
 
 
 def _unless_refused(ids: Callable[[str], list[int]], text: str) -> list[int] | None:

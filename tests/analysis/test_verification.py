@@ -29,6 +29,48 @@ def test_a_checkpoint_without_a_vocabulary_agrees(folder):
     assert all(one.largest > 0.01 for one in found)
 
 
+def test_a_checkpoint_agrees_in_float64(folder):
+    found = verify_model(folder, dtype="float64")
+    assert {one.tolerance for one in found} == {1e-10}
+    assert all(one.agrees for one in found)
+
+
+def test_a_difference_below_the_rounding_of_float32_is_found_in_float64(folder, monkeypatch):
+    def altered(source, dtype):
+        model = load_model(source, dtype)
+        final = [
+            x for name, x in model.named_parameters() if "norm" in name and "layers" not in name
+        ]
+        final[-1].mul_(1 + 1e-8)
+        return model
+
+    monkeypatch.setattr(verification, "load_model", altered)
+    assert all(one.agrees for one in verify_model(folder))
+    differing = [one.site for one in verify_model(folder, dtype="float64") if not one.agrees]
+    assert differing[0] == "final norm"
+
+
+def test_only_conversions_from_float64_are_skipped():
+    wide, narrow = torch.full((2,), 0.1, dtype=torch.float64), torch.full((2,), 0.1)
+    with verification._WithoutRounding():
+        skipped = (
+            wide.float(),
+            wide.to(torch.float32),
+            wide.to(dtype=torch.float32),
+            torch.nn.functional.softmax(wide, dim=-1, dtype=torch.float32),
+        )
+        assert [x.dtype for x in skipped] == [torch.float64] * 4
+        assert torch.equal(skipped[1], wide)
+        assert narrow.half().float().dtype == torch.float32
+        assert wide.half().dtype == torch.float16
+    assert wide.float().dtype == torch.float32
+
+
+def test_another_dtype():
+    with pytest.raises(ConfigError, match=r"dtype 'bfloat16'.* Nearest: float64"):
+        verify_model("mini", dtype="bfloat16")
+
+
 @pytest.mark.parametrize(
     ("tensor", "first"),
     [
@@ -84,15 +126,15 @@ def test_numbers_that_are_not_finite_do_not_agree():
     theirs = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     ours = theirs.clone()
     ours[0, 0] = torch.nan
-    fine = verification._agreement("logits", theirs, theirs)
+    fine = verification._agreement("logits", theirs, theirs, 5e-5)
     assert fine.agrees
-    assert not verification._agreement("logits", ours, theirs).joined(fine).agrees
+    assert not verification._agreement("logits", ours, theirs, 5e-5).joined(fine).agrees
 
 
 def test_a_huge_value_elsewhere_hides_no_difference():
     theirs = torch.tensor([[1e6, 1.0], [1.0, 1.0]])
     ours = theirs + torch.tensor([[0.0, 0.0], [1e-3, 0.0]])
-    found = verification._agreement("logits", ours, theirs)
+    found = verification._agreement("logits", ours, theirs, 5e-5)
     assert found.relative == pytest.approx(1e-3, rel=1e-3)
     assert not found.agrees
 

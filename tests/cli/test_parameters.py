@@ -1,4 +1,4 @@
-"""`probekit params`: the table, the JSON, and mistakes."""
+"""`probekit params`: the table, the JSON, and mistakes; `probekit verify`."""
 
 import json
 import sys
@@ -73,3 +73,11 @@ def test_each_error_has_one_message_and_its_exit_code(
         main()
     assert end.value.code == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", "5e-05"), ("float64", "1e-10")])
+def test_a_model_is_compared_with_transformers_in_a_dtype(dtype, tolerance):
+    result = CliRunner().invoke(cli, ["verify", "mini", "--text", "A cat sat.", "--dtype", dtype])
+    assert result.exit_code == 0, result.output
+    assert f"All 16 tensors agree within {tolerance} of the largest value there." in result.output
+    assert ("float64 to float32" in result.output) == (dtype == "float64")
