@@ -139,7 +139,7 @@ class _Commands(click.Group):
 )
 @version_option
 def cli() -> None:
-    """Train and evaluate linear probes on GPT-2 activations, from one experiment file."""
+    """Train and evaluate linear probes on language models, from one experiment file."""
 
 
 _out_option = click.option(
