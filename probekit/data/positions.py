@@ -170,7 +170,7 @@ def plan_rows(
         _select_span(tokens, spans) if rule.at in _OF_SPAN else _select_in_text(tokens, rule.index)
     )
     if rule.offset:
-        selected = _shift(tokens, selected, rule.offset)
+        selected = _shift(tokens, selected, rule)
     aligned = selected.fault == ""
     unaligned = tuple(
         Unaligned(int(example), str(selected.fault[example]))
@@ -258,8 +258,9 @@ def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _T
     return _TokenRanges(tokens.position[visible], first, stop, fault)
 
 
-def _shift(tokens: _Tokens, span: _TokenRanges, offset: int) -> _TokenRanges:
+def _shift(tokens: _Tokens, span: _TokenRanges, rule: PositionRule) -> _TokenRanges:
     """Select one token per span: `offset` tokens after its last one, or before its first one."""
+    offset = rule.offset
     aligned = np.flatnonzero(span.fault == "")
     edge = span.first[aligned] if offset < 0 else span.stop[aligned] - 1
     text = tokens.text_of_example[aligned]
@@ -273,7 +274,8 @@ def _shift(tokens: _Tokens, span: _TokenRanges, offset: int) -> _TokenRanges:
     side = "before" if offset < 0 else "after"
     outside = np.zeros(len(at), dtype=bool)
     outside[aligned] = ~inside
-    reason = f"its text has no token {abs(offset)} {side} the span"
+    edge_name = "last token of the turn" if rule.at.endswith("_last") else "span"
+    reason = f"its text has no token {abs(offset)} {side} the {edge_name}"
     return _TokenRanges(tokens.position, at, at + 1, np.where(outside, reason, span.fault))
 
 

@@ -86,6 +86,12 @@ def test_no_example_with_the_offset_is_an_error_that_names_it():
         plan_rows([OFFSETS], [(4, 8)], [TEXT], PositionRule("word", offset=9), bos=False)
 
 
+def test_a_turn_that_ends_too_early_is_not_called_a_span():
+    rule = PositionRule("user_last", offset=9)
+    with pytest.raises(DataError, match=r"has no token 9 after the last token of the turn"):
+        plan_rows([OFFSETS], [(4, 8)], [TEXT], rule, bos=False)
+
+
 def test_the_first_position_stays_in_a_mean_that_has_no_other():
     assert positions(PositionRule("span"), span=(0, 3)) == [[0]]
     assert positions(PositionRule("span"), span=(0, 8)) == [[1, 2]]
