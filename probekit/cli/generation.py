@@ -155,7 +155,7 @@ def _steering_options(function: Callable[..., None]) -> Callable[..., None]:
     "--bos/--no-bos",
     default=False,
     show_default=True,
-    help="Whether to prepend <|endoftext|> to the prompt.",
+    help="Whether to prepend the beginning-of-text token to the prompt.",
 )
 @click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
 @_steering_options

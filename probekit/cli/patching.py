@@ -48,7 +48,7 @@ from probekit.pipeline.look.endings import PAGE_OR_ROWS
     "--bos/--no-bos",
     default=False,
     show_default=True,
-    help="Whether to prepend <|endoftext|> to both texts.",
+    help="Whether to prepend the beginning-of-text token to both texts.",
 )
 @click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
 @click.option(

@@ -23,7 +23,7 @@ _BOS = click.option(
     "--bos/--no-bos",
     default=False,
     show_default=True,
-    help="Whether to prepend <|endoftext|> to each text.",
+    help="Whether to prepend the beginning-of-text token to each text.",
 )
 _DEVICE = click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
 _OUT = click.option(

@@ -135,6 +135,8 @@ def test_a_probe_of_the_users_turn_reads_new_texts(model, tmp_path):
     at = expected_position(PreTrainedTokenizerFast.from_pretrained(model), "user_last", 5)
     assert reading.answer == reading.answers[at - 1]  # without <|begin|>, which is BOS here
     assert reading.tokens[at - 1] == "?"
+    with pytest.raises(DataError, match="1 of 2 texts are empty, the first is text 2"):
+        apply_probe(probe, ["Here?", ""])
 
 
 def test_counterfactuals_replace_the_users_turn(model, tmp_path):

@@ -42,7 +42,7 @@ def facts_for_page(network: ModelAndTokenizer, bos: bool) -> dict[str, str]:
         "model": model_title(network.source),
         "weights": digest_weights(network.model)[:16],
         "tokenizer": network.tokenizer.digest[:16],
-        "<|endoftext|> before the text": "yes" if bos else "no",
+        "beginning-of-text token": "yes" if bos else "no",
         "dtype": str(network.model.dtype).removeprefix("torch."),
     } | {name: version for name, version in versions().items() if name in ("probekit", "torch")}
 

@@ -63,8 +63,8 @@ class HubTokenizer(Tokenizer):
         """
         if not (folder / TOKENIZER).is_file():
             raise MissingError(
-                f"{folder} has no {TOKENIZER}. Save the tokenizer with transformers, which writes "
-                "that file, or download it from the model's repository."
+                f"{folder} has no {TOKENIZER}. Save the tokenizer there too, by its method "
+                "`save_pretrained`, or download that file from the model's repository."
             )
         names = [
             name for name in (TOKENIZER, SETTINGS, CONFIG, TEMPLATE) if (folder / name).is_file()

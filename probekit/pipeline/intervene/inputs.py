@@ -219,8 +219,11 @@ def _faults(
     def answer(row: int) -> str:
         for name in experiment.answer_columns:
             word = _word(examples[row], name)
-            if n_tokens[word] != 1:
+            if n_tokens[word] == 1:
+                continue
+            if name in dict(examples[row].values):
                 return f"{name!r} is not a single token"
+            return f"{name!r} is no column of the data, and as text it is not a single token"
         return ""
 
     def same(row: int) -> str:

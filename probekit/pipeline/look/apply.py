@@ -190,7 +190,8 @@ def load_network(
 def _encode(probe: SavedProbe, tokenizer: Tokenizer, texts: Sequence[str]) -> list[TokenizedText]:
     encoder = TextEncoder(tokenizer, probe.facts.bos, probe.facts.chat)
     encoded = [encoder.encode(text) for text in texts]
-    empty = [n for n, tokens in enumerate(encoded, start=1) if len(tokens.ids) == tokens.has_bos]
+    covered = ((tokens.offsets[:, 0] < tokens.offsets[:, 1]).any() for tokens in encoded)
+    empty = [n for n, has_text in enumerate(covered, start=1) if not has_text]
     if empty:
         raise DataError(
             f"{len(empty)} of {len(texts)} texts are empty, the first is text {empty[0]}. Remove "

@@ -33,7 +33,7 @@ def explore_attention(
         model: the model.
         tokenizer: tokenizer of the model.
         texts: one or several texts; the page can switch between them.
-        bos: whether to prepend `<|endoftext|>` to each text.
+        bos: whether to prepend the beginning-of-text token to each text.
         layer: layer to show; None for all.
         head: head to show of each layer; None for all.
         name: name of the model on the page.

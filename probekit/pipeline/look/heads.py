@@ -50,8 +50,8 @@ def score_random_repeats(
     context = network.model.config.n_ctx
     if 2 * length + bos > context:
         raise ConfigError(
-            f"{length} tokens, repeated once{' after <|endoftext|>' * bos}, exceed the context of "
-            f"{context}. Allowed: a length of at most {(context - bos) // 2}."
+            f"{length} tokens, repeated once{' after beginning-of-text' * bos}, exceed the context "
+            f"of {context}. Allowed: a length of at most {(context - bos) // 2}."
         )
     pool = network.tokenizer.ordinary_ids
     bos_id = network.tokenizer.bos_id if bos else None

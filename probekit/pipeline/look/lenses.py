@@ -106,7 +106,7 @@ def attribute(
         network: model and tokenizer.
         text: input text.
         token: text of the token, with the space before a word; None for the most probable one.
-        bos: whether to prepend `<|endoftext|>` to the text.
+        bos: whether to prepend the beginning-of-text token to the text.
         minus: token whose logit is subtracted.
         minus_mean: whether to subtract the mean logit of all tokens.
         position: position of the logit; negative numbers count from the end.

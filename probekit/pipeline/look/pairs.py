@@ -50,7 +50,7 @@ def patch_pair(
         corrupt: its counterfactual, with as many tokens.
         answer: text of the right token after the clean text, with the space before a word.
         wrong: text of the token whose logit is subtracted.
-        bos: whether to prepend `<|endoftext|>` to both texts.
+        bos: whether to prepend the beginning-of-text token to both texts.
         sites: sites that are patched at each position.
         heads: whether to patch each attention head at all positions, too.
         verify: number of patches of positions, and of heads, with the largest effects estimated

@@ -161,7 +161,7 @@ def test_rows_that_cannot_be_compared_are_left_out_with_the_reason(tmp_path):
             "{answer: nearest_verb, wrong: nearest_other}",
             "{answer: nearest_verbs, wrong: nearest_other}",
             DataError,
-            "'nearest_verbs' is not a single token",
+            "'nearest_verbs' is no column of the data, and as text it is not a single token",
         ),
         (
             "{answer: nearest_verb, wrong: nearest_other}",
