@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Protocol
 
 import numpy as np
+from safetensors import SafetensorError
 
 from probekit.activations.store.layout import FloatArray
+from probekit.amounts import counted, size_in_words
+from probekit.errors import DataError, ProbekitError
+
+PICKLED = (
+    "it contains pickled Python objects, which could run code. Save the activations as numbers: "
+    "np.save(path, array.astype(np.float32))"
+)
+ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
+_TRUNCATED = "The file may be truncated: save it again"
+_REWRITE = (
+    "Write the array again; if its writer leaves out chunks of zeros, with "
+    "config={'write_empty_chunks': True}."
+)
+_UNREADABLE = (  # what NumPy, safetensors, PyArrow, Zarr and its codecs raise for damaged files
+    OSError,
+    ValueError,
+    LookupError,
+    EOFError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    RuntimeError,
+    SafetensorError,
+    TokenError,
+    csv.Error,
+    zlib.error,
+)
+_LARGEST_RATIO = 10_000  # of unpacked to stored bytes; sparse features, 64 of 1e6, reach 8,000
+_SMALL = 2**26  # bytes that a file of any size may unpack to
 
 
 class SiteArray(Protocol):
@@ -25,14 +63,76 @@ class SiteArray(Protocol):
     def dtype(self) -> str:
         """Name of the data type, such as float32 or bfloat16."""
 
-    def read(self, start: int, stop: int) -> FloatArray:
-        """Return rows as float32; numbers beyond its range become infinite."""
+    def parts(self, n_rows: int) -> Iterator[FloatArray]:
+        """Yield all rows as float32, at most `n_rows` at once; too large numbers are infinite."""
+
+
+@contextmanager
+def reading(place: str, remedy: str = _TRUNCATED) -> Iterator[None]:
+    """Convert the exceptions of a library that reads an array to DataError.
+
+    Args:
+        place: file or site, for the message.
+        remedy: last sentence of the message, without its full stop.
+
+    Raises:
+        DataError: the array cannot be read.
+    """
+    try:
+        yield
+    except ProbekitError:  # already has a message for the user
+        raise
+    except _UNREADABLE as error:
+        reason = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300].rstrip(". ")
+        is_pickled = "pickle" in str(error) or "Python objects" in str(error)
+        problem = PICKLED if is_pickled else f"{reason}. {remedy}"
+        raise DataError(f"{place} cannot be read: {problem}.") from error
+
+
+@dataclass(frozen=True)
+class CheckedArray:
+    """An array that raises DataError if it cannot be read or its rows do not have its shape.
+
+    Attributes:
+        array: the array.
+        place: file or site, for messages.
+        remedy: last sentence of messages, without its full stop.
+    """
+
+    array: SiteArray
+    place: str
+    remedy: str = _TRUNCATED
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        with reading(self.place, self.remedy):
+            return self.array.shape
+
+    @property
+    def dtype(self) -> str:
+        """Name of the data type."""
+        return self.array.dtype
+
+    def parts(self, n_rows: int) -> Iterator[FloatArray]:
+        """Yield all rows as float32, at most `n_rows` at once."""
+        shape, n_read = self.shape, 0
+        with reading(self.place, self.remedy):
+            for rows in self.array.parts(n_rows):
+                n_read += len(rows)
+                if rows.shape[1:] != shape[1:] or n_read > shape[0]:
+                    raise ValueError(f"a part of shape {rows.shape} is not in an array of {shape}")
+                yield rows
+            if n_read < shape[0]:
+                raise ValueError(f"it ends after {counted(n_read, 'row')} of {shape[0]:,}")
 
 
 def as_float32(values: Any) -> FloatArray:
-    """Return a NumPy array or torch tensor, on any device, as float32."""
+    """Return a NumPy array or torch tensor, on any device, as float32; masked numbers are NaN."""
     if hasattr(values, "detach"):  # NumPy has no bfloat16
         values = values.detach().to("cpu").float().numpy()
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.filled(np.nan)
     with np.errstate(over="ignore", invalid="ignore"):
         converted: FloatArray = np.asarray(values).astype(np.float32)
     return converted
@@ -49,28 +149,26 @@ class MemoryArray:
         has_array = all(hasattr(values, name) for name in ("shape", "dtype", "__getitem__"))
         self._values = values if has_array else np.asarray(values)
         self._file: Path | None = None
+        self.shape: tuple[int, ...] = tuple(map(int, self._values.shape))
+        self.dtype = str(self._values.dtype).removeprefix("torch.")
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
-        return tuple(map(int, self._values.shape))
-
-    @property
-    def dtype(self) -> str:
-        """Name of the data type."""
-        return str(self._values.dtype).removeprefix("torch.")
-
-    def read(self, start: int, stop: int) -> FloatArray:
-        """Return rows as float32."""
-        return as_float32(self._values[start:stop])
+    def parts(self, n_rows: int) -> Iterator[FloatArray]:
+        """Yield all rows as float32, at most `n_rows` at once."""
+        return _slices(self._values, self.shape[0], n_rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._file is None:
             folder = tempfile.mkdtemp(prefix="probekit-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._file = Path(folder) / "rows.npy"
-            np.save(self._file, self.read(0, self.shape[0]), allow_pickle=False)
+            np.save(self._file, as_float32(self._values[:]), allow_pickle=False)
         return NpyArray, (self._file,)
+
+
+def _slices(values: Any, stop: int, n_rows: int) -> Iterator[FloatArray]:
+    """Yield the first `stop` rows as float32, at most `n_rows` at once."""
+    for start in range(0, stop, n_rows):
+        yield as_float32(values[start : min(start + n_rows, stop)])
 
 
 class NpyArray:
@@ -83,11 +181,24 @@ class NpyArray:
         self.dtype = str(mapped.dtype)
 
     def _open(self) -> Any:
-        return np.load(self._path, mmap_mode="r", allow_pickle=False)
+        with self._path.open("rb") as file:
+            if file.read(4) == b"PK\x03\x04":
+                raise DataError(
+                    f"{self._path} is an .npz archive. Save each of its arrays as a .npy file: "
+                    "np.save(path, array)."
+                )
+        mapped: Any = np.lib.format.open_memmap(self._path, mode="r")
+        n_more = self._path.stat().st_size - mapped.offset - mapped.nbytes
+        if n_more > 0 and mapped.size:
+            raise DataError(
+                f"{self._path} has {counted(n_more, 'byte')} after its array of shape "
+                f"{mapped.shape}. Save one array in each file."
+            )
+        return mapped
 
-    def read(self, start: int, stop: int) -> FloatArray:
-        """Return rows as float32."""
-        return as_float32(self._open()[start:stop])
+    def parts(self, n_rows: int) -> Iterator[FloatArray]:
+        """Yield all rows as float32, at most `n_rows` at once."""
+        return _slices(self._open(), self.shape[0], n_rows)
 
 
 class SafetensorsArray:
@@ -105,10 +216,10 @@ class SafetensorsArray:
 
         return safe_open(self._path, framework="pt")
 
-    def read(self, start: int, stop: int) -> FloatArray:
-        """Return rows as float32."""
+    def parts(self, n_rows: int) -> Iterator[FloatArray]:
+        """Yield all rows as float32, at most `n_rows` at once."""
         with self._open() as file:
-            return as_float32(file.get_slice(self._key)[start:stop])
+            yield from _slices(file.get_slice(self._key), self.shape[0], n_rows)
 
 
 _SAFETENSORS_NAMES = {
@@ -130,9 +241,15 @@ class ZarrArray:
 
     def __init__(self, path: Path, key: str | None = None) -> None:
         self._path, self._key = path, key
+        self._folder = path if key is None else path / key
+        self.dtype = str(self._open().dtype)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array; all of its chunks are stored."""
         array = self._open()
-        self.shape: tuple[int, ...] = tuple(array.shape)
-        self.dtype = str(array.dtype)
+        self._check_chunks(array)
+        return tuple(array.shape)
 
     def _open(self) -> Any:
         import zarr
@@ -140,43 +257,49 @@ class ZarrArray:
         opened: Any = zarr.open(str(self._path), mode="r")
         return opened if self._key is None else opened[self._key]
 
-    def read(self, start: int, stop: int) -> FloatArray:
-        """Return rows as float32."""
-        return as_float32(self._open()[start:stop])
+    def parts(self, n_rows: int) -> Iterator[FloatArray]:
+        """Yield all rows as float32, at most `n_rows` at once."""
+        array = self._open()
+        if array.shards:  # a shard may lack chunks, which are read as the fill value
+            object.__setattr__(array.metadata, "fill_value", array.dtype.type(np.nan))
+        for rows in _slices(array, self.shape[0], n_rows):
+            if array.shards and np.isnan(rows).any():
+                raise DataError(
+                    f"{self._folder} contains NaN, or lacks a chunk of a shard. {_REWRITE}"
+                )
+            yield rows
 
-
-class ParquetArray:
-    """A Parquet file with one column of lists of the same length, as `cache export` writes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with self._open() as file:
-            self._ends = np.cumsum(
-                [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)]
+    def _check_chunks(self, array: Any) -> None:
+        """Raise DataError if a chunk is missing, which Zarr reads as zeros, or is far too large."""
+        files = [path for path in self._folder.rglob("*") if path.is_file()]
+        files = [path for path in files if path.name[0] != "." and path.name not in ZARR_FILES]
+        sizes = array.shards or array.chunks
+        grid = [-(-n // size) for n, size in zip(array.shape, sizes, strict=True)]
+        n_chunks, n_stored = math.prod(grid), len(files)
+        if n_stored >= n_chunks:  # otherwise the names may be too many to list
+            names = map(array.metadata.encode_chunk_key, np.ndindex(*grid))
+            n_stored = sum((self._folder / name).is_file() for name in names)
+        if n_stored < n_chunks:
+            raise DataError(
+                f"{self._folder} stores {n_stored:,} of {counted(n_chunks, 'chunk')}; Zarr would "
+                f"read the others as {array.fill_value}. {_REWRITE}"
             )
-            column = file.schema_arrow.field(0).type
-            written = (file.schema_arrow.metadata or {}).get(b"shape")
-            n_rows, width = file.metadata.num_rows, getattr(column, "list_size", 0)
-            self.dtype = {"float": "float32", "halffloat": "float16", "double": "float64"}.get(
-                str(getattr(column, "value_type", column)), str(column)
-            )
-        inner = tuple(map(int, written[1:-1].split(b","))) if written else (width,)
-        self.shape: tuple[int, ...] = (n_rows, *inner)
+        n_bytes = n_chunks * math.prod(sizes) * array.dtype.itemsize
+        check_unpacked(f"{self._folder}", n_bytes, sum(path.stat().st_size for path in files))
 
-    def _open(self) -> Any:
-        from pyarrow import parquet
 
-        return parquet.ParquetFile(self._path)
+def check_unpacked(place: str, n_bytes: int, n_stored: int) -> None:
+    """Check that stored bytes do not unpack to so many that they may not fit into memory.
 
-    def read(self, start: int, stop: int) -> FloatArray:
-        """Return rows as float32."""
-        first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
-        offset = int(self._ends[first - 1]) if first else 0
-        with self._open() as file:
-            table = file.read_row_groups(range(int(first), int(last) + 1))
-        flat = table.column(0).combine_chunks().flatten().to_numpy()
-        rows = flat.reshape(-1, *self.shape[1:])
-        return as_float32(rows[start - offset : stop - offset])
+    Raises:
+        DataError: they unpack to far more.
+    """
+    if n_bytes > max(_SMALL, _LARGEST_RATIO * n_stored):
+        raise DataError(
+            f"{place} unpacks from {size_in_words(n_stored)} to {size_in_words(n_bytes)}. Allowed: "
+            f"up to {_LARGEST_RATIO:,} times as much. Save the activations in smaller chunks, or "
+            "as .npy."
+        )
 
 
 class AtPosition:
@@ -193,8 +316,9 @@ class AtPosition:
         self.shape = (array.shape[0], *array.shape[2:])
         self.dtype = array.dtype
 
-    def read(self, start: int, stop: int) -> FloatArray:
-        """Return rows as float32."""
-        rows = self._array.read(start, stop)
-        at: FloatArray = rows[np.arange(len(rows)), self._positions[start:stop]]
-        return at
+    def parts(self, n_rows: int) -> Iterator[FloatArray]:
+        """Yield all rows as float32, at most `n_rows` at once."""
+        start = 0
+        for rows in self._array.parts(n_rows):
+            yield rows[np.arange(len(rows)), self._positions[start : start + len(rows)]]
+            start += len(rows)

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from probekit.activations.given.arrays import (
+    PICKLED,
+    ZARR_FILES,
+    CheckedArray,
     NpyArray,
-    ParquetArray,
     SafetensorsArray,
     SiteArray,
     ZarrArray,
+    reading,
 )
+from probekit.activations.given.parquet import ParquetArray
 from probekit.amounts import joined_names
 from probekit.disk import inside
-from probekit.errors import ConfigError, DataError, MissingError, ProbekitError
+from probekit.errors import ConfigError, DataError, MissingError
 
 ROWS = "rows.csv"  # written by `probekit cache export`
 _PACKAGES = {".parquet": "pyarrow", ".zarr": "zarr"}
-_PICKLED = (
-    "it contains pickled Python objects, which could run code. Save the activations as numbers: "
-    "np.save(path, array.astype(np.float32))"
-)
-_ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 
 
 def find_arrays(folder: Path) -> dict[str, SiteArray]:
     """Return the arrays in a folder by site, with numbers in names in numerical order.
 
-    The site of a .safetensors tensor, or of an array in a Zarr group, is its key; that of any other
-    file is its name. The folder may itself be a Zarr group.
+    The site of a .safetensors tensor, of an array in a Zarr group and of a column of a Parquet file
+    is its name; that of any other file is the name of the file. The folder may itself be a Zarr
+    group.
 
     Raises:
         MissingError: the folder does not exist, or contains no array.
@@ -53,7 +52,7 @@ def find_arrays(folder: Path) -> dict[str, SiteArray]:
             if site in found:
                 raise DataError(
                     f"{path}: the site {site!r} is already in {origin[site].name}. Give each site "
-                    "one array with all rows; join parts with numpy.concatenate first."
+                    "its own name; join parts of one site with numpy.concatenate."
                 )
             found[site], origin[site] = array, path
     if not found:
@@ -73,7 +72,8 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     ['embed', 'layer_2', 'layer_10']
     """
     parts = filter(None, re.split(r"(\d+)", name))
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+    digits = [(part, part.lstrip("0")) for part in parts]  # int() takes at most 4,300 digits
+    return [(0, len(n), n) if part.isdecimal() else (1, 0, part) for part, n in digits]
 
 
 def row_ids(folder: Path) -> list[str] | None:
@@ -89,7 +89,7 @@ def row_ids(folder: Path) -> list[str] | None:
 
 
 def _is_zarr(path: Path) -> bool:
-    return path.is_dir() and any((path / name).exists() for name in _ZARR_FILES)
+    return path.is_dir() and any((path / name).exists() for name in ZARR_FILES)
 
 
 def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
@@ -104,23 +104,18 @@ def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
             "the activations as .npy."
         )
     with _reading(path, folder):
-        yield from _READERS[kind](path).items()
+        for site, array in _READERS[kind](path).items():
+            place = f"{path}" if site == path.stem else f"{path}: {site}"
+            yield site, CheckedArray(array, place)
 
 
 @contextmanager
 def _reading(path: Path, folder: Path) -> Iterator[None]:
     """Convert exceptions from reading a file to DataError, and refuse links out of the folder."""
-    try:
+    with reading(str(path)):
         if path != folder:
             inside(path, folder)
         yield
-    except ProbekitError:  # already has a message for the user
-        raise
-    except (OSError, ValueError, KeyError, EOFError, SafetensorError) as error:
-        problem = f"{str(error).strip().rstrip('.')}. The file may be truncated: save it again"
-        if "pickle" in str(error) or "Python objects" in str(error):
-            problem = _PICKLED
-        raise DataError(f"{path} cannot be read: {problem}.") from error
 
 
 def _npy(path: Path) -> dict[str, SiteArray]:
@@ -128,7 +123,16 @@ def _npy(path: Path) -> dict[str, SiteArray]:
 
 
 def _parquet(path: Path) -> dict[str, SiteArray]:
-    return {path.stem: ParquetArray(path)}
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        columns, metadata = file.schema_arrow.names, file.schema_arrow.metadata or {}
+    if not columns or len(set(columns)) < len(columns):
+        problem = "has two columns of the same name" if columns else "has no columns"
+        raise DataError(f"{path} {problem}. Give each site one column, named after it.")
+    if len(columns) == 1 and metadata.keys() >= {b"site", b"shape"}:  # of `cache export`
+        return {path.stem: ParquetArray(path, columns[0], json.loads(metadata[b"shape"]))}
+    return {column: ParquetArray(path, column) for column in columns}
 
 
 def _safetensors(path: Path) -> dict[str, SiteArray]:
@@ -144,12 +148,21 @@ def _zarr(path: Path) -> dict[str, SiteArray]:
 
     for inner in path.rglob("*"):
         inside(inner, path)
-        if inner.name in _ZARR_FILES and b"pickle" in inner.read_bytes():
-            raise DataError(f"{path} cannot be read: {_PICKLED}.")
+        if inner.name not in (*ZARR_FILES, ".zmetadata"):
+            continue
+        if "pickle" in str(json.loads(inner.read_bytes())):  # parsed: JSON can escape letters
+            raise DataError(f"{path} cannot be read: {PICKLED}.")
     opened = zarr.open(str(path), mode="r")
     if hasattr(opened, "shape"):
         return {path.name.removesuffix(".zarr"): ZarrArray(path)}
-    return {key: ZarrArray(path, key) for key, _ in opened.arrays()}
+    members = [one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".")]
+    for inner in members:
+        if not _is_zarr(inner) or not hasattr(opened[inner.name], "shape"):
+            raise DataError(
+                f"{inner} is no array: it is a group, or its zarr.json or .zarray is missing. Save "
+                "it again, give the folder of that group, or remove it."
+            )
+    return {inner.name: ZarrArray(path, inner.name) for inner in members}
 
 
 _READERS: Mapping[str, Callable[[Path], Mapping[str, SiteArray]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.given.arrays import AtPosition, MemoryArray, SiteArray
+from probekit.activations.given.arrays import (
+    AtPosition,
+    CheckedArray,
+    MemoryArray,
+    SiteArray,
+)
 from probekit.activations.given.folder import find_arrays
 from probekit.activations.given.sites import (
     GivenSite,
@@ -165,12 +171,13 @@ def _arrays_of(activations: Any) -> dict[str, SiteArray]:
 
 def _in_memory(key: Any, values: Any) -> SiteArray:
     try:
-        return MemoryArray(values)
-    except ValueError as error:
+        array = MemoryArray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(
             f"{key}: the rows do not form an array ({str(error).rstrip('.')}). Give all rows the "
-            "same number of features."
+            "same number of features, in one dense array of NumPy or torch."
         ) from error
+    return CheckedArray(array, str(key), "Give a dense array of NumPy or torch")
 
 
 def _at_position(name: str, array: SiteArray, position: Position | None) -> SiteArray:
@@ -240,15 +247,14 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no information is lo
 
 def _parts(array: SiteArray) -> Iterator[FloatArray]:
     """Yield all rows as float32, in parts of bounded size."""
-    n_rows, width = array.shape[0], int(np.prod(array.shape[1:]))
+    width = math.prod(array.shape[1:])
     step = max(1, _NUMBERS_AT_ONCE // width)
-    for start in range(0, n_rows, step):
-        rows = array.read(start, min(start + step, n_rows))
+    for rows in array.parts(step):
         yield np.ascontiguousarray(rows.reshape(len(rows), width))
 
 
 def _digest(array: SiteArray, parts: Iterable[FloatArray]) -> str:
-    width = int(np.prod(array.shape[1:]))
+    width = math.prod(array.shape[1:])
     header = f"{array.shape[0]},{width};".encode()
     return digest([header, *(part.data.cast("B") for part in parts)])
 
@@ -259,7 +265,7 @@ def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uin
     Raises:
         DataError: a number is NaN or infinite, or cannot be stored as float32.
     """
-    width = int(np.prod(array.shape[1:]))
+    width = math.prod(array.shape[1:])
     weights = np.random.default_rng(0).integers(2**64, size=width, dtype=np.uint64) | np.uint64(1)
     keys, n_before = [], 0
     low, high = np.full(width, np.inf, np.float32), np.full(width, -np.inf, np.float32)

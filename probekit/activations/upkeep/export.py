@@ -179,6 +179,7 @@ def _write_zarr(path: Path, store: ActivationStore, site: str) -> None:
                 dtype=values.dtype,
                 chunks=values.shape,
                 attributes={"site": site},
+                config={"write_empty_chunks": True},  # the importer refuses missing chunks
             )
         start = number * _ROWS_AT_ONCE
         array[start : start + len(values)] = values

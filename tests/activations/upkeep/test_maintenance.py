@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from probekit.activations.files.local import LocalFiles
+from probekit.activations.given.given import open_activations
 from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.export import export_cache
+from probekit.activations.upkeep.export import FORMATS, export_cache
 from probekit.activations.upkeep.maintenance import (
     caches_in,
     collect_garbage,
@@ -243,6 +244,19 @@ def read_back(path, format, shape):
     table = parquet.read_table(path)
     assert json.loads(table.schema.metadata[b"shape"]) == list(shape[1:])
     return table["values"].combine_chunks().flatten().to_numpy().reshape(shape)
+
+
+def test_exported_chunks_of_zeros_are_imported(tmp_path):
+    pytest.importorskip("zarr")
+
+    class Zeros:
+        n_rows = 10
+
+        def read(self, site, rows):
+            return np.zeros((len(rows), 4), np.float32)
+
+    FORMATS["zarr"].write(tmp_path / "layer_0.zarr", Zeros(), "layer_0")
+    assert not open_activations(tmp_path).rows.read("layer_0").any()
 
 
 def test_what_cannot_be_exported_is_reported(folder, tmp_path, monkeypatch):

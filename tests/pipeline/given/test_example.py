@@ -31,7 +31,6 @@ def place(tmp_path_factory, repository, page):
     folder = tmp_path_factory.mktemp("example")
     rows = pd.read_csv(repository / "data" / "subject_number.csv")[::37]
     rows[["text", "label", "group"]].to_csv(folder / "rows.csv", index=False)
-    (folder / "acts").mkdir()
     script, probing = blocks(page, "python")
     script = script.replace('"gpt2"  # any model', f"{str(find_model('mini'))!r}  # any model")
     with pytest.MonkeyPatch.context() as patch:

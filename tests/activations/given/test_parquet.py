@@ -1,0 +1,107 @@
+"""Columns of Parquet files: lists of every type are read; nulls and unequal lists are named."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.activations.given.given import open_activations
+from probekit.errors import DataError
+
+pa = pytest.importorskip("pyarrow")
+ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+
+
+def first_read(folder):
+    given = open_activations(folder)
+    return given.rows.read(given.sites[0].text)
+
+
+def parquet(folder, table, **options):
+    """Write columns, or an Arrow table, as a.parquet."""
+    from pyarrow import parquet
+
+    table = pa.table(table) if isinstance(table, dict) else table
+    parquet.write_table(table, folder / "a.parquet", **options)
+
+
+def lists(rows, kind="list_", **options):
+    """Return rows as an Arrow array of lists of a fixed or variable length."""
+    width = (4,) if kind == "fixed" else ()
+    make = pa.large_list if kind == "large_list" else pa.list_
+    return pa.array(list(rows), make(pa.float32(), *width), **options)
+
+
+def test_each_column_of_a_parquet_file_is_a_site(tmp_path):
+    parquet(tmp_path, {"layer_1": lists(ROWS), "layer_0": lists(ROWS + 1, "fixed")})
+    given = open_activations(tmp_path)
+    assert [site.text for site in given.sites] == ["layer_0", "layer_1"]
+    assert given.digest == open_activations({"layer_0": ROWS + 1, "layer_1": ROWS}).digest
+
+
+@pytest.mark.parametrize("kind", ["list_", "large_list", "fixed"])
+@pytest.mark.parametrize("size", [7, 1000])
+def test_parquet_lists_of_any_type_and_row_groups_are_read(tmp_path, monkeypatch, kind, size):
+    monkeypatch.setattr("probekit.activations.given.given._NUMBERS_AT_ONCE", 20)  # 5 rows
+    parquet(tmp_path, {"layer_0": lists(ROWS, kind)}, row_group_size=size)
+    np.testing.assert_array_equal(first_read(tmp_path), ROWS)
+
+
+def test_a_frame_of_pandas_is_read(tmp_path):
+    frame = pd.DataFrame({"layer_0": list(ROWS), "layer_1": list(ROWS + 1)})
+    frame.to_parquet(tmp_path / "a.parquet")
+    same = open_activations({"layer_0": ROWS, "layer_1": ROWS + 1})
+    assert open_activations(tmp_path).digest == same.digest
+
+
+@pytest.mark.parametrize("kind", ["list_", "fixed"])
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (None, "is null"),
+        ([1.0, None, 2.0, 3.0], "has a null at index 1"),
+        ([1.0, 2.0], "has 2 numbers, but row 0 has 4"),
+    ],
+)
+def test_nulls_and_unequal_parquet_lists_are_named(tmp_path, monkeypatch, kind, row, problem):
+    if kind == "fixed" and row == [1.0, 2.0]:
+        pytest.skip("cannot be written")
+    monkeypatch.setattr("probekit.activations.given.given._NUMBERS_AT_ONCE", 20)
+    rows = ROWS.tolist()
+    rows[17] = row
+    parquet(tmp_path, {"layer_0": lists(ROWS), "layer_1": lists(rows, kind)})
+    assert open_activations(tmp_path, sites=["layer_0"]).rows.n_rows == 40
+    with pytest.raises(DataError, match=rf"a.parquet: row 17 of the column 'layer_1' {problem}"):
+        open_activations(tmp_path)
+
+
+def test_unusable_parquet_columns_are_refused(tmp_path):
+    texts, ok = pa.array(["x"] * 40), lists(ROWS)
+    metadata = {"site": "x", "shape": "[2, 1]"}
+    for table, message in (
+        ({}, "has no columns"),
+        (pa.table([ok, ok], names=["a", "a"]), "two columns of the same name"),
+        ({"label": texts, "a": ok}, "column 'label' has type string. Allowed: lists of numbers"),
+        ({"a": pa.array(ROWS[:, 0])}, "column 'a' has type float32"),
+        ({"a": pa.array([[1, 2]] * 40)}, "a: the array has dtype int64"),
+        ({"a": pa.array([[]] * 40, ok.type)}, "so it has no features"),
+        ({"a": pa.array([], ok.type)}, "so it has no rows"),
+        ({"a": lists([None, *ROWS[1:]])}, "row 0 of the column 'a' is null"),
+        ({"a": lists([[np.inf] * 4, *ROWS[1:]])}, "row 0 contains inf"),
+        (pa.table({"a": ok}).replace_schema_metadata(metadata), r"\(2, 1\) do not fit lists of 4"),
+    ):
+        parquet(tmp_path, table)
+        with pytest.raises(DataError, match=message):
+            open_activations(tmp_path)
+    parquet(tmp_path, {"label": texts, "a": ok})
+    assert len(open_activations(tmp_path, sites=["a"]).sites) == 1
+
+
+def test_a_small_parquet_file_of_many_numbers_is_refused_before_it_is_read(tmp_path):
+    width = 450_000
+    zeros = pa.array(np.zeros(40 * width, np.float32))
+    fixed = pa.FixedSizeListArray.from_arrays(zeros, width)
+    for column in (fixed, fixed.cast(pa.list_(pa.float32()))):
+        parquet(tmp_path, {"a": column})
+        assert (tmp_path / "a.parquet").stat().st_size < 5000
+        with pytest.raises(DataError, match=r"the column 'a' unpacks from .* B to 72.0 MB"):
+            open_activations(tmp_path)
