@@ -23,6 +23,11 @@ from probekit.activations.store.layout import FloatArray
 from probekit.amounts import counted, size_in_words
 from probekit.errors import DataError, ProbekitError
 
+try:
+    from lzma import LZMAError
+except ImportError:  # Python can be built without it
+    LZMAError = zlib.error  # type: ignore[assignment, misc]
+
 PICKLED = (
     "it contains pickled Python objects, which could run code. Save the activations as numbers: "
     "np.save(path, array.astype(np.float32))"
@@ -43,6 +48,8 @@ _UNREADABLE = (  # what NumPy, safetensors, PyArrow, Zarr and its codecs raise f
     ArithmeticError,
     MemoryError,
     RuntimeError,
+    SystemError,
+    LZMAError,
     SafetensorError,
     TokenError,
     csv.Error,
@@ -107,6 +114,8 @@ class CheckedArray:
     def shape(self) -> tuple[int, ...]:
         """Shape of the array."""
         with reading(self.place, self.remedy):
+            if min(self.array.shape, default=0) < 0:
+                raise ValueError(f"its shape is {self.array.shape}")
             return self.array.shape
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,19 @@ class ParquetArray:
                 "of numbers, one list for each row. Choose the columns to read with `sites`."
             )
         with self._open() as file:
-            groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
-            chunks = [group.column(n) for group in groups for n in range(group.num_columns)]
-        own = [one for one in chunks if one.path_in_schema.startswith(f"{self._column}.")]
-        n_bytes = sum(4 * one.num_values for one in own)
-        n_stored = sum(one.total_compressed_size for one in own)
+            paths = [file.metadata.schema.column(n).path for n in range(file.metadata.num_columns)]
+            own = [n for n, path in enumerate(paths) if path.startswith(f"{self._column}.")]
+            width, n_bytes, n_stored = self._width, 0, 0
+            for group in range(file.metadata.num_row_groups):
+                # Reading a row raises for a damaged chunk; its description would end the process.
+                for batch in islice(file.iter_batches(1, [group], [self._column]), 1):
+                    if width is None:
+                        width = int(self._lengths(batch.column(self._column), 0)[0])
+                chunks = [file.metadata.row_group(group).column(n) for n in own]
+                n_bytes += sum(4 * chunk.num_values for chunk in chunks)
+                n_stored += sum(chunk.total_compressed_size for chunk in chunks)
         check_unpacked(f"{self._path}: the column {self._column!r}", n_bytes, n_stored)
-        width = self._width
-        if width is None:
-            width = int(self._lengths(next(self._columns(1)), 0)[0]) if self._n_rows else 0
+        width = width or 0
         if self._inner is not None and math.prod(self._inner) != width:
             raise DataError(
                 f"{self._path}: rows of shape {tuple(self._inner)} do not fit lists of "
@@ -68,24 +73,20 @@ class ParquetArray:
     def parts(self, n_rows: int) -> Iterator[FloatArray]:
         """Yield all rows as float32, at most `n_rows` at once."""
         width, start = math.prod(self.shape[1:]), 0
-        for column in self._columns(n_rows):
-            lengths = self._lengths(column, start)
-            wrong = np.flatnonzero(lengths != width)
-            if len(wrong):
-                length = counted(int(lengths[wrong[0]]), "number")
-                raise self._error(start + int(wrong[0]), f"has {length}, but row 0 has {width:,}")
-            values = column.flatten()
-            if values.null_count:
-                row, at = divmod(int(np.argmax(values.is_null())), width)
-                raise self._error(start + row, f"has a null at index {at}")
-            yield as_float32(values.to_numpy().reshape(len(lengths), *self.shape[1:]))
-            start += len(lengths)
-
-    def _columns(self, n_rows: int) -> Iterator[Any]:
-        """Yield the column as Arrow arrays of at most `n_rows` rows, which bounds the memory."""
         with self._open() as file:
             for batch in file.iter_batches(n_rows, columns=[self._column]):
-                yield batch.column(self._column)
+                column = batch.column(self._column)
+                lengths = self._lengths(column, start)
+                wrong = np.flatnonzero(lengths != width)
+                if len(wrong):
+                    problem = f"has {counted(int(lengths[wrong[0]]), 'number')}, row 0 {width:,}"
+                    raise self._error(start + int(wrong[0]), problem)
+                values = column.flatten()
+                if values.null_count:
+                    row, at = divmod(int(np.argmax(values.is_null())), width)
+                    raise self._error(start + row, f"has a null at index {at}")
+                yield as_float32(values.to_numpy().reshape(len(lengths), *self.shape[1:]))
+                start += len(lengths)
 
     def _lengths(self, column: Any, start: int) -> npt.NDArray[np.int64]:
         """Return the lengths of the lists in rows from number `start`."""

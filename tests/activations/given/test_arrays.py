@@ -89,6 +89,15 @@ def test_a_damaged_zarr_chunk_is_refused(tmp_path, options, damage):
         open_activations(tmp_path)
 
 
+@pytest.mark.parametrize("codec", ["BZ2", "GZip", "LZ4", "LZMA", "Zlib"])
+def test_a_chunk_that_no_codec_can_unpack_is_refused(tmp_path, codec):
+    numcodecs = pytest.importorskip("numcodecs")
+    _, chunks = zarr_array(tmp_path, zarr_format=2, compressors=getattr(numcodecs, codec)())
+    chunks[2].write_bytes(chunks[2].read_bytes()[:10] + b"\xff" * 100)
+    with pytest.raises(DataError, match=r"a.zarr cannot be read"):
+        open_activations(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

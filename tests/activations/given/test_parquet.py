@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from probekit.activations.given.given import open_activations
-from probekit.errors import DataError
+from probekit.errors import DataError, ProbekitError
 
 pa = pytest.importorskip("pyarrow")
 ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
@@ -59,7 +59,7 @@ def test_a_frame_of_pandas_is_read(tmp_path):
     [
         (None, "is null"),
         ([1.0, None, 2.0, 3.0], "has a null at index 1"),
-        ([1.0, 2.0], "has 2 numbers, but row 0 has 4"),
+        ([1.0, 2.0], "has 2 numbers, row 0 4"),
     ],
 )
 def test_nulls_and_unequal_parquet_lists_are_named(tmp_path, monkeypatch, kind, row, problem):
@@ -100,8 +100,24 @@ def test_a_small_parquet_file_of_many_numbers_is_refused_before_it_is_read(tmp_p
     width = 450_000
     zeros = pa.array(np.zeros(40 * width, np.float32))
     fixed = pa.FixedSizeListArray.from_arrays(zeros, width)
-    for column in (fixed, fixed.cast(pa.list_(pa.float32()))):
+    short_first = pa.ListArray.from_arrays(pa.array([0, 4, 20 * width, 40 * width]), zeros)
+    for column in (fixed, fixed.cast(pa.list_(pa.float32())), short_first):
         parquet(tmp_path, {"a": column})
         assert (tmp_path / "a.parquet").stat().st_size < 5000
         with pytest.raises(DataError, match=r"the column 'a' unpacks from .* B to 72.0 MB"):
             open_activations(tmp_path)
+
+
+def test_a_damaged_footer_is_refused(tmp_path):
+    """PyArrow ends the process if the description of a damaged chunk is asked for first."""
+    pd.DataFrame({"a": list(ROWS)}).to_parquet(tmp_path / "a.parquet")
+    data = (tmp_path / "a.parquet").read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    refused = 0
+    for at in range(footer, footer + 250):
+        (tmp_path / "a.parquet").write_bytes(data[:at] + bytes([data[at] ^ 2]) + data[at + 1 :])
+        try:
+            open_activations(tmp_path)
+        except ProbekitError:
+            refused += 1
+    assert 50 < refused < 250
