@@ -109,7 +109,7 @@ def test_a_small_parquet_file_of_many_numbers_is_refused_before_it_is_read(tmp_p
 
 
 def test_a_damaged_footer_is_refused(tmp_path):
-    """PyArrow ends the process if the description of a damaged chunk is asked for first."""
+    """PyArrow aborts the process if it returns the description of a damaged chunk."""
     pd.DataFrame({"a": list(ROWS)}).to_parquet(tmp_path / "a.parquet")
     data = (tmp_path / "a.parquet").read_bytes()
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
