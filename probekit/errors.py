@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+_LONGEST_LINE = 2000  # characters; only a line that quotes a value is longer
+
 
 class ProbekitError(Exception):
     """Base class of all errors raised by probekit; its text is a complete message."""
@@ -16,7 +18,17 @@ class ProbekitError(Exception):
 
     def __str__(self) -> str:
         # KeyError would show the repr of its argument, OSError its errno.
-        return str(self.args[0]) if self.args else ""
+        lines = str(self.args[0]).split("\n") if self.args else []
+        return "\n".join(map(_without_middle, lines))
+
+
+def _without_middle(line: str) -> str:
+    """Return a line without its middle if it is long, as one that quotes a file's content.
+
+    >>> len(_without_middle("x" * 1_000_000))
+    605
+    """
+    return line if len(line) <= _LONGEST_LINE else f"{line[:300]} ... {line[-300:]}"
 
 
 class ConfigError(ProbekitError, ValueError):

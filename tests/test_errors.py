@@ -116,3 +116,15 @@ def test_hidden_files_are_not_suggested(tmp_path):
     with pytest.raises(MissingError, match="`probekit experiments` lists") as error:
         Experiment.from_file(tmp_path / "missing.yaml")
     assert "pre-commit" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "line", ["{0}: 1", "{0} 1", "? {0}\n: 1", "foo: *{0}", "probe: {{? {0} : 1}}"]
+)
+def test_a_value_of_a_megabyte_is_cut_in_the_message(tmp_path, line):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"name: a\n{line.format('x' * 900_000)}\n")
+    with pytest.raises(ConfigError) as caught:
+        Experiment.from_file(path)
+    assert len(str(caught.value)) < 2500
+    assert f"{path}, line 2: " in str(caught.value)

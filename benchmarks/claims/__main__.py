@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.claims import association, comparisons, folds, intervals
+from benchmarks.claims import association, comparisons, folds, intervals, unlike
 from benchmarks.claims.designs import designs
 from benchmarks.claims.rates import simulate
 from benchmarks.claims.table import write_claims
@@ -18,6 +18,7 @@ PARTS = {
     "association": (designs, association.rows, 2000),
     "differences": (comparisons.cases, comparisons.rows, 2000),
     "intervals": (intervals.cases, intervals.rows, 1000),
+    "unlike": (unlike.cases, unlike.rows, 1000),
     "folds": (folds.cases, folds.rows, 1000),
 }
 

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.claims.association import METRICS, Rejected, rows_of_metrics, verdicts
 from benchmarks.claims.designs import Design
-from benchmarks.claims.rates import DOUBTFUL, MORE_DRAWS, Rate
-from probekit.amounts import LEVEL
 from probekit.errors import ProbekitError
-from probekit.pipeline.measure.significance import label_exchange
 from probekit.probes.data import ProbeData
 from probekit.probes.folds import group_folds
 from probekit.probes.prober import Prober
 from probekit.probes.score.measurement import Measurement, Score
-from probekit.probes.score.metric_table import association
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.permutation import p_values
 from probekit.probes.settings import ProbeSettings
 from probekit.probes.site_result import Predictor
 
-EXCHANGES = 199
 FEATURES = 30
-METRICS = ("accuracy", "balanced_accuracy", "auroc")
-SIGNAL = 0.5  # planted shift of one feature by label, in standard deviations
 
 
 @dataclass(frozen=True)
@@ -61,25 +55,10 @@ def cases() -> Iterator[Refitted]:
 
 def rows(case: Refitted, draws: int) -> Iterator[dict[str, Any]]:
     """Yield size and power of each metric; doubtful sizes are simulated with more draws."""
-    null = _rates(case, draws, 0.0)
-    if any(size.rate > DOUBTFUL for size in null.values()):
-        null = _rates(case, MORE_DRAWS * draws, 0.0)
-    planted = _rates(case, max(draws // 10, 20), SIGNAL)
-    for metric in METRICS:
-        size = null[metric]
-        facts = {"rate": size.rate, "error": size.error, "no_verdict": size.no_verdict}
-        yield {"metric": metric, **facts, "draws": size.draws, "power": planted[metric].rate}
+    yield from rows_of_metrics(partial(_rejected, case), draws)
 
 
-def _rates(case: Refitted, draws: int, signal: float) -> dict[str, Rate]:
-    generator = np.random.default_rng(5)
-    drawn = [_rejected(case, signal, generator) for _ in range(draws)]
-    return {metric: Rate.of([one[metric] for one in drawn]) for metric in METRICS}
-
-
-def _rejected(
-    case: Refitted, signal: float, generator: np.random.Generator
-) -> dict[str, bool | None]:
+def _rejected(case: Refitted, signal: float, generator: np.random.Generator) -> Rejected:
     """Return whether each metric rejects; no verdict if the data cannot be split."""
     labels, clusters = case.design.labels_and_clusters(generator)
     X = case.design.features(clusters, FEATURES, generator)
@@ -94,18 +73,8 @@ def _rejected(
     assert isinstance(predictions, ClassPredictions)
     if predictions.folds is None and case.folds > 1:
         predictions = replace(predictions, folds=prober.fold_of("logistic"))
-    return {metric: _verdict(metric, predictions, prober) for metric in METRICS}
-
-
-def _verdict(metric: str, predictions: ClassPredictions, prober: Prober) -> bool | None:
-    function = association(metric, "class")
-    assert function is not None
-    scores = function(predictions)
-    exchange = label_exchange(scores.labels, "logistic", prober, EXCHANGES)
-    if not exchange.is_enough:
-        return None
-    null = exchange.null(scores)
-    return bool(p_values(null[:1], null[None, 1:]).single[0] <= LEVEL)
+    groups = prober.data.groups[prober.rows_of("logistic")]
+    return verdicts(predictions, groups, prober.settings.seed)
 
 
 def _prober(case: Refitted, labels: NDArray[np.int64], seed: int) -> Prober:

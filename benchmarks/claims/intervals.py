@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from benchmarks.claims.comparisons import Comparison, hits
 from benchmarks.claims.designs import GROUPS, ROWS, Design, Sizes
 from benchmarks.claims.rates import Rate
-from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.measurement import Predictions, metrics_of
+from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.intervals import Interval, score_interval
+from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
 from probekit.probes.score.regression import NumberPredictions
@@ -63,21 +64,23 @@ def _accuracy(case: Coverage, generator: np.random.Generator) -> tuple[Any, floa
     resamples = Resamples.leave_one_out(_design(case).group_of_row)
     own = hits(_comparison(case), case.level, generator)
     values = accuracy(ClassPredictions(np.ones_like(own), own, 2), resamples)
-    return jackknife_interval(values, resamples, METRICS["accuracy"].range), case.level
+    return score_interval(values, resamples, METRICS["accuracy"].range, None), case.level
 
 
 def _difference(case: Coverage, generator: np.random.Generator) -> tuple[Any, float]:
     resamples = Resamples.leave_one_out(_design(case).group_of_row)
     a, b = (hits(_comparison(case), share, generator) for share in (case.level, case.level - 0.1))
     values = [accuracy(ClassPredictions(np.ones_like(one), one, 2), resamples) for one in (a, b)]
-    return jackknife_interval(values[0] - values[1], resamples), 0.1
+    (found,) = paired_differences([(values[0], values[1])], resamples)
+    return Interval(found.value, found.ci_low, found.ci_high), 0.1
 
 
 def _metric(case: Coverage, generator: np.random.Generator) -> tuple[Any, float]:
     group = _design(case).group_of_row
     resamples = Resamples.leave_one_out(group)
-    values = _values(case, _predictions(case, group, generator), resamples)
-    interval = jackknife_interval(values, resamples, METRICS[case.metric].range)
+    predictions = _predictions(case, group, generator)
+    values, parts = _values(case, predictions, resamples), parts_of(case.metric, [predictions])
+    interval = score_interval(values, resamples, METRICS[case.metric].range, parts)
     return interval, _population(case.metric, case.sizes, case.correlation, case.level)
 
 

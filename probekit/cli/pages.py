@@ -63,7 +63,7 @@ def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
 def report(
     runs: tuple[Path, ...], out: Path | None, formats: tuple[str, ...], columns: int
 ) -> None:
-    """Rebuild report.html from the files of a run; with several RUNS, a page of all."""
+    """Rebuild the page of a run from its files; with several RUNS, a page of all."""
     if len(runs) > 1:
         _report_runs(runs, out or Path("runs.html"), formats, columns)
         return
@@ -86,11 +86,16 @@ def report(
 
 
 def _check_runs(runs: tuple[Path, ...]) -> None:
-    """Raise MissingError unless all folders are those of finished runs; imports no report."""
+    """Raise MissingError unless all folders are those of finished runs; imports no report.
+
+    A single one may have interventions alone, whose page is causes.html.
+    """
+    from probekit.results.causes.record import has_causes_alone
     from probekit.results.record import check_finished
 
     for run in runs:
-        check_finished(run)
+        if len(runs) > 1 or not has_causes_alone(run):
+            check_finished(run)
 
 
 def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], columns: int) -> None:

@@ -47,6 +47,8 @@ Doses = Annotated[
 
 
 _LEAST_DOSE = 0.01
+# With fewer permutations, no p-value adjusted for three questions is at most 0.05: 3 / (draws + 1).
+LEAST_DRAWS = 59
 
 
 class InterventionSection(Section):
@@ -82,10 +84,10 @@ class InterventionSection(Section):
     )
     draws: int | None = Field(
         None,
-        ge=19,
+        ge=LEAST_DRAWS,
         le=100_000,
         description="for erase, swap and steer: number of directions on permuted labels; by "
-        "default 999",
+        f"default 999, at least {LEAST_DRAWS}",
     )
     sites: Names = Field(
         (CHOSEN,),
@@ -113,6 +115,13 @@ class InterventionSection(Section):
             if value is not None and key in every and key not in _KEYS[do]:
                 others = " and ".join(name for name, keys in _KEYS.items() if key in keys)
                 raise rule_error(f"`{key}` is not a key of `do: {do}`; it is for {others}", key)
+        draws = given.get("draws")
+        if isinstance(draws, int) and 0 < draws < LEAST_DRAWS:
+            raise rule_error(
+                f"`draws` is {draws}, so that no verdict can be yes: its p-value, adjusted for "
+                f"three questions, is at least {3 / (draws + 1):.2g}. Use at least {LEAST_DRAWS}",
+                "draws",
+            )
         for key in _REQUIRED.get(do, ()):
             if given.get(key) is None:
                 raise rule_error(

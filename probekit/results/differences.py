@@ -51,13 +51,19 @@ class RivalDifference:
         difference: the score of the selected probe minus this score.
         ci_low: the lower limit of the 95 % confidence interval of the difference.
         ci_high: the upper limit.
-        p: the adjusted p-value; NaN if there are too few groups for a verdict. For the majority
-            class, the p-value of the selected probe.
+        p: the p-value of the difference, which excludes 0 from its interval if it is below 0.05;
+            NaN if there are too few groups for a verdict. For the majority class, the p-value of
+            the selected probe.
         metric: the metric of the scores.
         is_association: whether `p` is that of a one-sided test of association between predictions
             and labels, not of the difference; only for the majority class.
         is_opposite: whether, without an association, the score is below chance; only for the
             majority class. See `is_below_chance`.
+        p_adjusted: `p` adjusted for all comparisons together; None if it is not adjusted, as that
+            of the majority class.
+        adjusted_low: the lower limit of the interval that is adjusted in the same way; NaN if
+            there is none.
+        adjusted_high: the upper limit of the adjusted interval.
     """
 
     key: str
@@ -70,6 +76,14 @@ class RivalDifference:
     metric: str = "accuracy"
     is_association: bool = False
     is_opposite: bool = False
+    p_adjusted: float | None = None
+    adjusted_low: float = float("nan")
+    adjusted_high: float = float("nan")
+
+    @property
+    def decisive_p(self) -> float:
+        """The p-value that decides whether the difference is significant."""
+        return self.p if self.p_adjusted is None else self.p_adjusted
 
     @property
     def smallest_lead(self) -> float:
@@ -96,7 +110,7 @@ class RivalDifference:
             return TOO_FEW_GROUPS
         if self.is_opposite:
             return SIGNIFICANTLY_WORSE
-        if self.p >= LEVEL or not self.difference:
+        if self.decisive_p >= LEVEL or not self.difference:
             return NOT_SIGNIFICANT
         is_better = METRICS[self.metric].sign * self.difference > 0
         if self.key == "majority" and not (self.smallest_lead > 0 or self.largest_lead < 0):
@@ -177,7 +191,7 @@ def _with_association(
     """Return the difference from the majority class, whose p-value is that of an association."""
     score = headline_row(table) if is_nested(table) else _test_row(table, chosen)
     is_opposite = score is not None and one.p >= LEVEL and is_below_chance(score)
-    return replace(one, is_association=True, is_opposite=is_opposite)
+    return replace(one, is_association=True, is_opposite=is_opposite, p_adjusted=None)
 
 
 def _test_row(table: pd.DataFrame, chosen: pd.Series) -> pd.Series | None:
@@ -204,8 +218,11 @@ def _comparison(row: Mapping[str, Any] | pd.Series, key: str, name: str) -> Riva
         difference=row["difference"],
         ci_low=row["ci_low"],
         ci_high=row["ci_high"],
-        p=row["p_adjusted"],
+        p=row["p"],
         metric=row["metric"],
+        p_adjusted=row["p_adjusted"],
+        adjusted_low=row["adjusted_low"],
+        adjusted_high=row["adjusted_high"],
     )
 
 

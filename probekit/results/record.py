@@ -265,7 +265,7 @@ def check_finished(folder: Path) -> None:
 _GIVE = (
     "Give the folder of a run: the one that contains the report whose path `probekit run` prints."
 )
-_WHERE = "`probekit run` writes runs to OUT/NAME/KEY."
+_WHERE = "`probekit run` writes runs to OUT/NAME/KEY; `probekit cause` runs no probes."
 
 
 @contextmanager

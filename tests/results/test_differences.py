@@ -34,6 +34,8 @@ def difference(other, value=0.2, reach=0.05, p=0.002, p_adjusted=None, score=0.5
         "ci_high": value + reach,
         "p": p,
         "p_adjusted": p if p_adjusted is None else p_adjusted,
+        "adjusted_low": value - 1.5 * reach,
+        "adjusted_high": value + 1.5 * reach,
         "n_test": 1039,
         "n_groups": 15,
     }
@@ -61,7 +63,7 @@ def clean(record):
 
 def test_rivals_are_named_and_their_adjusted_p_decides(table, differences):
     found = rival_differences(table, differences)
-    by_name = {one.name: (one.key, one.p, one.verdict) for one in found.named}
+    by_name = {one.name: (one.key, one.decisive_p, one.verdict) for one in found.named}
     assert by_name == {
         "majority": ("majority", 0.008, SIGNIFICANT),
         "word identity": ("word_identity", 0.4, NOT_SIGNIFICANT),
@@ -82,8 +84,8 @@ def test_the_p_value_of_the_majority_class_is_that_of_an_association_if_one_was_
     table, differences
 ):
     assert not rival_differences(table, differences).named[0].is_association
-    numbers = ["difference", "ci_low", "ci_high", "p_adjusted"]
-    differences.loc[0, numbers] = [-0.3, -0.5, -0.1, 1.0]
+    numbers = ["difference", "ci_low", "ci_high", "p", "p_adjusted"]
+    differences.loc[0, numbers] = [-0.3, -0.5, -0.1, 1.0, 1.0]
     (tested, *_) = [row for _, row in table[table["target"].eq("task")].iterrows()]
     p_row = tested.to_frame().T.assign(metric="p_best", value=1.0)
     found = rival_differences(pd.concat([table, p_row], ignore_index=True), differences)
@@ -106,7 +108,7 @@ def test_without_a_p_value_there_are_too_few_groups_for_a_verdict(table, differe
 
 def test_all_others_keep_the_p_of_the_run(table, differences):
     (far,) = rival_differences(table, differences).others
-    assert (far.name, far.p, far.key) == (FAR, 0.9, "")
+    assert (far.name, far.p, far.p_adjusted, far.key) == (FAR, 0.3, 0.9, "")
 
 
 def test_neighbours_and_other_kinds_at_the_site_are_named(table):
@@ -177,4 +179,4 @@ def test_differences_of_an_older_release_are_read(tmp_path, table, differences):
     found = load_differences(path)
     assert found["p_adjusted"].tolist() == differences["p_adjusted"].tolist()
     assert "p_holm" not in found
-    assert rival_differences(table, found).named[0].p == 0.008
+    assert rival_differences(table, found).named[0].p_adjusted == 0.008

@@ -170,6 +170,11 @@ def _arrays_of(activations: Any) -> dict[str, SiteArray]:
 
 
 def _in_memory(key: Any, values: Any) -> SiteArray:
+    if isinstance(values, Mapping | set | frozenset):
+        raise DataError(
+            f"{key}: the rows are in a {type(values).__name__}, which is not in the order of the "
+            "labels. Give an array of shape (n_rows, n_features), such as numpy.stack(rows)."
+        )
     try:
         array = MemoryArray(values)
     except (ValueError, TypeError, RuntimeError) as error:

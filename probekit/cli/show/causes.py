@@ -16,13 +16,15 @@ from probekit.results.causes.tables import CauseTables, has_causes
 
 
 def show_causes(tables: CauseTables) -> None:
-    """Print the answer, the table of verdicts and the texts that were left out."""
+    """Print the answer, the table of verdicts and doubts, such as texts that were left out."""
     click.echo(f"\n{cause_answer(tables)}")
     table = verdict_table(directions_in(tables))
     rows = [*table.rows, *table.folded]
     if rows:
         click.echo()
         print_table(_as_table(["direction", *(name for name, _ in table.columns)], rows))
+    for sentence in tables.record.warnings:
+        click.echo(f"warning: {sentence}", err=True)
     for one in tables.record.left_out:
         click.echo(f"warning: Interventions leave out {one.reason}", err=True)
 

@@ -15,7 +15,7 @@ from probekit.pipeline.experiment.validate import ValidationReport
 from probekit.probes.selftest.checks import Verdict
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.comparison_table import ComparedScore, comparison_table
+from probekit.report.sentences.comparison_table import RULE, ComparedScore, comparison_table
 from probekit.report.sentences.sites_table import SiteRow, filled_columns, site_rows
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.glyphs import line_label
@@ -50,6 +50,7 @@ def show_results(result: RunResult) -> None:
     if rows:
         click.echo()
         print_table(_comparisons(rows, metric_name(main_metric(table))))
+        click.echo(RULE)
 
 
 def _show_sites(table: pd.DataFrame) -> None:

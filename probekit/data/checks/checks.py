@@ -79,6 +79,7 @@ def check_dataset(
     skipped = (*(() if has_classes else _OF_CLASSES), *(() if has_texts else _OF_TEXTS))
     checks = [check for check in _CHECKS if check not in skipped]
     findings += [finding for check in checks for finding in check(every)]
+    findings += contradicting_labels(dataset.examples) if has_texts else []
     of_labels = _OF_LABELS if has_classes else _OF_NUMBERS
     of_groups = _OF_GROUPS if dataset.has_groups else ()
     findings += [f for check in (*of_labels, *of_groups) for f in check(every.examples)]
@@ -208,7 +209,6 @@ _CHECKS = (
     _few_groups,
     repeated_texts,
     texts_on_both_sides,
-    contradicting_labels,
     nul_characters,
     predictive_length,
 )
@@ -224,7 +224,6 @@ _OF_CLASSES = (
 _OF_TEXTS = (
     repeated_texts,
     texts_on_both_sides,
-    contradicting_labels,
     nul_characters,
     predictive_length,
 )

@@ -15,6 +15,8 @@ from probekit.data.checks.spelling import is_inside_word
 from probekit.data.examples import Example, Sides, SplitExamples, TextSpan
 
 _SHOWN_CONTEXT = 20  # characters around a span
+_SHOWN_TEXTS = 3  # with contradicting labels
+_LONGEST_TEXT = 60  # characters
 _LENGTH_BINS = 20
 _LENGTH_MARGIN = 0.05  # balanced accuracy above chance that causes a warning
 
@@ -68,22 +70,36 @@ def texts_on_both_sides(splits: SplitExamples) -> Iterator[Finding]:
         )
 
 
-def contradicting_labels(splits: SplitExamples) -> Iterator[Finding]:
-    """Yield a warning if equal texts, or spans, have different labels."""
-    labels: dict[TextSpan, set[str]] = defaultdict(set)
-    for example in splits.examples:
-        labels[example.place].add(example.label)
-    contradicting = [place for place, names in labels.items() if len(names) > 1]
+def contradicting_labels(examples: Iterable[Example]) -> Iterator[Finding]:
+    """Yield a warning if equal texts, or spans, have different labels.
+
+    Args:
+        examples: all examples, those that `split.drop_repeated` drops included.
+    """
+    first: dict[TextSpan, dict[str, Example]] = defaultdict(dict)  # of each label
+    for example in examples:
+        first[example.place].setdefault(example.label, example)
+    contradicting = [list(found.values()) for found in first.values() if len(found) > 1]
     if contradicting:
-        text, span = contradicting[0]
+        shown = "; ".join(
+            f"{_quoted(found[0])} is " + ", ".join(f"{e.label!r} in {e.where}" for e in found[:3])
+            for found in contradicting[:_SHOWN_TEXTS]
+        )
         n = len(contradicting)
-        subject = "text or span has" if n == 1 else "texts or spans have"
         yield Finding(
             "warning",
             "contradictions",
-            f"{n:,} {subject} examples with different labels, such as "
-            f"{span or 'all'} of {text!r}: {', '.join(sorted(labels[text, span]))}.",
+            f"{n:,} {'text or span has' if n == 1 else 'texts or spans have'} examples with "
+            f"different labels{', such as' * (n > _SHOWN_TEXTS) or ':'} {shown}. Correct these "
+            "labels, or remove the rows: split.drop_repeated keeps a label that may be wrong.",
         )
+
+
+def _quoted(example: Example) -> str:
+    start, end = example.span or (0, len(example.text))
+    text = example.text[start:end]
+    shown = repr(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")
+    return shown if example.span is None else f"{shown} at {start} to {end} of a text"
 
 
 def spans_inside_words(splits: SplitExamples) -> Iterator[Finding]:

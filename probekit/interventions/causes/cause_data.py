@@ -144,6 +144,8 @@ class CauseResult:
         swap: exchange along the direction with counterfactuals, a recovery, which also shows
             steering; None without counterfactuals.
         doses: the dose-response curve, within the range of doses.
+        dose_limit: largest dose within the range of the data; larger ones are left out, unless
+            there is no smaller one.
         wrong_way: share of the test rows whose measure moves against the direction.
         other_loss: change of the loss on other texts, in nats per token, at the largest dose of
             each sign, with its interval; empty without other texts.
@@ -164,6 +166,7 @@ class CauseResult:
     verdicts: tuple[CausalVerdict, ...]
     swap: Evidence | None
     doses: tuple[Dose, ...]
+    dose_limit: float
     wrong_way: float
     other_loss: dict[float, tuple[float, float, float]]
     kernel_share: float

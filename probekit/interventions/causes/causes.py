@@ -21,6 +21,7 @@ from probekit.interventions.causes.directions import (
     DirectionSet,
     allowed_doses,
     directions_of,
+    dose_limit,
     label_sets,
     matched_directions,
     mean_differences,
@@ -178,6 +179,7 @@ class _Test:
             verdicts=verdicts(evidence),
             swap=swap,
             doses=doses,
+            dose_limit=self.dose_limit,
             wrong_way=wrong_way,
             other_loss=self._other_loss(),
             kernel_share=self._kernel_share(),
@@ -217,10 +219,15 @@ class _Test:
         return float(np.abs(self.base).max())
 
     @cached_property
+    def dose_limit(self) -> float:
+        """The largest dose within the range of the data."""
+        own = [fold.directions for fold in self.folds]
+        return dose_limit(own, [fold.development for fold in self.folds])
+
+    @cached_property
     def by(self) -> tuple[float, ...]:
         """The doses within the range."""
-        own = [fold.directions for fold in self.folds]
-        return allowed_doses(own, [fold.development for fold in self.folds], self.settings.by)
+        return allowed_doses(self.dose_limit, self.settings.by)
 
     def _signed(self, scores: Callable[[_Fold], Floats]) -> Floats:
         """Return scores (n_test, ...) towards class 1, over all folds."""

@@ -158,24 +158,16 @@ def matched_directions(X: NDArray[np.floating], draws: int, seed: int) -> Direct
     return DirectionSet.of_weights(noise @ (rows - rows.mean(axis=0)), rows)
 
 
-def allowed_doses(
-    directions: Sequence[DirectionSet], rows: Sequence[NDArray[np.floating]], by: Sequence[float]
-) -> tuple[float, ...]:
-    """Return the doses that keep projections in the range of the development rows.
+def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[NDArray[np.floating]]) -> float:
+    """Return the range of the development rows along directions, in standard deviations.
 
-    The range is the 99 % quantile of |u'(x - mean)| / s, the median over all directions. It
-    depends neither on the measure nor on which direction is the observed one, so that the test
-    keeps its size. If no dose is within the range, the smallest are returned.
+    It is the 99 % quantile of |u'(x - mean)| / s, the median over all directions. It depends
+    neither on the measure nor on which direction is the observed one, so that the test keeps its
+    size.
 
     Args:
         directions: directions of each fold.
         rows: development rows of each fold, (n_rows, n_features).
-        by: candidate doses, in standard deviations of the projection.
-
-    >>> X = np.random.default_rng(0).normal(size=(500, 3))
-    >>> found = DirectionSet.of_weights(np.eye(3), X)
-    >>> allowed_doses([found], [X], (-4, -2, 2, 4))
-    (-2, 2)
     """
     ranges = []
     for own, X in zip(directions, rows, strict=True):
@@ -183,7 +175,23 @@ def allowed_doses(
         quantile = np.quantile(projected, 0.99, axis=0)
         ranges.append(quantile[own.spread > 0] / own.spread[own.spread > 0])
     known = np.concatenate(ranges)
-    limit = float(np.median(known)) if len(known) else 0.0
+    return float(np.median(known)) if len(known) else 0.0
+
+
+def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
+    """Return the doses that keep projections in the range of the development rows.
+
+    If no dose is within the range, the smallest are returned.
+
+    Args:
+        limit: the range, in standard deviations; see `dose_limit`.
+        by: candidate doses, in standard deviations of the projection.
+
+    >>> X = np.random.default_rng(0).normal(size=(500, 3))
+    >>> limit = dose_limit([DirectionSet.of_weights(np.eye(3), X)], [X])
+    >>> allowed_doses(limit, (-4, -2, 2, 4))
+    (-2, 2)
+    """
     allowed = tuple(k for k in by if abs(k) <= limit)
     smallest = min(abs(k) for k in by if k)
     return allowed if any(allowed) else tuple(k for k in by if abs(k) == smallest)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from probekit.amounts import LEVEL
 from probekit.interventions.causes.cause_data import CauseResult
-from probekit.interventions.causes.verdicts import CausalVerdict, Evidence
+from probekit.interventions.causes.verdicts import NEGLIGIBLE, CausalVerdict, Evidence
 
 _USED = {
     ("yes", "yes", "yes"): "The network represents the label here and uses this direction.",
@@ -67,8 +68,36 @@ def _p(p: float) -> str:
 
 
 def _because(undecided: list[CausalVerdict]) -> str:
-    reasons = list(dict.fromkeys(one.evidence.reason for one in undecided if one.evidence.reason))
-    return f", because {'; '.join(reasons)}" if reasons else ""
+    return f", because {'; '.join(dict.fromkeys(map(why_undecided, undecided)))}"
+
+
+def why_undecided(verdict: CausalVerdict) -> str:
+    """Return why a verdict is undecided or lacks a test; "" for a verdict of yes or no.
+
+    >>> from probekit.interventions.causes.verdicts import verdicts
+    >>> wide = Evidence(0.2, -0.2, 0.6, 0.6, 2.0, False, "logits")
+    >>> why_undecided(verdicts({"steers": wide})[0])
+    'the interval contains 0 and exceeds 5 % of the effect of the whole vector'
+    """
+    evidence = verdict.evidence
+    if evidence.reason or verdict.answer != "undecided":
+        return evidence.reason
+    share = f"{100 * NEGLIGIBLE:.0f} %"
+    cases = (
+        (np.isnan([evidence.low, evidence.high]).any(), "there is no interval"),
+        (evidence.high < 0, "the interval is below 0"),
+        (
+            evidence.low <= 0,
+            f"the interval contains 0 and exceeds {share} of the effect of the whole vector",
+        ),
+        (np.isnan(verdict.p_holm), "there is no p-value"),
+        (
+            verdict.p_holm > LEVEL,
+            f"the p-value, adjusted for the questions, is above {LEVEL}",
+        ),
+        (True, "the effect is within rounding errors"),
+    )
+    return next(reason for holds, reason in cases if holds)
 
 
 def _cautions(result: CauseResult) -> list[str]:

@@ -133,8 +133,8 @@ def detection(
     exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
     p, reason = np.nan, "too few groups for a test"
     if exchange.is_enough:
-        null = exchange.null(row_scores)[None]
-        p, reason = float(p_values(null[:, 0], null[:, 1:]).single[0]), ""
+        t = exchange.null([row_scores]).t
+        p, reason = float(p_values(t[:, 0], t[:, 1:]).single[0]), ""
     return Evidence(found.value, found.low, found.high, p, 0.5, False, "AUROC - 0.5", 0.0, reason)
 
 

@@ -112,6 +112,19 @@ def single_tokens(tokenizer: Tokenizer, words: Sequence[str]) -> Tensor:
     return torch.tensor([int(encoded[word][0]) for word in words])
 
 
+def lacks_space(tokenizer: Tokenizer, text: str, answer: str) -> bool:
+    """Return whether an answer probably continues a word of a text, although a new one was meant.
+
+    >>> from probekit import Tokenizer
+    >>> tokenizer = Tokenizer.from_pretrained("mini")
+    >>> lacks_space(tokenizer, "The key", "is"), lacks_space(tokenizer, "The key", " is")
+    (True, False)
+    """
+    if not answer[:1].isalpha() or text[-1:].isspace():
+        return False
+    return len(tokenizer.encode(f" {answer}", bos=False).ids) == 1
+
+
 def _several(row: int, word: str, tokenizer: Tokenizer) -> str:
     pieces = tokenizer.strings(tokenizer.encode(word, bos=False).ids)
     return f"row {row}, {word!r} is {pieces}"

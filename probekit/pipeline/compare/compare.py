@@ -26,6 +26,7 @@ from probekit.pipeline.compare.matching import (
     shares_ids,
 )
 from probekit.pipeline.look.exports import write_page_or_rows
+from probekit.probes.score.class_parts import difference_of_parts
 from probekit.probes.score.differences import (
     Difference,
     adjusted,
@@ -33,7 +34,7 @@ from probekit.probes.score.differences import (
     unpaired_difference,
 )
 from probekit.probes.score.intervals import FEWEST_UNITS
-from probekit.probes.score.measurement import Predictions, metrics_of
+from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples
 from probekit.probes.score.pooling import take
 from probekit.probes.score.regression import NumberPredictions
@@ -172,16 +173,26 @@ def differences(
     if rows.places is None:
         results = adjusted(
             [
-                unpaired_difference(_values(one, metric, a), a, _values(other, metric, b), b)
+                unpaired_difference(
+                    _values(one, metric, a),
+                    a,
+                    _values(other, metric, b),
+                    b,
+                    (parts_of(metric, [one]), parts_of(metric, [other])),
+                )
                 for one, other in predictions.values()
             ]
         )
     else:
-        pairs = [
-            (_values(one, metric, a), _values(reordered(other, rows.places), metric, a))
-            for one, other in predictions.values()
-        ]
-        results = paired_differences(pairs, replace(a, widening=max(rows.widening)))
+        both = [(one, reordered(other, rows.places)) for one, other in predictions.values()]
+        results = paired_differences(
+            [(_values(one, metric, a), _values(other, metric, a)) for one, other in both],
+            replace(a, widening=max(rows.widening)),
+            [
+                difference_of_parts(parts_of(metric, [one]), parts_of(metric, [other]))
+                for one, other in both
+            ],
+        )
     return dict(zip(predictions, results, strict=True))
 
 

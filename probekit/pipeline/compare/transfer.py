@@ -33,9 +33,15 @@ from probekit.probes.data import ProbeData
 from probekit.probes.directions import cosine, direction, pooled_spread
 from probekit.probes.fitters import number_guess
 from probekit.probes.prober import Prober
+from probekit.probes.score.class_parts import difference_of_parts
 from probekit.probes.score.differences import paired_differences
-from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.measurement import Measurement, Predictions, metrics_of
+from probekit.probes.score.intervals import score_interval
+from probekit.probes.score.measurement import (
+    Measurement,
+    Predictions,
+    metrics_of,
+    parts_of,
+)
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.permutation import permuted_labels
@@ -233,8 +239,11 @@ def _cells(
     uninformed = _uninformed(train.data.prober, predictions)
     for metric, function in metrics_of(uninformed).items():
         values = function(predictions, resamples)
-        interval = jackknife_interval(values, resamples, METRICS[metric].range)
-        (difference,) = paired_differences([(values, function(own, resamples))], resamples)
+        parts, of_own = (parts_of(metric, [one]) for one in (predictions, own))
+        interval = score_interval(values, resamples, METRICS[metric].range, parts)
+        (difference,) = paired_differences(
+            [(values, function(own, resamples))], resamples, [difference_of_parts(parts, of_own)]
+        )
         # The rank correlation of a constant guess is undefined and counts as 0.
         chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
         yield {

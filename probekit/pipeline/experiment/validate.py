@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from probekit.activations.capture import estimate_seconds
@@ -24,10 +25,15 @@ from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.given.rows import prepare_given
 from probekit.pipeline.intervene.plan import cause_findings
 from probekit.pipeline.measure.probing import make_probers
+from probekit.probes.controls.control_labels import word_identity_guess
+from probekit.probes.controls.text_models import quick_word_guess
 
 _BYTES = {"float32": 4, "float16": 2}
 
 
+_MOST_ROWS = 1000  # of each side that the check of words reads, so that it takes a moment
+_MOST_CHARACTERS = 2000  # of each of their texts
+_SEPARATED = 0.95  # balanced accuracy of words that is a warning
 _HEADS = {"error": "Error"}  # same spelling as errors that end a command
 
 
@@ -90,18 +96,54 @@ def validate(
             return _of_activations(experiment)
         prepared = prepare(experiment)
         probers = make_probers(experiment, prepared)
+        words = _separating_words(prepared) if experiment.probe.reads == "classes" else []
         more = cause_findings(experiment, prepared)
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
     n_models = 1 + experiment.model.random_weights
     return ValidationReport(
-        findings=by_level((*findings(prepared, probers), *more)),
+        findings=by_level((*findings(prepared, probers), *words, *more)),
         n_examples=len(prepared.dataset),
         n_rows=len(prepared.plan.example),
         n_sites=len(prepared.sites),
         bytes=n_models * _bytes(prepared, experiment.capture.dtype),
         minutes=n_models * _seconds(prepared, experiment) / 60,
     )
+
+
+def _separating_words(prepared: Prepared) -> list[Finding]:
+    """Return a warning if words alone give the labels of held-out groups, in a sample of rows."""
+    texts, types = (
+        np.array([text[:_MOST_CHARACTERS] for text in prepared.texts], dtype=object),
+        prepared.positions[0].types,
+    )
+    classes, codes = np.unique(prepared.labels, return_inverse=True)
+    train, test = (
+        np.random.default_rng(0).permutation(rows)[:_MOST_ROWS]
+        for rows in (prepared.train, prepared.test)
+    )
+    if len(np.unique(codes[train])) < 2:
+        return []
+    guesses = {
+        "a bag of words of the text": quick_word_guess(texts[train], codes[train], texts[test]),
+        "the probed word": word_identity_guess(types[train], codes[train], types[test]),
+    }
+    truth = codes[test]
+    scores = {
+        name: np.mean([np.mean(guess[truth == code] == code) for code in np.unique(truth)])
+        for name, guess in guesses.items()
+    }
+    best = max(scores, key=lambda name: scores[name])
+    if scores[best] < _SEPARATED:
+        return []
+    message = (
+        f"Words alone separate the labels: {best} predicts them with a balanced accuracy of "
+        f"{scores[best]:.2f} in {counted(len(test), 'row')} of held-out groups (chance "
+        f"{1 / len(classes):.2f}), so that a probe that scores as high need not read more than "
+        "words. Put rows with the same word into one group (data.columns.group, or "
+        "split.word_disjoint), or probe a word or span whose label its own text does not give."
+    )
+    return [Finding("warning", "separating-words", message)]
 
 
 def _of_activations(experiment: ActivationExperiment) -> ValidationReport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> list[str]:
     (['0', '1'], ['0.5'])
 
     Raises:
-        DataError: a label is missing, or a number with decimals where classes are needed.
+        DataError: a label is missing, or a number with decimals where classes are needed, or
+            labels of different types would be confused, such as 1 and "1".
     """
     cells = _cells("labels", labels)
     for row, label in enumerate(cells):
@@ -31,17 +32,23 @@ def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> list[str]:
                 f"regression give {_REGRESSION}; for classes convert the labels to integers or "
                 "texts."
             )
-    return plain_texts("labels", cells)
+    return plain_texts("labels", cells, distinct=reads_classes)
 
 
-def plain_texts(name: str, values: Iterable[Any]) -> list[str]:
+def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> list[str]:
     """Return values as texts.
 
+    Args:
+        name: name of the argument, for messages.
+        values: the values.
+        distinct: whether values are names, so that 1 and "1", or 1 and True, would be confused.
+
     Raises:
-        DataError: a value is missing, or neither a text nor a number.
+        DataError: a value is missing, or neither a text nor a number, or would be confused.
     """
     found = []
-    for row, value in enumerate(_cells(name, values)):
+    cells = _cells(name, values)
+    for row, value in enumerate(cells):
         if value is None:
             raise DataError(
                 f"{name}[{row}] is a missing value. Fill it in, or remove the row from "
@@ -52,6 +59,8 @@ def plain_texts(name: str, values: Iterable[Any]) -> list[str]:
                 f"{name}[{row}] is of type {type(value).__name__}. Allowed: texts and numbers."
             )
         found.append(str(value))
+    if distinct:
+        _check_distinct(name, cells)
     return found
 
 
@@ -113,6 +122,15 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
             f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
             "for each row."
         )
+    if isinstance(values, Mapping | set | frozenset):
+        remedy = (
+            f"Give its values, if they are in the order of the rows: list({name}.values())."
+            if isinstance(values, Mapping)
+            else "A set has no order: give a list or an array, in the order of the rows."
+        )
+        raise ConfigError(
+            f"{name} is a {type(values).__name__}, but needs one value for each row. {remedy}"
+        )
     if hasattr(values, "detach"):  # a tensor, on any device
         values = values.detach().cpu()
     shape = getattr(values, "shape", None)
@@ -122,6 +140,23 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
         )
     cells = values.tolist() if hasattr(values, "tolist") else list(values)
     return [_whole(cell.item() if isinstance(cell, np.generic) else cell) for cell in cells]
+
+
+def _check_distinct(name: str, cells: Sequence[Any]) -> None:
+    """Raise DataError if values of different types have one text, or are equal with two texts."""
+    row_of_text: dict[str, int] = {}
+    row_of_value: dict[Any, int] = {}
+    for row, cell in enumerate(cells):
+        for first, fault in (
+            (row_of_text.setdefault(str(cell), row), "have the same text"),
+            (row_of_value.setdefault(cell, row), "are equal"),
+        ):
+            if type(cells[first]) is not type(cell):
+                raise DataError(
+                    f"{name}[{first}] is {cells[first]!r} and {name}[{row}] is {cell!r}, which "
+                    f"{fault} but differ in type. Write all {name} with the same type, such as "
+                    f"[str(one) for one in {name}] if they are different."
+                )
 
 
 def _whole(cell: Any) -> Any:

@@ -98,7 +98,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         dataset_of(
             name,
             label_texts(labels, reads_classes=reads_classes),
-            groups=None if groups is None else plain_texts("groups", groups),
+            groups=None if groups is None else plain_texts("groups", groups, distinct=True),
             tokens=names,
             sides=sides,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.experiment.schema import Experiment
 from probekit.interventions.causes.cause_data import RowSplit
 from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.patching.pairs import lacks_space
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import Prepared, text_encoder
@@ -137,11 +138,29 @@ class CauseInputs:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Warnings about rows that are left out."""
-        return tuple(
+        """Warnings about rows that are left out, and about answers that lack a space."""
+        left_out = tuple(
             Finding("warning", "interventions", f"Interventions leave out {one.reason}")
             for one in self.left_out
         )
+        return (*left_out, *self._unspaced())
+
+    def _unspaced(self) -> Iterator[Finding]:
+        """Yield a warning for each answer that continues a word, where a new one may be meant."""
+        names = () if self.experiment.tokens.chat else self.experiment.answer_columns
+        for name in names:
+            found = [
+                e for e in self.examples if lacks_space(self.tokenizer, e.text, _word(e, name))
+            ]
+            if found:
+                word = _word(found[0], name)
+                message = (
+                    f"{counted(len(found), 'row')} with an answer that has no leading space, such "
+                    f"as {word!r} ({rows_of(found)}): {f' {word}'!r} is a single token, too, and "
+                    "begins a new word. Write the space, unless the answer continues the last word "
+                    "of the text."
+                )
+                yield Finding("warning", "unspaced-answers", message)
 
 
 def cause_inputs(experiment: Experiment, prepared: Prepared) -> CauseInputs:

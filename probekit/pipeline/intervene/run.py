@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,6 +12,9 @@ from probekit.csv_files import csv_text
 from probekit.errors import ConfigError
 from probekit.experiment.interventions import CHOSEN, InterventionSection
 from probekit.experiment.schema import Experiment
+from probekit.interventions.base_pass import BasePass
+from probekit.interventions.causes.responses import TEXTS_AT_ONCE
+from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.stream import stream_entry
 from probekit.model.network import Network
 from probekit.model.sites.selection import SiteSelection
@@ -29,6 +32,8 @@ from probekit.results.columns import make_table
 from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
 from probekit.watcher import Watcher
 
+_OF_PAIRS = ("patch", "swap")
+_MOSTLY = 0.75  # share of right answers, below which they are a warning
 Step = EffectStep | VerdictStep
 
 
@@ -59,6 +64,7 @@ def write_causes(
     inputs = cause_inputs(experiment, prepared)
     steps = steps_of(experiment, inputs, model, table)
     parts = [list(step.parts(model, inputs)) for step in steps]
+    preferred = _preferred(inputs, model, folder)
     n_parts, done, found = sum(map(len, parts)), 0, []
     for own in parts:
         numbers = []
@@ -69,7 +75,12 @@ def write_causes(
             watcher.progress("interventions", done, n_parts)
         found.append(numbers)
     _write_tables(inputs, steps, found, folder)
-    record = _record(inputs, steps, model)
+    record = _record(inputs, steps, model).model_copy(
+        update={
+            "preferred": preferred,
+            "warnings": tuple(_warnings(inputs, steps, found, preferred)),
+        }
+    )
     folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
 
 
@@ -169,6 +180,46 @@ def _write_tables(
     for name, rows, columns in tables:
         if rows:
             folder.write(f"{FOLDER}/{name}", csv_text(make_table(rows, columns)))
+
+
+def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float | None:
+    """Return the share of the test texts whose right answer is preferred; None without pairs."""
+    first, experiment = inputs.measures[0], inputs.experiment
+    if first.wrong is None or not any(one.do in _OF_PAIRS for one in experiment.interventions):
+        return None
+    test = torch.from_numpy(inputs.test)
+    measure = AnswerMeasure(first.answer[test], first.wrong[test], "accuracy")
+
+    def share() -> dict[str, float]:
+        right = []
+        for rows in torch.split(torch.arange(len(test)), TEXTS_AT_ONCE):
+            kept = BasePass.keep(model, inputs.batch[test[rows]])
+            every = torch.arange(len(rows), device=kept.final.device)
+            right.append(measure[rows].score(model, kept.final, every, kept.final))
+        return {"share": float(torch.cat(right).mean())}
+
+    part = Part("answers without edits", {"do": "none"}, share)
+    found: float = read_or_compute(part, folder.path)["share"]
+    return found
+
+
+def _warnings(
+    inputs: CauseInputs,
+    steps: Sequence[Step],
+    found: Sequence[Sequence[tuple[Part, dict[str, Any]]]],
+    preferred: float | None,
+) -> Iterator[str]:
+    """Yield sentences on wrong answers of the unedited network, and on doses left out."""
+    if preferred is not None and preferred < _MOSTLY:
+        yield (
+            f"Without edits, the network prefers the right answer over the wrong one in "
+            f"{100 * preferred:.0f} % of {len(inputs.test):,} test texts: effects on an answer "
+            "that it does not give say little about how it finds the right one. Leave out the "
+            "texts that it answers wrongly, or use another network."
+        )
+    for step, parts in zip(steps, found, strict=True):
+        if isinstance(step, VerdictStep):
+            yield from step.dose_warnings([numbers for _, numbers in parts])
 
 
 def _record(inputs: CauseInputs, steps: Sequence[Step], model: Network) -> CausesRecord:

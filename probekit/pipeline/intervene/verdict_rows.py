@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from probekit.amounts import counted
 from probekit.errors import DataError
 from probekit.experiment.interventions import InterventionSection
 from probekit.interventions.causes.cause_data import CauseData, CauseResult, CauseSettings
@@ -18,7 +19,7 @@ from probekit.interventions.causes.causes import causes_of
 from probekit.interventions.causes.directions import directions_of
 from probekit.interventions.causes.downstream import downstream_scores
 from probekit.interventions.causes.responses import Responder
-from probekit.interventions.causes.summary import summary
+from probekit.interventions.causes.summary import summary, why_undecided
 from probekit.interventions.causes.verdicts import best_p_values
 from probekit.interventions.erasure import Eraser, leace, mean_projection, probe_projection
 from probekit.interventions.names import Along
@@ -33,6 +34,7 @@ from probekit.probes.solve.design import Floats
 
 DRAWS = 999
 DOSES = (-4.0, -2.0, 2.0, 4.0)
+_SHOWN = 3  # sites in a warning
 _TESTED = ("steers", "silences", "swap")
 
 
@@ -93,7 +95,13 @@ class VerdictStep:
         null = {name: values for name, values in result.null.items() if name in questions}
         count = {"n": result.n, "groups": result.groups}
         doses = [asdict(one) | _other(result, one.by) | count for one in result.doses]
-        found = {"verdicts": rows, "null": null, "doses": doses, "unit": result.unit}
+        found = {
+            "verdicts": rows,
+            "null": null,
+            "doses": doses,
+            "dose_limit": result.dose_limit,
+            "unit": result.unit,
+        }
         if self.has_downstream and self.at == "probed":
             found["downstream"] = self._downstream(model, inputs, selection)
         return found
@@ -170,6 +178,24 @@ class VerdictStep:
         for selection, one in zip(self.selected, found, strict=True):
             for dose in one["doses"]:
                 yield {**self._place(selection), **dose, "unit": one["unit"]}
+
+    def dose_warnings(self, found: Sequence[dict[str, Any]]) -> Iterator[str]:
+        """Return sentences on the doses that were left out, each with its sites."""
+        sites: dict[tuple[float, ...], list[str]] = defaultdict(list)
+        for selection, one in zip(self.selected, found, strict=True):
+            kept = [dose["by"] for dose in one["doses"]]
+            dropped = tuple(by for by in self.by if by not in kept)
+            limit = f"{selection.text} (at most {one['dose_limit']:.2g})"
+            if dropped:
+                sites[dropped].append(limit)
+        for dropped, own in sites.items():
+            listed = ", ".join(own[:_SHOWN]) + ", ..." * (len(own) > _SHOWN)
+            doses = " and ".join(f"{by:g}" for by in dropped)
+            yield (
+                f"Doses {doses} along {self.along} are left out at {counted(len(own), 'site')}, "
+                "because they move activations out of the range of the data, 99 % of the training "
+                f"rows in standard deviations of the projection: {listed}."
+            )
 
     def downstream_rows(self, found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Return the rows of downstream.csv."""
@@ -265,7 +291,7 @@ def _verdict_row(result: CauseResult, question: str) -> dict[str, Any]:
         "matched_high": bands[1][1],
         "wrong_way": result.wrong_way if question == "steers" else None,
         "kernel_share": result.kernel_share,
-        "reason": evidence.reason,
+        "reason": why_undecided(given) if given else evidence.reason,
         "summary": summary(result),
         "n": result.n,
         "groups": result.groups,

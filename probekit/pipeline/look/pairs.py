@@ -13,6 +13,7 @@ from probekit.analysis.logit_lens import SITES
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.attribution_patching import estimated_effects, patch_top
+from probekit.interventions.patching.pairs import lacks_space
 from probekit.interventions.patching.patch_effects import PatchEffect
 from probekit.interventions.patching.patching import patch
 from probekit.model.passes.inputs import TokenBatch
@@ -93,7 +94,9 @@ def patch_pair(
         base=float(table["base"].dropna().iloc[0]),
         source=float(table["source"].dropna().iloc[0]),
         rows=table[list(_DTYPES)].astype(_DTYPES),
-        unspaced=tuple(text for text in (answer, wrong) if _lacks_space(network, clean, text)),
+        unspaced=tuple(
+            text for text in (answer, wrong) if lacks_space(network.tokenizer, clean, text)
+        ),
     )
 
 
@@ -140,13 +143,6 @@ def _side_by_side(clean: Sequence[str], corrupt: Sequence[str]) -> str:
         mark = "" if a == b else f"{'':{right - len(b)}}  differs"
         lines.append(f"  {position:8d}  {a:{left}}  {b}{mark}".rstrip())
     return "\n".join(lines)
-
-
-def _lacks_space(network: ModelAndTokenizer, text: str, answer: str) -> bool:
-    """Return whether an answer probably continues a word, although a new word was meant."""
-    if not answer[:1].isalpha() or text[-1:].isspace():
-        return False
-    return len(network.tokenizer.encode(f" {answer}", bos=False).ids) == 1
 
 
 def _estimated(

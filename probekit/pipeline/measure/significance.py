@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,10 @@ import pandas as pd
 from probekit.amounts import LEVEL
 from probekit.probes.prober import Prober
 from probekit.probes.score.association import RowScores
+from probekit.probes.score.class_parts import difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
-from probekit.probes.score.exchange import LabelExchange
-from probekit.probes.score.measurement import Predictions, metrics_of
+from probekit.probes.score.exchange import LabelExchange, Null
+from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.permutation import holm, p_values
@@ -112,10 +113,10 @@ def _tested(tasks: Sequence[ScoredPredictions], prober: Prober, draws: int) -> l
     exchange = label_exchange(known[0][1].labels, known[0][0].row["probe"], prober, n_draws)
     if not exchange.is_enough:
         return []
-    null = np.stack([exchange.null(row) for _, row in known])
-    p = p_values(null[:, 0], null[:, 1:])
+    null = exchange.null([row for _, row in known])
+    p = p_values(null.t[:, 0], null.t[:, 1:])
     columns = zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True)
-    bands = [_null_band(one, of_row) for (one, _), of_row in zip(known, null, strict=True)]
+    bands = [_null_band(one, null, site) for site, (one, _) in enumerate(known)]
     facts = {"ci_low": None, "ci_high": None, "chance": None, "null": exchange.name}
     return [
         {**one.row, "metric": metric, "value": float(values[n]), **facts, **band}
@@ -124,17 +125,13 @@ def _tested(tasks: Sequence[ScoredPredictions], prober: Prober, draws: int) -> l
     ]
 
 
-def _null_band(one: ScoredPredictions, null: Floats) -> dict[str, float]:
-    """Return the limits that contain 95 % of the scores under exchanged labels; NaN if unknown.
-
-    Args:
-        one: the predictions, with the row of their score.
-        null: score plus an unknown constant: first for the true labels, then for each of n_draws
-            exchanges; shape (1 + n_draws,).
-    """
+def _null_band(one: ScoredPredictions, null: Null, site: int) -> dict[str, float]:
+    """Return the limits that contain 95 % of the scores under exchanged labels; NaN if unknown."""
     if not METRICS[one.row["metric"]].is_linear:
         return {"null_low": float("nan"), "null_high": float("nan")}
-    low, high = one.row["value"] - null[0] + np.quantile(null[1:], [LEVEL / 2, 1 - LEVEL / 2])
+    # Quantiles without interpolation: t is infinite if all groups of a label score the same.
+    ends = np.quantile(null.t[site, 1:], [LEVEL / 2, 1 - LEVEL / 2], method="nearest")
+    low, high = one.row["value"] - null.lead[site] + ends * null.error[site]
     return {"null_low": float(low), "null_high": float(high)}
 
 
@@ -204,17 +201,25 @@ def difference_rows(
         other: np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
         for other, several in predictions.items()
     }
-    own = values.pop(name)
-    everything = paired_differences([(own, other) for other in values.values()], resamples)
-    found = dict(zip(values, everything, strict=True))
-    named = [other for other in values if other in named_rivals(table, chosen)]
+    parts = {other: parts_of(metric, several) for other, several in predictions.items()}
+
+    def compared(others: Iterable[str]) -> dict[str, Difference]:
+        names = [other for other in others if other != name]
+        results = paired_differences(
+            [(values[name], values[other]) for other in names],
+            resamples,
+            [difference_of_parts(parts[name], parts[other]) for other in names],
+        )
+        return dict(zip(names, results, strict=True))
+
+    found = compared(values)
+    named = [other for other in found if other in named_rivals(table, chosen)]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
         p = _own_p(table, chosen)
         found["majority"] = replace(found["majority"], p=p, p_adjusted=p)
         named.remove("majority")
-    among = paired_differences([(own, values[other]) for other in named], resamples)
-    found |= dict(zip(named, among, strict=True))
+    found |= compared(named)
     facts = {"n_test": len(rows), "n_groups": resamples.n_groups}
     return [_difference_row(name, other, metric, one) | facts for other, one in found.items()]
 
@@ -243,4 +248,6 @@ def _difference_row(name: str, other: str, metric: str, one: Difference) -> dict
         "ci_high": one.ci_high,
         "p": one.p,
         "p_adjusted": one.p_adjusted,
+        "adjusted_low": one.adjusted_low,
+        "adjusted_high": one.adjusted_high,
     }

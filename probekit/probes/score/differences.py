@@ -1,13 +1,19 @@
 """Differences of a metric between two probes, with confidence interval and p-value.
 
-Predictions on the same rows are compared unit by unit (paired), so that common variation cancels;
+Predictions on the same rows are compared group by group (paired), so that common variation cancels;
 this is used for layers, seeds and runs on one test set. Predictions on different rows are compared
 by Welch's t test over groups (unpaired).
 
-A unit is a group of test rows; see `Resamples`. Its contribution to a paired difference is computed
-by leaving it out. Under the null hypothesis, the sign of the contribution is random. The false
-positive rates of these tests and the coverage of the intervals are simulated by
-`python -m benchmarks.claims`.
+    paired                            contributions of groups get random signs
+    paired, and a class is rare       Welch's t by class, with Satterthwaite's degrees of freedom
+    unpaired                          Welch's t by run, and by class if the metric has parts
+
+A class is rare if it occurs in fewer than half of the groups. For a metric that weights classes
+equally, its few groups then carry most of the variance, and random signs would reject too often.
+
+Each interval contains the differences that its own test at 5 % does not reject: it excludes 0
+exactly if p < 0.05, and the adjusted interval excludes 0 exactly if the adjusted p < 0.05. Sizes
+and coverage are simulated by `python -m benchmarks.claims`.
 
 Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 11 (jackknife);
 Westfall and Young (1993), Resampling-based multiple testing, algorithm 2.8 (step-down maximum).
@@ -22,7 +28,9 @@ from typing import TypeVar
 import numpy as np
 from scipy.stats import t
 
+from probekit.amounts import LEVEL
 from probekit.errors import UnknownNameError, nearest
+from probekit.probes.score.class_parts import ClassParts, ClassSpread, class_spread, has_rare_class
 from probekit.probes.score.exchange import sign_patterns
 from probekit.probes.score.intervals import (
     FEWEST_UNITS,
@@ -36,6 +44,8 @@ from probekit.probes.score.permutation import ROUNDING, holm
 from probekit.probes.solve.design import Floats
 
 DRAWS = 10_000  # number of random sign patterns, if there are too many to use all
+DRAWS_OF_GROUPS = 4000  # number of simulated data sets, if a class is rare
+MOST_SIMULATED = 50  # groups of a class that are simulated; more estimate a variance well
 
 A = TypeVar("A")
 
@@ -44,9 +54,10 @@ A = TypeVar("A")
 class Difference:
     """Difference `value` = a - b of two scores, with its 95 % confidence interval.
 
-    `p` is two-sided, for the null hypothesis of no difference; `p_adjusted` is adjusted for all
-    comparisons that were made together. Both are NaN if there are too few groups for a verdict;
-    all are NaN if the difference is undefined.
+    `p` is two-sided, for the null hypothesis of no difference; `p_adjusted` and the limits
+    `adjusted_low` and `adjusted_high` are adjusted for all comparisons that were made together.
+    P-values and adjusted limits are NaN if there are too few groups for a verdict; all are NaN if
+    the difference is undefined.
     """
 
     a: float
@@ -56,16 +67,31 @@ class Difference:
     ci_high: float
     p: float
     p_adjusted: float
+    adjusted_low: float = float("nan")
+    adjusted_high: float = float("nan")
+
+
+# P-values, limits (low, high) and their adjusted counterparts, of shape (6, n_tests).
+_Tests = Floats
 
 
 def paired_differences(
-    pairs: Sequence[tuple[Floats, Floats]], resamples: Resamples
+    pairs: Sequence[tuple[Floats, Floats]],
+    resamples: Resamples,
+    parts: Sequence[ClassParts | None] = (),
 ) -> list[Difference]:
     """Return the differences a - b of pairs of metric values (1 + n_units,) on the same rows.
 
-    The p-values come from flipping the signs of the units' contributions, with the same sign
-    patterns for all pairs. Up to 14 units, all patterns are used; with more, 10,000 random ones.
-    The p-values are adjusted by the step-down maximum of the standardised differences.
+    The p-values come from random signs of the units' contributions, with the same sign patterns for
+    all pairs. Up to 14 units, all patterns are used; with more, 10,000 random ones. The p-values
+    are adjusted by the step-down maximum of the standardised differences. If a class is rare, both
+    come from Welch's t by class instead; they are adjusted by the larger of Bonferroni's p-value
+    and that of the largest |t| of simulated groups.
+
+    Args:
+        pairs: the values of a and of b.
+        resamples: the resamples that they were computed for.
+        parts: the differences of their parts by class; empty, or None, for metrics without.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth, resamples = np.tile([0, 1], 5), Resamples.leave_one_out(np.arange(10))
@@ -74,23 +100,58 @@ def paired_differences(
     ... )
     >>> [(one.value, round(one.p, 4)) for one in paired_differences([(good, bad)], resamples)]
     [(1.0, 0.002)]
+
+    Source: Welch (1947), The generalization of Student's problem when several different population
+    variances are involved; Satterthwaite (1946), An approximate distribution of estimates of
+    variance components.
     """
     if not pairs:
         return []
-    contributions = np.stack([_contributions(a - b, resamples) for a, b in pairs])
-    defined = ~np.isnan(contributions).any(axis=1)
-    p = np.full((2, len(pairs)), np.nan)
-    if defined.any() and len(resamples.weights) >= FEWEST_UNITS:
-        p[:, defined] = _sign_tests(contributions[defined], resamples.widening)
-    return [_difference(a, b, resamples, *p[:, n]) for n, (a, b) in enumerate(pairs)]
+    found = np.full((6, len(pairs)), np.nan)
+    values = np.array([a - b for a, b in pairs])
+    rare = {
+        n: one
+        for n, one in enumerate(parts)
+        if one is not None and np.isfinite(values[n, 0]) and has_rare_class(one, resamples)
+    }
+    if rare:
+        found[:, list(rare)] = _class_tests(values[list(rare), 0], [*rare.values()], resamples)
+    others = np.array([n not in rare for n in range(len(pairs))], dtype=bool)
+    if len(resamples.weights) < FEWEST_UNITS:
+        intervals = [jackknife_interval(one, resamples) for one in values[others]]
+        found[2:4, others] = np.array([(one.low, one.high) for one in intervals]).T
+    else:
+        contributions = _contributions(values, resamples)
+        others &= ~np.isnan(contributions).any(axis=1)
+        if others.any():
+            found[:, others] = _sign_tests(contributions[others], resamples)
+    return [
+        Difference(
+            float(a[0]), float(b[0]), float(a[0] - b[0]), low, high, p, p_adjusted, *adjusted
+        )
+        for (a, b), (p, p_adjusted, low, high, *adjusted) in zip(
+            pairs, found.T.tolist(), strict=True
+        )
+    ]
 
 
 def unpaired_difference(
-    a: Floats, resamples_a: Resamples, b: Floats, resamples_b: Resamples
+    a: Floats,
+    resamples_a: Resamples,
+    b: Floats,
+    resamples_b: Resamples,
+    parts: Sequence[ClassParts | None] = (None, None),
 ) -> Difference:
     """Return the difference a - b of metric values (1 + n_units,) on different rows.
 
     The p-value is not adjusted. It is NaN if one side has fewer than 6 groups.
+
+    Args:
+        a: the values of a.
+        resamples_a: the resamples of its rows.
+        b: the values of b.
+        resamples_b: the resamples of its rows.
+        parts: the parts by class of a and of b; None for metrics without.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth, resamples = np.tile([0, 1], 50), Resamples.leave_one_out(np.arange(100))
@@ -99,23 +160,33 @@ def unpaired_difference(
     ... ]
     >>> unpaired_difference(values[0], resamples, values[1], resamples).value
     0.5
-
-    Source: Welch (1947), The generalization of Student's problem when several different population
-    variances are involved.
     """
     value = float(a[0] - b[0])
-    variances = np.array([jackknife_variance(a), jackknife_variance(b)])
-    variances *= np.square([resamples_a.widening, resamples_b.widening])
+    sides = [(a, resamples_a, parts[0]), (b, resamples_b, parts[1])]
+    found = [_variances(*side) for side in sides]
+    variances, each = (np.concatenate(one) for one in zip(*found, strict=True))
     if np.isnan(variances).any():
         return Difference(float(a[0]), float(b[0]), value, *[float("nan")] * 4)
-    error = float(np.sqrt(variances.sum()))
-    each = np.array([degrees_of_freedom(one) for one in (resamples_a, resamples_b)])
-    df = error**4 / np.sum(variances**2 / each) if error else float(each.sum())
+    error, df = float(np.sqrt(variances.sum())), float(satterthwaite(variances, each))
     margin = error * t_quantile(df) if error else 0.0
     p = float(2 * t.sf(abs(value) / error, df)) if error else float(value == 0)
     if min(len(resamples_a.weights), len(resamples_b.weights)) < FEWEST_UNITS:
         p = float("nan")
     return Difference(float(a[0]), float(b[0]), value, value - margin, value + margin, p, p)
+
+
+def _variances(
+    values: Floats, resamples: Resamples, parts: ClassParts | None
+) -> tuple[Floats, Floats]:
+    """Return the variances of the parts of a score and their degrees of freedom (n_parts,).
+
+    Without parts by class, there is one variance, from the jackknife.
+    """
+    if parts is None:
+        variance = jackknife_variance(values) * resamples.widening**2
+        return np.array([variance]), np.array([degrees_of_freedom(resamples)])
+    spread = class_spread(parts, resamples)
+    return spread.variances * spread.scale, spread.n_effective - 1
 
 
 def all_differences(
@@ -166,51 +237,153 @@ def adjusted(differences: Sequence[Difference]) -> list[Difference]:
     ]
 
 
-def _difference(
-    a: Floats, b: Floats, resamples: Resamples, p: float, p_adjusted: float
-) -> Difference:
-    interval = jackknife_interval(a - b, resamples)
-    return Difference(
-        a=float(a[0]),
-        b=float(b[0]),
-        value=interval.value,
-        ci_low=interval.low,
-        ci_high=interval.high,
-        p=float(p),
-        p_adjusted=float(p_adjusted),
-    )
-
-
 def _contributions(values: Floats, resamples: Resamples) -> Floats:
-    """Return the contribution (n_units,) of each unit to the value over all groups.
+    """Return the contribution (n_tests, n_units) of each unit to the value over all groups.
 
-    `values` (1 + n_units,) is this value, then the values with each unit left out. Contributions
+    `values` (n_tests, 1 + n_units) is this value, then those with each unit left out. Contributions
     are a first-order approximation. For a mean over rows they are exact: the sum over the unit's
     rows, divided by the number of all rows.
     """
     weights = resamples.weights
-    contributions: Floats = values[0] * weights + (1 - weights) * (values[0] - values[1:])
+    whole, without = values[:, :1], values[:, 1:]
+    contributions: Floats = whole * weights + (1 - weights) * (whole - without)
     return contributions
 
 
-def _sign_tests(contributions: Floats, widening: float) -> Floats:
-    """Return p-values and adjusted p-values (2, n_tests) for contributions (n_tests, n_units).
+def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
+    """Return the tests of contributions (n_tests, n_units) by random signs of the units.
 
-    The null distribution is widened by a factor.
+    For a hypothetical difference, contributions are taken minus its share of each unit. A pattern
+    of signs is as extreme as the observed one for all differences between two ends; the limits of
+    the interval are those that fewer than 5 % of the patterns reach. Over outer folds, the interval
+    is widened around the difference, and p is that of the difference divided by the same factor.
     """
-    spread = np.sqrt(np.square(contributions).sum(axis=1, keepdims=True))
-    units = np.divide(contributions, spread, out=np.zeros_like(contributions), where=spread > 0)
-    observed = np.abs(units.sum(axis=1)) / widening
+    weights, widening = resamples.weights, resamples.widening
+    value = contributions.sum(axis=1)
+    shrunk = contributions - weights * (value * (1 - 1 / widening))[:, None]
+    spread = np.sqrt(np.square(shrunk).sum(axis=1, keepdims=True))
+    units = np.divide(shrunk, spread, out=np.zeros_like(shrunk), where=spread > 0)
+    observed = np.abs(units.sum(axis=1))
     order = np.argsort(-observed, kind="stable")
-    single, maximum, n_patterns = np.zeros(len(units)), np.zeros(len(units)), 0
+    least = observed[order] - ROUNDING
+    drawn, ends = [], []
     for signs in sign_patterns(units.shape[1], DRAWS, seed=0):
-        drawn = np.abs(units[order] @ signs.T)
-        least = observed[order, None] - ROUNDING
-        single += (drawn >= least).sum(axis=1)
-        # The step-down maximum is over this test and all with smaller observed differences.
-        largest = np.maximum.accumulate(drawn[::-1], axis=0)[::-1]
-        maximum += (largest >= least).sum(axis=1)
-        n_patterns += len(signs)
+        drawn.append(np.abs(signs @ units[order].T))
+        ends.append(_ends(signs @ contributions.T, (signs @ weights)[:, None], value))
+    absolute = np.concatenate(drawn)
+    single = (absolute >= least).mean(axis=0)
+    # The step-down maximum is over this test and all with smaller observed differences.
+    largest = np.maximum.accumulate(absolute[:, ::-1], axis=1)[:, ::-1]
+    stepped = np.maximum.accumulate((largest >= least).mean(axis=0))
     p = np.empty((2, len(units)))
-    p[:, order] = single / n_patterns, np.maximum.accumulate(maximum / n_patterns)
-    return p
+    p[:, order] = single, stepped
+    reached = int(np.ceil(LEVEL * len(absolute) - ROUNDING)) - 1
+    low, high = np.concatenate(ends, axis=1)
+    critical = -np.partition(-largest, reached, axis=0)[reached]
+    first_kept = int(np.argmax(np.append(stepped, 1.0) >= LEVEL))
+    limit = np.empty(len(units))
+    limit[order] = critical[np.minimum(np.arange(len(units)), first_kept)]
+    limits = [
+        np.partition(low, reached, axis=0)[reached],
+        -np.partition(-high, reached, axis=0)[reached],
+        *_quadratic_limits(contributions, weights, limit),
+    ]
+    widened = value + widening * (np.array(limits) - value)
+    widened[np.abs(widened) < ROUNDING * spread[:, 0]] = 0.0
+    return np.concatenate([p, widened])
+
+
+def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
+    """Return the differences (2, n_patterns, n_tests) between which patterns are as extreme.
+
+    Args:
+        sums: the sum of the contributions with the signs of each pattern, (n_patterns, n_tests).
+        weights: the sum of the units' shares with these signs, (n_patterns, 1).
+        value: the observed difference (n_tests,).
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ends = np.stack([(value - sums) / (1 - weights), (value + sums) / (1 + weights)])
+    low, high = ends.min(axis=0), ends.max(axis=0)
+    same = np.abs(np.abs(weights) - 1)[:, 0] < ROUNDING  # as extreme for every difference
+    low[same], high[same] = -np.inf, np.inf
+    return np.stack([low, high])
+
+
+def _quadratic_limits(contributions: Floats, weights: Floats, critical: Floats) -> Floats:
+    """Return the differences (2, n_tests) whose standardised distance is the critical value."""
+    value, square = contributions.sum(axis=1), np.square(critical)
+    second = 1 - square * np.square(weights).sum()
+    first = value - square * (contributions @ weights)
+    constant = np.square(value) - square * np.square(contributions).sum(axis=1)
+    root = np.sqrt(np.maximum(np.square(first) - second * constant, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        limits = np.where(second > ROUNDING, np.stack([first - root, first + root]) / second, 0.0)
+    limits[:, second <= ROUNDING] = [[-np.inf], [np.inf]]
+    return limits
+
+
+def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
+    """Return the tests of differences (n_tests,) by Welch's t over the groups of each class.
+
+    The largest |t| of simulated groups has normal contributions with the observed covariances, and
+    variances that are estimated from as many simulated groups as there are.
+    """
+    spreads = [class_spread(one, resamples) for one in parts]
+    variances = np.stack([one.variances * one.scale for one in spreads])
+    if np.isnan(variances).any():
+        return np.full((6, len(parts)), np.nan)
+    error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, spreads[0].n_effective - 1)
+    p = _two_sided(value, error, df)
+    smallest = _smallest_p(spreads, df)
+    adjusted = np.maximum(
+        np.minimum(1.0, len(parts) * p), (smallest[:, None] <= p + ROUNDING).mean(axis=0)
+    )
+    reached = int(np.ceil(LEVEL * len(smallest) - ROUNDING)) - 1
+    level = min(LEVEL / len(parts), float(np.partition(smallest, reached)[reached]))
+    limits = [
+        value + sign * error * t.ppf(1 - tail / 2, df)
+        for tail in (LEVEL, level)
+        for sign in (-1, 1)
+    ]
+    found = np.stack([p, adjusted, *limits])
+    if spreads[0].n_groups.min() < FEWEST_UNITS:
+        found[[0, 1, 4, 5]] = np.nan
+    return found
+
+
+def _smallest_p(spreads: Sequence[ClassSpread], df: Floats) -> Floats:
+    """Return the smallest p-value (n_draws,) of all differences in simulated groups."""
+    generator, n_tests = np.random.default_rng(0), len(spreads)
+    sums, estimated = np.zeros((DRAWS_OF_GROUPS, n_tests)), []
+    for part in range(len(spreads[0].variances)):
+        by_group = np.stack([one.by_group[part] for one in spreads])
+        _, singular, vectors = np.linalg.svd(by_group.T, full_matrices=False)
+        factor = singular[:, None] * vectors  # the covariance of the tests is factor.T @ factor
+        sums += generator.normal(size=(DRAWS_OF_GROUPS, len(factor))) @ factor
+        n = max(1, min(MOST_SIMULATED, int(np.count_nonzero(by_group.any(axis=0))) - 1))
+        squares = np.zeros_like(sums)
+        for _ in range(n):
+            squares += np.square(generator.normal(size=(DRAWS_OF_GROUPS, len(factor))) @ factor)
+        estimated.append(squares / n)
+    variances = np.stack(estimated, axis=-1)
+    df = satterthwaite(variances, spreads[0].n_effective - 1)
+    smallest: Floats = _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
+    return smallest
+
+
+def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:
+    """Return two-sided p-values of Student's t; 0 or 1 if there is no error."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p: Floats = 2 * t.sf(np.abs(value) / error, df)
+    return np.where(error > 0, p, (value == 0).astype(np.float64))
+
+
+def satterthwaite(variances: Floats, df: Floats) -> Floats:
+    """Return the degrees of freedom (...) of sums of variances (..., n_parts) with these df.
+
+    >>> float(satterthwaite(np.array([1.0, 1.0]), np.array([5.0, 5.0])))
+    10.0
+    """
+    total, each = np.square(variances.sum(axis=-1)), (np.square(variances) / df).sum(axis=-1)
+    found: Floats = np.divide(total, each, out=np.full_like(total, df.sum()), where=each > 0)
+    return found

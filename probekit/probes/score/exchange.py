@@ -1,34 +1,39 @@
-"""Null distribution of scores, from exchanging labels between whole groups of rows.
+"""Null distribution of the association between predictions and labels, from exchanged labels.
 
 `probekit.probes.score.permutation.p_values` computes p-values from it.
 
 Rows of a group are dependent, often along the label: all rows with the word "keys" share a noun and
-a label. Exchanging the labels of single rows would reject too many true null hypotheses. Instead:
+a label. The statistic is therefore a t statistic over groups, in which the spread of the groups'
+contributions is estimated again in each exchange:
 
-- Groups with a single label exchange their labels with each other, within a fold.
-- A group with several labels contributes its score, minus the score that is expected if predictions
-  and labels are independent within the group. Under the null hypothesis the sign of this
-  contribution is random, so the contributions of whole groups get random signs.
+- Groups with a single label exchange their labels with each other, within a fold. The statistic is
+  Welch's t: each group counts once, with the mean of its rows, and each label has a variance of its
+  own. The null hypothesis is that the mean prediction of a group does not depend on its label, so
+  that large groups may differ from small ones.
+- In a group with several labels, rows exchange labels. The contribution of the group is its score,
+  minus the score that is expected if predictions and labels are independent within the group.
 
-Data with both kinds of groups use both methods. All sites of a run share the same exchanges, so
-that the p-value of the best site can be computed from the maximum over sites. The predictions are
-fixed: nothing is refitted.
+Data with both sorts of groups use both. A label that only one group of the first sort has says
+nothing about its variance, so this group is left out. All sites of a run share the same exchanges,
+so that the p-value of the best site can be computed from the maximum over sites. The predictions
+are fixed: nothing is refitted.
 
 Predictions of several outer folds are dependent: a row that is tested in one fold trains the probes
 of the others, so that each pair of rows contributes twice and the variance doubles. The null
-distribution is therefore widened by a factor of 1.5: sqrt(2), as refitting on exchanged labels
-would widen it, and a little more for few groups of different sizes. The false positive rates of the
-tests are simulated by `python -m benchmarks.claims`.
+distribution is therefore widened by sqrt(2). The false positive rates of the tests are simulated by
+`python -m benchmarks.claims`.
 
-Source: Winkler et al. (2015), Multi-level block permutation (whole-block exchange and sign flips);
-Good (2005), Permutation, parametric and bootstrap tests of hypotheses, section 3.2.
+Source: Janssen (1997), Studentized permutation tests for non-i.i.d. hypotheses and the generalized
+Behrens-Fisher problem; Winkler et al. (2015), Multi-level block permutation (whole-block and
+within-block exchange).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +41,15 @@ from scipy.special import gammaln
 
 from probekit.probes.score.association import RowScores
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS
+from probekit.probes.score.permutation import ROUNDING
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
 # With fewer distinct arrangements no p-value is given: the smallest possible one is above 0.05.
 FEWEST_ARRANGEMENTS = 20
 MOST_EXACT = 14  # up to 2^14 sign patterns are all computed
-BLOCK = 1000  # number of exchanges computed at a time
-MOST_ENTRIES = 5_000_000  # largest size of an array (n_exchanges, n_groups)
+BLOCK = 1000  # number of sign patterns computed at a time
+MOST_ENTRIES = 5_000_000  # largest number of exchanged labels at a time
 
 
 def sign_patterns(n_units: int, draws: int, seed: int) -> Iterator[NDArray[np.int8]]:
@@ -68,14 +74,30 @@ def sign_patterns(n_units: int, draws: int, seed: int) -> Iterator[NDArray[np.in
 
 
 @dataclass(frozen=True, eq=False)
+class Null:
+    """Statistics of sites for the true labels and for exchanged labels.
+
+    Attributes:
+        t: the t statistic (n_sites, 1 + n_exchanges), first that of the true labels.
+        lead: the observed score of each site, minus its expected value under the null hypothesis,
+            shape (n_sites,); groups with a single label count equally.
+        error: the standard error (n_sites,) of the score under the null hypothesis.
+    """
+
+    t: Floats
+    lead: Floats
+    error: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class LabelExchange:
-    """Exchanges of labels between whole groups of rows, the same for all sites.
+    """Exchanges of labels between groups and within groups of rows, the same for all sites.
 
     Attributes:
         labels: the label (n_samples, n_labels) of each row; see `RowScores`.
         group_of_row: the group number (n_samples,) of each row.
         fold_of_row: the outer fold (n_samples,) in which each row is a test row.
-        draws: number of random exchanges, if not all can be computed.
+        draws: number of random exchanges.
         seed: random seed.
     """
 
@@ -100,12 +122,14 @@ class LabelExchange:
     @property
     def name(self) -> str:
         """The name of the null distribution, for the column `null` of results.csv."""
-        parts = {"labels permuted between groups": self._is_constant.any()}
-        parts["random signs of whole groups"] = self._mixed.any()
+        parts = {
+            "labels exchanged between groups": len(self._whole) > 0,
+            "labels exchanged within groups": bool(self._mixed.any()),
+        }
         names = [name for name, is_part in parts.items() if is_part]
-        return ", ".join(
-            [*names, "widened 1.5 times for dependent folds"] if len(self._blocks) > 1 else names
-        )
+        if self._n_folds > 1:
+            names.append("widened 1.41 times for dependent folds")
+        return ", ".join(names)
 
     @property
     def n_groups(self) -> int:
@@ -118,128 +142,198 @@ class LabelExchange:
         first: Codes = np.unique(self.group_of_row, return_index=True)[1]
         return first
 
-    @cached_property
-    def _is_constant(self) -> NDArray[np.bool_]:
-        """Which groups (n_groups,) have a single label."""
-        differs = (self.labels != self.labels[self._first][self.group_of_row]).any(axis=1)
-        constant: NDArray[np.bool_] = np.bincount(self.group_of_row, weights=differs) == 0
-        return constant
+    @property
+    def _n_classes(self) -> int:
+        """The number of classes; 0 if labels are numbers."""
+        return self.labels.shape[1] if self.labels.shape[1] > 1 else 0
 
     @cached_property
-    def _blocks(self) -> list[Codes]:
-        """For each fold, the groups with a single label, which exchange labels with each other."""
-        folds = self.fold_of_row[self._first]
-        return [
-            np.flatnonzero(self._is_constant & (folds == fold))
-            for fold in np.unique(self.fold_of_row)
-        ]
+    def _values(self) -> NDArray[Any]:
+        """The class code, or the number, of each row (n_samples,)."""
+        return self.labels.argmax(axis=1) if self._n_classes else self.labels[:, 0]
+
+    @cached_property
+    def _mixed(self) -> NDArray[np.bool_]:
+        """Which groups (n_groups,) have several labels."""
+        differs = self._values != self._values[self._first][self.group_of_row]
+        mixed: NDArray[np.bool_] = np.bincount(self.group_of_row, weights=differs) > 0
+        return mixed
+
+    @cached_property
+    def _whole(self) -> Codes:
+        """The numbers of the groups with a single label that exchange it, fold by fold."""
+        whole = np.flatnonzero(~self._mixed)
+        codes = self._values[self._first[whole]]
+        if self._n_classes:
+            whole = whole[np.bincount(codes)[codes] > 1]
+        folds: Codes = self.fold_of_row[self._first[whole]]
+        return whole[np.argsort(folds, kind="stable")]
+
+    @property
+    def _n_folds(self) -> int:
+        return len(np.unique(self.fold_of_row))
+
+    @cached_property
+    def _folds(self) -> list[slice]:
+        """For each fold, its part of `_whole`."""
+        folds = self.fold_of_row[self._first[self._whole]]
+        ends = np.cumsum(np.unique(folds, return_counts=True)[1]).tolist()
+        return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     @cached_property
     def n_arrangements(self) -> float:
-        """The number of distinct arrangements of the labels; inf if they are very many."""
+        """The number of distinct arrangements of the labels; inf if they are very many.
+
+        A group with several labels counts as two arrangements, as if its contribution had a random
+        sign, because its rows may depend on each other.
+        """
         logs = [self._mixed.sum() * np.log(2.0)]
-        for block in self._blocks:
-            _, counts = np.unique(self.labels[self._first[block]], axis=0, return_counts=True)
-            logs.append(gammaln(len(block) + 1) - gammaln(counts + 1).sum())
+        for part in self._folds:
+            _, counts = np.unique(self._values[self._first[self._whole[part]]], return_counts=True)
+            logs.append(gammaln(counts.sum() + 1) - gammaln(counts + 1).sum())
         with np.errstate(over="ignore"):
             return float(np.rint(np.exp(sum(logs))))
-
-    @property
-    def _mixed(self) -> NDArray[np.bool_]:
-        return ~self._is_constant
 
     @property
     def is_enough(self) -> bool:
         """Whether there are enough distinct arrangements for a p-value."""
         return self.n_arrangements >= FEWEST_ARRANGEMENTS
 
-    def null(self, rows: RowScores) -> Floats:
-        """Return the observed score, then the score under each exchange (1 + n_exchanges,).
+    def null(self, rows: Sequence[RowScores]) -> Null:
+        """Return the statistics of sites under the true labels and under each exchange.
 
-        The score that is expected under the null hypothesis is subtracted from all of them.
+        Args:
+            rows: for each site, the score of each row under each label.
 
-        >>> labels = np.eye(2)[[0, 0, 1, 1]]
-        >>> exchange = LabelExchange(labels, np.arange(4), np.zeros(4, int), draws=200, seed=0)
-        >>> found = exchange.null(RowScores(labels / 4, labels))
-        >>> float(found[0]), sorted(set(found.tolist()))
-        (0.5, [-0.5, 0.0, 0.5])
+        >>> labels = np.eye(2)[[0, 0, 0, 1, 1, 1]]
+        >>> exchange = LabelExchange.of(labels, np.arange(6), np.zeros(6, int), draws=99, seed=0)
+        >>> scores = np.array([[0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
+        >>> null = exchange.null([RowScores(np.concatenate([scores, 1 - scores]) / 6, labels)])
+        >>> null.t.shape, int(null.t.argmax()), null.lead.round(3).tolist()
+        ((1, 100), 0, [0.2])
         """
-        rows = self._centred(rows)
-        by_group = np.zeros((self._is_constant.size, rows.scores.shape[1]))
-        np.add.at(by_group, self.group_of_row, rows.scores)
-        mixed = self._contributions(rows, by_group)
-        own_labels = self.labels[self._first]
-        exchanged = []
-        for signs, generator in self._patterns():
-            scores = signs @ mixed
-            for block in self._blocks:
-                scores += _permuted(by_group[block], own_labels[block], len(signs), generator)
-            exchanged.append(scores)
-        null = np.concatenate(exchanged)
-        several = len(self._blocks) > 1
-        null[1:] *= WIDER_OVER_FOLDS if several else 1.0
-        return null
-
-    def _centred(self, rows: RowScores) -> RowScores:
-        """Return row scores whose mean over each fold is 0 for every label.
-
-        Exchanges between groups of different sizes change how many rows have a label. Without a
-        mean of 0, a label that happens to be more frequent in large groups would count as an
-        association. Groups with several labels are not affected.
-        """
-        centred = rows.scores.copy()
-        for fold in np.unique(self.fold_of_row):
-            own = self.fold_of_row == fold
-            centred[own] -= centred[own].mean(axis=0)
-        return replace(rows, scores=centred)
-
-    def _contributions(self, rows: RowScores, by_group: Floats) -> Floats:
-        """Return the score of each group with several labels, minus its expected score.
-
-        The expectation is for predictions that are independent of labels within the group.
-        """
-        n_groups = len(by_group)
-        own = np.einsum("ij,ij->i", rows.scores, rows.labels)
-        labels = np.zeros_like(by_group)
-        np.add.at(labels, self.group_of_row, rows.labels)
-        n_rows = np.bincount(self.group_of_row, minlength=n_groups)
-        expected = np.einsum("ij,ij->i", by_group, labels) / n_rows
-        scores = np.bincount(self.group_of_row, weights=own, minlength=n_groups)
-        contributions: Floats = (scores - expected)[self._mixed]
-        return contributions
-
-    def _patterns(self) -> Iterator[tuple[NDArray[np.int8], np.random.Generator | None]]:
-        """Yield blocks of sign patterns, each with the generator that permutes labels.
-
-        The generator is None if labels are not permuted, as for the observed labels.
-        """
-        n_mixed = int(self._mixed.sum())
-        if not self._is_constant.any():
-            for signs in sign_patterns(n_mixed, self.draws, self.seed):
-                yield signs, None
-            return
+        scores = np.stack([one.scores for one in rows], axis=-1)
+        parts: list[_Groups | _Rows] = [
+            self._exchanged_groups(scores),
+            *self._exchanged_rows(scores),
+        ]
+        found = [np.sum([part.sums(part.labels[None]) for part in parts], axis=0)]
         generator = np.random.default_rng(self.seed)
-        yield np.ones((1, n_mixed), dtype=np.int8), None
-        block = min(BLOCK, max(1, MOST_ENTRIES // self.n_groups))
+        largest = max(len(self.labels), self.n_groups * len(rows))
+        block = max(1, MOST_ENTRIES // largest)
         for at in range(0, self.draws, block):
-            size = min(block, self.draws - at), n_mixed
-            yield (2 * generator.integers(2, size=size) - 1).astype(np.int8), generator
+            n = min(block, self.draws - at)
+            found.append(
+                np.sum([part.sums(part.exchanged(n, generator)) for part in parts], axis=0)
+            )
+        lead, variance = np.concatenate(found, axis=1).transpose(0, 2, 1)
+        t = _ratio(lead, np.sqrt(variance))
+        if self._n_folds > 1:
+            t[:, 1:] *= WIDER_OVER_FOLDS
+        error = np.sqrt(np.maximum(variance[:, 0], variance[:, 1:].mean(axis=1)))
+        return Null(t, lead[:, 0], error)
+
+    def _exchanged_groups(self, scores: Floats) -> _Groups:
+        """Return the groups with a single label, each with the mean score of its rows.
+
+        The mean of a fold is subtracted, because the scores of different fits have other offsets.
+        """
+        n_rows = np.bincount(self.group_of_row)
+        means = np.zeros((self.n_groups, *scores.shape[1:]))
+        np.add.at(means, self.group_of_row, scores)
+        means = (means / n_rows[:, None, None])[self._whole]
+        labels = self._values[self._first[self._whole]]
+        for part in self._folds:
+            means[part] = _rounded(means[part] - means[part].mean(axis=0), means)
+            if not self._n_classes:
+                labels[part] -= labels[part].mean()
+        if self._n_classes:
+            shares = np.bincount(labels, minlength=self._n_classes) / max(1, len(labels))
+            means -= np.einsum("k,gks->gs", shares, means)[:, None]
+        # A group counts as one of average size, to be added to groups with several labels.
+        size = n_rows[self._whole].mean() if len(self._whole) else 1.0
+        return _Groups(labels, means * size, self._folds, self._n_classes)
+
+    def _exchanged_rows(self, scores: Floats) -> Iterator[_Rows]:
+        """Yield the groups with several labels, those of the same size together."""
+        n_rows = np.bincount(self.group_of_row)
+        by_group = np.argsort(self.group_of_row, kind="stable")
+        starts = np.cumsum(n_rows) - n_rows
+        net = scores[:, 1:] - scores[:, :1] if self._n_classes else scores
+        for size in np.unique(n_rows[self._mixed]):
+            groups = np.flatnonzero(self._mixed & (n_rows == size))
+            rows = by_group[starts[groups, None] + np.arange(size)]
+            centred = net[rows] - net[rows].mean(axis=1, keepdims=True)
+            yield _Rows(self._values[rows], _rounded(centred, net), self._n_classes)
 
 
-def _permuted(
-    scores: Floats, labels: Floats, draws: int, generator: np.random.Generator | None
-) -> Floats:
-    """Return the score (draws,) of groups after exchanges of their labels, minus its expectation.
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Groups that exchange their labels (n_groups,) within folds."""
 
-    `scores` and `labels` have shape (n_groups, n_labels). Without a generator, labels are not
-    exchanged.
-    """
-    expected = scores.sum(axis=0) @ labels.mean(axis=0) if len(labels) else 0.0
-    if generator is None:
-        observed: Floats = np.full(draws, np.einsum("ij,ij->", scores, labels) - expected)
-        return observed
-    order = np.argsort(generator.random((draws, len(labels))), axis=1)
-    permuted = np.full(draws, -expected)
-    for own, column in zip(scores.T, labels.T, strict=True):
-        permuted += column[order] @ own
-    return permuted
+    labels: NDArray[Any]
+    scores: Floats  # (n_groups, n_labels, n_sites)
+    folds: Sequence[slice]
+    n_classes: int
+
+    def exchanged(self, draws: int, generator: np.random.Generator) -> NDArray[Any]:
+        """Return exchanged labels (n_draws, n_groups)."""
+        labels = np.tile(self.labels, (draws, 1))
+        for part in self.folds:
+            labels[:, part] = generator.permuted(labels[:, part], axis=1)
+        return labels
+
+    def sums(self, labels: NDArray[Any]) -> Floats:
+        """Return the score and its variance (2, n_draws, n_sites), each label with its own."""
+        found = np.zeros((2, len(labels), self.scores.shape[2]))
+        for number, weights in enumerate(_weights(labels, range(self.n_classes))):
+            n = (weights != 0).sum(axis=1)[0] if self.n_classes else weights.shape[1]
+            if n > 1:
+                own = self.scores[:, number]
+                total, squares = weights @ own, np.square(weights) @ np.square(own)
+                variance = squares - np.square(total) / n
+                variance[variance < ROUNDING * squares] = 0.0
+                found += np.stack([total, n / (n - 1) * variance])
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Groups of the same size that exchange the labels (n_groups, n_rows) of their rows."""
+
+    labels: NDArray[Any]
+    scores: Floats  # (n_groups, n_rows, n_labels, n_sites), with a mean of 0 over the rows
+    n_classes: int
+
+    def exchanged(self, draws: int, generator: np.random.Generator) -> NDArray[Any]:
+        """Return exchanged labels (n_draws, n_groups, n_rows)."""
+        return generator.permuted(np.tile(self.labels, (draws, 1, 1)), axis=2)
+
+    def sums(self, labels: NDArray[Any]) -> Floats:
+        """Return the score and its variance (2, n_draws, n_sites), from the groups' scores."""
+        by_group = np.zeros((labels.shape[1], len(labels), self.scores.shape[3]))
+        for number, weights in enumerate(_weights(labels, range(1, self.n_classes))):
+            by_group += weights.swapaxes(0, 1) @ self.scores[:, :, number]
+        return np.stack([by_group.sum(axis=0), np.square(by_group).sum(axis=0)])
+
+
+def _weights(labels: NDArray[Any], classes: Sequence[int]) -> Iterator[Floats]:
+    """Yield, for each class, which labels are of this class; without classes, the numbers."""
+    if classes:
+        yield from ((labels == code).astype(np.float64) for code in classes)
+    else:
+        yield labels
+
+
+def _rounded(differences: Floats, terms: Floats) -> Floats:
+    """Return the differences; those that are 0 but for the rounding of the terms are 0."""
+    differences[np.abs(differences) < ROUNDING * np.abs(terms).max(initial=0.0)] = 0.0
+    return differences
+
+
+def _ratio(lead: Floats, error: Floats) -> Floats:
+    """Return lead / error; infinite if all contributions are equal, 0 if there are none."""
+    lead = _rounded(lead, lead)
+    with np.errstate(divide="ignore"):
+        t: Floats = np.divide(lead, error, out=np.zeros_like(lead), where=(lead != 0) | (error > 0))
+    return t

@@ -8,6 +8,8 @@ contain most of the rows.
     range of the metric         interval
     both ends finite            Korn and Graubard (1998): Clopper-Pearson at the effective sample
                                 size, which also holds at the ends, such as an accuracy of 1
+    the same, mean of classes   their limits for each class, from its own groups, added in
+                                quadrature (balanced accuracy; AUROC if a class is rare)
     one end finite              jackknife t on the logarithm of the distance from that end
     no end finite               jackknife t
 
@@ -28,6 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import beta, t
 
+from probekit.probes.score.class_parts import ClassParts, class_spread, has_rare_class
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Floats
@@ -70,7 +73,8 @@ def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNB
     if np.isfinite(limits).all():
         share, width = (value - bottom) / (top - bottom), top - bottom
         variance = jackknife_variance(values) * resamples.widening**2 / width**2
-        low, high = _korn_graubard(share, variance, resamples)
+        units = resamples.n_effective, len(resamples.group_of_row)
+        low, high = _korn_graubard(share, variance, *units, resamples.widening)
         return Interval(value, bottom + width * low, bottom + width * high)
     if np.isfinite(bottom) and (values > bottom).all():
         distance = _log_t(values - bottom, resamples)
@@ -81,6 +85,40 @@ def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNB
     # At the end of the range there is no logarithm.
     found = _t(values, resamples)
     return Interval(value, max(found.low, bottom), min(found.high, top))
+
+
+def score_interval(
+    values: Floats, resamples: Resamples, limits: Range, parts: ClassParts | None
+) -> Interval:
+    """Return the value of a metric with its 95 % confidence interval.
+
+    If the metric has parts by class, the limits of each part are those of a share, at the effective
+    sample size of its class. Their distances from the part are added in quadrature, and scaled for
+    parts in the same groups. The limits are NaN if the rows of a class are in a single group.
+    Metrics of ranks use their parts only if a class is rare: otherwise the interval of the
+    jackknife holds, and is shorter.
+
+    Args:
+        values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
+        resamples: the resamples that the values were computed for.
+        limits: the range of the metric.
+        parts: the parts of the score by class; None for metrics without.
+
+    Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
+    """
+    if parts is None or not (parts.are_shares or has_rare_class(parts, resamples)):
+        return jackknife_interval(values, resamples, limits)
+    value, spread = float(values[0]), class_spread(parts, resamples)
+    if np.isnan(spread.variances).any():
+        return Interval(value, np.nan, np.nan)
+    distances = np.zeros(2)
+    for n, weight in enumerate(parts.weights):
+        share, variance = float(parts.shares[n]), float(spread.variances[n]) / weight**2
+        units = float(spread.n_effective[n]), int(spread.n_rows[n])
+        ends = _korn_graubard(share, variance, *units, resamples.widening)
+        distances += np.square(weight * (np.array(ends) - share))
+    below, above = np.sqrt(spread.scale * distances)
+    return Interval(value, max(0.0, value - below), min(1.0, value + above))
 
 
 def jackknife_variance(values: Floats) -> float:
@@ -124,16 +162,24 @@ def _log_t(distances: Floats, resamples: Resamples) -> Interval:
     return Interval(float(distances[0]), float(np.exp(found.low)), float(np.exp(found.high)))
 
 
-def _korn_graubard(share: float, variance: float, resamples: Resamples) -> tuple[float, float]:
+def _korn_graubard(
+    share: float, variance: float, n_units: float, n_rows: int, widening: float
+) -> tuple[float, float]:
     """Return the limits of the confidence interval of a share between 0 and 1.
 
     If all groups have the same share, the effective sample size is the number of groups.
+
+    Args:
+        share: the share.
+        variance: its variance over groups.
+        n_units: the effective number of groups.
+        n_rows: the number of rows, the largest possible sample size.
+        widening: the factor that the variance contains; see `Resamples`.
     """
-    n_rows, df = len(resamples.group_of_row), degrees_of_freedom(resamples)
     if variance * n_rows < 1e-12:
-        n = resamples.n_effective / resamples.widening**2
+        n = n_units / widening**2
     else:
-        narrower = t_quantile(n_rows - 1) / t_quantile(df)
+        narrower = t_quantile(n_rows - 1) / t_quantile(n_units - 1)
         n = min(n_rows, share * (1 - share) / variance * narrower**2)
     hits, misses = n * share, n * (1 - share)
     low = 0.0 if hits < 1e-9 else float(beta.ppf(_TAIL, hits, misses + 1))

@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 
 from probekit.probes.kinds.structural.predictions import TreePredictions
 from probekit.probes.kinds.structural.scores import SentenceScores
+from probekit.probes.score.class_parts import ClassParts, mean_parts
 from probekit.probes.score.description_length import OnlineCode
-from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metric_table import METRICS, MetricFunction, metric_functions
+from probekit.probes.score.intervals import Interval, score_interval
+from probekit.probes.score.metric_table import (
+    METRICS,
+    MetricFunction,
+    class_parts,
+    metric_functions,
+)
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.pooling import joined_folds, take
 from probekit.probes.score.regression import NumberPredictions
@@ -272,7 +278,9 @@ def measure(score: Score, resampler: Resampler) -> list[Measurement]:
             values, chance = METRICS[name].sign * lead, 0.0
         if not np.isnan(values[0]):
             metric = "selectivity" if score.against else name
-            measurements.append(_measurement(score, metric, values, chance, resamples))
+            parts = None if score.against else parts_of(name, [own for own, _ in score.pairs])
+            interval = score_interval(values, resamples, METRICS[metric].range, parts)
+            measurements.append(_measurement(score, metric, interval, chance, resamples))
     return measurements
 
 
@@ -288,6 +296,15 @@ def _mean_score(metric: str, pairs: Sequence[PredictionPair], resamples: Resampl
     return mean
 
 
+def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | None:
+    """Return the parts by class of a mean score of predictions on the same rows.
+
+    None if the metric has no parts, or if the true classes differ.
+    """
+    function = class_parts(metric)
+    return None if function is None else mean_parts([function(one) for one in predictions])
+
+
 def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float:
     """Return the score of chance level predictions; 0 if it is undefined for constants."""
     chance = float(metrics_of(uninformed)[metric](uninformed, resamples.undrawn)[0])
@@ -295,9 +312,8 @@ def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float
 
 
 def _measurement(
-    score: Score, metric: str, values: Floats, chance: float, resamples: Resamples
+    score: Score, metric: str, interval: Interval, chance: float, resamples: Resamples
 ) -> Measurement:
-    interval = jackknife_interval(values, resamples, METRICS[metric].range)
     return Measurement(
         probe=score.probe,
         target=score.target,

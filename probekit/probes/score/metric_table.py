@@ -50,6 +50,8 @@ class Metric:
         associations: for each family of predictions, the import path of the function that returns
             the score of each row under each label, from which p-values are computed; see
             `probekit.probes.score.association`. Empty for metrics without p-values.
+        parts: the import path of the function that returns the contributions of rows by class; see
+            `probekit.probes.score.class_parts`. Empty for metrics that do not weight classes.
         beats_the_mean: whether predictions are compared with the mean label, as chance level and
             baseline, instead of the majority label.
         is_linear: whether the row scores of its association add up to the metric plus a constant.
@@ -75,6 +77,7 @@ class Metric:
     reference: Reference = "chance"
     range: Range = SHARE
     associations: Mapping[Family, str] = field(default_factory=dict)
+    parts: str = ""
     is_linear: bool = True
     is_rank: bool = False
     beats_the_mean: bool = False
@@ -98,6 +101,7 @@ class Metric:
 _SCORE = "probekit.probes.score"
 _ASSOCIATION = f"{_SCORE}.association"
 _TREE = "probekit.probes.kinds.structural.predictions"
+_PARTS = f"{_SCORE}.class_parts"
 _WITHIN_FOLDS = f"{_SCORE}.pooling:within_folds"
 
 _AT_FPR = (
@@ -122,6 +126,7 @@ _ROWS = (
         "balanced accuracy",
         {"class": f"{_SCORE}.metrics:balanced_accuracy"},
         associations={"class": f"{_ASSOCIATION}:of_balanced_accuracy"},
+        parts=f"{_PARTS}:of_balanced_accuracy",
         in_percent=True,
     ),
     Metric(
@@ -137,6 +142,7 @@ _ROWS = (
         needs="scores",
         is_rank=True,
         associations={"class": f"{_ASSOCIATION}:of_auroc"},
+        parts=f"{_PARTS}:of_auroc",
     ),
     Metric(
         "auprc",
@@ -157,6 +163,7 @@ _ROWS = (
         {"class": f"{_SCORE}.detection:tpr_at_fpr_1"},
         needs="alarms",
         associations={"class": f"{_ASSOCIATION}:of_tpr_at_fpr_1"},
+        parts=f"{_PARTS}:of_tpr_at_fpr_1",
         explanation=_AT_FPR.format("1 %"),
     ),
     Metric(
@@ -165,6 +172,7 @@ _ROWS = (
         {"class": f"{_SCORE}.detection:tpr_at_fpr_5"},
         needs="alarms",
         associations={"class": f"{_ASSOCIATION}:of_tpr_at_fpr_5"},
+        parts=f"{_PARTS}:of_tpr_at_fpr_5",
         explanation=_AT_FPR.format("5 %"),
     ),
     Metric(
@@ -172,6 +180,7 @@ _ROWS = (
         "FPR at the threshold for 1 %",
         {"class": f"{_SCORE}.detection:achieved_fpr_1"},
         needs="alarms",
+        parts=f"{_PARTS}:of_achieved_fpr_1",
         selects=False,
         explanation=_ACHIEVED,
     ),
@@ -180,6 +189,7 @@ _ROWS = (
         "FPR at the threshold for 5 %",
         {"class": f"{_SCORE}.detection:achieved_fpr_5"},
         needs="alarms",
+        parts=f"{_PARTS}:of_achieved_fpr_5",
         selects=False,
         explanation=_ACHIEVED,
     ),
@@ -331,3 +341,13 @@ def association(metric: str, family: Family) -> MetricFunction | None:
     """
     path = METRICS[metric].associations.get(family)
     return None if path is None else _load(path)
+
+
+def class_parts(metric: str) -> MetricFunction | None:
+    """Return the function for the contributions of rows by class; None for metrics without.
+
+    >>> class_parts("balanced_accuracy").__name__
+    'of_balanced_accuracy'
+    """
+    path = METRICS[metric].parts
+    return _load(path) if path else None

@@ -26,7 +26,7 @@ _SCORES, _PROBABILITIES = frozenset({"scores"}), frozenset({"scores", "probabili
 _ALARMS, _NOTHING = frozenset({"alarms"}), frozenset[str]()
 # Maximum number of units that are left out one at a time; more groups are joined to units.
 MOST_UNITS = 1000
-WIDER_OVER_FOLDS = 1.5  # factor on standard errors of predictions of several outer folds
+WIDER_OVER_FOLDS = 2**0.5  # factor on standard errors of predictions of several outer folds
 # Number of resamples that AUROC computes at a time; 128 columns of 25,000 rows take 26 MB.
 BLOCK = 128
 

@@ -71,9 +71,10 @@ QUICK, FULL = SimulationSize(draws=100, fits=4), SimulationSize(draws=500, fits=
 
 
 def exchanged(rows: RowScores, groups: NDArray[Any], draws: int, seed: int) -> Floats:
-    """Return the observed score and those under exchanges of whole groups; see `LabelExchange`."""
+    """Return the t statistic of the labels and of exchanged labels; see `LabelExchange`."""
     one_fold = np.zeros(len(groups), dtype=np.int64)
-    return LabelExchange.of(rows.labels, groups, one_fold, draws, seed).null(rows)
+    t: Floats = LabelExchange.of(rows.labels, groups, one_fold, draws, seed).null([rows]).t[0]
+    return t
 
 
 def probe_arrays(

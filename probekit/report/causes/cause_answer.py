@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -87,7 +88,7 @@ def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTabl
         if all(one.answer("detects") in ("no", "") for one in directions):
             return f"neither decodable nor used {place}: {_detecting(n, directions)}"
     lead = f"decodable {place}, use undecided" if n else f"undecided {place}"
-    return f"{lead}: {_answers(n, directions)}"
+    return f"{lead}: {_answers(n, directions)}{_because(directions)}"
 
 
 def _detecting(n: int, directions: Sequence[Direction]) -> str:
@@ -112,6 +113,20 @@ def _answers(n: int, directions: Sequence[Direction]) -> str:
         return f"{_name(only)}: {', '.join(found)}"
     of = counted(len(directions), "direction")
     return f"{n} of {of} shown to detect the label, none to steer or silence"
+
+
+def _because(directions: Sequence[Direction]) -> str:
+    """Return the most frequent reason of an undecided use as the end of a clause."""
+    verdicts = [(one, name) for one in directions for name in QUESTIONS]
+    reasons = Counter(
+        str(one.found[name]["reason"])
+        for one, name in verdicts
+        if one.answer(name) == "undecided" and one.found[name]["reason"]
+    )
+    if not reasons:
+        of_best = any(one.answer(name) == "yes" for one, name in verdicts if name in USES)
+        return f", because no use is significant as the best of {len(directions)}" * of_best
+    return f", {'mostly ' * (len(reasons) > 1)}because {reasons.most_common(1)[0][0]}"
 
 
 def _name(one: Direction) -> str:

@@ -24,6 +24,7 @@ def legible(tables: CauseTables) -> CauseTables:
             "classes": tuple(map(line_label, record.classes)),
             "measures": tuple(map(line_label, record.measures)),
             "answers": {line_label(a): line_label(b) for a, b in record.answers.items()},
+            "warnings": tuple(map(line_label, record.warnings)),
             "left_out": tuple(
                 one.model_copy(update={"reason": line_label(one.reason)}) for one in record.left_out
             ),

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from probekit.amounts import LEVEL
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import NESTED, TARGETS
+from probekit.terminal.streams import visible
 
 
 @dataclass(frozen=True)
@@ -150,14 +151,18 @@ def format_p(p: float) -> str:
 
 
 def plotly_text(text: object) -> str:
-    """Return the text escaped for plotly, which interprets tags, %{...} and $formulas$.
+    r"""Return the text escaped for plotly, which interprets tags, %{...} and $formulas$.
+
+    Control characters are written as code points.
 
     >>> plotly_text("<b>%{x}</b>")
     '&lt;b&gt;&#37;{x}&lt;/b&gt;'
     >>> plotly_text("$x$")
     '&#36;x&#36;'
+    >>> plotly_text("a\u202e")
+    'a&lt;U+202E&gt;'
     """
-    return html.escape(str(text), quote=False).replace("%", "&#37;").replace("$", "&#36;")
+    return html.escape(visible(str(text)), quote=False).replace("%", "&#37;").replace("$", "&#36;")
 
 
 def format_number(value: float, low: float = math.nan, high: float = math.nan) -> str:

@@ -22,6 +22,8 @@ from probekit.report.sentences.answer import answer
 from probekit.report.sentences.comparison_table import NO_SCORE, ComparedScore, comparison_table
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.machine_paths import MachinePaths
+from probekit.results.causes.record import has_causes_alone
+from probekit.results.causes.tables import CauseTables
 from probekit.results.differences import RivalDifferences, load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import RunRecord, check_finished, open_record
@@ -182,8 +184,10 @@ class RunResult:
         return "\n".join(lines)
 
 
-def open_run(folder: Path | str) -> RunResult:
+def open_run(folder: Path | str) -> RunResult | CauseTables:
     """Return the result of an earlier run, given its folder.
+
+    Of interventions without probes (`probekit.cause`) it returns their tables.
 
     Args:
         folder: the folder of the run, `<out>/<name>/<key>`.
@@ -197,6 +201,8 @@ def open_run(folder: Path | str) -> RunResult:
             "folder is a RunResult, so the run is open. Use it as it is, or give its `folder`."
         )
     path = path_of("folder", folder, "Give the folder of a run, `<out>/<name>/<key>`.")
+    if has_causes_alone(path):
+        return CauseTables.open(path)
     check_finished(path)
     return RunResult(path)
 

@@ -19,6 +19,7 @@ from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
+from probekit.report.pages.causes.causes_page import write_causes_page
 from probekit.report.pages.causes.section import cause_figures, causes_section
 from probekit.report.pages.chosen_parts import chosen_parts
 from probekit.report.pages.parts import FigurePart, norms_part, reliability_part, result_parts
@@ -26,7 +27,7 @@ from probekit.report.pages.template import render
 from probekit.report.pages.wrong_examples import WrongExample, WrongRow, load_wrong
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.choice import OLD_FOLDS
-from probekit.report.sentences.comparison_table import comparison_table, differences_table
+from probekit.report.sentences.comparison_table import RULE, comparison_table, differences_table
 from probekit.report.sentences.confidence import load_bins
 from probekit.report.sentences.feature_table import load_features
 from probekit.report.sentences.method import method, size_words
@@ -36,6 +37,7 @@ from probekit.report.sentences.warnings import OLD_STATISTICS, warnings
 from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.report.texts.paint import DENSEST
+from probekit.results.causes.record import has_causes_alone
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.network import AttentionPrompt
@@ -58,13 +60,16 @@ from probekit.results.titles import date_text
 def write_report(run_dir: Path) -> Path:
     """Write report.html into the folder of a run and return its path.
 
-    The page is deterministic: the same folder gives the same bytes.
+    The page of interventions without probes is causes.html. Pages are deterministic: the same
+    folder gives the same bytes.
 
     Raises:
         MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
         StoreError: The page cannot be written.
     """
+    if has_causes_alone(run_dir):
+        return write_causes_page(run_dir)
     check_finished(run_dir)
     path = run_dir / "report.html"
     write_atomic(path, report_page(run_dir))
@@ -78,6 +83,8 @@ def run_figures(run_dir: Path) -> list[FigurePart]:
         MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
     """
+    if has_causes_alone(run_dir):
+        return cause_figures(run_dir)
     record = open_record(run_dir)
     table = load_table(run_dir / "results.csv")
     figures = _result_figures(run_dir, table, record.control)
@@ -152,6 +159,7 @@ def _first_screen(
         "metric": metric_name(main_metric(table)),
         "answer": answer(table, comparisons, record.question),
         "compared": comparison_table(table, comparisons, record.control),
+        "comparison_rule": RULE,
         "other_comparisons": differences_table(comparisons.others),
         "lacks_differences": differences is None and chosen_row(table) is not None,
         "warnings": warnings(table, record, comparisons, older=older),

@@ -10,12 +10,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
+from probekit.terminal.streams import visible
+
 
 def render(name: str, **values: Any) -> str:
     """Return a rendered template of assets/; values are escaped unless they are Markup.
 
-    Control characters in texts, which HTML does not allow, are written as code points. In JSON they
-    are escaped.
+    Control characters in texts, which HTML does not allow or which reverse a line, are written as
+    code points. In JSON they are escaped.
     """
     return _ENVIRONMENT.get_template(name).render(**values)
 
@@ -23,12 +25,11 @@ def render(name: str, **values: Any) -> str:
 def _without_controls(value: Any) -> Any:
     r"""Return a text with control characters as code points, and any other value unchanged.
 
-    >>> _without_controls("a\x1bb")
-    'a<U+001B>b'
+    >>> _without_controls("a\x1bb\u202e")
+    'a<U+001B>b<U+202E>'
     """
-    if not isinstance(value, str) or hasattr(value, "__html__"):
-        return value
-    return _CONTROL.sub(lambda found: f"<U+{ord(found[0]):04X}>", value)
+    is_text = isinstance(value, str) and not hasattr(value, "__html__")
+    return visible(value) if is_text else value
 
 
 def unbroken(text: str) -> str:
@@ -46,7 +47,7 @@ def with_code(text: str) -> Markup:
     >>> with_code("Set `probe.C` if x < 1.")
     Markup('Set <code>probe.C</code> if x &lt; 1.')
     """
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(visible(text)))))
 
 
 def _asset(name: str) -> Markup:
@@ -59,7 +60,6 @@ def _plotly_js() -> Markup:
     return Markup(get_plotlyjs())
 
 
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _CODE = re.compile("`([^`]+)`")
 _BREAKABLE = re.compile(r"(?<=\d) %|\bn-grams\b|\bp [<=>] (?=\d)|\bn = (?=\d)|\[[^][]{1,24}\]")
 _UNBREAKABLE = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})

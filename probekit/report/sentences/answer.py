@@ -11,7 +11,7 @@ import pandas as pd
 from probekit.amounts import LEVEL, counted, joined_names
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
-from probekit.report.figures.style import format_number
+from probekit.report.figures.style import fixed, format_number
 from probekit.report.sentences.choice import chosen_in_folds
 from probekit.report.sentences.question import is_yes_no
 from probekit.report.sentences.random_networks import n_better_sites
@@ -82,6 +82,8 @@ def answer(
     score, chance = score_words(compared["task"])
     facts = [score, chance, _p_in_words(table, found, compared["task"])]
     but = _but(compared, found) if verdict == NOT_BETTER else ""
+    if verdict == NO_EVIDENCE:
+        facts.append(_better_words(compared))
     if verdict in (YES, NOT_BETTER) and not is_yes_no(question):
         place = _best_place(table)
         if place:
@@ -234,10 +236,39 @@ def _but(compared: Mapping[str, pd.Series], comparisons: RivalDifferences) -> st
         key=lambda name: (name == "majority", compared[name]["value"] * METRICS[metric].sign),
     )[::-1]
     names = [rival_name(name, metric) for name in best]
+    if len(names) == 1:
+        names = [f"{names[0]}{_adjusted_interval(doubtful[best[0]])}"]
     if len(names) > MOST_RIVALS:
         names = [names[0], f"{len(names) - 1} others"]
     parts.append(f"{'worse than' if worse else NOT_BETTER_THAN} {joined_names(names)}")
     return f", but {' and '.join(parts)}"
+
+
+def _better_words(compared: Mapping[str, pd.Series]) -> str:
+    """Return the best score of words alone; "" if none is better than the probe."""
+    task = compared["task"]
+    metric = METRICS[task["metric"]]
+    better = [
+        compared[name]
+        for name in BASELINES
+        if name in compared and name != "majority"
+        if metric.sign * (compared[name]["value"] - task["value"]) > 0
+    ]
+    if not better:
+        return ""
+    best = max(better, key=lambda row: metric.sign * row["value"])
+    scale, unit = (100, " %") if metric.in_percent else (1, "")
+    score = fixed(scale * best["value"], 0 if metric.in_percent else 2)
+    return f"while {rival_name(best['target'], task['metric'])} scores {score}{unit}"
+
+
+def _adjusted_interval(one: RivalDifference | None) -> str:
+    """Return a difference with the interval that agrees with its verdict, in brackets."""
+    if one is None or np.isnan(one.adjusted_low):
+        return ""
+    limits = one.difference, one.adjusted_low, one.adjusted_high
+    sign = "+" if one.difference > 0 else ""
+    return f" ({sign}{format_number(*limits)})"
 
 
 def site_in_words(row: pd.Series, table: pd.DataFrame, *notes: str) -> str:

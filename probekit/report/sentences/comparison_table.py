@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from probekit.amounts import LEVEL
 from probekit.probes.targets import BASELINES, NETWORKS
 from probekit.report.figures.style import decimals, fixed, format_p
 from probekit.report.sentences.answer import comparison_rows, rival_name
@@ -25,6 +26,11 @@ from probekit.results.table import only
 ROWS = (*BASELINES, "random_weights", "embedding", "control", "concatenated")
 NONE = "–"
 NO_SCORE = "none"
+# The rule of the table, below it.
+RULE = (
+    "An interval excludes 0 if p < 0.05; * significant for all comparisons together (adjusted p < "
+    "0.05)."
+)
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,10 @@ class ComparedScore:
         score: its score.
         difference: the score of the selected probe minus this score, with a sign; "–" if unknown.
         interval: 95 % confidence interval of the difference; "" if unknown.
-        p: adjusted two-sided p-value of the difference, or one-sided p-value of the association
-            between predictions and labels; "–" if there is none.
+        p: two-sided p-value of the difference, which excludes 0 from the interval if it is below
+            0.05, or one-sided p-value of the association between predictions and labels; "–" if
+            there is none. A star follows if the difference is significant for all comparisons
+            together.
         sided: "one-sided" for a p-value of the association, else "".
         verdict: "" if the selected probe is significantly better, or if there is no test; the
             reason if there is no such score.
@@ -138,7 +146,7 @@ def _compared_score(name: str, one: RivalDifference, places: int) -> ComparedSco
         _number(one.other, places),
         "+" * (known and one.difference > 0) + _number(one.difference, places) if known else NONE,
         "" if math.isnan(one.ci_low) else limits,
-        format_p(one.p),
+        format_p(one.p) + "*" * (is_tested and one.decisive_p < LEVEL),
         "one-sided" * (one.is_association and not math.isnan(one.p)),
         one.verdict.removeprefix("significantly ") if has_verdict else "",
     )

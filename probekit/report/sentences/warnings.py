@@ -35,7 +35,7 @@ from probekit.results.differences import (
     RivalDifference,
     RivalDifferences,
 )
-from probekit.results.record import ControlBy, RunRecord
+from probekit.results.record import ControlBy, FindingRecord, RunRecord
 from probekit.results.selection import (
     choice_counts,
     choices,
@@ -63,7 +63,7 @@ RELATIONS = {
     NOT_BETTER: "not significantly better than",
 }
 NOT_MORE_OFTEN_CORRECT = (
-    "its predictions are associated with the labels, but a constant prediction scores as much"
+    "its predictions are associated with the labels, but a constant prediction may score as much"
 )
 # Advice that follows, by metric: those that a constant prediction does not raise.
 OTHER_METRICS = {
@@ -79,6 +79,9 @@ CONTROL = (
 )
 LENGTH_LEADS = (
     "Text length alone is better than a bag of words: length is associated with the label."
+)
+LENGTH_IS_COMPARED = (
+    "Length is associated with the label: compare the score with that of the length alone."
 )
 WORDS_DO_NOT_HELP = (
     " Memorised words do not explain the task score, because the probe is better than word "
@@ -138,13 +141,20 @@ def warnings(
             *_rivals(table, comparisons or RivalDifferences(), record.control_by),
             *(Caveat(kind, text) for kind, texts in of_scores.items() for text in texts),
             *(
-                Caveat(one.code, one.message, one.level == "error")
+                Caveat(one.code, _finding(one, table), one.level == "error")
                 for one in record.data.findings
                 if one.level != "info"
             ),
             *older,
         ]
     )
+
+
+def _finding(finding: FindingRecord, table: pd.DataFrame) -> str:
+    """Return the message of a finding; without a second score of the length if it is a baseline."""
+    if finding.code == "length" and "length" in _compared(table):
+        return LENGTH_IS_COMPARED
+    return finding.message
 
 
 def _compared(table: pd.DataFrame) -> dict[str, pd.Series]:

@@ -91,7 +91,7 @@ VERDICTS = (
     *_BANDS,
     TableColumn("wrong_way", "share of the texts that move against the direction", "number"),
     TableColumn("kernel_share", "share of the direction that cannot reach the stream", "number"),
-    TableColumn("reason", "why the effect or the test is undefined"),
+    TableColumn("reason", "why the verdict is undecided, or the test undefined"),
     TableColumn("summary", "the verdicts of the direction in a sentence"),
     *_GROUPS,
     TableColumn("folds", "number of folds", "number"),

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import BaseModel, ConfigDict
+
+from probekit.results.record import STARTED
+
+
+def has_causes_alone(folder: Path) -> bool:
+    """Return whether a folder is that of finished interventions without probes."""
+    is_run = any((folder / name).exists() for name in (STARTED, "run.json"))
+    return not is_run and (folder / "causes/causes.json").exists()
 
 
 class LeftOut(BaseModel):
@@ -42,6 +52,9 @@ class CausesRecord(BaseModel):
         seed: random seed.
         left_out: texts that were left out, by reason.
         sites: the sites of verdicts in the order of the forward pass.
+        preferred: share of the test texts in which the unedited network prefers the right answer
+            over the wrong one; None without texts in pairs or without a wrong answer.
+        warnings: sentences on doubts about the results, such as doses that were left out.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,3 +76,5 @@ class CausesRecord(BaseModel):
     seed: int
     left_out: tuple[LeftOut, ...]
     sites: tuple[str, ...]
+    preferred: float | None = None
+    warnings: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import pytest
 from probekit.data.checks.checks import check_dataset
 from probekit.data.examples import Dataset, Example
 from probekit.data.readers import TableColumns, read_dataset
-from probekit.data.splits import Split
+from probekit.data.splits import Split, without_repeated
 
 N_TRAIN = 40
 
@@ -104,7 +104,7 @@ def test_notes_of_the_reader_are_passed_on():
             {51: {"text": "text 000"}},
             "contradictions",
             "warning",
-            "1 text or span has .*'text 000': x, y",
+            "1 text or span has .*'text 000' is 'x' in row 0, 'y' in row 51. Correct",
         ),
         (
             {i: {"label": "x"} for i in range(4, 40)},
@@ -125,6 +125,29 @@ def test_problems_are_reported_with_numbers(changes, code, level, message):
     found_level, found_message = findings(changes)[code]
     assert found_level == level
     assert re.search(message, found_message)
+
+
+def test_contradictions_of_copies_that_are_dropped_are_reported_by_row():
+    changes = {51: {"text": "text 000"}, 53: {"text": "text 002"}, 55: {"text": "text 002"}}
+    examples = examples_of(80)
+    for row, change in changes.items():
+        examples[row] = replace(examples[row], **change)
+    dataset = Dataset("tiny", tuple(examples))
+    whole = Split(np.arange(N_TRAIN), np.arange(N_TRAIN, 80))
+    for split in (whole, without_repeated(whole, dataset)):
+        found = {one.code: one.message for one in check_dataset(dataset, [split])}
+        assert found["contradictions"].startswith(
+            "2 texts or spans have examples with different labels: 'text 000' is 'x' in row 0, 'y' "
+            "in row 51; 'text 002' is 'x' in row 2, 'y' in row 53. Correct"
+        )
+
+
+def test_copies_of_a_text_contradict_at_the_same_word_only():
+    changes = {0: {"span": (0, 4)}, 51: {"text": "text 000", "span": (5, 8)}}
+    assert "contradictions" not in findings(changes)
+    changes[51]["span"] = (0, 4)
+    message = findings(changes)["contradictions"][1]
+    assert "'text' at 0 to 4 of a text is 'x' in row 0, 'y' in row 51" in message
 
 
 def test_the_same_text_at_another_span_is_no_duplicate():

@@ -8,6 +8,7 @@ from probekit.interventions.causes.directions import (
     DirectionSet,
     allowed_doses,
     directions_of,
+    dose_limit,
     label_sets,
     matched_directions,
 )
@@ -66,8 +67,10 @@ def test_doses_depend_on_all_directions_alike():
     found = directions_of("probe", X, label_sets(codes, np.arange(200), 9, 0))
     turned = DirectionSet(found.unit[::-1], found.reading[::-1], found.spread[::-1], found.mean)
     by = (-4, -2, -1, 1, 2, 4)
-    assert allowed_doses([found], [X], by) == allowed_doses([turned], [X], by)
-    assert allowed_doses([found], [0 * X + found.mean], by) == (-1, 1)
+    assert allowed_doses(dose_limit([found], [X]), by) == allowed_doses(
+        dose_limit([turned], [X]), by
+    )
+    assert allowed_doses(dose_limit([found], [0 * X + found.mean]), by) == (-1, 1)
 
 
 def test_a_class_that_is_missing_has_no_direction():

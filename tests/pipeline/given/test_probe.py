@@ -214,6 +214,44 @@ def test_labels_are_the_same_in_any_container(tmp_path):
     assert len(folders) == 1
 
 
+@pytest.mark.parametrize("kind", ["logistic", "ridge_regression"])
+@pytest.mark.parametrize(
+    ("labels", "remedy"),
+    [
+        (dict(enumerate(LABELS.tolist())), r"labels is a dict.* list\(labels\.values\(\)\)"),
+        (set(range(N)), "labels is a set.* no order"),
+        (frozenset(range(N)), "labels is a frozenset.* no order"),
+    ],
+)
+def test_keys_and_sets_are_no_labels(tmp_path, labels, remedy, kind):
+    with pytest.raises(ConfigError, match=remedy):
+        call(tmp_path, labels=labels, probe=FAST | {"kinds": [{"kind": kind}]})
+
+
+def test_keys_and_sets_are_no_groups_and_no_layers(tmp_path):
+    with pytest.raises(ConfigError, match=r"list\(groups\.values\(\)\)"):
+        call(tmp_path, groups=dict(enumerate(GROUPS)))
+    with pytest.raises(ConfigError, match="tokens is a set"):
+        call(tmp_path, tokens=set(TOKENS))
+    with pytest.raises(ProbekitError, match="layer_0: the rows are in a dict"):
+        call(tmp_path, {"layer_0": dict(enumerate(LAYERS["layer_0"]))})
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "message"),
+    [
+        (True, 1, r"labels\[0\] is True and labels\[3\] is 1, which are equal but differ in type"),
+        ("1", 1, r"labels\[0\] is '1' and labels\[3\] is 1, which have the same text but differ"),
+    ],
+)
+def test_labels_of_different_types_are_not_confused(tmp_path, first, other, message):
+    labels = [first, "b", "b", other, *LABELS.tolist()[4:]]
+    with pytest.raises(DataError, match=message):
+        call(tmp_path, labels=labels)
+    with pytest.raises(DataError, match=message.replace("labels", "groups")):
+        call(tmp_path, groups=labels)
+
+
 def test_repeated_rows_and_missing_groups_are_warned_about(tmp_path):
     repeated = {site: np.concatenate([rows, rows]) for site, rows in LAYERS.items()}
     labels = np.concatenate([LABELS, 1 - LABELS])

@@ -19,9 +19,9 @@ probe: {C: [0.01], folds: 2, permutations: 0, control_draws: 0, baselines: [majo
 interventions:
   - {do: patch, from: counterfactual, sites: blocks.*.hook_resid_post, at: [probed, all]}
   - {do: ablate, with: mean, sites: "blocks.5.attn.hook_z[head=*]"}
-  - {do: erase, along: mean_difference, sites: blocks.1.hook_resid_post, draws: 19}
-  - {do: swap, along: mean_difference, rank: 1, sites: blocks.1.hook_resid_post, draws: 19}
-  - {do: steer, along: mean_difference, by: [-2, 2], sites: blocks.1.hook_resid_post, draws: 19}
+  - {do: erase, along: mean_difference, sites: blocks.1.hook_resid_post, draws: 59}
+  - {do: swap, along: mean_difference, rank: 1, sites: blocks.1.hook_resid_post, draws: 59}
+  - {do: steer, along: mean_difference, by: [-2, 2], sites: blocks.1.hook_resid_post, draws: 59}
 measure:
   - logit_difference: {answer: nearest_verb, wrong: nearest_other}
   - kl

@@ -1,12 +1,15 @@
 """The interventions of an experiment file: tables, resuming, rows that are left out, errors."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from probekit import GPT2, Tokenizer, run
-from probekit.errors import ConfigError, DataError, UnknownNameError
+from probekit import GPT2, Tokenizer, open_run, run
+from probekit.cli.show.causes import show_causes
+from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.compose import run_edited
 from probekit.interventions.edits import replace
@@ -17,7 +20,9 @@ from probekit.pipeline.intervene import verdict_rows
 from probekit.pipeline.intervene.inputs import cause_inputs
 from probekit.pipeline.intervene.of_run import cause
 from probekit.pipeline.intervene.run import steps_of
+from probekit.report.pages.run_page import run_figures, write_report
 from probekit.results.causes.tables import CauseTables
+from probekit.results.record import check_finished
 from tests.pipeline.intervene.cause_experiment import N_ROWS, YAML, write_experiment
 
 RESID = "blocks.3.hook_resid_post"
@@ -100,7 +105,7 @@ def test_the_nearest_noun_is_used(done):
     found = tables.verdicts.set_index("question")
     assert found.loc["steers", "effect"] > 0.5
     assert found.loc["swap", "effect"] > 0.3
-    assert found.loc["steers", "p"] == 0.05  # 1 / (1 + 19 draws)
+    assert found.loc["steers", "p"] == 1 / (1 + 59)
 
 
 def test_a_second_call_computes_nothing_and_damaged_parts_are_computed_again(done, monkeypatch):
@@ -127,6 +132,69 @@ def test_a_run_writes_the_same_tables_and_the_chosen_site_is_in_the_stream(done,
     assert set(found.verdicts["site"]) == {"blocks.1.hook_resid_post"}
     pd.testing.assert_frame_equal(found.verdicts, tables.verdicts)
     assert "causes/effects.csv" in (result.folder / "run.json").read_text()
+
+
+def test_doses_beyond_the_range_of_the_data_are_reported(tmp_path):
+    site = "blocks.1.hook_resid_post"
+    text = YAML[: YAML.index("  - {do: patch")] + (
+        f"  - {{do: steer, along: mean_difference, by: [-9, -1, 1, 9], sites: {site}, draws: 59}}\n"
+        "measure: [{logit_difference: {answer: nearest_verb, wrong: nearest_other}}]\n"
+    )
+    tables = cause(write_experiment(tmp_path, text), out=tmp_path / "runs", progress=False)
+    assert tables.doses["by"].tolist() == [-1, 1]
+    (warning,) = tables.record.warnings
+    assert "Doses -9 and 9 along mean_difference are left out at 1 site" in warning
+    assert re.search(rf"range of the data.*: {re.escape(site)} \(at most [1-8]\.\d\)", warning)
+    assert "Doses -9 and 9" in (tables.run_dir / "causes.html").read_text()
+    assert tables.record.preferred is None  # no pairs are compared
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_pairs_that_the_network_answers_wrongly_are_a_warning(tmp_path, capsys, is_right):
+    names = ("nearest_verb", "nearest_other")
+    answer, wrong = names if is_right else names[::-1]
+    text = YAML[: YAML.index("  - {do: ablate")] + (
+        f"measure: [{{logit_difference: {{answer: {answer}, wrong: {wrong}}}}}]\n"
+    )
+    text = text.replace("blocks.*.hook_resid_post", RESID)
+    tables = cause(write_experiment(tmp_path, text), out=tmp_path / "runs", progress=False)
+    (base,) = tables.effects["base"].unique()
+    assert (base > 0) == (tables.record.preferred > 0.75) == is_right
+    assert len(tables.record.warnings) == (not is_right)
+    if not is_right:
+        show_causes(tables)
+        share = f"in {100 * tables.record.preferred:.0f} % of 32 test texts"
+        assert f"warning: {tables.record.warnings[0]}" in capsys.readouterr().err
+        for shown in (tables.record.warnings[0], (tables.run_dir / "causes.html").read_text()):
+            assert share in shown
+
+
+def test_answers_without_a_space_are_a_warning_of_validate(tmp_path):
+    path = write_experiment(tmp_path)
+    rows = pd.read_csv(tmp_path / "nouns.csv")
+    rows.loc[[2, 5], "nearest_verb"] = rows.loc[[2, 5], "nearest_verb"].str.strip()
+    rows.to_csv(tmp_path / "nouns.csv", index=False)
+    messages = [one.message for one in validate(path).findings if one.code == "unspaced-answers"]
+    (message,) = messages
+    assert "2 rows with an answer that has no leading space, such as 'is'" in message
+    assert "nouns.csv:4, " in message
+    assert "' is' is a single token, too" in message
+
+
+def test_interventions_alone_are_opened_and_have_a_page(done):
+    _, tables = done
+    found = open_run(tables.run_dir)
+    pd.testing.assert_frame_equal(found.effects, tables.effects)
+    page = tables.run_dir / "causes.html"
+    before = page.read_bytes()
+    page.unlink()
+    assert write_report(tables.run_dir) == page
+    assert page.read_bytes() == before
+    assert len(run_figures(tables.run_dir)) >= 3
+    with pytest.raises(
+        MissingError, match=r"`probekit run` writes runs .* `probekit cause` runs no probes"
+    ):
+        check_finished(tables.run_dir)
 
 
 def test_rows_that_cannot_be_compared_are_left_out_with_the_reason(tmp_path):
@@ -206,7 +274,7 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     )
     text = text[: text.index("  - {do: patch")] + (
         "  - {do: patch, from: counterfactual, sites: [chosen, blocks.5.hook_resid_post]}\n"
-        "  - {do: steer, along: mean_difference, by: [-2, 2], sites: chosen, draws: 19}\n"
+        "  - {do: steer, along: mean_difference, by: [-2, 2], sites: chosen, draws: 59}\n"
         '  - {do: ablate, with: mean, sites: "blocks.2.attn.hook_z[head=1]"}\n'
         "measure: [{logit_difference: {answer: nearest_verb, wrong: nearest_other}}]\n"
     )

@@ -98,10 +98,10 @@ def test_p_values_of_all_sites_share_one_null():
     rows = make_table(p_value_rows([*tasks, other], prober, 500), RESULTS)
     assert rows["metric"].tolist() == [m for m in ("p_value", "p_holm", "p_best") for _ in SITES]
     assert set(rows["target"]) == {"task"}
-    assert set(rows["null"]) == {"random signs of whole groups"}
+    assert set(rows["null"]) == {"labels exchanged within groups"}
     assert rows[["ci_low", "ci_high", "chance"]].isna().all(axis=None)
     single, holm, best = (rows["value"].to_numpy()[n : n + 4] for n in (0, 4, 8))
-    assert single[2] == 1 / 2**12  # the best of all sign patterns
+    assert single[2] == 1 / 501  # better than every exchange
     assert (single <= best).all()
     assert (single <= holm).all()
     assert best[2] < 0.05 < best[[0, 1, 3]].min()
@@ -134,7 +134,7 @@ def test_folds_name_and_widen_their_null():
         row = scored_at(SITES[0], truth[order], guess[order])
         found = p_value_rows([row], prober, 500)[0]
         p[folds] = found["value"]
-        assert ("widened 1.5 times for dependent folds" in found["null"]) == (folds == 3)
+        assert ("widened 1.41 times for dependent folds" in found["null"]) == (folds == 3)
     assert p[3] > p[1]
 
 

@@ -17,5 +17,5 @@ def judged(guesses, truth, groups, seed=0, folds=None, draws=199):
     """p-values of the accuracy of predictions (n_sites, n_samples)."""
     rows = [of_accuracy(ClassPredictions(truth, guess, 2)) for guess in guesses]
     exchange = exchange_of(rows[0], groups, folds, draws, seed)
-    null = np.stack([exchange.null(one) for one in rows])
-    return p_values(null[:, 0], null[:, 1:])
+    t = exchange.null(rows).t
+    return p_values(t[:, 0], t[:, 1:])

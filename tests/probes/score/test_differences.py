@@ -188,12 +188,13 @@ def test_pairing_takes_out_what_is_hard_for_both():
     assert apart.ci_high - apart.ci_low > 2 * (same.ci_high - same.ci_low)
 
 
-def test_a_paired_difference_of_rows_is_the_paired_t_interval():
+def test_a_paired_difference_of_rows_is_close_to_the_paired_t_interval():
     a, b = np.random.default_rng(0).random((2, 50)) < [[0.8], [0.6]]
     found = paired(accuracy, of_correct(a), of_correct(b), Resamples.leave_one_out(np.arange(50)))
     expected = ttest_rel(a.astype(float), b.astype(float))
     interval = expected.confidence_interval(0.95)
-    assert (found.ci_low, found.ci_high) == pytest.approx((interval.low, interval.high))
+    limits = (interval.low, interval.high)
+    assert (found.ci_low, found.ci_high) == pytest.approx(limits, abs=0.02)
     assert found.p == pytest.approx(expected.pvalue, abs=0.02)
 
 
@@ -275,7 +276,8 @@ def test_every_layer_is_compared_with_the_reference_under_the_same_signs():
     assert list(found) == ["a", "c"]
     for name, one in found.items():
         alone = paired(accuracy, answers[name], answers["b"], resamples)
-        assert (one.value, one.ci_low, one.p) == (alone.value, alone.ci_low, alone.p)
+        expected = (alone.value, alone.ci_low, alone.p)
+        assert (one.value, one.ci_low, one.p) == pytest.approx(expected, abs=1e-12)
         assert one.p_adjusted >= one.p
     assert found["a"].p_adjusted <= holm(np.array([one.p for one in found.values()]))[0]
     with pytest.raises(UnknownNameError, match="no predictions of 'd'"):

@@ -1,6 +1,6 @@
-"""Exchanges of whole groups: all arrangements, folds, and sites that share them."""
+"""Exchanges of labels: the statistic, all arrangements, folds, and sites that share them."""
 
-from itertools import permutations, product
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from probekit.probes.score.exchange import (
     WIDER_OVER_FOLDS,
     sign_patterns,
 )
-from probekit.probes.score.permutation import p_values
 from tests.probes.score.exchanges import exchange_of, judged
 
 
@@ -23,17 +22,73 @@ def random_rows(labels, seed=0):
     return RowScores(scores, np.eye(n_labels)[labels])
 
 
-def total(rows, order):
-    return float((rows.scores * rows.labels[order]).sum())
+def random_numbers(labels, seed=0):
+    """Random scores of rows whose labels are numbers."""
+    return RowScores(np.random.default_rng(seed).normal(size=(len(labels), 1)), labels[:, None])
 
 
-def centred(rows, members):
-    """A group's score minus its mean over all permutations of the labels within the group."""
-    scores = rows.scores[members]
-    orders = permutations(rows.labels[members].tolist())
-    return float((scores * rows.labels[members]).sum()) - np.mean(
-        [(scores * np.array(labels)).sum() for labels in orders]
-    )
+def statistic(rows, groups, codes, folds=None):
+    """t of class labels, group by group: row contributions and Welch's t over group means."""
+    folds = np.zeros(len(groups), int) if folds is None else folds
+    members = [np.flatnonzero(groups == name) for name in np.unique(groups)]
+    own = {number: np.unique(codes[rows_]) for number, rows_ in enumerate(members)}
+    lead = variance = 0.0
+    whole = [number for number, labels in own.items() if len(labels) == 1]
+    labels = np.array([own[number][0] for number in whole], dtype=int)
+    whole = [n for n, label in zip(whole, labels, strict=True) if (labels == label).sum() > 1]
+    labels = np.array([own[number][0] for number in whole], dtype=int)
+    for number, rows_ in enumerate(members):
+        if len(own[number]) > 1:
+            scores = rows.scores[rows_]
+            expected = np.mean([scores[:, label].mean() for label in codes[rows_]]) * len(rows_)
+            one = scores[np.arange(len(rows_)), codes[rows_]].sum() - expected
+            lead, variance = lead + one, variance + one**2
+    if whole:
+        means = np.array([rows.scores[members[number]].mean(axis=0) for number in whole])
+        of_fold = np.array([folds[members[number][0]] for number in whole])
+        for fold in np.unique(of_fold):
+            means[of_fold == fold] -= means[of_fold == fold].mean(axis=0)
+        shares = np.bincount(labels, minlength=rows.scores.shape[1]) / len(labels)
+        size = np.mean([len(members[number]) for number in whole])
+        net = size * np.array([m[k] - shares @ m for m, k in zip(means, labels, strict=True)])
+        for label in np.unique(labels):
+            of_label = net[labels == label]
+            lead += of_label.sum()
+            variance += len(of_label) * of_label.var(ddof=1)
+    return lead / np.sqrt(variance)
+
+
+def arranged(codes, groups, folds=None):
+    """All arrangements of labels: rows within mixed groups, single labels of whole groups."""
+    folds = np.zeros(len(groups), int) if folds is None else folds
+    names = np.unique(groups)
+    is_mixed = {name: len(np.unique(codes[groups == name])) > 1 for name in names}
+    found = [codes]
+    for name in names:
+        if is_mixed[name]:
+            rows = groups == name
+            orders = set(permutations(codes[rows].tolist()))
+            found = [
+                np.where(rows, _put(one, rows, order), one) for one in found for order in orders
+            ]
+    for fold in np.unique(folds):
+        own = [n for n in names if not is_mixed[n] and folds[groups == n][0] == fold]
+        labels = [codes[groups == name][0] for name in own]
+        new = []
+        for one in found:
+            for order in set(permutations(labels)):
+                changed = one.copy()
+                for name, label in zip(own, order, strict=True):
+                    changed[groups == name] = label
+                new.append(changed)
+        found = new
+    return found
+
+
+def _put(codes, rows, order):
+    changed = codes.copy()
+    changed[rows] = order
+    return changed
 
 
 @pytest.mark.parametrize("n_units", [1, 5, 11, MOST_EXACT])
@@ -54,65 +109,73 @@ def test_random_sign_patterns_are_drawn_if_there_are_too_many():
     assert not np.array_equal(patterns, again)
 
 
-def test_groups_of_several_labels_equal_brute_force_over_their_signs():
-    labels = np.array([0, 1, 2, 0, 0, 1, 1, 2, 0, 2, 1, 1, 0])
-    groups = np.array(["a"] * 3 + ["b"] * 4 + ["c"] * 2 + ["d"] * 2 + ["e"] * 2)
-    rows = random_rows(labels)
-    parts = [centred(rows, groups == name) for name in "abcde"]
-    exchange = exchange_of(rows, groups)
-    null = exchange.null(rows)
-    expected = [np.dot(signs, parts) for signs in product([1, -1], repeat=5)]
-    np.testing.assert_allclose(np.sort(null), np.sort(expected), atol=1e-12)
-    assert null[0] == pytest.approx(sum(parts))
-    assert (exchange.n_arrangements, exchange.n_groups) == (32, 5)
-    share = np.mean(np.array(expected) >= sum(parts) - 1e-12)
-    assert p_values(null[:1], null[None, 1:]).single[0] == pytest.approx(share)
+DESIGNS = {
+    "rows of groups": ([0, 1, 2, 0, 0, 1, 1, 2, 0], [0, 0, 0, 1, 1, 1, 2, 2, 2], None),
+    "whole groups": (
+        [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2],
+        np.repeat(range(6), [1, 3, 2, 4, 2, 1]),
+        None,
+    ),
+    "both": ([0, 1, 1, 0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 2, 2, 3, 4, 5], None),
+    "folds": ([0, 1, 0, 1, 1, 0], [0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 0]),
+}
 
 
-def test_groups_of_one_label_equal_brute_force_over_their_permutations():
-    """Groups have different sizes, and every arrangement occurs about equally often."""
-    of_group, groups = np.array([0, 0, 1, 1, 2]), np.repeat(np.arange(5), [1, 3, 2, 4, 2])
-    rows = random_rows(of_group[groups])
-    exchange = exchange_of(rows, groups, draws=3000)
-    null = exchange.null(rows)
-    scores = rows.scores - rows.scores.mean(axis=0)
-    by_group = np.stack([scores[groups == n].sum(axis=0) for n in range(5)])
-    sums = {
-        order: sum(by_group[n, label] for n, label in enumerate(order))
-        for order in set(permutations(of_group.tolist()))
-    }
-    assert exchange.n_arrangements == len(sums) == 30
-    expected = np.sort(list(sums.values())) - np.mean(list(sums.values()))
-    found, counts = np.unique(null[1:].round(9), return_counts=True)
-    np.testing.assert_allclose(found, expected, atol=1e-8)
-    np.testing.assert_allclose(counts / 3000, 1 / 30, atol=0.015)
-    own = sums[tuple(of_group.tolist())] - np.mean(list(sums.values()))
-    assert null[0] == pytest.approx(own)
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_statistic_equals_brute_force_over_all_arrangements(design):
+    codes, groups, folds = DESIGNS[design]
+    codes, groups = np.array(codes), np.array(groups)
+    folds = None if folds is None else np.array(folds)
+    rows = random_rows(codes)
+    t = exchange_of(rows, groups, folds, draws=3000).null([rows]).t[0]
+    assert t[0] == pytest.approx(statistic(rows, groups, codes, folds))
+    factor = 1 if folds is None else WIDER_OVER_FOLDS
+    every = factor * np.array(
+        [statistic(rows, groups, one, folds) for one in arranged(codes, groups, folds)]
+    )
+    np.testing.assert_allclose(np.unique(t[1:].round(6)), np.unique(every.round(6)), atol=2e-6)
+    # All arrangements are equally frequent.
+    assert np.mean(t[1:] > np.median(every)) == pytest.approx(
+        np.mean(every > np.median(every)), abs=0.05
+    )
 
 
-def test_groups_of_both_sorts_are_exchanged_together():
-    labels = np.array([0, 1, 1, 0, 0, 0, 1, 1, 0])
-    groups = np.array([0, 0, 1, 1, 2, 2, 3, 4, 5])
-    rows = random_rows(labels)
-    exchange = exchange_of(rows, groups, draws=2000)
-    parts = [centred(rows, groups == n) for n in (0, 1)]
-    own = [0, 1, 1, 0]  # of groups 2 to 5
-    scores = rows.scores - rows.scores.mean(axis=0)
-    by_group = [scores[groups == n].sum(axis=0) for n in (2, 3, 4, 5)]
-    sums = [
-        sum(s[label] for s, label in zip(by_group, order, strict=True))
-        for order in set(permutations(own))
-    ]
-    observed = sum(s[label] for s, label in zip(by_group, own, strict=True))
-    expected = {
-        round(np.dot(signs, parts) + one - np.mean(sums), 9)
-        for signs in product([1, -1], repeat=2)
-        for one in sums
-    }
-    null = exchange.null(rows)
-    assert exchange.n_arrangements == len(expected) == 4 * 6
-    assert set(null[1:].round(9)) == expected
-    assert null[0] == pytest.approx(sum(parts) + observed - np.mean(sums))
+def test_numbers_are_exchanged_like_classes_of_their_own():
+    """Of two classes, a number for each class gives the same contributions of mixed groups."""
+    codes, groups = np.tile([0, 1, 1], 12), np.arange(36) // 6
+    classes = random_rows(codes)
+    numbers = RowScores(
+        (classes.scores[:, 1] - classes.scores[:, 0])[:, None], codes[:, None] * 1.0
+    )
+    one, other = (exchange_of(rows, groups).null([rows]) for rows in (classes, numbers))
+    assert one.t[0, 0] == pytest.approx(other.t[0, 0])
+    own = random_numbers(np.arange(20.0))
+    t = exchange_of(own, np.arange(20)).null([own]).t[0]
+    x, y = own.scores[:, 0] - own.scores.mean(), own.labels[:, 0] - own.labels.mean()
+    products = x * y
+    assert t[0] == pytest.approx(products.sum() / np.sqrt(20 * products.var(ddof=1)))
+
+
+def test_groups_count_equally_whatever_their_size():
+    """Rows are added to a group with the same score: nothing changes but the unit."""
+    codes = np.repeat([0, 1], 10)
+    rows = random_rows(codes)
+    more = np.concatenate([np.arange(20), np.repeat(0, 30)])
+    large = RowScores(rows.scores[more], rows.labels[more])
+    one = exchange_of(rows, np.arange(20)).null([rows]).t
+    other = exchange_of(large, np.arange(20)[more]).null([large]).t
+    np.testing.assert_allclose(one, other)
+
+
+def test_a_label_that_one_group_has_is_left_out():
+    codes = np.array([0, 0, 0, 1, 1, 1, 2])
+    rows = random_rows(codes)
+    kept = RowScores(rows.scores[:6], rows.labels[:6])
+    exchange = exchange_of(rows, np.arange(7))
+    np.testing.assert_allclose(
+        exchange.null([rows]).t, exchange_of(kept, np.arange(6)).null([kept]).t
+    )
+    assert exchange.n_arrangements == 20
 
 
 def test_a_label_of_large_groups_is_not_taken_for_an_association():
@@ -121,35 +184,18 @@ def test_a_label_of_large_groups_is_not_taken_for_an_association():
     labels = np.repeat([1, 0], 4)[groups]
     scores = np.zeros((len(groups), 2))
     scores[:, 1] = 5.0
-    null = exchange_of(RowScores(scores, np.eye(2)[labels]), groups).null(
-        RowScores(scores, np.eye(2)[labels])
-    )
-    np.testing.assert_allclose(null, 0, atol=1e-9)
+    rows = RowScores(scores, np.eye(2)[labels])
+    assert not exchange_of(rows, groups).null([rows]).t.any()
 
 
-def test_labels_of_groups_stay_in_their_fold():
-    labels, groups, folds = np.array([0, 1, 0, 1, 1]), np.arange(5), np.array([0, 0, 1, 1, 1])
-    rows = random_rows(labels)
-    exchange = exchange_of(rows, groups, folds, draws=500)
-    assert exchange.n_arrangements == 2 * 3
-    orders = [[0, 1, 2, 3, 4], [1, 0, 2, 3, 4], [0, 1, 3, 2, 4]]
-    orders += [[1, 0, 3, 2, 4], [0, 1, 4, 3, 2], [1, 0, 4, 3, 2]]
-    sums = np.array([total(rows, order) for order in orders])
-    expected = sums - sums.mean()
-    null = exchange.null(rows)
-    assert null[0] == pytest.approx(expected[0])  # the observed score is not widened
-    found = np.unique(null[1:].round(9))
-    np.testing.assert_allclose(found, np.sort(expected) * WIDER_OVER_FOLDS, atol=1e-8)
-
-
-def test_folds_widen_the_null_of_signs():
+def test_folds_widen_the_null():
     labels, groups = np.tile([0, 1], 20), np.arange(40) // 4
     rows = random_rows(labels)
-    plain = exchange_of(rows, groups).null(rows)
-    folds = exchange_of(rows, groups, groups % 5).null(rows)
+    plain = exchange_of(rows, groups).null([rows]).t[0]
+    folds = exchange_of(rows, groups, groups % 5).null([rows]).t[0]
     assert plain[0] == pytest.approx(folds[0])
     np.testing.assert_allclose(folds[1:], WIDER_OVER_FOLDS * plain[1:])
-    assert np.sqrt(2) - 1e-12 <= WIDER_OVER_FOLDS
+    assert pytest.approx(np.sqrt(2)) == WIDER_OVER_FOLDS
 
 
 def test_all_sites_share_the_same_exchanges():
@@ -158,15 +204,18 @@ def test_all_sites_share_the_same_exchanges():
         rows = random_rows(labels)
         exchange = exchange_of(rows, np.arange(60) // 2)
         twice = RowScores(2 * rows.scores, rows.labels)
-        np.testing.assert_allclose(exchange.null(twice), 2 * exchange.null(rows))
+        null = exchange.null([rows, twice])
+        np.testing.assert_allclose(null.t[0], null.t[1])
+        np.testing.assert_allclose(2 * null.lead[0], null.lead[1])
+        np.testing.assert_allclose(2 * null.error[0], null.error[1])
 
 
 def test_names_of_groups_do_not_matter_and_the_seed_does():
     labels = np.random.default_rng(0).integers(3, size=60)
     rows, groups = random_rows(labels), np.arange(60) // 2
-    first = exchange_of(rows, groups).null(rows)
-    assert np.array_equal(first, exchange_of(rows, (groups + 100).astype(str)).null(rows))
-    assert not np.array_equal(first, exchange_of(rows, groups, seed=1).null(rows))
+    first = exchange_of(rows, groups).null([rows]).t
+    assert np.array_equal(first, exchange_of(rows, (groups + 100).astype(str)).null([rows]).t)
+    assert not np.array_equal(first, exchange_of(rows, groups, seed=1).null([rows]).t)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +226,7 @@ def test_names_of_groups_do_not_matter_and_the_seed_does():
         ([0, 0, 1, 1, 1], range(5), 10),
         ([0, 0, 0, 1, 1, 1], range(6), 20),
         ([0, 0, 1, 1, 1, 0, 1], [*range(5), 5, 5], 20),
-        ([0, 1, 2, 3], range(4), 24),
+        ([0, 0, 1, 1, 2, 2], range(6), 90),
     ],
 )
 def test_fewer_than_20_arrangements_are_not_enough(labels, groups, n):
@@ -193,21 +242,21 @@ def test_very_many_arrangements_are_no_overflow():
 
 
 def test_the_name_lists_what_is_exchanged():
-    rows = random_rows(np.array([0, 1, 0, 1]))
+    rows = random_rows(np.array([0, 1, 0, 1, 0, 1]))
     names = [
         exchange_of(rows, np.array(groups), folds).name
         for groups, folds in (
-            ([0, 1, 2, 3], None),
-            ([0, 0, 1, 1], None),
-            ([0, 0, 1, 2], None),
-            ([0, 0, 1, 1], np.array([0, 0, 1, 1])),
+            ([0, 1, 2, 3, 4, 5], None),
+            ([0, 0, 1, 1, 2, 2], None),
+            ([0, 0, 1, 2, 3, 4], None),
+            ([0, 0, 1, 1, 2, 2], np.array([0, 0, 1, 1, 1, 1])),
         )
     ]
     assert names == [
-        "labels permuted between groups",
-        "random signs of whole groups",
-        "labels permuted between groups, random signs of whole groups",
-        "random signs of whole groups, widened 1.5 times for dependent folds",
+        "labels exchanged between groups",
+        "labels exchanged within groups",
+        "labels exchanged between groups, labels exchanged within groups",
+        "labels exchanged within groups, widened 1.41 times for dependent folds",
     ]
 
 

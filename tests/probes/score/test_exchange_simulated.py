@@ -149,8 +149,8 @@ def test_metrics_of_ranks_have_power_and_size_too(metric):
                 codes = (truth > 0).astype(int)
                 scores = np.stack([0 * guess, guess], axis=1)
                 rows = of_auroc(ClassPredictions(codes, codes, 2, scores))
-            null = exchange_of(rows, groups, seed=seed).null(rows)
-            rejected[strength] += p_values(null[:1], null[None, 1:]).single[0] <= 0.05
+            t = exchange_of(rows, groups, seed=seed).null([rows]).t
+            rejected[strength] += p_values(t[:, 0], t[:, 1:]).single[0] <= 0.05
     assert within(rejected[0.0], 100)
     assert rejected[0.9] >= 90
 
@@ -173,8 +173,8 @@ def test_metrics_of_a_rare_class_have_power_and_size_too(of_metric):
         for seed in range(100):
             groups, predictions = rare_rows(np.random.default_rng(seed), strength)
             rows = of_metric(predictions)
-            null = exchange_of(rows, groups, seed=seed).null(rows)
-            rejected[strength] += p_values(null[:1], null[None, 1:]).single[0] <= 0.05
+            t = exchange_of(rows, groups, seed=seed).null([rows]).t
+            rejected[strength] += p_values(t[:, 0], t[:, 1:]).single[0] <= 0.05
     assert within(rejected[0.0], 100)
     assert rejected[3.0] >= 90
 

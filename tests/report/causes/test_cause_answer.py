@@ -57,6 +57,18 @@ def test_a_verdict_that_the_number_of_sites_explains_is_not_enough(answer_of):
     rows = make_verdicts(used=(3,))
     answer = answer_of(verdicts=rows.assign(p_best=0.3))
     assert answer.startswith("Decodable at the last token, use undecided: 6 of 6 directions")
+    assert "none to steer or silence, because no use is significant as the best of 6;" in answer
+
+
+def test_an_undecided_use_has_its_reason(answer_of):
+    rows = [verdict_rows(residual(n), "yes undecided no", reason="few draws") for n in range(3)]
+    assert "steers undecided, silences no, because few draws;" in answer_of(
+        verdicts=verdicts(rows[0])
+    )
+    rows.append(verdict_rows(residual(3), "yes undecided no", reason="few groups"))
+    assert "none to steer or silence, mostly because few draws;" in answer_of(
+        verdicts=verdicts(*rows)
+    )
 
 
 def test_the_direction_with_both_uses_precedes_the_one_with_one(answer_of):

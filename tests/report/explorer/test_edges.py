@@ -55,7 +55,7 @@ def test_hostile_tokens_are_text_wherever_they_are_shown(browser, tmp_path, host
     browser.hover(*browser.middle("document.querySelector('.token')"))
     assert texts(browser, ".readout")[0] == f"query[0] {shown} → key[0] {shown} 1.0000"
     assert browser.evaluate("document.querySelectorAll('b b, .tokens b, .readout b').length") == 0
-    assert hostile in browser.evaluate("document.title")
+    assert shown in browser.evaluate("document.title")
     folder = tmp_path / "saved"
     browser.download_to(folder)
     for kind in ("svg", "png"):

@@ -79,6 +79,19 @@ def test_a_run_of_baselines_alone_still_has_its_page(make_run, table):
     assert "All sites" not in page
 
 
+@pytest.mark.parametrize("mark", ["\u202e", "\u200f", "\u2066", "\x9b"])
+def test_controls_that_reverse_a_line_are_shown_as_code_points(make_run, table, record, mark):
+    label = f"a{mark}b"
+    record["question"] = record["run"] = record["data"]["name"] = label
+    record["data"]["labels"] = {"train": {label: 3, "x": 2}, "test": {label: 1, "x": 2}}
+    record["data"]["examples"] = [{"text": label, "span": [0, 1], "label": label, "split": "t"}]
+    record["data"]["notes"] = [label]
+    record["data"]["findings"] = [{"level": "warning", "code": "rare-labels", "message": label}]
+    page = without_plotly(report(make_run(table, record)))
+    assert mark not in page
+    assert page.count(f"a&lt;U+{ord(mark):04X}&gt;b") > 5
+
+
 def test_what_a_user_wrote_is_text(make_run, table, record, hostile):
     record["question"] = record["run"] = record["data"]["name"] = hostile
     record["data"]["labels"] = {"train": {hostile: 3}, "test": {hostile: 1}}

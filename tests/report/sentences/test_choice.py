@@ -184,6 +184,7 @@ def test_differences_of_the_nested_choice_are_named(nested):
     names = ("majority", "chosen_random_weights", "blocks.1.hook_resid_post last logistic task")
     numbers = {"metric": "accuracy", "value_a": 0.9, "value_b": 0.5, "difference": 0.4}
     numbers |= {"ci_low": 0.3, "ci_high": 0.5, "p": 0.002, "p_adjusted": 0.01}
+    numbers |= {"adjusted_low": 0.2, "adjusted_high": 0.6}
     found = rival_differences(
         nested, pd.DataFrame([{"a": "chosen", "b": name} | numbers for name in names])
     )

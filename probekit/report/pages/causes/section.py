@@ -36,7 +36,7 @@ class CausesSection:
         answer: the answer as one sentence.
         verdicts: table of verdicts; None without directions.
         note: how verdicts are defined.
-        left_out: texts that were left out, in sentences.
+        cautions: doubts about the results, and texts that were left out, in sentences.
         figures: open figures.
         folded: further figures, drawn when they are opened.
         files: contents of the tables by file name, in base64.
@@ -46,7 +46,7 @@ class CausesSection:
     answer: str
     verdicts: VerdictTable | None
     note: str
-    left_out: Sequence[str]
+    cautions: Sequence[str]
     figures: Sequence[FigurePart]
     folded: Sequence[FigurePart]
     files: Mapping[str, str]
@@ -71,7 +71,10 @@ class CausesSection:
             cause_answer(tables),
             verdict_table(directions) if directions else None,
             NOTE,
-            [f"{counted(one.n, 'text')} left out: {one.reason}" for one in tables.record.left_out],
+            [
+                *tables.record.warnings,
+                *(f"{counted(o.n, 'text')} left out: {o.reason}" for o in tables.record.left_out),
+            ],
             [part for part in parts if part.is_open],
             [part for part in parts if not part.is_open],
             _files(run_dir / FOLDER),
