@@ -33,6 +33,7 @@ from probekit.data.splits import Split
 
 _SHOWN = 20  # labels listed in a message
 _FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
+_FEW_OF_LABEL = 6  # with fewer test groups of a label, its differences have no p-value
 _FEW_EXAMPLES = 5  # with fewer training examples of a label, folds lack it
 _MAJORITY = 0.8  # share of the most frequent label from which accuracy is a poor metric
 _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
@@ -200,6 +201,23 @@ def _few_groups(splits: SplitExamples) -> Iterator[Finding]:
         )
 
 
+def _few_groups_of_label(splits: SplitExamples) -> Iterator[Finding]:
+    """Yield a warning on the labels that only few of the test groups have."""
+    pairs = {(example.label, example.group) for example in splits.tested}
+    n_groups = Counter(label for label, _ in pairs)
+    few = sorted((n, label) for label, n in n_groups.items() if n < _FEW_OF_LABEL)
+    if few and len({group for _, group in pairs}) >= 2 * _FEW_OF_LABEL:
+        shown = [f"{label!r} in {counted(n, 'test group')}" for n, label in few[:_SHOWN]]
+        yield Finding(
+            "warning",
+            "few-groups-of-label",
+            f"Too few groups have a label: {', '.join(shown)}. Scores that weight labels equally "
+            "(balanced accuracy, AUROC) depend on these groups: their intervals are approximate, "
+            f"their differences have no p-value below {_FEW_OF_LABEL} groups of a label, and with "
+            "a single group there is no interval.",
+        )
+
+
 _CHECKS = (
     _counts,
     _imbalance,
@@ -207,6 +225,7 @@ _CHECKS = (
     _missing_labels,
     _crossing_groups,
     _few_groups,
+    _few_groups_of_label,
     repeated_texts,
     texts_on_both_sides,
     nul_characters,
@@ -218,6 +237,7 @@ _OF_CLASSES = (
     _imbalance,
     _rare_labels,
     _missing_labels,
+    _few_groups_of_label,
     predictive_length,
 )
 

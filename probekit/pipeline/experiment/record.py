@@ -133,6 +133,8 @@ def findings(prepared: PreparedRows, probers: Sequence[Prober]) -> tuple[Finding
     )
     if probers[0].settings.metric is not None:  # the finding proposes one
         results = [finding for finding in results if finding.code != "imbalance"]
+    if not METRICS[probers[0].main_metric].parts:  # it does not weight labels equally
+        results = [finding for finding in results if finding.code != "few-groups-of-label"]
     n_lost = prepared.n_read - len(prepared.dataset)
     if n_lost > MOST_LOST * prepared.n_read:
         message = (

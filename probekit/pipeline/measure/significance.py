@@ -173,9 +173,9 @@ def difference_rows(
     """Return the paired differences of the selected probe from other probes and baselines.
 
     Only predictions on the same rows are compared. P-values of rivals named in advance are adjusted
-    for these rivals only; the other p-values are adjusted for all comparisons. The difference from
-    the majority class gets the p-value of the selected probe in `table`, which answers the same
-    question.
+    for these rivals only; the other p-values are adjusted for all comparisons. The label
+    frequencies of the test rows determine the score of a constant prediction, so the difference
+    from the majority class gets the p-value and the interval of the selected probe in `table`.
 
     Args:
         all_scored: the predictions of the run.
@@ -216,12 +216,22 @@ def difference_rows(
     named = [other for other in found if other in named_rivals(table, chosen)]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
-        p = _own_p(table, chosen)
-        found["majority"] = replace(found["majority"], p=p, p_adjusted=p)
+        found["majority"] = _from_constant(found["majority"], table, chosen)
         named.remove("majority")
     found |= compared(named)
     facts = {"n_test": len(rows), "n_groups": resamples.n_groups}
     return [_difference_row(name, other, metric, one) | facts for other, one in found.items()]
+
+
+def _from_constant(one: Difference, table: pd.DataFrame, chosen: pd.Series[Any]) -> Difference:
+    """Return the difference from a constant prediction, with p and interval of the probe."""
+    p = _own_p(table, chosen)
+    rows = only(table, metric=chosen["metric"], target=chosen["target"], split="test")
+    own = next(row for _, row in rows.iterrows() if _name(row) == _name(chosen))
+    low, high = own["ci_low"] - one.b, own["ci_high"] - one.b
+    return replace(
+        one, ci_low=low, ci_high=high, p=p, p_adjusted=p, adjusted_low=low, adjusted_high=high
+    )
 
 
 def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float:

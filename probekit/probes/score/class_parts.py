@@ -193,14 +193,16 @@ def class_spread(parts: ClassParts, resamples: Resamples) -> ClassSpread:
     by_group -= counts * (by_group.sum(axis=1) / n_rows)[:, None]
     correction = np.divide(n_units, n_units - 1, out=np.full(shape[0], np.nan), where=n_units > 1)
     variances = np.square(by_group).sum(axis=1) * correction * resamples.widening**2
-    joint = np.square(by_group.sum(axis=0)).sum() * n_groups / max(1, n_groups - 1)
+    # Parts covary in groups with several classes only; elsewhere the variances simply add up.
+    products = np.square(by_group.sum(axis=0)).sum() - np.square(by_group).sum()
+    covariances = products * n_groups / max(1, n_groups - 1) * resamples.widening**2
     apart = variances.sum()
     return ClassSpread(
         variances=variances,
         n_groups=n_units,
         n_effective=np.square(n_rows) / np.square(counts).sum(axis=1),
         n_rows=n_rows if parts.are_shares else np.full(shape[0], len(groups)),
-        scale=float(joint * resamples.widening**2 / apart) if apart > 0 else 1.0,
+        scale=float(1 + covariances / apart) if apart > 0 else 1.0,
         by_group=by_group,
     )
 

@@ -289,6 +289,7 @@ def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
         *_quadratic_limits(contributions, weights, limit),
     ]
     widened = value + widening * (np.array(limits) - value)
+    widened[2:] = np.minimum(widened[0], widened[2]), np.maximum(widened[1], widened[3])
     widened[np.abs(widened) < ROUNDING * spread[:, 0]] = 0.0
     return np.concatenate([p, widened])
 

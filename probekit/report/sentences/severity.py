@@ -43,6 +43,7 @@ KINDS = (
     # The score may be imprecise.
     "few-exchanges",
     "few-groups",
+    "few-groups-of-label",
     "missing-from-test",
     "rare-labels",
     "duplicates-in-train",

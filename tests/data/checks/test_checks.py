@@ -164,6 +164,16 @@ def test_few_test_groups_are_reported():
     assert "few-groups" not in findings(n_test=40)
 
 
+def test_a_label_in_few_test_groups_is_reported_with_their_number():
+    rare = {i: {"label": "z"} for i in (4, 6, 50, 52, 54, 60, 61)}
+    level, message = findings(rare)["few-groups-of-label"]
+    assert level == "warning"
+    assert "'z' in 4 test groups" in message
+    assert "'x'" not in message
+    frequent = rare | {i: {"label": "z"} for i in (70, 72)}
+    assert "few-groups-of-label" not in findings(frequent)
+
+
 def test_a_label_predicted_by_length_is_reported():
     longer = {i: {"text": f"longer text {i:03}"} for i in range(1, 80, 2)}
     level, message = findings(longer)["length"]
