@@ -176,7 +176,7 @@ ERRORS = (
         "return cls(labels, np.unique(groups, return_inverse=True)[1], fold_of_row, draws, seed)",
         "return cls(labels, np.arange(len(groups)), fold_of_row, draws, seed)",
         "tests/probes/score/test_exchange.py"
-        "::test_groups_of_one_label_equal_brute_force_over_their_permutations",
+        "::test_the_statistic_equals_brute_force_over_all_arrangements",
         "uniform_p_values",
     ),
     PlantedError(

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from probekit.cli.show.runs import show_results, show_warnings
+from probekit.report.sentences.comparison_table import RULE
 from tests.report.conftest import make_record, make_table, write_shown
 
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
@@ -82,7 +83,8 @@ def test_sites_legend_answer_and_comparisons_are_printed_in_this_order(show):
         "Not tested against chance: 70 % [60, 80] of held-out rows at block 1, chance 50 %, best "
         "of 2 sites in cross-validation."
     )
-    assert [line.split() for line in lines[7:]] == [
+    assert " ".join(lines[10:]).split() == RULE.split()
+    assert [line.split() for line in lines[7:10]] == [
         ["compared", "with", "accuracy", "difference", "95", "%", "interval", "p"],
         ["majority", "class", "0.50", "–", "–"],
         ["control", "task", "0.50", "–", "–"],

@@ -16,7 +16,7 @@ from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.method import method
 from probekit.report.sentences.sites_table import site_table
-from probekit.report.sentences.warnings import warnings
+from probekit.report.sentences.warnings import LENGTH_IS_COMPARED, warnings
 from probekit.report.sentences.words import caption, learning_curve_caption, sparse_description
 from probekit.results.differences import RivalDifferences
 from probekit.results.record import RunRecord
@@ -226,7 +226,7 @@ def test_a_length_baseline_above_the_word_baseline_gives_a_warning(table, record
     record["data"]["findings"] = [finding]
     run = RunRecord.model_validate(record)
     found = warnings(pd.concat([table, words, length], ignore_index=True), run)
-    assert found == ["Length is associated."]
+    assert found == [LENGTH_IS_COMPARED]
 
 
 def test_a_false_positive_rate_above_the_allowed_one_gives_a_warning(table, record):

@@ -5,10 +5,10 @@ equally. Its variance is then estimated from these few groups, however many othe
 function here returns the contribution of each row to a metric, so that variances and degrees of
 freedom can be computed class by class:
 
-    of_balanced_accuracy                  recall of each class
-    of_auroc                              share of the rows of other classes that a row outranks
-    of_tpr_at_fpr_1, of_tpr_at_fpr_5      alarms of the positive rows
-    of_achieved_fpr_1, of_achieved_fpr_5  alarms of the other rows
+    parts_of_balanced_accuracy                  recall of each class
+    parts_of_auroc                              share of the rows of other classes that a row outranks
+    parts_of_tpr_at_fpr_1, parts_of_tpr_at_fpr_5      alarms of the positive rows
+    parts_of_achieved_fpr_1, parts_of_achieved_fpr_5  alarms of the other rows
 
 Source: Hanley and Hajian-Tilaki (1997), Sampling variability of nonparametric estimates of the
 areas under ROC curves (placements); Zou and Donner (2008), Construction of confidence limits about
@@ -73,33 +73,33 @@ def difference_of_parts(a: ClassParts | None, b: ClassParts | None) -> ClassPart
     return replace(a, rows=a.rows - b.rows)
 
 
-def of_balanced_accuracy(predictions: ClassPredictions) -> ClassParts:
+def parts_of_balanced_accuracy(predictions: ClassPredictions) -> ClassParts:
     """Return the recall of each class: a correct row of class k contributes 1 / (n_k K)."""
     hits = (predictions.truth == predictions.guess).astype(np.float64)
     return _means(predictions.truth, hits, np.unique(predictions.truth), average=True)
 
 
-def of_tpr_at_fpr_1(predictions: ClassPredictions) -> ClassParts:
+def parts_of_tpr_at_fpr_1(predictions: ClassPredictions) -> ClassParts:
     """Return the share of positive rows with an alarm at an allowed FPR of 1 %."""
     return _alarms(predictions, 0.01, of_positives=True)
 
 
-def of_tpr_at_fpr_5(predictions: ClassPredictions) -> ClassParts:
+def parts_of_tpr_at_fpr_5(predictions: ClassPredictions) -> ClassParts:
     """Return the share of positive rows with an alarm at an allowed FPR of 5 %."""
     return _alarms(predictions, 0.05, of_positives=True)
 
 
-def of_achieved_fpr_1(predictions: ClassPredictions) -> ClassParts:
+def parts_of_achieved_fpr_1(predictions: ClassPredictions) -> ClassParts:
     """Return the share of the other rows with an alarm at an allowed FPR of 1 %."""
     return _alarms(predictions, 0.01, of_positives=False)
 
 
-def of_achieved_fpr_5(predictions: ClassPredictions) -> ClassParts:
+def parts_of_achieved_fpr_5(predictions: ClassPredictions) -> ClassParts:
     """Return the share of the other rows with an alarm at an allowed FPR of 5 %."""
     return _alarms(predictions, 0.05, of_positives=False)
 
 
-def of_auroc(predictions: ClassPredictions) -> ClassParts:
+def parts_of_auroc(predictions: ClassPredictions) -> ClassParts:
     """Return the placement of each row: the share of the rows of other classes that it outranks.
 
     For a row of another class, its placement is the share of the positive rows that outrank it.

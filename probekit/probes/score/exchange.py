@@ -13,8 +13,8 @@ contributions is estimated again in each exchange:
 - In a group with several labels, rows exchange labels. The contribution of the group is its score,
   minus the score that is expected if predictions and labels are independent within the group.
 
-Data with both sorts of groups use both. A label that only one group of the first sort has says
-nothing about its variance, so this group is left out. All sites of a run share the same exchanges,
+Data with both sorts of groups use both. A label that only one group of the first sort has gives
+no estimate of its variance, so this group is left out. All sites of a run share the same exchanges,
 so that the p-value of the best site can be computed from the maximum over sites. The predictions
 are fixed: nothing is refitted.
 
@@ -326,7 +326,7 @@ def _weights(labels: NDArray[Any], classes: Sequence[int]) -> Iterator[Floats]:
 
 
 def _rounded(differences: Floats, terms: Floats) -> Floats:
-    """Return the differences; those that are 0 but for the rounding of the terms are 0."""
+    """Return the differences; those within the rounding of the terms are 0."""
     differences[np.abs(differences) < ROUNDING * np.abs(terms).max(initial=0.0)] = 0.0
     return differences
 

@@ -126,7 +126,7 @@ _ROWS = (
         "balanced accuracy",
         {"class": f"{_SCORE}.metrics:balanced_accuracy"},
         associations={"class": f"{_ASSOCIATION}:of_balanced_accuracy"},
-        parts=f"{_PARTS}:of_balanced_accuracy",
+        parts=f"{_PARTS}:parts_of_balanced_accuracy",
         in_percent=True,
     ),
     Metric(
@@ -142,7 +142,7 @@ _ROWS = (
         needs="scores",
         is_rank=True,
         associations={"class": f"{_ASSOCIATION}:of_auroc"},
-        parts=f"{_PARTS}:of_auroc",
+        parts=f"{_PARTS}:parts_of_auroc",
     ),
     Metric(
         "auprc",
@@ -163,7 +163,7 @@ _ROWS = (
         {"class": f"{_SCORE}.detection:tpr_at_fpr_1"},
         needs="alarms",
         associations={"class": f"{_ASSOCIATION}:of_tpr_at_fpr_1"},
-        parts=f"{_PARTS}:of_tpr_at_fpr_1",
+        parts=f"{_PARTS}:parts_of_tpr_at_fpr_1",
         explanation=_AT_FPR.format("1 %"),
     ),
     Metric(
@@ -172,7 +172,7 @@ _ROWS = (
         {"class": f"{_SCORE}.detection:tpr_at_fpr_5"},
         needs="alarms",
         associations={"class": f"{_ASSOCIATION}:of_tpr_at_fpr_5"},
-        parts=f"{_PARTS}:of_tpr_at_fpr_5",
+        parts=f"{_PARTS}:parts_of_tpr_at_fpr_5",
         explanation=_AT_FPR.format("5 %"),
     ),
     Metric(
@@ -180,7 +180,7 @@ _ROWS = (
         "FPR at the threshold for 1 %",
         {"class": f"{_SCORE}.detection:achieved_fpr_1"},
         needs="alarms",
-        parts=f"{_PARTS}:of_achieved_fpr_1",
+        parts=f"{_PARTS}:parts_of_achieved_fpr_1",
         selects=False,
         explanation=_ACHIEVED,
     ),
@@ -189,7 +189,7 @@ _ROWS = (
         "FPR at the threshold for 5 %",
         {"class": f"{_SCORE}.detection:achieved_fpr_5"},
         needs="alarms",
-        parts=f"{_PARTS}:of_achieved_fpr_5",
+        parts=f"{_PARTS}:parts_of_achieved_fpr_5",
         selects=False,
         explanation=_ACHIEVED,
     ),
@@ -347,7 +347,7 @@ def class_parts(metric: str) -> MetricFunction | None:
     """Return the function for the contributions of rows by class; None for metrics without.
 
     >>> class_parts("balanced_accuracy").__name__
-    'of_balanced_accuracy'
+    'parts_of_balanced_accuracy'
     """
     path = METRICS[metric].parts
     return _load(path) if path else None

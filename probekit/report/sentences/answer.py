@@ -257,9 +257,9 @@ def _better_words(compared: Mapping[str, pd.Series]) -> str:
     if not better:
         return ""
     best = max(better, key=lambda row: metric.sign * row["value"])
-    scale, unit = (100, " %") if metric.in_percent else (1, "")
-    score = fixed(scale * best["value"], 0 if metric.in_percent else 2)
-    return f"while {rival_name(best['target'], task['metric'])} scores {score}{unit}"
+    value = best["value"]
+    score = f"{fixed(100 * value, 0)} %" if metric.in_percent else fixed(value, 2)
+    return f"while {rival_name(best['target'], task['metric'])} scores {score}"
 
 
 def _adjusted_interval(one: RivalDifference | None) -> str:

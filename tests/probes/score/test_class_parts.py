@@ -8,10 +8,10 @@ from probekit.probes.score.class_parts import (
     difference_of_parts,
     has_rare_class,
     mean_parts,
-    of_achieved_fpr_5,
-    of_auroc,
-    of_balanced_accuracy,
-    of_tpr_at_fpr_5,
+    parts_of_achieved_fpr_5,
+    parts_of_auroc,
+    parts_of_balanced_accuracy,
+    parts_of_tpr_at_fpr_5,
 )
 from probekit.probes.score.detection import with_alarms
 from probekit.probes.score.measurement import metrics_of
@@ -44,7 +44,7 @@ def test_the_parts_add_up_to_the_metric_and_to_the_change_of_one_class(metric, n
     if parts.are_shares:
         assert parts.rows.sum() == pytest.approx(value)
         assert parts.weights @ parts.shares == pytest.approx(value)
-    # One row drawn twice changes the score by its contribution less the mean of its class.
+    # One row drawn twice changes the score by its contribution minus the mean of its class.
     row = 7
     twice = np.append(np.arange(240), row)
     groups = np.arange(241)
@@ -66,7 +66,7 @@ def test_the_parts_add_up_to_the_metric_and_to_the_change_of_one_class(metric, n
 def test_areas_of_folds_are_averaged():
     folds = np.arange(240) % 3
     predictions = drawn(2, folds=folds)
-    parts = of_auroc(predictions)
+    parts = parts_of_auroc(predictions)
     value = within_folds(metrics_of(predictions)["auroc"].__wrapped__)(
         predictions, Resamples.whole(240)
     )
@@ -78,7 +78,7 @@ def test_the_variance_of_a_class_comes_from_its_groups():
     groups = np.repeat(np.arange(12), 5)
     truth = np.repeat([1, 0], [20, 40])  # class 1 in 4 groups, class 0 in 8
     guess = np.random.default_rng(0).integers(2, size=60)
-    parts = of_balanced_accuracy(ClassPredictions(truth, guess, 2))
+    parts = parts_of_balanced_accuracy(ClassPredictions(truth, guess, 2))
     spread = class_spread(parts, Resamples.leave_one_out(groups))
     hits = (truth == guess).reshape(12, 5).mean(axis=1)
     expected = [hits[4:].var(ddof=1) / 8 / 4, hits[:4].var(ddof=1) / 4 / 4]
@@ -94,26 +94,29 @@ def test_a_class_is_rare_in_fewer_than_half_of_the_groups():
     groups, resamples = np.arange(24), Resamples.leave_one_out(np.arange(24))
     for n_positive in (2, 11, 12):
         truth = (groups < n_positive).astype(int)
-        parts = of_balanced_accuracy(ClassPredictions(truth, truth, 2))
+        parts = parts_of_balanced_accuracy(ClassPredictions(truth, truth, 2))
         assert has_rare_class(parts, resamples) == (n_positive < 12)
 
 
 def test_a_class_in_one_group_has_no_variance():
     truth = np.repeat([1, 0], [5, 20])
-    parts = of_balanced_accuracy(ClassPredictions(truth, truth, 2))
+    parts = parts_of_balanced_accuracy(ClassPredictions(truth, truth, 2))
     spread = class_spread(parts, Resamples.leave_one_out(np.arange(25) // 5))
     assert np.isnan(spread.variances).tolist() == [False, True]
 
 
 def test_alarms_have_the_part_of_their_rows_only():
     predictions = drawn(2)
-    for parts, positive in ((of_tpr_at_fpr_5(predictions), 1), (of_achieved_fpr_5(predictions), 0)):
+    for parts, positive in (
+        (parts_of_tpr_at_fpr_5(predictions), 1),
+        (parts_of_achieved_fpr_5(predictions), 0),
+    ):
         assert set(np.flatnonzero(parts.rows)) <= set(np.flatnonzero(predictions.truth == positive))
         assert parts.classes.tolist() == [1]
 
 
 def test_parts_of_other_labels_are_not_combined():
-    a, b = of_balanced_accuracy(drawn(seed=0)), of_balanced_accuracy(drawn(seed=1))
+    a, b = parts_of_balanced_accuracy(drawn(seed=0)), parts_of_balanced_accuracy(drawn(seed=1))
     assert difference_of_parts(a, b) is None
     assert difference_of_parts(a, None) is None
     assert mean_parts([a, b]) is None
