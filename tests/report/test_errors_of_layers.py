@@ -7,6 +7,7 @@ import pytest
 from probekit.errors import DataError
 from probekit.report.pages.run_page import write_report
 from probekit.results.differences import answers_name
+from probekit.terminal.streams import visible
 from tests.report.conftest import HOSTILE, SITES, row
 
 VISIBLE = "[...document.querySelectorAll('.errors [data-probe]')].filter(list => !list.hidden)"
@@ -73,7 +74,7 @@ def test_pointing_at_a_layer_shows_its_errors_and_a_click_keeps_them(browser, pa
         browser.settle()
         assert browser.evaluate(TITLE) == SITES[number]
         text = browser.evaluate(f"{VISIBLE}[0].textContent")
-        assert f"{HOSTILE} {SITES[number]}" in text
+        assert f"{visible(HOSTILE)} {SITES[number]}" in text
         assert f"{60 + number} of 1,039 held-out rows" in text
         assert not browser.evaluate(f"{peek}.hidden")  # the list itself is below the window
         assert SITES[number] in browser.evaluate(f"{peek}.textContent")

@@ -5,10 +5,10 @@ equally. Its variance is then estimated from these few groups, however many othe
 function here returns the contribution of each row to a metric, so that variances and degrees of
 freedom can be computed class by class:
 
-    parts_of_balanced_accuracy                  recall of each class
-    parts_of_auroc                              share of the rows of other classes that a row outranks
-    parts_of_tpr_at_fpr_1, parts_of_tpr_at_fpr_5      alarms of the positive rows
-    parts_of_achieved_fpr_1, parts_of_achieved_fpr_5  alarms of the other rows
+    balanced accuracy  recall of each class
+    AUROC              share of the rows of other classes that a row outranks
+    TPR at an FPR      alarms of the positive rows
+    achieved FPR       alarms of the other rows
 
 Source: Hanley and Hajian-Tilaki (1997), Sampling variability of nonparametric estimates of the
 areas under ROC curves (placements); Zou and Donner (2008), Construction of confidence limits about
