@@ -257,9 +257,8 @@ def _better_words(compared: Mapping[str, pd.Series]) -> str:
     if not better:
         return ""
     best = max(better, key=lambda row: metric.sign * row["value"])
-    value = best["value"]
-    score = f"{fixed(100 * value, 0)} %" if metric.in_percent else fixed(value, 2)
-    return f"while {rival_name(best['target'], task['metric'])} scores {score}"
+    score = f"{best['value']:.0%}" if metric.in_percent else fixed(best["value"], 2)
+    return f"while {rival_name(best['target'], task['metric'])} scores {score}".replace("%", " %")
 
 
 def _adjusted_interval(one: RivalDifference | None) -> str:

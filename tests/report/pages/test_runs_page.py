@@ -153,7 +153,7 @@ def test_the_table_of_settings_lists_only_those_that_differ(
     assert sorted(cells) == [
         ["digest of weights", "abababababab", "abababababab", "efefefefefef"],
         ["probe.seed", "–", "–", "3"],
-        ["tokens.bos", "–", "–", hostile],
+        ["tokens.bos", "–", "–", visible(hostile)],
     ]
     assert browser.trouble == []
     page.write_text(runs_page(load_runs(two)))
