@@ -70,7 +70,7 @@ def main() -> None:
         print("effects, groups, sizes | " + " | ".join(names))
         for sizes in [chosen.only] if chosen.only else SIZES:
             for effects in EFFECTS:
-                for groups in (8, 12, 16, 24, 48):
+                for groups in (8, 12, 16, 24, 48) if sizes == "equal" else (8, 16, 24):
                     _print(Design(effects, groups, sizes), size_and_coverage, chosen.draws)
     if chosen.only in (None, "power"):
         print("effects, groups, sizes, mean | p: signs | p: t test | p | p_best: signs | p_best")

@@ -19,12 +19,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from probekit.amounts import LEVEL
 from probekit.probes.score.differences import Difference
 from probekit.probes.score.permutation import ROUNDING, PValues, p_values
 from probekit.probes.solve.design import Floats
 
 DRAWS = 9999
 _BLOCK = 1000  # draws at a time
+_HEAVY = 0.75  # quantile over tests below which their scales are raised to it
 
 
 def with_bootstrap(tests: list[Difference], deviations: Floats) -> list[Difference]:
@@ -42,7 +44,7 @@ def with_bootstrap(tests: list[Difference], deviations: Floats) -> list[Differen
     tests = tests.copy()
     for n, p, best in zip(tested, found.single.tolist(), found.maximum.tolist(), strict=True):
         tests[n] = replace(
-            tests[n], p=max(p, tests[n].p), p_adjusted=max(p, best, tests[n].p_adjusted)
+            tests[n], p=max(p, tests[n].p), p_adjusted=max(best, tests[n].p_adjusted)
         )
     return tests
 
@@ -52,6 +54,10 @@ def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
 
     Each draw resamples whole units, the same for all tests. A draw in which all units of a test
     agree has no standard deviation of its own, and gets the observed one.
+
+    For the maximum over tests, each statistic is divided by its own 95 % quantile, so that a test
+    with a few large units does not govern the p-values of all others. The quantile is at least the
+    upper quartile over tests: a small one may be due to a long tail that was not sampled.
 
     Args:
         values: the observed means (n_tests,).
@@ -69,7 +75,7 @@ def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
     deviations = np.where(tiny[:, None], 0.0, deviations)
     powers = [deviations**k for k in (1, 2, 3)]
     squares, cubes = powers[1].sum(axis=1), powers[2].sum(axis=1)
-    generator, null = np.random.default_rng(0), []
+    generator, blocks = np.random.default_rng(0), []
     for at in range(0, DRAWS, _BLOCK):
         size = min(_BLOCK, DRAWS - at)
         counts = generator.multinomial(n, np.full(n, 1 / n), size).astype(np.float64)
@@ -79,9 +85,14 @@ def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
         own_cubes = third - 3 * mean * second + 2 * n * mean**3
         agree = own_squares <= ROUNDING * squares
         own_squares = np.where(agree, squares, own_squares)
-        null.append(np.abs(_transformed(first, own_squares, np.where(agree, 0.0, own_cubes))))
-    observed = np.abs(_transformed(values, squares, cubes))
-    return p_values(observed, np.concatenate(null).T)
+        blocks.append(np.abs(_transformed(first, own_squares, np.where(agree, 0.0, own_cubes))))
+    observed, null = np.abs(_transformed(values, squares, cubes)), np.concatenate(blocks).T
+    single = p_values(observed, null).single
+    scale = np.quantile(null, 1 - LEVEL, axis=1)
+    scale = np.maximum(scale, np.quantile(scale, _HEAVY))
+    scale[scale == 0] = 1.0
+    maximum = p_values(observed / scale, null / scale[:, None]).maximum
+    return PValues(single, np.maximum(single, maximum))
 
 
 def _transformed(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
