@@ -170,10 +170,10 @@ def _print(design: Design, simulate: Callable[[Design, int], Iterator[Floats]], 
     named = f"{design.effects}, {design.groups}, {design.sizes}"
     if design.mean:
         named += f", {design.mean:+}"
-    print(" | ".join([named, *map(_rate, simulate(design, draws))]), flush=True)
+    print(" | ".join([named, *map(rate, simulate(design, draws))]), flush=True)
 
 
-def _rate(events: Floats) -> str:
+def rate(events: Floats) -> str:
     """Return a share with its 95 % bounds."""
     n, k = len(events), int(np.sum(events))
     low = beta.ppf(0.025, k, n - k + 1) if k else 0.0

@@ -13,13 +13,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.probes.score.class_parts import ClassParts
 from probekit.probes.score.intervals import (
     Interval,
     degrees_of_freedom,
-    jackknife_interval,
     jackknife_variance,
+    score_interval,
     t_quantile,
 )
+from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.score.permutation import ROUNDING
 from probekit.probes.solve.design import Floats
@@ -51,14 +53,20 @@ def mean_interval(values: Floats, resamples: Resamples) -> Interval:
     return interval_of(mean_of_rows(values, resamples), resamples)
 
 
-def interval_of(values: Floats, resamples: Resamples) -> Interval:
+def interval_of(
+    values: Floats,
+    resamples: Resamples,
+    limits: Range = UNBOUNDED,
+    parts: ClassParts | None = None,
+) -> Interval:
     """Return a statistic of all groups with its interval, or with NaN limits for a single group.
 
-    `values` (1 + n_units,) are the statistic of all groups, then without each unit.
+    `values` (1 + n_units,) are the statistic of all groups, then without each unit. For `limits`
+    and `parts` see `score_interval`.
     """
     if len(values) < 2:
         return Interval(float(values[0]), np.nan, np.nan)
-    return jackknife_interval(values, resamples)
+    return score_interval(values, resamples, limits, parts)
 
 
 def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
