@@ -5,9 +5,10 @@
     silences    erasure reduces the difference between the classes: 1 - after / before
 
 The effect, its interval over groups of test rows and a p-value decide. `yes`: p (adjusted for the
-three verdicts) is at most 0.05 and the interval is above 0. `no`: the interval is within 5 % of the
-effect of the whole vector around 0. Otherwise the verdict is `undecided`, which includes an effect
-that is certainly negative: steering against the label, or erasure that enlarges the difference.
+questions that have a test) is at most 0.05 and the interval is above 0. `no`: the interval is within
+5 % of the effect of the whole vector around 0. Otherwise the verdict is `undecided`, which includes
+an effect that is certainly negative: steering against the label, or erasure that enlarges the
+difference.
 
 The p-values of steering and erasure compare a direction with those of the same method on permuted
 labels. Their sizes are simulated by `python -m benchmarks.causes`.
@@ -78,7 +79,8 @@ class CausalVerdict:
         question: `detects`, `steers` or `silences`.
         answer: `yes`, `no` or `undecided`.
         evidence: effect, interval, p-value and comparisons.
-        p_holm: the p-value with Holm's adjustment for the three questions of one direction.
+        p_holm: the p-value with Holm's adjustment for the questions of one direction that have a
+            test.
     """
 
     question: Question
@@ -88,16 +90,16 @@ class CausalVerdict:
 
 
 def verdicts(evidence: dict[Question, Evidence]) -> tuple[CausalVerdict, ...]:
-    """Return the verdict on each question, with p-values adjusted for all of them.
+    """Return the verdict on each question, with p-values adjusted for those that have a test.
 
     >>> strong = Evidence(2.0, 1.5, 2.5, 0.001, 2.2, False, "logits")
     >>> weak = Evidence(0.01, -0.02, 0.04, 0.6, 2.2, False, "logits")
     >>> [one.answer for one in verdicts({"detects": strong, "steers": weak})]
     ['yes', 'no']
     """
-    single = np.array([one.p for one in evidence.values()])
-    # A question without a test counts in the adjustment of the others.
-    adjusted = np.where(np.isnan(single), np.nan, holm(np.nan_to_num(single, nan=1.0)))
+    adjusted = np.array([one.p for one in evidence.values()])
+    is_tested = ~np.isnan(adjusted)
+    adjusted[is_tested] = holm(adjusted[is_tested])
     return tuple(
         CausalVerdict(question, answer_of(one, p), one, p)
         for (question, one), p in zip(evidence.items(), adjusted.tolist(), strict=True)

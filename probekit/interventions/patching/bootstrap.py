@@ -78,7 +78,8 @@ def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
     generator, blocks = np.random.default_rng(0), []
     for at in range(0, DRAWS, _BLOCK):
         size = min(_BLOCK, DRAWS - at)
-        counts = generator.multinomial(n, np.full(n, 1 / n), size).astype(np.float64)
+        drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
         first, second, third = (counts @ power.T for power in powers)
         mean = first / n
         own_squares = second - n * mean**2
@@ -97,8 +98,9 @@ def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
 
 def _transformed(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
     """Return Hall's transformed t from sums; infinite if there is no spread but a total."""
+    root = np.sqrt(squares)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(totals == 0, 0.0, totals / np.sqrt(squares))
-        a = np.where(squares > 0, cubes / squares**1.5, 0.0)
-        found: Floats = np.where(np.isinf(t), t, t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6)
-    return found
+        t = np.where(totals == 0, 0.0, totals / root)
+        a = np.where(squares > 0, cubes / (squares * root), 0.0)
+        found: Floats = t * (1 + a * t * (1 / 3 + a * t / 27)) + a / 6
+    return np.where(np.isinf(t), t, found)
