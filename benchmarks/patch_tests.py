@@ -4,17 +4,17 @@
 
 The mean effects of the groups of pairs have a standard deviation of 1 and the distribution in the
 table; the left exponential has a skewness of -2, the lognormal of 6.2. Mirrored effects have the
-same rates, because tests and intervals mirror. Groups have one pair each, or 1 to 4
-(unequal). The effects at 20 sites are made from Gaussians that are correlated by 0.5. Columns:
+same rates, because tests and intervals mirror. Groups have one pair each, or 1 to 4 (unequal). The
+effects at 20 sites are made from Gaussians that are correlated by 0.5. Columns:
 
     p, p_best           share of the draws with p <= 0.05 at the first site, and with p_best <= 0.05
                         at any of the 20 sites; random signs alone, then as the package computes
     effect, recovery    share of the 95 % intervals that contain the truth, by the t interval of the
                         jackknife alone, then as the package computes; the recovery is 0.25
 
-The second table has an effect of 0.5 or 0.8 standard deviations at the first site. That of
-the left exponential is in the direction of the shorter tail, then of the longer one. 95 % bounds of the simulation
-are in brackets.
+The second table has an effect of 0.5 or 0.8 standard deviations at the first site; a positive effect
+of the left exponential is in the direction of its shorter tail. 95 % bounds of the simulation are in
+brackets.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
     silences    erasure reduces the difference between the classes: 1 - after / before
 
 The effect, its interval over groups of test rows and a p-value decide. `yes`: p (adjusted for the
-questions that have a test) is at most 0.05 and the interval is above 0. `no`: the interval is within
-5 % of the effect of the whole vector around 0. Otherwise the verdict is `undecided`, which includes
-an effect that is certainly negative: steering against the label, or erasure that enlarges the
-difference.
+questions that have a test) is at most 0.05 and the interval is above 0. `no`: the interval is
+within 5 % of the effect of the whole vector around 0. Otherwise the verdict is `undecided`, which
+includes an effect that is certainly negative: steering against the label, or erasure that enlarges
+the difference.
 
 The p-values of steering and erasure compare a direction with those of the same method on permuted
 labels. Their sizes are simulated by `python -m benchmarks.causes`.
