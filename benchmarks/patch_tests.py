@@ -12,9 +12,9 @@ effects at 20 sites are made from Gaussians that are correlated by 0.5. Columns:
     effect, recovery    share of the 95 % intervals that contain the truth, by the t interval of the
                         jackknife alone, then as the package computes; the recovery is 0.25
 
-The second table has an effect of 0.5 or 0.8 standard deviations at the first site; a positive effect
-of the left exponential is in the direction of its shorter tail. 95 % bounds of the simulation are in
-brackets.
+The second table has an effect of 0.5 or 0.8 standard deviations at the first site; a positive
+effect of the left exponential is in the direction of its shorter tail. 95 % bounds of the
+simulation are in brackets.
 """
 
 from __future__ import annotations
