@@ -70,9 +70,6 @@ def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
     [0.99, 0.0]
     """
     n = deviations.shape[1]
-    # Differences in the last digits are no spread.
-    tiny = np.abs(deviations).max(axis=1) <= ROUNDING * np.abs(values)
-    deviations = np.where(tiny[:, None], 0.0, deviations)
     powers = [deviations**k for k in (1, 2, 3)]
     squares, cubes = powers[1].sum(axis=1), powers[2].sum(axis=1)
     generator, blocks = np.random.default_rng(0), []

@@ -51,7 +51,7 @@ def test_the_power_is_close_to_that_of_random_signs():
 
 
 def test_equal_effects_of_all_groups_keep_the_p_value_of_random_signs():
-    for effects in (np.full((1, 12), -1.0), np.full((1, 12), 0.1) + 1e-17):
+    for effects in (np.full((1, 12), -1.0), np.full((1, 12), 0.1) + 2e-17 * np.arange(12)):
         (signs,), (both,) = both_tests(effects)
         assert both.p == both.p_adjusted == pytest.approx(max(signs.p, 1e-4))
     (_,), (nothing,) = both_tests(np.zeros((1, 12)))
@@ -76,6 +76,16 @@ def test_a_site_of_few_large_groups_does_not_govern_the_others():
     _, both = both_tests(effects)
     assert (best_of(both)[:8] < 0.025).all()
     assert (best_of(both)[8:] > 0.2).all()
+
+
+def test_a_mean_in_the_direction_of_the_long_tail_is_stronger_evidence():
+    """Without the long tail in a sample, its mean is too low and its spread too small."""
+    deviations = np.random.default_rng(0).exponential(size=20)
+    deviations = (deviations - deviations.mean()) / 20
+    with_tail, against = bootstrap_p_values(
+        np.array([0.5, -0.5]), np.stack([deviations] * 2)
+    ).single
+    assert 3 * with_tail < against < 0.5
 
 
 def test_p_values_do_not_depend_on_the_unit():
