@@ -140,7 +140,7 @@ class CauseResult:
     Attributes:
         site: the site, with its head or neuron.
         along: method of the direction.
-        verdicts: detects, steers and silences, with p-values adjusted for the three.
+        verdicts: detects, steers and silences, with p-values adjusted for those tested.
         swap: exchange along the direction with counterfactuals, a recovery, which also shows
             steering; None without counterfactuals.
         doses: the dose-response curve, within the range of doses.

@@ -245,6 +245,7 @@ class _Test:
         return detection(
             np.concatenate(projected), self.codes, groups, fold_of_row,
             draws=max(self.settings.draws, 999), seed=self.settings.seed,
+            widening=self.resamples.widening,
         )  # fmt: skip
 
     def _steering(

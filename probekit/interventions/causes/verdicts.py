@@ -5,9 +5,10 @@
     silences    erasure reduces the difference between the classes: 1 - after / before
 
 The effect, its interval over groups of test rows and a p-value decide. `yes`: p (adjusted for the
-three verdicts) is at most 0.05 and the interval is above 0. `no`: the interval is within 5 % of the
-effect of the whole vector around 0. Otherwise the verdict is `undecided`, which includes an effect
-that is certainly negative: steering against the label, or erasure that enlarges the difference.
+questions that have a test) is at most 0.05 and the interval is above 0. `no`: the interval is
+within 5 % of the effect of the whole vector around 0. Otherwise the verdict is `undecided`, which
+includes an effect that is certainly negative: steering against the label, or erasure that enlarges
+the difference.
 
 The p-values of steering and erasure compare a direction with those of the same method on permuted
 labels. Their sizes are simulated by `python -m benchmarks.causes`.
@@ -24,11 +25,14 @@ from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL
 from probekit.interventions.names import Question
-from probekit.interventions.patching.recovery import holds_zero, interval_of
-from probekit.probes.score.association import of_auroc, rows_by_fold
+from probekit.interventions.patching.recovery import holds_zero, interval_of, resamples_of
+from probekit.probes.score import class_parts
+from probekit.probes.score.association import of_auroc
 from probekit.probes.score.exchange import LabelExchange
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples, auroc, mean_of_rows
 from probekit.probes.score.permutation import ROUNDING, holm, p_values
+from probekit.probes.score.pooling import within_folds
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
@@ -75,7 +79,8 @@ class CausalVerdict:
         question: `detects`, `steers` or `silences`.
         answer: `yes`, `no` or `undecided`.
         evidence: effect, interval, p-value and comparisons.
-        p_holm: the p-value with Holm's adjustment for the three questions of one direction.
+        p_holm: the p-value with Holm's adjustment for the questions of one direction that have a
+            test.
     """
 
     question: Question
@@ -85,16 +90,16 @@ class CausalVerdict:
 
 
 def verdicts(evidence: dict[Question, Evidence]) -> tuple[CausalVerdict, ...]:
-    """Return the verdict on each question, with p-values adjusted for all of them.
+    """Return the verdict on each question, with p-values adjusted for those that have a test.
 
     >>> strong = Evidence(2.0, 1.5, 2.5, 0.001, 2.2, False, "logits")
     >>> weak = Evidence(0.01, -0.02, 0.04, 0.6, 2.2, False, "logits")
     >>> [one.answer for one in verdicts({"detects": strong, "steers": weak})]
     ['yes', 'no']
     """
-    single = np.array([one.p for one in evidence.values()])
-    # A question without a test counts in the adjustment of the others.
-    adjusted = np.where(np.isnan(single), np.nan, holm(np.nan_to_num(single, nan=1.0)))
+    adjusted = np.array([one.p for one in evidence.values()])
+    is_tested = ~np.isnan(adjusted)
+    adjusted[is_tested] = holm(adjusted[is_tested])
     return tuple(
         CausalVerdict(question, answer_of(one, p), one, p)
         for (question, one), p in zip(evidence.items(), adjusted.tolist(), strict=True)
@@ -120,35 +125,29 @@ def detection(
     *,
     draws: int,
     seed: int,
+    widening: float = 1.0,
 ) -> Evidence:
     """Return how well projections (n_rows,) of test rows rank their labels (0 and 1).
 
-    The p-value is that of the probe: labels are exchanged between groups, within folds.
+    The AUROC is averaged over the folds, whose projections have other scales. The p-value is that
+    of the probe: labels are exchanged between groups, within folds. `widening` is the factor on
+    standard errors; see `Resamples`.
     """
     scores = np.stack([-projections, projections], axis=1)
     predictions = ClassPredictions(codes, scores.argmax(axis=1), 2, scores, folds=fold_of_row)
-    resamples = Resamples.leave_one_out(groups)
-    found = interval_of(_mean_auroc(predictions, resamples) - 0.5, resamples)
+    resamples = resamples_of(groups, widening)
+    values = within_folds(auroc)(predictions, resamples)
+    found = interval_of(
+        values, resamples, METRICS["auroc"].range, class_parts.of_auroc(predictions)
+    )
     row_scores = of_auroc(predictions)
     exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
     p, reason = np.nan, "too few groups for a test"
     if exchange.is_enough:
         t = exchange.null([row_scores]).t
         p, reason = float(p_values(t[:, 0], t[:, 1:]).single[0]), ""
-    return Evidence(found.value, found.low, found.high, p, 0.5, False, "AUROC - 0.5", 0.0, reason)
-
-
-def _mean_auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the AUROC (1 + n_units,), averaged over the folds, whose scores have other scales."""
-    total = np.zeros(resamples.counts.shape[1])
-    for rows in rows_by_fold(predictions):
-        assert predictions.scores is not None
-        own = ClassPredictions(
-            predictions.truth[rows], predictions.guess[rows], 2, predictions.scores[rows]
-        )
-        kept = Resamples(resamples.group_of_row[rows], resamples.counts)
-        total += auroc(own, kept) * len(rows) / len(predictions.truth)
-    return total
+    effect, low, high = (one - 0.5 for one in (found.value, found.low, found.high))
+    return Evidence(effect, low, high, p, 0.5, False, "AUROC - 0.5", 0.0, reason)
 
 
 def slopes(changes: Floats, by: Sequence[float]) -> Floats:

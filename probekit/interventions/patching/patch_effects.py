@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.recovery import mean_interval, ratio_of_sums, resamples_of
+from probekit.interventions.patching.bootstrap import with_bootstrap
+from probekit.interventions.patching.recovery import ratio_of_sums, resamples_of, skewed_interval
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.selection import SiteSelection
 from probekit.probes.score.differences import paired_differences
-from probekit.probes.score.metrics import mean_of_rows
+from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.solve.design import Floats
 
 
@@ -35,7 +36,8 @@ class PatchEffect:
             `low` and `high`; NaN if 0 is in the interval of the difference.
         interchange: share of the pairs that prefer the wrong answer after the patch; NaN without a
             wrong answer or for another measure.
-        p: p-value of no mean effect, from random signs of whole groups; NaN for less than 6 groups.
+        p: p-value of no mean effect, the larger one of random signs and of a bootstrap of whole
+            groups; NaN for less than 6 groups.
         p_best: the same, adjusted for all sites, heads and positions of the call.
         n: number of pairs that have this position.
         groups: number of groups of these pairs.
@@ -99,14 +101,26 @@ def effects_of(
     rows = [_effect(key, values, measure, groups) for key in values.patched]
     if resamples.n_groups < 2:
         return rows
-    base = mean_of_rows(values.base, resamples)
+    changes = [own - values.base for own in values.patched.values()]
     # A pair without the position has no effect there.
-    filled = [np.where(np.isnan(own), values.base, own) for own in values.patched.values()]
-    tests = paired_differences([(mean_of_rows(own, resamples), base) for own in filled], resamples)
+    means = [mean_of_rows(np.where(np.isnan(own), 0.0, own), resamples) for own in changes]
+    tests = paired_differences([(own, np.zeros_like(own)) for own in means], resamples)
+    tests = with_bootstrap(tests, np.stack([_deviations(own, resamples) for own in changes]))
     return [
         replace(row, p=test.p, p_best=test.p_adjusted)
         for row, test in zip(rows, tests, strict=True)
     ]
+
+
+def _deviations(changes: Floats, resamples: Resamples) -> Floats:
+    """Return the share (n_units,) of each unit in the mean of changes (n_pairs,), minus its mean.
+
+    A pair without the position, NaN, has the share 0.
+    """
+    deviations = (changes - np.nanmean(changes)) / len(changes)
+    deviations[np.isnan(changes)] = 0.0
+    by_group = np.bincount(resamples.group_of_row, deviations, resamples.n_groups)
+    return by_group @ (1.0 - resamples.counts[:, 1:])
 
 
 def _effect(
@@ -116,7 +130,7 @@ def _effect(
     known = ~np.isnan(values.patched[key])
     patched, base, source = (x[known] for x in (values.patched[key], values.base, values.source))
     resamples = resamples_of(groups[known])
-    effect = mean_interval(patched - base, resamples)
+    effect = skewed_interval(mean_of_rows(patched - base, resamples), resamples)
     recovery = ratio_of_sums(patched - base, source - base, resamples)
     return PatchEffect(
         site=key.selection.text,

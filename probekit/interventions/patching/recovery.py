@@ -1,12 +1,11 @@
-"""Means and ratios of sums over texts, with group jackknife intervals.
+"""Means and ratios of sums over texts, with intervals from a jackknife over groups.
 
     recovery = sum(patched - base) / sum(source - base)
 
 The ratio of sums is used, not the mean of ratios, because the denominator of a single text may be
 close to 0.
 
-Source: Cochran (1977), Sampling techniques, section 6 (ratio of means); the interval is that of
-`probekit.probes.score.intervals`.
+Source: Cochran (1977), Sampling techniques, section 6 (ratio of means).
 """
 
 from __future__ import annotations
@@ -14,8 +13,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.score.intervals import Interval, jackknife_interval
+from probekit.probes.score.class_parts import ClassParts
+from probekit.probes.score.intervals import (
+    Interval,
+    degrees_of_freedom,
+    jackknife_variance,
+    score_interval,
+    t_quantile,
+)
+from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples, mean_of_rows
+from probekit.probes.score.permutation import ROUNDING
 from probekit.probes.solve.design import Floats
 
 _UNDEFINED = Interval(np.nan, np.nan, np.nan)
@@ -45,14 +53,54 @@ def mean_interval(values: Floats, resamples: Resamples) -> Interval:
     return interval_of(mean_of_rows(values, resamples), resamples)
 
 
-def interval_of(values: Floats, resamples: Resamples) -> Interval:
+def interval_of(
+    values: Floats,
+    resamples: Resamples,
+    limits: Range = UNBOUNDED,
+    parts: ClassParts | None = None,
+) -> Interval:
     """Return a statistic of all groups with its interval, or with NaN limits for a single group.
 
-    `values` (1 + n_units,) are the statistic of all groups, then without each unit.
+    `values` (1 + n_units,) are the statistic of all groups, then without each unit. For `limits`
+    and `parts` see `score_interval`.
     """
     if len(values) < 2:
         return Interval(float(values[0]), np.nan, np.nan)
-    return jackknife_interval(values, resamples)
+    return score_interval(values, resamples, limits, parts)
+
+
+def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
+    """Return a statistic with its 95 % interval, which allows for skewed contributions of groups.
+
+    It reaches from the lower to the upper limit of two intervals: that of `interval_of`, which
+    assumes symmetric contributions, and that of Hall's transformed t statistic. The limits are NaN
+    where `interval_of` has none.
+
+    `values` (1 + n_units,) are the statistic of all groups, then without each unit.
+
+    >>> resamples = Resamples.leave_one_out(np.arange(8))
+    >>> skewed = mean_of_rows(np.array([0, 0, 0, 0, 0, 0, 1.0, 5.0]), resamples)
+    >>> found = skewed_interval(skewed, resamples)
+    >>> round(found.low, 2), round(found.high, 2)
+    (-0.72, 5.61)
+
+    Source: Hall (1992), On the removal of skewness by transformation.
+    """
+    found = interval_of(values, resamples)
+    if np.isnan(found.low) or found.low == found.high:
+        return found
+    deviations = (1 - resamples.weights) * (values[0] - values[1:])
+    deviations -= deviations.mean()
+    a = float((deviations**3).sum() / np.square(deviations).sum() ** 1.5)
+    if abs(a) < ROUNDING:
+        return found
+    error = resamples.widening * np.sqrt(jackknife_variance(values))
+    quantile = t_quantile(degrees_of_freedom(resamples))
+    low, high = (
+        found.value - error * 3 / a * (np.cbrt(1 + a * (q - a / 6)) - 1)
+        for q in (quantile, -quantile)
+    )
+    return Interval(found.value, float(min(low, found.low)), float(max(high, found.high)))
 
 
 def holds_zero(interval: Interval) -> bool:
@@ -89,4 +137,4 @@ def ratio_of_means(numerator: Floats, denominator: Floats, resamples: Resamples)
     """
     if holds_zero(interval_of(denominator, resamples)) or not denominator.all():
         return _UNDEFINED
-    return interval_of(numerator / denominator, resamples)
+    return skewed_interval(numerator / denominator, resamples)

@@ -82,7 +82,9 @@ VERDICTS = (
     TableColumn("high", "upper end of its 95 % interval", "number"),
     TableColumn("unit", "unit of the effect"),
     TableColumn("p", "p-value against directions on permuted labels", "number"),
-    TableColumn("p_holm", "p-value adjusted for the three questions of a direction", "number"),
+    TableColumn(
+        "p_holm", "p-value adjusted for the questions of a direction that have a test", "number"
+    ),
     TableColumn("p_best", "p-value adjusted for all sites of the same method", "number"),
     TableColumn("whole", "effect of the whole vector, in `unit`", "number"),
     TableColumn(

@@ -122,6 +122,19 @@ def test_a_position_without_the_label_is_not_detected(model):
     assert answers(result)["steers"] == answers(result)["silences"] == "no"
 
 
+def test_over_folds_intervals_are_wider_by_the_factor(model, monkeypatch):
+    def widths():
+        results = [
+            causes_of(model, data_of(position, folds=2), PRE, SETTINGS) for position in (3, 1)
+        ]
+        found = [results[0].evidence("detects"), results[1].evidence("steers")]
+        return np.array([one.high - one.low for one in found])
+
+    wide = widths()
+    monkeypatch.setattr("probekit.interventions.causes.causes.WIDER_OVER_FOLDS", 1.0)
+    np.testing.assert_allclose(wide / widths(), 2**0.5, rtol=0.03)
+
+
 def test_edits_of_all_positions_reach_the_one_that_is_used(model):
     data = replace(data_of(1), at=None, measured=torch.full((160,), LAST))
     directions = given(model, data_of(1), READ)

@@ -15,7 +15,7 @@ from probekit.interventions.causes.verdicts import (
     verdicts,
 )
 from probekit.interventions.patching.recovery import resamples_of
-from probekit.probes.score.metrics import mean_of_rows
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, mean_of_rows
 
 
 def evidence(effect=1.0, low=0.5, high=1.5, p=0.01, whole=2.0):
@@ -45,10 +45,17 @@ def test_p_values_are_adjusted_for_the_three_questions():
     found = verdicts({"detects": evidence(p=0.01), "steers": evidence(p=0.02),
                       "silences": evidence(p=0.04)})  # fmt: skip
     assert [one.p_holm for one in found] == pytest.approx([0.03, 0.04, 0.04])
-    two = verdicts({"detects": evidence(p=0.01), "steers": evidence(p=np.nan)})
-    assert two[0].p_holm == pytest.approx(0.02)  # a question without a test counts as well
-    assert np.isnan(two[1].p_holm)
-    assert two[1].answer == "undecided"
+
+
+def test_questions_without_a_test_do_not_count_in_the_adjustment():
+    found = verdicts({"detects": evidence(p=0.03), "steers": evidence(p=np.nan),
+                      "silences": evidence(p=0.02)})  # fmt: skip
+    assert [one.p_holm for one in found] == pytest.approx([0.04, np.nan, 0.04], nan_ok=True)
+    assert [one.answer for one in found] == ["yes", "undecided", "yes"]
+    (only, _) = verdicts({"detects": evidence(p=0.04), "steers": evidence(p=np.nan)})
+    assert only.p_holm == pytest.approx(0.04)
+    (none,) = verdicts({"detects": evidence(p=np.nan)})
+    assert np.isnan(none.p_holm)
 
 
 def test_the_observed_direction_counts_as_a_draw():
@@ -115,6 +122,25 @@ def test_detection_is_the_auroc_of_the_projection():
     none = detection(projections, codes, codes, folds, draws=999, seed=0)
     assert np.isnan(none.p)
     assert "too few groups" in none.reason
+
+
+def test_over_folds_the_interval_of_detection_is_wider_by_the_factor():
+    generator = np.random.default_rng(0)
+    codes, folds = np.arange(400) % 2, np.arange(400) // 200
+    projections = 0.3 * codes + generator.normal(size=400)
+    once, wider = (
+        detection(projections, codes, np.arange(400), folds, draws=1, seed=0, widening=widening)
+        for widening in (1.0, WIDER_OVER_FOLDS)
+    )
+    assert once.effect == wider.effect
+    assert (wider.high - wider.low) / (once.high - once.low) == pytest.approx(2**0.5, rel=0.02)
+
+
+def test_perfect_detection_has_an_interval_within_the_range():
+    codes = np.arange(20) % 2
+    found = detection(1.0 * codes, codes, np.arange(20), 0 * codes, draws=99, seed=0)
+    assert found.effect == found.high == 0.5
+    assert 0 < found.low < 0.5
 
 
 def test_folds_are_ranked_separately():

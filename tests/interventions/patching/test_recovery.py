@@ -9,7 +9,9 @@ from probekit.interventions.patching.recovery import (
     mean_interval,
     ratio_of_sums,
     resamples_of,
+    skewed_interval,
 )
+from probekit.probes.score.metrics import mean_of_rows
 
 
 def test_recovery_is_the_ratio_of_sums_not_the_mean_of_ratios():
@@ -52,3 +54,32 @@ def test_the_interval_covers_the_ratio():
         found = ratio_of_sums(numerators, denominators, resamples)
         covered += found.low <= 0.3 <= found.high
     assert 0.925 <= covered / draws <= 0.98
+
+
+def test_the_interval_of_skewed_effects_covers_the_mean():
+    """The t interval alone covers 0.87 to 0.91."""
+    generator, resamples = np.random.default_rng(0), resamples_of(np.arange(12))
+    values = [mean_of_rows(1 - generator.exponential(size=12), resamples) for _ in range(1500)]
+    covered = [
+        np.mean([found.low <= 0 <= found.high for found in (f(one, resamples) for one in values)])
+        for f in (interval_of, skewed_interval)
+    ]
+    assert covered[0] < 0.915
+    assert 0.93 <= covered[1] <= 0.97
+
+
+def test_the_interval_of_symmetric_effects_is_that_of_t():
+    values, resamples = np.array([-1.0, 1.0, -2.0, 2.0, 0.0, 0.0]) + 5, resamples_of(np.arange(6))
+    found = [f(mean_of_rows(values, resamples), resamples) for f in (interval_of, skewed_interval)]
+    assert found[1].low == pytest.approx(found[0].low)
+    assert found[1].high == pytest.approx(found[0].high)
+
+
+def test_the_interval_mirrors_with_the_effects():
+    values, resamples = np.array([0.0, 0, 0, 0, 1, 2, 7]), resamples_of(np.arange(7))
+    right, left = (
+        skewed_interval(mean_of_rows(sign * values, resamples), resamples) for sign in (1, -1)
+    )
+    assert (right.low, right.high) == pytest.approx((-left.high, -left.low))
+    # The long tail may reach further than was sampled.
+    assert right.high - right.value > 1.5 * (right.value - right.low)

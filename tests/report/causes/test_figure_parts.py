@@ -68,6 +68,12 @@ def test_the_caption_of_a_curve(all_parts):
     )
 
 
+@pytest.mark.parametrize(("groups", "is_caveat"), [(15, True), (16, False)])
+def test_few_groups_are_a_caveat_of_the_tests_of_patches(parts_of, groups, is_caveat):
+    part, *_ = parts_of(effects=make_effects(2, 2).assign(groups=groups))
+    assert (" With fewer than 16 groups, strongly skewed effects can" in part.caption) is is_caveat
+
+
 def test_the_caption_of_doses_has_the_loss_on_other_texts_and_the_choice_of_sites(parts_of):
     (part,) = parts_of(doses=make_doses(12))
     assert "Change of the loss on other texts: at most 0.050 [0.030, 0.070] nats" in part.caption

@@ -15,7 +15,10 @@ from probekit.results.causes.record import CausesRecord
 
 METHOD = (
     "The measure is scored for the answer of the unedited text throughout. Intervals are 95 % "
-    "intervals of a jackknife over groups of texts.",
+    "intervals of a jackknife over groups of texts; those of patches and ablations allow for "
+    "skewed effects of the groups.",
+    "P-values of patches and ablations are the larger one of two tests over groups: random signs, "
+    "and a bootstrap that allows for skewed effects.",
     "Recovery is a ratio of sums over texts; it is undefined if the interval of the denominator "
     "contains 0.",
     "Directions of each fold are fitted on its training texts and act on its test texts. Erasure "
