@@ -230,13 +230,19 @@ def _is_byte_level(path: Path, content: Mapping[str, Any]) -> bool:
     """Return whether the tokens are written in GPT-2's characters of bytes.
 
     Raises:
-        CheckpointError: the tokenizer is neither byte-level nor SentencePiece's BPE.
+        CheckpointError: the tokenizer is neither byte-level nor SentencePiece's BPE, or tokenizes
+            at random.
     """
     kind = (content.get("model") or {}).get("type")
     if kind != "BPE":
         raise CheckpointError(
             f"{path} describes a tokenizer of type {kind!r}. Allowed: BPE, which all supported "
             "families use."
+        )
+    if dropout := content["model"].get("dropout"):
+        raise CheckpointError(
+            f"{path}: dropout of the model is {dropout!r}, which leaves out merges at random, so "
+            "that a text has other tokens at each call. It is meant for training. Set it to null."
         )
     decoder = content.get("decoder") or {}
     steps = [decoder, *decoder.get("decoders", ())]
