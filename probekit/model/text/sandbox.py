@@ -33,6 +33,7 @@ _FILTERS = (
     "join last length list lower map max min reject rejectattr replace reverse safe select "
     "selectattr sort string title trim truncate unique upper"
 )
+_TESTS_OF_FUNCTIONS = {"callable", "defined", "none", "undefined"}
 _GLOBALS = "dict namespace range"
 _METHODS = (
     "capitalize center changed copy count cycle endswith find format get index isalnum isalpha "
@@ -73,12 +74,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             finalize=self._measured,
         )
         self._budget, self._step = math.inf, _STEP
-        listed: dict[str, Any] = {name: self.filters[name] for name in _FILTERS.split()} | dict(
-            filters or {}
-        )
+        listed = {name: self.filters[name] for name in _FILTERS.split()} | dict(filters or {})
         self.filters = {name: self._limited(name, one) for name, one in listed.items()}
         self.filters |= {"_measured": self._measured, "_steps": self._steps}
-        self.tests = {name: self._limited(name, test) for name, test in self.tests.items()}
+        others = self.tests.keys() - _TESTS_OF_FUNCTIONS
+        self.tests |= {name: self._limited(name, self.tests[name]) for name in others}
         self.globals = {name: self.globals[name] for name in _GLOBALS.split()}
         self.globals |= functions or {}
 
@@ -107,7 +107,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _spend_on(self, operation: str, *operands: Any) -> None:
         if operation == "**":
-            self._spend(math.inf)
+            raise ValueError("it computes a power")
         text = operands[0] if operands else None
         if operation.startswith(("%", "format")) and isinstance(text, str) and _WIDE.search(text):
             self._spend(math.inf)
@@ -115,7 +115,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         sizes = [_size(operand, self._budget) for operand in operands]
         self._spend(math.prod(sizes) if is_product else sum(sizes))
 
-    def _limited(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _limited(self, name: str, function: Any) -> Callable[..., Any]:
         """Return a filter or test that pays for its operands and returns no iterator."""
         n_own = int(hasattr(function, "jinja_pass_arg"))
 
@@ -170,15 +170,13 @@ class _Measuring(NodeTransformer):
                 operand.expr = _filtered(operand.expr, "_measured")
         elif isinstance(node, nodes.Concat):
             return _filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
-        elif isinstance(node, nodes.List | nodes.Dict) or (
-            (isinstance(node, nodes.Tuple) and node.ctx == "load")
-            or (isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice))
-        ):
-            return _filtered(node, "_measured")
-        return node
+        is_value = isinstance(node, nodes.List | nodes.Dict)
+        is_value |= isinstance(node, nodes.Tuple) and node.ctx == "load"
+        is_value |= isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+        return _filtered(node, "_measured") if is_value else node
 
 
-def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
+def _filtered(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
@@ -200,7 +198,7 @@ def _size(value: Any, most: float) -> float:
         elif isinstance(item, range):
             total += len(item) + abs(item.start) + abs(item.stop)
         elif isinstance(item, Namespace):
-            rest.append(vars(item)["_Namespace__attrs"])
+            rest.append(object.__getattribute__(item, "_Namespace__attrs"))
         elif isinstance(item, Collection):
             parts = [*item.keys(), *item.values()] if isinstance(item, Mapping) else [*item]
             total += _ITEM * len(parts)
