@@ -223,7 +223,7 @@ def test_both_spellings_of_rotary_positions_are_read():
         (ENTRIES, {"final_logit_softcapping": 0}, "final_logit_softcapping must be a positive"),
         (ENTRIES, {"query_pre_attn_scalar": None}, "query_pre_attn_scalar must be a positive"),
         (ENTRIES, {"num_key_value_heads": 4}, "num_key_value_heads=4 does not divide"),
-        (ENTRIES, {"layer_types": [FULL]}, "layer_types must list"),
+        (ENTRIES, {"layer_types": [FULL]}, "layer_types must be a list of"),
         (ENTRIES, {"layer_types": "full"}, "layer_types must be a list"),
         (ENTRIES, {"partial_rotary_factor": 0.5}, "unknown key 'partial_rotary_factor'"),
         (ENTRIES3, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0"),

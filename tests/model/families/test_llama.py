@@ -172,7 +172,7 @@ def test_both_spellings_of_rotary_scaling_are_read():
         ({"num_key_value_heads": 4}, "num_key_value_heads=4 does not divide"),
         ({"hidden_size": 25}, "does not divide hidden_size=25"),
         ({"quantization_config": {"bits": 4}}, "quantised"),
-        ({"model_type": "qwen2", "layer_types": ["chunked"] * 3}, "layer_types must list"),
+        ({"model_type": "qwen2", "layer_types": ["chunked"] * 3}, "layer_types must be a list of"),
         ({"rms_norm_eps": 0}, "rms_norm_eps must be a number between 0 and 1"),
     ],
 )
