@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,10 @@ class HubTokenizer(Tokenizer):
         self._encoder = _encoder(path, self._content)
         self._encoder.encode_special_tokens = True  # their text in a text is ordinary text
         # Whether tokens are written in GPT-2's characters of bytes.
-        decoder = content.get("decoder") or {}
-        steps = [decoder, *decoder.get("decoders", ())]
-        self._is_byte_level = any(step.get("type") == "ByteLevel" for step in steps)
+        decoder = content.get("decoder")
+        steps = decoder.get("decoders", [decoder]) if isinstance(decoder, dict) else []
+        kinds = [step.get("type") for step in steps if isinstance(step, dict)]
+        self._is_byte_level = "ByteLevel" in kinds
 
     @classmethod
     def from_folder(cls, folder: Path) -> HubTokenizer:
@@ -172,7 +174,7 @@ class HubTokenizer(Tokenizer):
         return f"<unused {token}>".encode() if is_unused else super()._bytes(token)
 
     def _ordinary(self, text: str) -> TokenizedText:
-        return _encoded(self._encoder, text)
+        return _encoded(self._where / TOKENIZER, self._encoder, text)
 
     def encode_chat(self, text: str, turns: Sequence[tuple[int, int]] = ()) -> TokenizedText:
         """Return the tokens of a conversation; see `Tokenizer.encode_chat`."""
@@ -187,7 +189,7 @@ class HubTokenizer(Tokenizer):
                     "read as a part of the chat template. Remove it from the text."
                 )
         written, places = self._template.render(said)
-        tokens = _encoded(self._chat_encoder, written)
+        tokens = _encoded(self._where / TOKENIZER, self._chat_encoder, written)
         offsets = np.zeros_like(tokens.offsets)
         # A template may strip a turn, which then begins at its first visible character.
         for (start, end), (first, stop), turn in zip(spans, places, said, strict=True):
@@ -230,13 +232,35 @@ def _encoder(path: Path, content: Mapping[str, Any]) -> Encoder:
     Raises:
         CheckpointError: the library refuses an entry.
     """
-    try:
+    with _library(lambda: f"{path} is not a tokenizer: {_wrong_key(content)} cannot be read"):
         return Encoder.from_str(json.dumps(content))
-    except Exception as error:  # the library raises no other class
-        raise CheckpointError(f"{path} is not a tokenizer: {error}.") from error
 
 
-def _encoded(encoder: Encoder, text: str) -> TokenizedText:
+@contextmanager
+def _library(failure: Callable[[], str]) -> Iterator[None]:
+    """Convert all errors of the library `tokenizers` to a CheckpointError with a sentence."""
+    try:
+        yield
+    except BaseException as error:
+        # It raises Exception itself or, at a fault of its own, a class that cannot be imported.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise CheckpointError(f"{failure()} ({error}).") from error
+        raise
+
+
+def _wrong_key(content: Mapping[str, Any]) -> str:
+    """Return the key of a tokenizer.json that the library refuses: the first of them."""
+    model = {"type": "BPE", "vocab": {}, "merges": []}
+    for key in (key for key in content if key != "model"):
+        try:
+            with _library(lambda: ""):
+                Encoder.from_str(json.dumps({"model": model, key: content[key]}))
+        except CheckpointError:
+            return key
+    return "model"
+
+
+def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -244,14 +268,15 @@ def _encoded(encoder: Encoder, text: str) -> TokenizedText:
             f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text with "
             "its correct encoding."
         ) from error
-    encoding = encoder.encode(text, add_special_tokens=False)
+    with _library(lambda: f"{path} cannot tokenize the text {text[:60]!r}"):
+        encoding = encoder.encode(text, add_special_tokens=False)
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
     return TokenizedText(np.array(encoding.ids, dtype=np.int64), offsets)
 
 
 def _content(token: Any) -> Any:
     """Return the text of a token of tokenizer_config.json, which may be an object."""
-    return token.get("content") if isinstance(token, dict) else token
+    return token.get("content", token) if isinstance(token, dict) else token
 
 
 def _check_model(path: Path, model: Any) -> None:

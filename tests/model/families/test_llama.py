@@ -174,6 +174,16 @@ def test_both_spellings_of_rotary_scaling_are_read():
         ({"quantization_config": {"bits": 4}}, "quantised"),
         ({"model_type": "qwen2", "layer_types": ["chunked"] * 3}, "layer_types must be a list of"),
         ({"rms_norm_eps": 0}, "rms_norm_eps must be a number between 0 and 1"),
+        ({"eos_token_id": -1}, "eos_token_id is -1. Allowed: null, or integers from 0"),
+        ({"eos_token_id": [1, 10**30]}, "eos_token_id is"),
+        ({"bos_token_id": "<s>"}, "bos_token_id is '<s>'"),
+        ({"rope_theta": 10**400}, "rope_theta .* must be a positive number"),
+        ({"rope_theta": 1e400}, "rope_theta .* must be a positive number, not inf"),
+        ({"rope_scaling": {"rope_type": {}}}, "rope_type is {}"),
+        ({"rope_scaling": {"type": [1]}}, r"rope_type is \[1\]"),
+        ({"model_type": "qwen2", "layer_types": 5}, "layer_types must be a list of"),
+        ({"model_type": "qwen2", "layer_types": [[]] * 3}, "layer_types must be a list of"),
+        ({"model_type": "qwen2", "max_window_layers": []}, "max_window_layers must be a number"),
     ],
 )
 def test_what_is_not_computed_is_refused(tmp_path, entries, message):
