@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.parameters import Component
@@ -194,7 +194,8 @@ def check_keys(
     >>> check_keys({"n_head": 3, "use_cache": True}, ["n_head"], "config.json", "GPT-2")
 
     Raises:
-        CheckpointError: there is an unknown key, or the weights are quantised.
+        CheckpointError: there is an unknown key, the weights are quantised, or the id of a special
+            token is invalid.
     """
     if entries.get("quantization_config"):
         raise CheckpointError(
@@ -202,6 +203,7 @@ def check_keys(
             "float32, float16, bfloat16 or float64 weights: use a folder or repository with "
             "unquantised weights."
         )
+    check_token_ids(entries, path)
     known = {*known, *HARMLESS}
     unknown = [key for key, value in entries.items() if key not in known and value is not None]
     if unknown:
@@ -210,6 +212,24 @@ def check_keys(
             f"change what the network computes, so it is not ignored. {nearest(unknown[0], known)} "
             f"If it changes nothing in a {title}, remove it from the file."
         )
+
+
+def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:
+    """Raise CheckpointError if BOS or EOS of a config.json are neither null, an id, nor ids.
+
+    >>> check_token_ids({"bos_token_id": None, "eos_token_id": [1, 2]}, "config.json")
+
+    Raises:
+        CheckpointError: one has another value.
+    """
+    for key in ("bos_token_id", "eos_token_id"):
+        value = entries.get(key)
+        for number in value if isinstance(value, list) else [] if value is None else [value]:
+            if type(number) is not int or not 0 <= number < MAX_SIZE:
+                raise CheckpointError(
+                    f"{path}: {key} is {value!r}. Allowed: null, or integers from 0 to "
+                    f"{MAX_SIZE - 1:,}."
+                )
 
 
 def check_required(
@@ -273,6 +293,20 @@ def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:
             raise ConfigError(f"{name} must be a number between 0 and 1, not {value!r}.")
 
 
+def check_layer_types(types: object, allowed: Sequence[str], n_layers: int) -> None:
+    """Raise ConfigError unless `types` is a list with an allowed type for each layer.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    is_list = isinstance(types, list | tuple) and len(types) == n_layers
+    if not is_list or not all(one in allowed for one in cast(Sequence[object], types)):
+        raise ConfigError(
+            f"layer_types must be a list of {' or '.join(allowed)} for each of {n_layers} layers, "
+            f"not {types!r}."
+        )
+
+
 def check_switches(config: ModelConfig, names: Iterable[str]) -> None:
     """Raise ConfigError if one of the named fields is not a boolean.
 
@@ -286,9 +320,10 @@ def check_switches(config: ModelConfig, names: Iterable[str]) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is an int or a float; booleans are not numbers.
+    """Return whether a value is an int or a float that torch computes with; booleans are not.
 
-    >>> is_number(0.5), is_number(True)
-    (True, False)
+    >>> is_number(0.5), is_number(True), is_number(10**400)
+    (True, False, False)
     """
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_plain and abs(cast(float, value)) < 2**63

@@ -18,9 +18,11 @@ from typing import Any, ClassVar, Self
 
 from probekit.errors import CheckpointError, ConfigError
 from probekit.model.config import (
+    MAX_LAYERS,
     ModelConfig,
     check_between_0_and_1,
     check_keys,
+    check_layer_types,
     check_required,
     check_sizes,
     check_switches,
@@ -129,12 +131,7 @@ class GemmaConfig(ModelConfig):
                 f"num_attention_heads={self.num_attention_heads}."
             )
         self._check_numbers()
-        types = self.types_of_layers
-        if len(types) != self.num_hidden_layers or not set(types) <= {_FULL, _SLIDING}:
-            raise ConfigError(
-                f"layer_types must list {_FULL} or {_SLIDING} for each of "
-                f"{self.num_hidden_layers} layers, not {list(types)!r}."
-            )
+        check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
 
     def _check_numbers(self) -> None:
         for name in (
@@ -269,19 +266,18 @@ def _types_of_layers(
     """Return the types of the blocks; None means the default of the `model_type`.
 
     Raises:
-        ConfigError: `layer_types` is not a list, or the period is not a positive integer.
+        ConfigError: the period is not a positive integer.
     """
     types, period = entries.get("layer_types"), entries.get("sliding_window_pattern")
     if types is not None:
-        if not isinstance(types, list | tuple):
-            raise ConfigError(f"layer_types must be a list, not {types!r}.")
-        return tuple(types)
+        return tuple(types) if isinstance(types, list) else types
     if period is None:
         return None
     if not isinstance(period, int) or isinstance(period, bool) or period < 1:
         raise ConfigError(f"sliding_window_pattern must be a positive integer, not {period!r}.")
     n_layers = given.get("num_hidden_layers", GemmaConfig.num_hidden_layers)
-    return _pattern(n_layers, period) if isinstance(n_layers, int) else None
+    is_possible = isinstance(n_layers, int) and n_layers <= MAX_LAYERS
+    return _pattern(n_layers, period) if is_possible else None
 
 
 def _rotary_of_gemma2(entries: Mapping[str, Any]) -> dict[str, RotaryPositions]:

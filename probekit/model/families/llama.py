@@ -21,9 +21,11 @@ from probekit.model.config import (
     ModelConfig,
     check_between_0_and_1,
     check_keys,
+    check_layer_types,
     check_required,
     check_sizes,
     check_switches,
+    is_number,
 )
 from probekit.model.families.rotary import RotaryPositions
 from probekit.model.parameters import Component
@@ -205,17 +207,12 @@ class LlamaConfig(ModelConfig):
                 f"num_attention_heads={self.num_attention_heads} does not divide "
                 f"hidden_size={self.hidden_size}."
             )
-        self._check_layer_types()
-
-    def _check_layer_types(self) -> None:
-        types = self.layer_types
-        if types is None:
-            return
-        if len(types) != self.num_hidden_layers or not set(types) <= set(_LAYER_TYPES):
+        if not is_number(self.max_window_layers):
             raise ConfigError(
-                f"layer_types must list {' or '.join(_LAYER_TYPES)} for each of "
-                f"{self.num_hidden_layers} layers, not {list(types)!r}."
+                f"max_window_layers must be a number, not {self.max_window_layers!r}."
             )
+        if self.layer_types is not None:
+            check_layer_types(self.layer_types, _LAYER_TYPES, self.num_hidden_layers)
 
     @classmethod
     def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
@@ -229,7 +226,7 @@ class LlamaConfig(ModelConfig):
         names = {entry.name for entry in fields(cls)} - (_OF_SOME_KINDS - kind.reads) - {"rotary"}
         check_keys(entries, names | cls.REQUIRED.keys() | cls.OTHER_KEYS, path, cls.TITLE)
         given = {**kind.defaults, **{key: entries[key] for key in names if key in entries}}
-        if given.get("layer_types") is not None:
+        if isinstance(given.get("layer_types"), list):
             given["layer_types"] = tuple(given["layer_types"])
         try:
             return cls(**given, rotary=RotaryPositions.from_hub(entries))

@@ -50,7 +50,7 @@ class RotaryPositions:
     original_max_position_embeddings: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rope_type not in _KINDS:
+        if self.rope_type not in tuple(_KINDS):  # it may be of any type
             raise ConfigError(
                 f"rope_type is {self.rope_type!r}. {nearest(str(self.rope_type), _KINDS)} probekit "
                 "computes no other scaling of rotary positions."
@@ -92,17 +92,18 @@ class RotaryPositions:
         if not isinstance(scaling, Mapping):
             raise ConfigError(f"rope_parameters must be an object, not {scaling!r}.")
         given = {key: value for key, value in scaling.items() if value is not None}
-        kind = given.pop("rope_type", None) or "default"
-        kind = given.pop("type", None) or kind if kind == "default" else kind
-        given.pop("type", None)
-        known = (*_SHARED, *_KINDS.get(kind, ()))
-        if unknown := [key for key in given if key not in known and kind in _KINDS]:
+        old_kind = given.pop("type", "default")
+        kind = given.pop("rope_type", old_kind)
+        kind = old_kind if kind == "default" else kind
+        is_known = isinstance(kind, str) and kind in _KINDS
+        known = (*_SHARED, *_KINDS[kind]) if is_known else ()
+        if unknown := [key for key in given if key not in known and is_known]:
             raise ConfigError(
                 f"Unknown key {unknown[0]!r} of the rotary positions ({kind}). "
                 f"{nearest(unknown[0], known)}"
             )
         own = {"rope_theta": theta, "partial_rotary_factor": share}
         own |= {key: entries[key] for key in own if entries.get(key) is not None}
-        if kind not in _KINDS:
+        if not is_known:
             given = {}
         return cls(**(own | given | {"rope_type": kind}))

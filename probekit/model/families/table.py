@@ -140,7 +140,7 @@ def read_tokenizer(source: str | Path) -> Any:
         CheckpointError: the vocabulary is damaged, or no family has the architecture.
     """
     folder, family = find_model(source, "config"), FAMILIES[0]
-    if (folder / "config.json").is_file():
+    if (folder / "config.json").exists():
         family = family_of(read_entries(folder), folder / "config.json")
     config = cast(type[ModelConfig], imported(family.config))
     files = find_model(source, "vocabulary", vocabulary=config.VOCABULARY)

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from probekit.errors import CheckpointError, DataError
+from probekit.model.text.sandbox import Sandbox
 
 ROLES = ("user", "assistant")  # in turn
 
@@ -20,9 +20,10 @@ ROLES = ("user", "assistant")  # in turn
 class ChatTemplate:
     """A chat template of the hub: a Jinja template of messages.
 
-    Templates are code from a repository, so they run in a sandbox. They cannot read the date: some
-    would write today's into every text, and tomorrow's activations would differ. Such templates
-    have a fixed date to fall back on, which is used.
+    Templates are code from a repository, so they run in a sandbox, without chance and with limits
+    of time and memory. They cannot read the date: some would write today's into every text, and
+    tomorrow's activations would differ. Such templates have a fixed date to fall back on, which is
+    used.
 
     Args:
         template: text of the template.
@@ -41,14 +42,12 @@ class ChatTemplate:
         self, template: str, special: Mapping[str, str] | None = None, where: object = "template"
     ) -> None:
         self._special, self._where = dict(special or {}), where
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+        self._sandbox = Sandbox(
+            (loopcontrols, _Generation), {"tojson": _to_json}, {"raise_exception": _refuse}
         )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
         try:
-            self._template = environment.from_string(template)
-        except TemplateError as error:
+            self._template = self._sandbox.compiled(template)
+        except Exception as error:  # Jinja and Python's compiler have errors of many classes
             raise CheckpointError(f"{where}: the chat template is not valid: {error}.") from error
 
     def render(self, turns: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
@@ -61,7 +60,7 @@ class ChatTemplate:
                 the text ends where the assistant's begins.
 
         Raises:
-            CheckpointError: the template cannot be computed.
+            CheckpointError: the template cannot be computed, or not within the limits.
             DataError: the template refuses the turns or changes their text.
         """
         text = self._text(turns)
@@ -88,6 +87,7 @@ class ChatTemplate:
         messages = [
             {"role": ROLES[number % 2], "content": turn} for number, turn in enumerate(turns)
         ]
+        self._sandbox.begin(turns)
         try:
             return self._template.render(
                 messages=messages,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ from tokenizers import Tokenizer as Encoder
 
 from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.model.config import check_token_ids
 from probekit.model.text.chat import ChatTemplate
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.model.text.vocabulary import CHARACTER_BYTE
 from probekit.model.weights.digests import read_verified, write_digests
+from probekit.model.weights.json_files import json_object
 from probekit.provenance import digest_json
 
 TOKENIZER, SETTINGS, CONFIG = "tokenizer.json", "tokenizer_config.json", "config.json"
@@ -34,24 +38,31 @@ class HubTokenizer(Tokenizer):
         files: contents of tokenizer.json and, if the model has them, of tokenizer_config.json,
             config.json and chat_template.jinja, by name.
         where: the folder, for messages.
+
+    Raises:
+        CheckpointError: a file is damaged, or the tokenizer is of another kind.
     """
 
     def __init__(self, files: Mapping[str, bytes], where: Path | str = "") -> None:
         self._files = dict(files)
         self._where = Path(where)
+        content, self._settings, self._config = (
+            json_object(self._where / name, files.get(name, b"{}"))
+            for name in (TOKENIZER, SETTINGS, CONFIG)
+        )
         path = self._where / TOKENIZER
-        content = _object(path, files[TOKENIZER])
-        self._is_byte_level = _is_byte_level(path, content)
-        self._settings = _object(self._where / SETTINGS, files.get(SETTINGS, b"{}"))
-        self._config = _object(self._where / CONFIG, files.get(CONFIG, b"{}"))
+        _check_model(path, content.get("model"))
+        check_token_ids(self._config, self._where / CONFIG)
         # The post-processor would shorten offsets and add special tokens.
         unused = dict.fromkeys(("post_processor", "truncation", "padding"))
         self._content = content | unused
-        try:
-            self._encoder = Encoder.from_str(json.dumps(self._content))
-        except Exception as error:  # the library raises no other class
-            raise CheckpointError(f"{path} is not a tokenizer: {error}.") from error
+        self._encoder = _encoder(path, self._content)
         self._encoder.encode_special_tokens = True  # their text in a text is ordinary text
+        # Whether tokens are written in GPT-2's characters of bytes.
+        decoder = content.get("decoder")
+        steps = decoder.get("decoders", [decoder]) if isinstance(decoder, dict) else []
+        kinds = [step.get("type") for step in steps if isinstance(step, dict)]
+        self._is_byte_level = "ByteLevel" in kinds
 
     @classmethod
     def from_folder(cls, folder: Path) -> HubTokenizer:
@@ -61,13 +72,13 @@ class HubTokenizer(Tokenizer):
             MissingError: there is no tokenizer.json.
             CheckpointError: a file is damaged, or the tokenizer is of another kind.
         """
-        if not (folder / TOKENIZER).is_file():
+        if not (folder / TOKENIZER).exists():
             raise MissingError(
                 f"{folder} has no {TOKENIZER}. Save the tokenizer there too, by its method "
                 "`save_pretrained`, or download that file from the model's repository."
             )
         names = [
-            name for name in (TOKENIZER, SETTINGS, CONFIG, TEMPLATE) if (folder / name).is_file()
+            name for name in (TOKENIZER, SETTINGS, CONFIG, TEMPLATE) if (folder / name).exists()
         ]
         try:
             return cls({name: read_verified(folder / name) for name in names}, folder)
@@ -103,10 +114,28 @@ class HubTokenizer(Tokenizer):
         were trained without: tokenizer_config.json takes precedence.
         """
         if SETTINGS in self._files and "bos_token" in self._settings:
-            text = _content(self._settings["bos_token"])
+            text = self._setting("bos_token")
             return None if text is None else self._encoder.token_to_id(text)
         number = self._config.get("bos_token_id")
         return number if isinstance(number, int) else None
+
+    def _setting(self, key: str) -> str | None:
+        """Return a text of tokenizer_config.json; a token may be an object with its `content`.
+
+        Raises:
+            CheckpointError: it is something else.
+        """
+        value: Any = self._settings.get(key)
+        is_list = isinstance(value, list) and all(isinstance(one, dict) for one in value)
+        if is_list and key == "chat_template":  # several by name, such as one for the use of tools
+            value = next((o.get("template") for o in value if o.get("name") == "default"), None)
+        text = _content(value)
+        if text is not None and not isinstance(text, str):
+            raise CheckpointError(
+                f"{self._where / SETTINGS}: {key} is {value!r}. Allowed: null, a text, or an "
+                "object with a text as its `content`."
+            )
+        return text
 
     @property
     def bos_id(self) -> int:
@@ -122,7 +151,7 @@ class HubTokenizer(Tokenizer):
     @cached_property
     def ends_of_text(self) -> tuple[str, ...]:
         """The text of each token that ends a text."""
-        texts = [_content(self._settings.get("eos_token"))]
+        texts = [self._setting("eos_token")]
         ids = self._config.get("eos_token_id")
         listed = ids if isinstance(ids, list) else [ids]
         texts += [self._encoder.id_to_token(n) for n in listed if isinstance(n, int)]
@@ -145,7 +174,7 @@ class HubTokenizer(Tokenizer):
         return f"<unused {token}>".encode() if is_unused else super()._bytes(token)
 
     def _ordinary(self, text: str) -> TokenizedText:
-        return _encoded(self._encoder, text)
+        return _encoded(self._where / TOKENIZER, self._encoder, text)
 
     def encode_chat(self, text: str, turns: Sequence[tuple[int, int]] = ()) -> TokenizedText:
         """Return the tokens of a conversation; see `Tokenizer.encode_chat`."""
@@ -160,7 +189,7 @@ class HubTokenizer(Tokenizer):
                     "read as a part of the chat template. Remove it from the text."
                 )
         written, places = self._template.render(said)
-        tokens = _encoded(self._chat_encoder, written)
+        tokens = _encoded(self._where / TOKENIZER, self._chat_encoder, written)
         offsets = np.zeros_like(tokens.offsets)
         # A template may strip a turn, which then begins at its first visible character.
         for (start, end), (first, stop), turn in zip(spans, places, said, strict=True):
@@ -175,13 +204,12 @@ class HubTokenizer(Tokenizer):
     @cached_property
     def _template_text(self) -> str | None:
         """Text of the chat template; a file of its own takes precedence, as in transformers."""
-        if TEMPLATE in self._files:
-            return self._files[TEMPLATE].decode(errors="replace")
-        template = self._settings.get("chat_template")
-        if isinstance(template, list):  # several by name, such as one for the use of tools
-            by_name = {one.get("name"): one.get("template") for one in template}
-            template = by_name.get("default")
-        return template if isinstance(template, str) else None
+        if TEMPLATE not in self._files:
+            return self._setting("chat_template")
+        try:
+            return self._files[TEMPLATE].decode()
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{self._where / TEMPLATE} is not UTF-8: {error}.") from error
 
     @cached_property
     def _template(self) -> ChatTemplate | None:
@@ -195,10 +223,44 @@ class HubTokenizer(Tokenizer):
     @cached_property
     def _chat_encoder(self) -> Encoder:
         """The encoder that reads the special tokens of a template as such."""
-        return Encoder.from_str(json.dumps(self._content))
+        return _encoder(self._where / TOKENIZER, self._content)
 
 
-def _encoded(encoder: Encoder, text: str) -> TokenizedText:
+def _encoder(path: Path, content: Mapping[str, Any]) -> Encoder:
+    """Return the encoder of the contents of a tokenizer.json.
+
+    Raises:
+        CheckpointError: the library refuses an entry.
+    """
+    with _library(lambda: f"{path} is not a tokenizer: {_wrong_key(content)} cannot be read"):
+        return Encoder.from_str(json.dumps(content))
+
+
+@contextmanager
+def _library(failure: Callable[[], str]) -> Iterator[None]:
+    """Convert all errors of the library `tokenizers` to a CheckpointError with a sentence."""
+    try:
+        yield
+    except BaseException as error:
+        # It raises Exception itself or, at a fault of its own, a class that cannot be imported.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise CheckpointError(f"{failure()} ({error}).") from error
+        raise
+
+
+def _wrong_key(content: Mapping[str, Any]) -> str:
+    """Return the key of a tokenizer.json that the library refuses: the first of them."""
+    model = {"type": "BPE", "vocab": {}, "merges": []}
+    for key in (key for key in content if key != "model"):
+        try:
+            with _library(lambda: ""):
+                Encoder.from_str(json.dumps({"model": model, key: content[key]}))
+        except CheckpointError:
+            return key
+    return "model"
+
+
+def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -206,41 +268,37 @@ def _encoded(encoder: Encoder, text: str) -> TokenizedText:
             f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text with "
             "its correct encoding."
         ) from error
-    encoding = encoder.encode(text, add_special_tokens=False)
+    with _library(lambda: f"{path} cannot tokenize the text {text[:60]!r}"):
+        encoding = encoder.encode(text, add_special_tokens=False)
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
     return TokenizedText(np.array(encoding.ids, dtype=np.int64), offsets)
 
 
 def _content(token: Any) -> Any:
     """Return the text of a token of tokenizer_config.json, which may be an object."""
-    return token.get("content") if isinstance(token, dict) else token
+    return token.get("content", token) if isinstance(token, dict) else token
 
 
-def _object(path: Path, content: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must contain a JSON object.")
-    return value
-
-
-def _is_byte_level(path: Path, content: Mapping[str, Any]) -> bool:
-    """Return whether the tokens are written in GPT-2's characters of bytes.
+def _check_model(path: Path, model: Any) -> None:
+    """Raise CheckpointError unless the tokenizer is byte-level or SentencePiece's BPE.
 
     Raises:
-        CheckpointError: the tokenizer is neither byte-level nor SentencePiece's BPE.
+        CheckpointError: it is of another kind, or tokenizes at random.
     """
-    kind = (content.get("model") or {}).get("type")
-    if kind != "BPE":
+    if not isinstance(model, dict):
+        raise CheckpointError(f"{path}: model is {model!r}. Allowed: an object.")
+    if model.get("type") != "BPE":
         raise CheckpointError(
-            f"{path} describes a tokenizer of type {kind!r}. Allowed: BPE, which all supported "
-            "families use."
+            f"{path} describes a tokenizer of type {model.get('type')!r}. Allowed: BPE, which all "
+            "supported families use."
         )
-    decoder = content.get("decoder") or {}
-    steps = [decoder, *decoder.get("decoders", ())]
-    return any(step.get("type") == "ByteLevel" for step in steps)
+    if not model.get("vocab"):
+        raise CheckpointError(f"{path}: vocab of the model is empty. Download the file again.")
+    if dropout := model.get("dropout"):
+        raise CheckpointError(
+            f"{path}: dropout of the model is {dropout!r}, which leaves out merges at random, so "
+            "that a text has other tokens at each call. It is meant for training. Set it to null."
+        )
 
 
 def _bytes_of_characters(token: str) -> bytes:
@@ -256,5 +314,5 @@ def _bytes_of_piece(token: str) -> bytes:
     >>> _bytes_of_piece("▁keys"), _bytes_of_piece("<0xE2>")
     (b' keys', b'\xe2')
     """
-    is_byte = len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+    is_byte = re.fullmatch("<0x[0-9A-Fa-f]{2}>", token)
     return bytes([int(token[3:5], 16)]) if is_byte else token.replace("▁", " ").encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.model.config import MAX_SIZE
 from probekit.model.weights.digests import read_verified, write_digests
+from probekit.model.weights.json_files import json_object
 from probekit.model.weights.names import VOCABULARY_FILES
 
 
@@ -54,9 +54,8 @@ def read_vocabulary(folder: Path) -> Vocabulary:
             "together with the weights."
         )
     files = {path.name: _read_bytes(path) for path in paths}
-    texts = [_decode(path, content) for path, content in zip(paths, files.values(), strict=True)]
     read = _read_pair if len(paths) == 2 else _read_tokenizer_json
-    ids, merges, special = read(paths, texts)
+    ids, merges, special = read(paths, list(files.values()))
     return _build(paths[0], ids, merges, special, files)
 
 
@@ -100,12 +99,12 @@ _OTHER_SETTINGS = (
 
 
 def _read_pair(
-    paths: Sequence[Path], texts: Sequence[str]
+    paths: Sequence[Path], contents: Sequence[bytes]
 ) -> tuple[dict[str, int], list[Merge], set[str]]:
     """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same format."""
     vocabulary, merges = paths
     pairs = []
-    for number, line in enumerate(texts[1].split("\n"), start=1):
+    for number, line in enumerate(_decode(merges, contents[1]).split("\n"), start=1):
         if line.startswith("#version") or not line.strip():
             continue
         parts = line.rstrip("\r").split(" ")
@@ -114,15 +113,15 @@ def _read_pair(
                 f"{merges}, line {number}: expected a merge of two tokens, not {line!r}."
             )
         pairs.append((parts[0], parts[1]))
-    return _token_ids(vocabulary, _parse_json(vocabulary, texts[0])), pairs, set()
+    return _token_ids(vocabulary, json_object(vocabulary, contents[0])), pairs, set()
 
 
 def _read_tokenizer_json(
-    paths: Sequence[Path], texts: Sequence[str]
+    paths: Sequence[Path], contents: Sequence[bytes]
 ) -> tuple[dict[str, int], list[Merge], set[str]]:
     [path] = paths
-    content = _parse_json(path, texts[0])
-    if not isinstance(content, dict) or not _is_byte_level_bpe(content):
+    content = json_object(path, contents[0])
+    if not _is_byte_level_bpe(content):
         raise CheckpointError(f"{path} does not describe a byte-level BPE with GPT-2's settings.")
     try:
         return _parts_of(path, content)
@@ -235,13 +234,6 @@ def _token_ids(path: Path, content: Any) -> dict[str, int]:
     ):
         raise CheckpointError(f"{path} must map tokens to integer ids.")
     return content
-
-
-def _parse_json(path: Path, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
 
 
 def _read_bytes(path: Path) -> bytes:

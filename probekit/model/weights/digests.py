@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -46,12 +47,14 @@ def read_digests(folder: Path) -> dict[str, str]:
     """
     path = folder / DIGESTS
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
         files = json.loads(content)["files"]
         if not isinstance(files, dict) or _pack(files) != content:
             raise ValueError("its digest does not match its contents")
     except (FileNotFoundError, NotADirectoryError):
         return {}
+    except CheckpointError:  # a ValueError with a complete message
+        raise
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}. {_remedy(folder)}") from error
     except OSError as error:
@@ -59,14 +62,26 @@ def read_digests(folder: Path) -> dict[str, str]:
     return files
 
 
-def read_verified(path: Path) -> bytes:
-    """Return the contents of a file after verifying its digest, if it has one.
+def read_regular(path: Path) -> bytes:
+    """Return the contents of a regular file; reading a named pipe or a device might never end.
 
     Raises:
-        CheckpointError: the contents do not match the digest.
+        CheckpointError: it is a folder, a named pipe or a device.
         OSError: the file cannot be read.
     """
-    content = path.read_bytes()
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise CheckpointError(f"{path} is not a regular file, but a folder, named pipe or device.")
+    return path.read_bytes()
+
+
+def read_verified(path: Path) -> bytes:
+    """Return the contents of a regular file after verifying its digest, if it has one.
+
+    Raises:
+        CheckpointError: it is not a regular file, or the contents do not match the digest.
+        OSError: the file cannot be read.
+    """
+    content = read_regular(path)
     _compare(path, [content], len(content))
     return content
 

@@ -92,7 +92,8 @@ def _in_order(name: str) -> list[tuple[bool, int, str]]:
     ['h.2.ln_1.bias', 'h.10.ln_1.bias', 'wte.weight']
     """
     parts = name.split(".")
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+    # Of two numbers the longer one is larger; names of thousands of digits are no int of Python.
+    return [(not part.isdecimal(), len(part) * part.isdecimal(), part) for part in parts]
 
 
 def _read(checkpoint: Checkpoint, name: str) -> Tensor:

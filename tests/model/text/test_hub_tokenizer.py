@@ -199,6 +199,15 @@ def test_what_cannot_be_read_is_refused(folder, tmp_path):
         Tokenizer.from_pretrained(tmp_path)
 
 
+def test_tokens_drawn_at_random_are_refused(folder):
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["dropout"] = 0.0
+    HubTokenizer({"tokenizer.json": json.dumps(content).encode()})
+    content["model"]["dropout"] = 0.5
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: dropout .* Set it to null"):
+        HubTokenizer({"tokenizer.json": json.dumps(content).encode()})
+
+
 def test_a_lone_surrogate_is_refused(tokenizer):
     with pytest.raises(DataError, match="lone surrogate"):
         tokenizer.encode("a\ud800", bos=False)

@@ -110,6 +110,13 @@ def test_file_with_some_tensors_is_accepted(look, tmp_path):
     assert len(figures["Norm by head"]["layout"]["yaxis"]["ticktext"]) == 3
 
 
+def test_names_with_thousands_of_digits_are_listed(look, tmp_path):
+    names = [f"h.{number}.weight" for number in ("9" * 5000, "10", "9", "\u00b2")]
+    save_file({name: np.ones((2, 3), np.float32) for name in names}, tmp_path / "part.safetensors")
+    _, page = look(tmp_path / "part.safetensors")
+    assert page.index("h.9.weight") < page.index("h.10.weight") < page.index("h.9999")
+
+
 def test_single_shard_is_not_shown_as_the_model(tiny, tmp_path):
     tensors = load_file(tiny / "model.safetensors")
     (tiny / "model.safetensors").unlink()
