@@ -122,8 +122,7 @@ def _without_group(
     scaling = Scaling.standard(measured(X, typical))
     if len(X) < X.shape[1]:
         # Coordinates within the span of the rows have the same inner products.
-        coordinates: Floats = np.linalg.qr(scaling.apply(X).T, mode="r")
-        X = coordinates.T
+        X = np.linalg.qr(scaling.apply(X).T).R.T
         scaling = Scaling(np.zeros(len(X)), np.ones(len(X)))
     n_features = X.shape[1]
     hessian = np.zeros((n_features + 1, n_features + 1))
