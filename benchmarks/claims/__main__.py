@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.claims import association, comparisons, folds, intervals, unlike
+from benchmarks.claims import association, comparisons, false_alarms, folds, intervals, unlike
 from benchmarks.claims.designs import designs
 from benchmarks.claims.rates import simulate
 from benchmarks.claims.table import write_claims
@@ -20,6 +20,7 @@ PARTS = {
     "intervals": (intervals.cases, intervals.rows, 1000),
     "unlike": (unlike.cases, unlike.rows, 1000),
     "folds": (folds.cases, folds.rows, 1000),
+    "false_alarms": (false_alarms.cases, false_alarms.rows, 80),
 }
 
 

@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.kinds.base import LayeredProbe, TrainingRows, TunedProbe
-from probekit.probes.kinds.ridge import ridge_path
+from probekit.probes.kinds.left_out import logistic_left_out
+from probekit.probes.kinds.ridge import RidgeProbe, ridge_path
+from probekit.probes.kinds.scaling import balanced_weights
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
@@ -48,6 +50,15 @@ class Fitter(Protocol):
         """Return, for each column, the fit on each row mask (n_samples,) of `shares`.
 
         The penalty is that of the tuned column.
+        """
+
+    def left_out(
+        self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
+    ) -> Floats | None:
+        """Return the scores (n_samples, n_out) of the final fit without the group of each row.
+
+        None if they have no closed form: for kinds other than logistic and ridge, and for logistic
+        fits of more than two classes.
         """
 
 
@@ -121,6 +132,18 @@ class _Logistic:
         fits = solver.solve(problems, self._stopping)
         return [list(fits[at : at + len(shares)]) for at in range(0, len(fits), len(shares))]
 
+    def left_out(
+        self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
+    ) -> Floats | None:
+        if len(tuned.solution.classes) != 2:
+            return None
+        (layer,), context = tuned.solution.layers, self.context
+        is_second = column == tuned.solution.classes[1]
+        weights = balanced_weights(column) if self._balanced else None
+        return logistic_left_out(
+            X, is_second, layer, context.groups, tuned.solved_at, context.typical, weights
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class _ByFit(ABC):
@@ -177,6 +200,16 @@ class _ByFit(ABC):
             [self._path([one.penalty], X, column, share)[0] for share in shares]
             for column, one in zip(columns, tuned, strict=True)
         ]
+
+    def left_out(
+        self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
+    ) -> Floats | None:
+        probe, classes = self.spec.build(self.context.settings), tuned.solution.classes
+        if not isinstance(probe, RidgeProbe) or len(classes) == 1:
+            return None
+        codes = np.searchsorted(classes, column)
+        data = TrainingRows(X, codes, self.context.groups, self.context.typical)
+        return probe.left_out(tuned.solved_at, tuned.solution, data)
 
     @property
     def _grid(self) -> list[float | None]:

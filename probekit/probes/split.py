@@ -167,13 +167,17 @@ class SplitProber:
         held_out = [
             self._held_out(site, codes, one) for codes, one in zip(own, site.tuned, strict=True)
         ]
+        left_out = [
+            self._left_out(site, *of_column)
+            for of_column in zip(own, site.tuned, held_out, strict=True)
+        ]
         predictions = [
             self._predict(spec, one.solution, outside, column, self.fitted)
             for column, one in zip(columns, site.tuned, strict=True)
         ]
         tests = tuple(
-            self._with_chance(column, self._made.with_alarms(one, validated))
-            for column, one, validated in zip(columns, predictions, held_out, strict=True)
+            self._with_chance(column, self._made.with_alarms(one, without))
+            for column, one, without in zip(columns, predictions, left_out, strict=True)
         )
         validations = tuple(
             (one, uninformed(codes, one)) for codes, one in zip(own, held_out, strict=True)
@@ -272,6 +276,27 @@ class SplitProber:
         path = np.array([tuned.search], dtype=object)
         (scores,) = held_out_scores(site.fitted, path, self._folds, n_classes)
         return self._made.of_held_out(site.spec, truth, scores, self._folds)
+
+    def _left_out(
+        self,
+        site: _Site,
+        truth: LabelColumn,
+        tuned: TunedProbeFit[FittedLayers],
+        held_out: Predictions,
+    ) -> Predictions:
+        """Return the predictions of the training rows that thresholds of the final fit need.
+
+        These are predictions of the final fit without the group of each row. If they have no closed
+        form, or there are too few rows for a threshold, they are the `held_out` predictions.
+        """
+        alarms = held_out.alarms if isinstance(held_out, ClassPredictions) else None
+        if alarms is None or np.isnan(alarms).all():
+            return held_out
+        scores = site.fitter.left_out(site.fitted, truth, tuned)
+        if scores is None:
+            return held_out
+        outputs = tuned.solution.by_class(scores, len(self.data.classes))
+        return self._made.of_test(site.spec, truth, outputs, truth)
 
     def _description(self, site: _Site, target: str) -> list[Score]:
         """Return the description lengths of the training labels and of their control labels.

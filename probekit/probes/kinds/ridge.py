@@ -14,9 +14,11 @@ from probekit.probes.bounds import at_least
 from probekit.probes.folds import group_folds
 from probekit.probes.kinds.base import TrainingRows, TunedProbe
 from probekit.probes.kinds.choice import choose
+from probekit.probes.kinds.left_out import ridge_left_out
 from probekit.probes.kinds.scaling import Scaling, balanced_weights, measured
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
+from probekit.probes.solve.solver import Codes
 from probekit.probes.validation import positive, refuse_mixed_types, units_of, warn_if_flat
 
 ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
@@ -57,12 +59,29 @@ class RidgeProbe(TunedProbe):
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
-        classes = np.unique(data.codes)
-        positives = classes[1:] if len(classes) == 2 else classes
-        targets = np.where(data.codes[:, None] == positives, 1.0, -1.0)
-        weights = balanced_weights(data.codes) if self.balanced else None
-        layers = ridge_path(data.X, targets, values, data.typical, weights)
-        return [FittedLayers(classes, (layer,)) for layer in layers]
+        layers = ridge_path(
+            data.X, _targets(data.codes), values, data.typical, self._weights(data.codes)
+        )
+        return [FittedLayers(np.unique(data.codes), (layer,)) for layer in layers]
+
+    def left_out(self, alpha: float, solution: FittedLayers, data: TrainingRows) -> Floats:
+        """Return the scores (n_samples, n_out) of a fit without the group of each training row.
+
+        `solution` is the fit on these rows at `alpha`; see `ridge_left_out`.
+        """
+        targets, weights = _targets(data.codes), self._weights(data.codes)
+        (layer,) = solution.layers
+        return ridge_left_out(data.X, targets, layer, data.groups, alpha, data.typical, weights)
+
+    def _weights(self, codes: Codes) -> Floats | None:
+        return balanced_weights(codes) if self.balanced else None
+
+
+def _targets(codes: Codes) -> Floats:
+    """Return +1 for the class of each column and -1 for others: (n_samples, 1 or n_classes)."""
+    classes = np.unique(codes)
+    positives = classes[1:] if len(classes) == 2 else classes
+    return np.where(codes[:, None] == positives, 1.0, -1.0)
 
 
 class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types

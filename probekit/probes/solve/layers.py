@@ -46,9 +46,13 @@ class FittedLayers:
 
     def class_scores(self, X: NDArray[np.floating], n_classes: int) -> Floats:
         """Return the scores (n_samples, n_classes); -inf for a class that was not fitted."""
-        scores = np.full((len(X), n_classes), -np.inf)
-        scores[:, self.classes] = with_reference(self.scores(X).T, len(self.classes)).T
-        return scores
+        return self.by_class(self.scores(X), n_classes)
+
+    def by_class(self, scores: Floats, n_classes: int) -> Floats:
+        """Return scores (n_samples, n_out) of this fit by class (n_samples, n_classes)."""
+        of_classes = np.full((len(scores), n_classes), -np.inf)
+        of_classes[:, self.classes] = with_reference(scores.T, len(self.classes)).T
+        return of_classes
 
     def guess(self, X: NDArray[np.floating]) -> NDArray[np.int64]:
         """Return the label code (n_samples,) with the highest score for each row."""

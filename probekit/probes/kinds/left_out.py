@@ -1,0 +1,172 @@
+"""Scores of the training rows without their own group, computed from the final fit alone.
+
+Scores of a fit on its own training rows are optimistic, and scores of cross-validation folds belong
+to other fits, on fewer rows, whose scores differ in scale. A threshold for the final fit needs the
+scores that its own training rows would have if their group had not been fitted. Both kinds of probe
+minimise a sum over rows plus a squared penalty, so that one factorisation of the Hessian serves all
+groups:
+
+    ridge_left_out      exact, because the objective is quadratic
+    logistic_left_out   one Newton step from the solution, for two classes
+
+Feature scaling and row weights remain those of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.special import expit
+
+from probekit.probes.kinds.scaling import Scaling, measured
+from probekit.probes.solve.design import BLOCK_ROWS, Features, Floats
+from probekit.probes.solve.layers import AffineLayer, apply_layers
+
+SMALLEST_CURVATURE = 1e-12
+
+
+def ridge_left_out(
+    X: Features,
+    targets: Floats,
+    layer: AffineLayer,
+    groups: NDArray[np.generic],
+    alpha: float,
+    typical: NDArray[np.bool_] | None = None,
+    weights: Floats | None = None,
+) -> Floats:
+    """Return the scores (n_samples, n_targets) of a ridge fit without the group of each row.
+
+    They equal those of `ridge_path` on the other groups, with the feature scaling of all rows.
+
+    Args:
+        X: the rows (n_samples, n_features) of the fit.
+        targets: the targets (n_samples, n_targets).
+        layer: the fit, on raw rows; see `ridge_path`.
+        groups: the group (n_samples,) of each row; distinct groups leave out single rows.
+        alpha: the regularisation strength.
+        typical: which rows (n_samples,) feature scaling was estimated from; None means all.
+        weights: the weight (n_samples,) of each row in the fit; None means 1.
+
+    >>> X, targets = np.array([[-1.0], [0.0], [1.0]]), np.array([[-1.0], [0.0], [4.0]])
+    >>> layer = AffineLayer(np.array([[2.5]]), np.array([1.0]))  # least squares
+    >>> ridge_left_out(X, targets, layer, np.arange(3), alpha=1e-12).round(6).tolist()
+    [[-4.0], [1.5], [1.0]]
+
+    Source: Hastie, Tibshirani and Friedman (2009), The Elements of Statistical Learning, section
+    7.10 (leave-one-out of linear smoothers); here for groups.
+    """
+    scores = apply_layers((layer,), X)
+    curvature = np.ones(len(X)) if weights is None else weights
+    slopes = curvature[:, None] * (scores - targets)
+    return _without_group(X, scores, slopes, curvature, groups, alpha, typical)
+
+
+def logistic_left_out(
+    X: Features,
+    is_second: NDArray[np.bool_],
+    layer: AffineLayer,
+    groups: NDArray[np.generic],
+    C: float,
+    typical: NDArray[np.bool_] | None = None,
+    weights: Floats | None = None,
+) -> Floats:
+    """Return approximate scores (n_samples, 1) of a logistic fit without the group of each row.
+
+    One Newton step on the objective of the other groups, which starts at the fit on all rows.
+
+    Args:
+        X: the rows (n_samples, n_features) of the fit.
+        is_second: whether each row (n_samples,) is of the second of two classes.
+        layer: the fit, on raw rows: one output, the score of the second class; see `Solver`.
+        groups: the group (n_samples,) of each row; distinct groups leave out single rows.
+        C: the inverse regularisation strength.
+        typical: which rows (n_samples,) feature scaling was estimated from; None means all.
+        weights: the weight (n_samples,) of each row in the fit; None means 1.
+
+    >>> X, is_second = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([0, 0, 1, 1])
+    >>> layer = AffineLayer(np.array([[0.6309]]), np.zeros(1))  # the fit at C = 1
+    >>> logistic_left_out(X, is_second == 1, layer, np.arange(4), C=1.0).round(2).ravel().tolist()
+    [-0.49, 0.15, -0.15, 0.49]
+
+    Source: Rad and Maleki (2020), A scalable estimate of the out-of-sample prediction error via
+    approximate leave-one-out cross-validation; here for groups.
+    """
+    scores = apply_layers((layer,), X)
+    predicted = expit(scores[:, 0])
+    counts = np.ones(len(X)) if weights is None else weights
+    slopes = counts * (predicted - is_second)
+    # The Hessian stays positive definite if all probabilities round to 0 or 1.
+    curvature = counts * np.maximum(predicted * (1 - predicted), SMALLEST_CURVATURE)
+    return _without_group(X, scores, slopes[:, None], curvature, groups, 1 / C, typical)
+
+
+def _without_group(
+    X: Features,
+    scores: Floats,
+    slopes: Floats,
+    curvature: Floats,
+    groups: NDArray[np.generic],
+    penalty: float,
+    typical: NDArray[np.bool_] | None,
+) -> Floats:
+    """Return the scores (n_samples, n_out) after a Newton step that removes the group of each row.
+
+    `slopes` (n_samples, n_out) and `curvature` (n_samples,) are the derivatives of the loss of each
+    row in its scores. In coordinates in which the Hessian of all rows is the identity, the Hessian
+    without the rows B of a group is I - B^T D B, with their curvature in the diagonal of D.
+    """
+    scaling = Scaling.standard(measured(X, typical))
+    if len(X) < X.shape[1]:
+        # Coordinates within the span of the rows have the same inner products.
+        X = np.linalg.qr(scaling.apply(X).T).R.T
+        scaling = Scaling(np.zeros(len(X)), np.ones(len(X)))
+    n_features = X.shape[1]
+    hessian = np.zeros((n_features + 1, n_features + 1))
+    hessian[:-1, :-1] = penalty * np.eye(n_features)  # the bias, in the last place, has none
+    for start in range(0, len(X), BLOCK_ROWS):
+        part = slice(start, start + BLOCK_ROWS)
+        rows = _with_bias(scaling, X[part]) * np.sqrt(curvature[part, None])
+        hessian += rows.T @ rows
+    root = np.linalg.cholesky(hessian)
+    left_out = scores.copy()
+    for places in _blocks(groups):
+        block = np.concatenate(places)
+        turned = solve_triangular(root, _with_bias(scaling, X[block]).T, lower=True).T
+        ends = np.cumsum([len(place) for place in places])
+        for place, B in zip(places, np.split(turned, ends[:-1]), strict=True):
+            left_out[place] += _step(B, curvature[place, None], slopes[place])
+    return left_out
+
+
+def _with_bias(scaling: Scaling, X: Features) -> Floats:
+    """Return the scaled rows with a column of ones (n_samples, n_features + 1)."""
+    return np.column_stack([scaling.apply(X), np.ones(len(X))])
+
+
+def _step(B: Floats, curvature: Floats, slopes: Floats) -> Floats:
+    """Return the change (n_rows, n_out) of the scores of a group that is removed.
+
+    B (n_rows, n_coordinates) are the rows of the group in coordinates in which the Hessian of all
+    rows is the identity. The smaller of two equivalent systems is solved.
+    """
+    step: Floats
+    if len(B) <= B.shape[1]:
+        inner = B @ B.T
+        step = inner @ np.linalg.solve(np.eye(len(B)) - curvature * inner, slopes)
+    else:
+        without = np.eye(B.shape[1]) - B.T @ (curvature * B)
+        step = B @ np.linalg.solve(without, B.T @ slopes)
+    return step
+
+
+def _blocks(groups: NDArray[np.generic]) -> Iterator[list[NDArray[np.int64]]]:
+    """Yield the row numbers of each group, as lists of groups with about `BLOCK_ROWS` rows."""
+    _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    places = np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes)[:-1])
+    block_of_group = np.cumsum(sizes) // BLOCK_ROWS
+    for _, members in groupby(range(len(places)), key=block_of_group.__getitem__):
+        yield [places[number] for number in members]
