@@ -138,7 +138,7 @@ def detection(
     resamples = resamples_of(groups, widening)
     values = within_folds(auroc)(predictions, resamples)
     found = interval_of(
-        values, resamples, METRICS["auroc"].range, class_parts.of_auroc(predictions)
+        values, resamples, METRICS["auroc"].range, class_parts.parts_of_auroc(predictions)
     )
     row_scores = of_auroc(predictions)
     exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
