@@ -1,4 +1,4 @@
-"""A Jinja environment for templates of strangers: each text comes out the same, and soon.
+"""A Jinja environment for untrusted templates: each text comes out the same, and soon.
 
 Jinja's own sandbox keeps a template from files and from the interpreter, but not from chance, and
 not from filling the memory or running for ever. Here a template may use what is listed below, and
@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-MAX_TEMPLATE = 200_000  # characters; published ones have at most some 20,000
+MAX_TEMPLATE = 200_000  # characters; published ones have at most about 20,000
 BUDGET = 3 * 10**7  # characters that a render without messages may read
 _STEP = 1000  # cost of a step, in characters; more in longer templates, which can write more
 _ITEM = 100  # cost of an item of a list

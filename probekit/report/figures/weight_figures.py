@@ -162,7 +162,7 @@ def norms_by_block(rows: pd.DataFrame) -> go.Figure:
     Args:
         rows: One row per tensor, with columns `name`, `shape` and `norm`.
     """
-    named = rows["name"].str.extract(r"^h\.(?P<block>\d+)\.(?P<kind>.*)$")
+    named = rows["name"].str.extract(r"^h\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$")
     is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
     matrices = rows.assign(**named)[is_shown].astype({"block": int}).sort_values("block")
     figure = go.Figure(layout={"template": TEMPLATE})

@@ -1,4 +1,4 @@
-"""Templates of strangers give the same text each time, and none takes long or much memory."""
+"""Untrusted templates give the same text each time, and none takes long or much memory."""
 
 import pytest
 
