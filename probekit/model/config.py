@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -320,10 +321,11 @@ def check_switches(config: ModelConfig, names: Iterable[str]) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is an int or a float that torch computes with; booleans are not.
+    """Return whether a value is a finite float or an int of 64 bits; booleans are not.
 
     >>> is_number(0.5), is_number(True), is_number(10**400)
     (True, False, False)
     """
-    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_plain and abs(cast(float, value)) < 2**63
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63

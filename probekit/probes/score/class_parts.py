@@ -202,7 +202,8 @@ def class_spread(parts: ClassParts, resamples: Resamples) -> ClassSpread:
         n_groups=n_units,
         n_effective=np.square(n_rows) / np.square(counts).sum(axis=1),
         n_rows=n_rows if parts.are_shares else np.full(shape[0], len(groups)),
-        scale=float(1 + covariances / apart) if apart > 0 else 1.0,
+        # Parts that cancel have a scale of 0, which rounding can make negative.
+        scale=max(0.0, float(1 + covariances / apart)) if apart > 0 else 1.0,
         by_group=by_group,
     )
 

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -38,15 +37,7 @@ def test_pairs_of_surrogates_and_depth_are_allowed():
     assert json_object(Path("a.json"), rb'{"a": "\ud83d\ude00", "b": [[[{}]]]}')["a"] == "😀"
 
 
-def pipe(path):
-    """Make a named pipe; a test that reads it sees an empty file instead of waiting for ever."""
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    writer = Thread(target=lambda: path.open("wb").close(), daemon=True)
-    writer.start()
-    return writer
-
-
+@pytest.mark.timeout(60)  # a read of a named pipe never ends
 @pytest.mark.parametrize(
     "name",
     [
@@ -60,16 +51,13 @@ def pipe(path):
 def test_a_named_pipe_is_refused(name, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "tokenizer.json").write_text("{}")
-    writer = pipe(tmp_path / name)
-    try:
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
+        Tokenizer.from_pretrained(tmp_path)
+    if name == "config.json":
         with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
-            Tokenizer.from_pretrained(tmp_path)
-        if name == "config.json":
-            with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
-                find_config(tmp_path)
-    finally:
-        os.close(os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK))  # ends the writer
-        writer.join()
+            find_config(tmp_path)
 
 
 def test_a_device_and_a_folder_are_refused(tmp_path):
