@@ -12,10 +12,10 @@ of draws with a lower limit above 0 by the last one; 95 % bounds of the simulati
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.claims.over_folds import Design
 from benchmarks.patch_tests import rate
 from probekit.interventions.causes.verdicts import detection
 from probekit.interventions.patching.recovery import interval_of, resamples_of
@@ -25,17 +25,6 @@ from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
 NEW_ROWS, RIDGE = 4000, 10.0
-
-
-@dataclass(frozen=True)
-class Design:
-    """Sizes of a data set, distance of the classes in standard deviations, and outer folds."""
-
-    groups: int
-    rows: int
-    features: int
-    signal: float
-    folds: int
 
 
 DESIGNS = tuple(

@@ -52,8 +52,8 @@ class RivalDifference:
         ci_low: the lower limit of the 95 % confidence interval of the difference.
         ci_high: the upper limit.
         p: the p-value of the difference, which excludes 0 from its interval if it is below 0.05;
-            NaN if there are too few groups for a verdict. For the majority class, p-value and
-            interval of the selected probe, minus the score of the majority class.
+            NaN if there are too few groups for a verdict. For the majority class, the p-value of
+            the selected probe.
         metric: the metric of the scores.
         is_association: whether `p` is that of a one-sided test of association between predictions
             and labels, not of the difference; only for the majority class.

@@ -207,14 +207,14 @@ def _few_groups_of_label(splits: SplitExamples) -> Iterator[Finding]:
     n_groups = Counter(label for label, _ in pairs)
     few = sorted((n, label) for label, n in n_groups.items() if n < _FEW_OF_LABEL)
     if few and len({group for _, group in pairs}) >= 2 * _FEW_OF_LABEL:
-        shown = [f"{label!r} in {counted(n, 'test group')}" for n, label in few[:_SHOWN]]
+        shown = [f"{label!r} ({n})" for n, label in few[:_SHOWN]]
         yield Finding(
             "warning",
             "few-groups-of-label",
-            f"Too few groups have a label: {', '.join(shown)}. Scores that weight labels equally "
-            "(balanced accuracy, AUROC) depend on these groups: their intervals are approximate, "
-            f"their differences have no p-value below {_FEW_OF_LABEL} groups of a label, and with "
-            "a single group there is no interval.",
+            f"{counted(len(few), 'label')} in fewer than {_FEW_OF_LABEL} test groups: "
+            f"{', '.join(shown)}. Scores that weight labels equally, such as balanced accuracy and "
+            "AUROC, depend on these groups: their intervals are approximate, and their differences "
+            "have no p-value. For a label in a single group, balanced accuracy has no interval.",
         )
 
 

@@ -6,8 +6,8 @@ Hall's transformation of the t statistic, which removes the first-order effect o
     t + a t^2 / 3 + a^2 t^3 / 27 + a / 6
 
 with t = sum(x) / sqrt(sum(r^2)) and a = sum(r^3) / sum(r^2)^1.5 for contributions x of the groups
-and their deviations r from the mean. Sizes and power are
-simulated by `python -m benchmarks.patch_tests`.
+and their deviations r from the mean. Sizes and power are simulated by
+`python -m benchmarks.patch_tests`.
 
 Source: Hall (1992), On the removal of skewness by transformation; Westfall and Young (1993),
 Resampling-based multiple testing (bootstrap of the maximum over tests).

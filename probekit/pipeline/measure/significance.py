@@ -15,6 +15,7 @@ from probekit.probes.score.association import RowScores
 from probekit.probes.score.class_parts import difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import LabelExchange, Null
+from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions
@@ -173,9 +174,9 @@ def difference_rows(
     """Return the paired differences of the selected probe from other probes and baselines.
 
     Only predictions on the same rows are compared. P-values of rivals named in advance are adjusted
-    for these rivals only; the other p-values are adjusted for all comparisons. The label
-    frequencies of the test rows determine the score of a constant prediction, so the difference
-    from the majority class gets the p-value and the interval of the selected probe in `table`.
+    for these rivals only; the other p-values are adjusted for all comparisons. The difference from
+    the majority class gets the p-value of the selected probe in `table`, and t limits: where groups
+    have one label, half of the differences are 0, and random signs have too few patterns.
 
     Args:
         all_scored: the predictions of the run.
@@ -216,22 +217,21 @@ def difference_rows(
     named = [other for other in found if other in named_rivals(table, chosen)]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
-        found["majority"] = _from_constant(found["majority"], table, chosen)
+        p = _own_p(table, chosen)
+        limits = jackknife_interval(values[name] - values["majority"], resamples)
+        found["majority"] = replace(
+            found["majority"],
+            ci_low=limits.low,
+            ci_high=limits.high,
+            p=p,
+            p_adjusted=p,
+            adjusted_low=limits.low,
+            adjusted_high=limits.high,
+        )
         named.remove("majority")
     found |= compared(named)
     facts = {"n_test": len(rows), "n_groups": resamples.n_groups}
     return [_difference_row(name, other, metric, one) | facts for other, one in found.items()]
-
-
-def _from_constant(one: Difference, table: pd.DataFrame, chosen: pd.Series[Any]) -> Difference:
-    """Return the difference from a constant prediction, with p and interval of the probe."""
-    p = _own_p(table, chosen)
-    rows = only(table, metric=chosen["metric"], target=chosen["target"], split="test")
-    own = next(row for _, row in rows.iterrows() if _name(row) == _name(chosen))
-    low, high = own["ci_low"] - one.b, own["ci_high"] - one.b
-    return replace(
-        one, ci_low=low, ci_high=high, p=p, p_adjusted=p, adjusted_low=low, adjusted_high=high
-    )
 
 
 def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float:

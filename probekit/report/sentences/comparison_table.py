@@ -43,9 +43,9 @@ class ComparedScore:
         difference: the score of the selected probe minus this score, with a sign; "–" if unknown.
         interval: 95 % confidence interval of the difference; "" if unknown.
         p: two-sided p-value of the difference, which excludes 0 from the interval if it is below
-            0.05, or one-sided p-value of the association between predictions and labels, whose
-            interval is that of the score; "–" if there is none. A star follows if the difference is
-            significant for all comparisons together.
+            0.05, or one-sided p-value of the association between predictions and labels; "–" if
+            there is none. A star follows if the difference is significant for all comparisons
+            together.
         sided: "one-sided" for a p-value of the association, else "".
         verdict: "" if the selected probe is significantly better, or if there is no test; the
             reason if there is no such score.
