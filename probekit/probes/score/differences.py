@@ -335,6 +335,9 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
         return np.full((6, len(parts)), np.nan)
     error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, spreads[0].n_effective - 1)
     p = _two_sided(value, error, df)
+    # Groups that all agree show as much as random signs of the rarest class's groups.
+    agree, fewest = error < ROUNDING, int(spreads[0].n_groups.min())
+    p[agree] = np.maximum(p[agree], 0.5 ** (fewest - 1))
     smallest = _smallest_p(spreads, df)
     adjusted = np.maximum(
         np.minimum(1.0, len(parts) * p), (smallest[:, None] <= p + ROUNDING).mean(axis=0)
@@ -347,7 +350,9 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
         for sign in (-1, 1)
     ]
     found = np.stack([p, adjusted, *limits])
-    if spreads[0].n_groups.min() < FEWEST_UNITS:
+    unsure = agree & (adjusted >= LEVEL)
+    found[4:, unsure] = np.minimum(value, 0)[unsure], np.maximum(value, 0)[unsure]
+    if fewest < FEWEST_UNITS:
         found[[0, 1, 4, 5]] = np.nan
     return found
 

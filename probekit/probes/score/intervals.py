@@ -95,7 +95,7 @@ def score_interval(
     If the metric has parts by class, the limits of each part are those of a share, at the effective
     sample size of its class. Their distances from the part are added in quadrature, and scaled for
     parts in the same groups. The limits are NaN if the rows of a class are in a single group.
-    Metrics of ranks use their parts only if a class is rare: otherwise the interval of the
+    Parts that cancel in each group have the interval of the jackknife. Metrics of ranks use their parts only if a class is rare: otherwise the interval of the
     jackknife holds, and is shorter.
 
     Args:
@@ -109,6 +109,8 @@ def score_interval(
     if parts is None or not (parts.are_shares or has_rare_class(parts, resamples)):
         return jackknife_interval(values, resamples, limits)
     value, spread = float(values[0]), class_spread(parts, resamples)
+    if spread.scale < 1e-9:  # parts cancel in each group: a constant guess within minimal pairs
+        return jackknife_interval(values, resamples, limits)
     if np.isnan(spread.variances).any():
         return Interval(value, np.nan, np.nan)
     distances = np.zeros(2)
