@@ -27,11 +27,12 @@ import numpy as np
 from scipy.stats import beta, norm, t, ttest_1samp
 
 from probekit.amounts import LEVEL
-from probekit.interventions.patching.bootstrap import with_bootstrap
+from probekit.interventions.patching.bootstrap import patch_p_values
 from probekit.interventions.patching.recovery import interval_of, resamples_of, skewed_interval
-from probekit.probes.score.differences import Difference, paired_differences
+from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import Resamples
+from probekit.probes.score.permutation import PValues
 from probekit.probes.solve.design import Floats
 
 N_SITES, AT_ONCE = 20, 250
@@ -110,7 +111,7 @@ def _small_p_values(design: Design, draws: int) -> Iterator[Floats]:
     # Single p-values of different sites do not depend on each other: a call tests many data sets.
     pairs = [_tests(one, design) for one in _blocks(design, draws, _generator(design))]
     for own in zip(*pairs, strict=True):
-        yield np.array([one.p <= LEVEL for tests in own for one in tests])
+        yield np.concatenate([one.single <= LEVEL for one in own])
     generator, found = _generator(design), []
     for _ in range(draws):
         effects = _drawn(replace(design, mean=0.0), N_SITES, generator, correlation=0.5)
@@ -118,15 +119,16 @@ def _small_p_values(design: Design, draws: int) -> Iterator[Floats]:
         pair = _tests(effects, design)
         # Only the first site counts for power.
         counted = 1 if design.mean else N_SITES
-        found.append([min(one.p_adjusted for one in own[:counted]) <= LEVEL for own in pair])
+        found.append([own.maximum[:counted].min() <= LEVEL for own in pair])
     yield from np.array(found).T
 
 
-def _tests(effects: Floats, design: Design) -> tuple[list[Difference], list[Difference]]:
-    """Return the tests of effects (n_tests, n_groups) by random signs, and with the bootstrap."""
+def _tests(effects: Floats, design: Design) -> tuple[PValues, PValues]:
+    """Return the p-values of effects (n_tests, n_groups): random signs, and with the bootstrap."""
     values, resamples = _jackknife(effects, design), _resamples(design)
     signs = paired_differences([(one, np.zeros_like(one)) for one in values], resamples)
-    return signs, with_bootstrap(signs, (effects - values[:, :1]) * resamples.weights)
+    alone = PValues(*np.array([(one.p, one.p_adjusted) for one in signs]).T)
+    return alone, patch_p_values(signs, (effects - values[:, :1]) * resamples.weights)
 
 
 def _generator(design: Design) -> np.random.Generator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LEVEL = 0.05  # an effect is significant if its adjusted p-value is below this level
+FEWEST_UNITS = 6  # with fewer groups no p-value of sign patterns can be below this level
 
 
 def counted(n: int, name: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from probekit.amounts import counted
+from probekit.amounts import FEWEST_UNITS, counted
 from probekit.data.checks.findings import Finding, Severity, by_level
 from probekit.data.checks.label_checks import (
     missing_groups,
@@ -33,7 +33,6 @@ from probekit.data.splits import Split
 
 _SHOWN = 20  # labels listed in a message
 _FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
-_FEW_OF_LABEL = 6  # with fewer test groups of a label, its differences have no p-value
 _FEW_EXAMPLES = 5  # with fewer training examples of a label, folds lack it
 _MAJORITY = 0.8  # share of the most frequent label from which accuracy is a poor metric
 _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
@@ -205,13 +204,13 @@ def _few_groups_of_label(splits: SplitExamples) -> Iterator[Finding]:
     """Yield a warning on the labels that only few of the test groups have."""
     pairs = {(example.label, example.group) for example in splits.tested}
     n_groups = Counter(label for label, _ in pairs)
-    few = sorted((n, label) for label, n in n_groups.items() if n < _FEW_OF_LABEL)
-    if few and len({group for _, group in pairs}) >= 2 * _FEW_OF_LABEL:
+    few = sorted((n, label) for label, n in n_groups.items() if n < FEWEST_UNITS)
+    if few and len({group for _, group in pairs}) >= 2 * FEWEST_UNITS:
         shown = [f"{label!r} ({n})" for n, label in few[:_SHOWN]]
         yield Finding(
             "warning",
             "few-groups-of-label",
-            f"{counted(len(few), 'label')} in fewer than {_FEW_OF_LABEL} test groups: "
+            f"{counted(len(few), 'label')} in fewer than {FEWEST_UNITS} test groups: "
             f"{', '.join(shown)}. Scores that weight labels equally, such as balanced accuracy and "
             "AUROC, depend on these groups: their intervals are approximate, and their differences "
             "have no p-value. For a label in a single group, balanced accuracy has no interval.",

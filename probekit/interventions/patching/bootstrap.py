@@ -15,7 +15,7 @@ Resampling-based multiple testing (bootstrap of the maximum over tests).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,24 +29,20 @@ _BLOCK = 1000  # draws at a time
 _HEAVY = 0.75  # quantile over tests below which their scales are raised to it
 
 
-def with_bootstrap(tests: list[Difference], deviations: Floats) -> list[Difference]:
-    """Return tests by random signs with the larger of their p-values and those of the bootstrap.
+def patch_p_values(tests: Sequence[Difference], deviations: Floats) -> PValues:
+    """Return the larger p-values (n_tests,) of tests by random signs and of the bootstrap.
 
     Args:
-        tests: the tests (n_tests,); those without a p-value keep none.
+        tests: the tests by random signs (n_tests,); those without a p-value keep none.
         deviations: the deviations (n_tests, n_units) of their units; see `bootstrap_p_values`.
     """
-    tested = [n for n, one in enumerate(tests) if np.isfinite(one.p)]
-    if not tested:
-        return tests
-    values = np.array([tests[n].value for n in tested])
-    found = bootstrap_p_values(values, deviations[tested])
-    tests = tests.copy()
-    for n, p, best in zip(tested, found.single.tolist(), found.maximum.tolist(), strict=True):
-        tests[n] = replace(
-            tests[n], p=max(p, tests[n].p), p_adjusted=max(best, tests[n].p_adjusted)
-        )
-    return tests
+    signs = np.array([(one.p, one.p_adjusted) for one in tests]).T
+    tested = np.isfinite(signs[0])
+    if tested.any():
+        values = np.array([one.value for one in tests])[tested]
+        found = bootstrap_p_values(values, deviations[tested])
+        signs[:, tested] = np.maximum(signs[:, tested], [found.single, found.maximum])
+    return PValues(*signs)
 
 
 def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.bootstrap import with_bootstrap
+from probekit.interventions.patching.bootstrap import patch_p_values
 from probekit.interventions.patching.recovery import ratio_of_sums, resamples_of, skewed_interval
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.selection import SiteSelection
@@ -105,11 +105,9 @@ def effects_of(
     # A pair without the position has no effect there.
     means = [mean_of_rows(np.where(np.isnan(own), 0.0, own), resamples) for own in changes]
     tests = paired_differences([(own, np.zeros_like(own)) for own in means], resamples)
-    tests = with_bootstrap(tests, np.stack([_deviations(own, resamples) for own in changes]))
-    return [
-        replace(row, p=test.p, p_best=test.p_adjusted)
-        for row, test in zip(rows, tests, strict=True)
-    ]
+    p = patch_p_values(tests, np.stack([_deviations(own, resamples) for own in changes]))
+    of_patch = zip(rows, p.single.tolist(), p.maximum.tolist(), strict=True)
+    return [replace(row, p=single, p_best=best) for row, single, best in of_patch]
 
 
 def _deviations(changes: Floats, resamples: Resamples) -> Floats:

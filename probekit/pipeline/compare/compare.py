@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probekit.amounts import LEVEL
+from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import load_any_experiment
@@ -33,7 +33,6 @@ from probekit.probes.score.differences import (
     paired_differences,
     unpaired_difference,
 )
-from probekit.probes.score.intervals import FEWEST_UNITS
 from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples
 from probekit.probes.score.pooling import take

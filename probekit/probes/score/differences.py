@@ -28,12 +28,11 @@ from typing import TypeVar
 import numpy as np
 from scipy.stats import t
 
-from probekit.amounts import LEVEL
+from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.errors import UnknownNameError, nearest
 from probekit.probes.score.class_parts import ClassParts, ClassSpread, class_spread, has_rare_class
 from probekit.probes.score.exchange import sign_patterns
 from probekit.probes.score.intervals import (
-    FEWEST_UNITS,
     degrees_of_freedom,
     jackknife_interval,
     jackknife_variance,

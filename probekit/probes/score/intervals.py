@@ -30,13 +30,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import beta, t
 
+from probekit.amounts import FEWEST_UNITS
 from probekit.probes.score.class_parts import ClassParts, class_spread, has_rare_class
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Floats
 
 CONFIDENCE = 0.95
-FEWEST_UNITS = 6  # with fewer units no p-value of sign patterns can be below 0.05
 _TAIL = (1 - CONFIDENCE) / 2
 
 
@@ -94,9 +94,9 @@ def score_interval(
 
     If the metric has parts by class, the limits of each part are those of a share, at the effective
     sample size of its class. Their distances from the part are added in quadrature, and scaled for
-    parts in the same groups. The limits are NaN if the rows of a class are in a single group.
-    Parts that cancel in each group have the interval of the jackknife. Metrics of ranks use their parts only if a class is rare: otherwise the interval of the
-    jackknife holds, and is shorter.
+    parts in the same groups. The limits are NaN if the rows of a class are in a single group. Parts
+    that cancel in each group have the interval of the jackknife. So have metrics of ranks without a
+    rare class: it holds there, and is shorter.
 
     Args:
         values: the metric over all groups, then with each unit left out, shape (1 + n_units,).

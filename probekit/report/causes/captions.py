@@ -34,10 +34,11 @@ REPLACEMENTS = {
     "resample": "activations of a random other text",
 }
 MOST_NAMED = 12  # values in the description of a figure
-ENOUGH_GROUPS = 16
+ENOUGH_GROUPS = 50
 FEW_GROUPS = (
-    f"With fewer than {ENOUGH_GROUPS} groups, strongly skewed effects can raise the rate of false "
-    "positives from 5 % to 7 %, extremely skewed ones to 10 %."
+    f"With fewer than {ENOUGH_GROUPS} groups, skewed effects can raise the rate of false positives "
+    "from 5 % to 7 %, extremely skewed ones to 15 %; intervals then contain the true value in 92 % "
+    "and 88 % of data sets."
 )
 
 

@@ -257,8 +257,8 @@ def _better_words(compared: Mapping[str, pd.Series]) -> str:
     if not better:
         return ""
     best = max(better, key=lambda row: metric.sign * row["value"])
-    score = f"{best['value']:.0%}" if metric.in_percent else fixed(best["value"], 2)
-    return f"while {rival_name(best['target'], task['metric'])} scores {score}".replace("%", " %")
+    score = f"{100 * best['value']:.0f} %" if metric.in_percent else fixed(best["value"], 2)
+    return f"while {rival_name(best['target'], task['metric'])} scores {score}"
 
 
 def _adjusted_interval(one: RivalDifference | None) -> str:

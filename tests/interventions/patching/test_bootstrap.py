@@ -3,41 +3,35 @@
 import numpy as np
 import pytest
 
-from probekit.interventions.patching.bootstrap import bootstrap_p_values, with_bootstrap
+from probekit.interventions.patching.bootstrap import bootstrap_p_values, patch_p_values
 from probekit.interventions.patching.recovery import resamples_of
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.metrics import mean_of_rows
+from probekit.probes.score.permutation import PValues
 
 
 def both_tests(effects):
-    """Tests of effects (n_tests, n_groups), by random signs alone and with the bootstrap."""
+    """P-values of effects (n_tests, n_groups), by random signs alone and with the bootstrap."""
     resamples = resamples_of(np.arange(effects.shape[1]))
     means = [mean_of_rows(one, resamples) for one in effects]
     signs = paired_differences([(one, np.zeros_like(one)) for one in means], resamples)
     deviations = (effects - effects.mean(axis=1, keepdims=True)) / effects.shape[1]
-    return signs, with_bootstrap(signs, deviations)
-
-
-def p_of(tests):
-    return np.array([one.p for one in tests])
-
-
-def best_of(tests):
-    return np.array([one.p_adjusted for one in tests])
+    alone = PValues(*np.array([(one.p, one.p_adjusted) for one in signs]).T)
+    return alone, patch_p_values(signs, deviations)
 
 
 def test_left_exponential_effects_are_rejected_in_about_5_percent():
     # Single p-values do not depend on the other tests, so that one call tests many data sets.
     signs, both = both_tests(1 - np.random.default_rng(1).exponential(size=(600, 16)))
-    assert (p_of(signs) <= 0.05).mean() > 0.08
-    assert (p_of(both) <= 0.05).mean() < 0.07
+    assert (signs.single <= 0.05).mean() > 0.08
+    assert (both.single <= 0.05).mean() < 0.07
 
 
 def test_the_best_of_several_skewed_sites_is_rejected_in_about_5_percent():
     generator, found = np.random.default_rng(0), []
     for _ in range(40):
         both = both_tests(1 - generator.exponential(size=(20, 12)))
-        found.append([best_of(one).min() <= 0.05 for one in both])
+        found.append([one.maximum.min() <= 0.05 for one in both])
     signs, both = np.mean(found, axis=0)
     assert signs > 0.15
     assert both < 0.07
@@ -45,17 +39,19 @@ def test_the_best_of_several_skewed_sites_is_rejected_in_about_5_percent():
 
 def test_the_power_is_close_to_that_of_random_signs():
     signs, both = both_tests(0.8 + np.random.default_rng(1).normal(size=(200, 16)))
-    powers = [(p_of(one) <= 0.05).mean() for one in (signs, both)]
+    powers = [(one.single <= 0.05).mean() for one in (signs, both)]
     assert powers[0] - 0.1 < powers[1] <= powers[0]
     assert powers[1] > 0.7
 
 
 def test_equal_effects_of_all_groups_keep_the_p_value_of_random_signs():
     for effects in (np.full((1, 12), -1.0), np.full((1, 12), 0.1) + 2e-17 * np.arange(12)):
-        (signs,), (both,) = both_tests(effects)
-        assert both.p == both.p_adjusted == pytest.approx(max(signs.p, 1e-4))
-    (_,), (nothing,) = both_tests(np.zeros((1, 12)))
-    assert nothing.p == nothing.p_adjusted == 1
+        signs, both = both_tests(effects)
+        expected = pytest.approx(np.maximum(signs.single, 1e-4))
+        assert both.single == expected
+        assert both.maximum == expected
+    _, nothing = both_tests(np.zeros((1, 12)))
+    assert nothing.single == nothing.maximum == 1
 
 
 def test_draws_without_spread_give_no_nan():
@@ -63,10 +59,10 @@ def test_draws_without_spread_give_no_nan():
     effects = np.full((2, 20), -1.0)
     effects[0, 0], effects[1] = 0.0, 0.0
     effects[1, :2] = 3.0
-    _, (answers, two) = both_tests(effects)
-    assert answers.p < 0.001  # 19 of 20 answers are changed
-    assert two.p > 0.3  # two groups of 20
-    assert 0 < answers.p_adjusted < 0.01
+    _, found = both_tests(effects)
+    assert found.single[0] < 0.001  # 19 of 20 answers are changed
+    assert found.single[1] > 0.3  # two groups of 20
+    assert 0 < found.maximum[0] < 0.01
 
 
 def test_a_site_of_few_large_groups_does_not_govern_the_others():
@@ -74,8 +70,8 @@ def test_a_site_of_few_large_groups_does_not_govern_the_others():
     effects = np.concatenate([1 + generator.normal(size=(8, 30)), np.zeros((2, 30))])
     effects[8, :3], effects[9, :7] = 10.0, [50, -30, 1, 1, 1, 1, 1]
     _, both = both_tests(effects)
-    assert (best_of(both)[:8] < 0.025).all()
-    assert (best_of(both)[8:] > 0.2).all()
+    assert (both.maximum[:8] < 0.025).all()
+    assert (both.maximum[8:] > 0.2).all()
 
 
 def test_a_mean_in_the_direction_of_the_long_tail_is_stronger_evidence():
@@ -92,8 +88,8 @@ def test_p_values_do_not_depend_on_the_unit():
     effects = np.random.default_rng(0).exponential(size=(3, 14)) - 0.4
     for factor in (1e-6, -1e3):
         _, both = both_tests(factor * effects)
-        np.testing.assert_allclose(p_of(both), p_of(both_tests(effects)[1]))
-        np.testing.assert_allclose(best_of(both), best_of(both_tests(effects)[1]))
+        np.testing.assert_allclose(both.single, both_tests(effects)[1].single)
+        np.testing.assert_allclose(both.maximum, both_tests(effects)[1].maximum)
 
 
 def test_the_adjusted_p_value_is_never_smaller():
@@ -105,5 +101,5 @@ def test_the_adjusted_p_value_is_never_smaller():
 
 
 def test_fewer_than_6_groups_have_no_p_value():
-    assert np.isnan(p_of(both_tests(np.ones((1, 5)))[1])).all()
-    assert np.isfinite(p_of(both_tests(np.ones((1, 6)))[1])).all()
+    assert np.isnan(both_tests(np.ones((1, 5)))[1].single).all()
+    assert np.isfinite(both_tests(np.ones((1, 6)))[1].single).all()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
+from probekit.amounts import FEWEST_UNITS
 from probekit.errors import UnknownNameError
 from probekit.probes.score.differences import (
     DRAWS,
-    FEWEST_UNITS,
     Difference,
     adjusted,
     all_differences,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from probekit.report.causes.captions import FEW_GROUPS
 from probekit.report.causes.figure_parts import cause_parts
 from probekit.report.figures.figure_files import CENTIMETRE, file_names, on_paper
 from probekit.results.causes.tables import CauseTables
@@ -63,15 +64,15 @@ def test_the_caption_of_a_curve(all_parts):
         "Replacement: activations of the counterfactual text, at the last token. Recovery of the "
         "logit difference (logits; column verb against column other_verb): share of the difference "
         "between the counterfactual and the unedited text. n = 432 texts in 30 groups. Control: "
-        "the unedited text; smallest p = 0.002, adjusted for 84 edits. Bands or bars: 95 % "
-        "intervals over groups. Single heads of attn.z have a map of their own."
+        "the unedited text; smallest p = 0.002, adjusted for 84 edits. "
+        f"{FEW_GROUPS} Bands or bars: 95 % intervals over groups. Single heads of attn.z have a map of their own."
     )
 
 
-@pytest.mark.parametrize(("groups", "is_caveat"), [(15, True), (16, False)])
+@pytest.mark.parametrize(("groups", "is_caveat"), [(49, True), (50, False)])
 def test_few_groups_are_a_caveat_of_the_tests_of_patches(parts_of, groups, is_caveat):
     part, *_ = parts_of(effects=make_effects(2, 2).assign(groups=groups))
-    assert (" With fewer than 16 groups, strongly skewed effects can" in part.caption) is is_caveat
+    assert (" With fewer than 50 groups, skewed effects can" in part.caption) is is_caveat
 
 
 def test_the_caption_of_doses_has_the_loss_on_other_texts_and_the_choice_of_sites(parts_of):
