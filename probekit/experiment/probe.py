@@ -155,8 +155,8 @@ class ProbeSection(Section):
         1000,
         ge=0,
         le=1_000_000,
-        description="number of random exchanges of the labels by whole groups for p-values, if not "
-        "all can be computed; 0 for no p-values",
+        description="least number of random exchanges of the labels for p-values, with more for "
+        "many sites; 0 for no p-values",
     )
     max_iter: int = Field(
         2000, ge=1, le=1_000_000, description="maximum number of iterations of a fit"

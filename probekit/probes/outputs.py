@@ -106,9 +106,10 @@ class PredictionMaker:
         return replace(predictions, positive=self.positive)
 
     def with_alarms(self, predictions: Predictions, held_out: Predictions) -> Predictions:
-        """Return predictions with alarms, at thresholds fixed on cross-validated predictions.
+        """Return predictions with alarms, at thresholds fixed on the `held_out` predictions.
 
-        Without a positive class, the predictions are returned unchanged.
+        These are predictions of the training rows by a fit without the group of the row. Without a
+        positive class, the predictions are returned unchanged.
         """
         if not isinstance(predictions, ClassPredictions) or self.positive is None:
             return predictions

@@ -71,7 +71,7 @@ RESULTS = (
     TableColumn("converged", "whether the solver converged", "boolean"),
     TableColumn("seed", "random seed of the experiment, or of the random weights", "number"),
     TableColumn("view", "`raw` activations, or `normalized` by a layer norm"),
-    TableColumn("null", "hypothesis that a p-value tests", is_new=True),
+    TableColumn("null", "null distribution of a p-value: how labels are exchanged", is_new=True),
     TableColumn("null_low", "lower end of the 95 % band of the null", "number", is_new=True),
     TableColumn("null_high", "upper end of the 95 % band of the null", "number", is_new=True),
     TableColumn("main_metric", "metric that selected C and the site", is_new=True),

@@ -191,7 +191,7 @@ def test_the_null_of_the_p_values_is_in_the_closed_part(table, record):
     of_record = RunRecord.model_validate(record)
     for null, named in (("random signs of whole groups", True), ("", False)):
         text = " ".join(method(judged(table, 0.004, null=null), of_record, RivalDifferences()))
-        assert ("unit of exchange (random signs of whole groups)." in text) == named
+        assert ("t statistic over groups (random signs of whole groups)." in text) == named
 
 
 def test_warnings_count_unconverged_fits_by_kind_and_target(kinds, record):

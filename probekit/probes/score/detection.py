@@ -2,7 +2,8 @@
 
 The class is `ClassPredictions.positive`; rows of other classes are negative. A row raises an alarm
 if its score exceeds a threshold. Thresholds allow a given false positive rate (FPR) on negative
-training rows, scored by cross-validation. On test rows the FPR may differ, so it is measured, too.
+training rows, each scored without its own group; see `probekit.probes.kinds.left_out`. The rate
+holds on average over training sets, so that the FPR on the test rows is measured, too.
 
     auprc               predictions with scores -> average precision
     thresholds          scores of negatives -> a threshold for each FPR in RATES
@@ -130,7 +131,10 @@ def thresholds(negatives: Floats) -> Floats:
 
 
 def fixed_thresholds(held_out: ClassPredictions) -> Floats:
-    """Return the thresholds (n_rates,) for the negative rows of cross-validated predictions."""
+    """Return the thresholds (n_rates,) from the negative rows of predictions.
+
+    `held_out` are predictions of training rows by a fit without the group of the row.
+    """
     assert held_out.positive is not None
     scores = class_scores(held_out, held_out.positive)
     return thresholds(scores[held_out.truth != held_out.positive])

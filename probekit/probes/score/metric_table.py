@@ -106,7 +106,7 @@ _WITHIN_FOLDS = f"{_SCORE}.pooling:within_folds"
 
 _AT_FPR = (
     "Share of the rows of the positive class whose score exceeds the threshold that {} of the "
-    "other training rows exceed in cross-validation."
+    "other training rows exceed, each scored without its own group."
 )
 _ACHIEVED = "False positive rate on these rows, at a threshold fixed on training rows."
 

@@ -23,25 +23,26 @@ from probekit.results.selection import (
 from probekit.results.table import only
 
 INTERVALS = (
-    "Scores are those on held-out rows. Intervals are 95 % jackknife intervals over groups: they "
-    "apply to these fitted probes on new groups of rows, not to retraining."
+    "Scores are those on held-out rows. Intervals are 95 % intervals over groups: they apply to "
+    "these fitted probes on new groups of rows, not to retraining."
 )
 P_VALUE = (
     "The p-value of a probe is that of a one-sided test of association between predictions and "
-    "labels, in which the group is the unit of exchange{null}. The p-values of single sites are "
+    "labels, by a t statistic over groups{null}. The p-values of single sites are "
     "adjusted for the maximum over all sites and kinds of probe; that of a nested choice is not, "
     "because it did not use the test rows."
 )
 DIFFERENCES = (
-    "Differences are paired, on the same test rows. Their p-values come from exchanging the signs "
-    "of whole groups; they are two-sided and adjusted (step-down maximum) for the comparisons of "
-    "the first table, which were fixed before the test rows were used.{majority} The difference "
-    "from the control task is the selectivity."
+    "Differences are paired, on the same test rows. Their two-sided p-values come from exchanging "
+    "the signs of whole groups or, for a metric that depends on a label of few groups, from "
+    "Welch's t by class. An interval excludes 0 exactly if its p < 0.05. Stars are adjusted for "
+    "the comparisons of the first table, which were fixed before the test rows were used."
+    "{majority} The difference from the control task is the selectivity."
 )
 OF_MAJORITY = (
     " The p-value of the majority class is one-sided: that of the association between the probe's "
     "predictions and the labels; whether the probe is better is decided by the interval of the "
-    "difference, and whether it is worse than chance by the interval of its score."
+    "difference (t over groups), and whether it is worse than chance by the interval of its score."
 )
 ONE_SITE = (
     "{name} was selected in each outer fold by cross-validation on its own training rows. To pick "

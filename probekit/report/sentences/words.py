@@ -92,7 +92,7 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
         "share their axes. Horizontal lines: majority class and best other baseline.": (
             len(parts) > 1
         ),
-        f"Bands: 95 % intervals for new {groups} groups (jackknife)"
+        f"Bands: 95 % intervals for new {groups} groups"
         f"{f', for {line} only; the table has those of the others' * some_banded}.": (
             bool(task["ci_low"].notna().any())
         ),

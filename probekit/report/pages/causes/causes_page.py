@@ -18,7 +18,8 @@ METHOD = (
     "intervals of a jackknife over groups of texts; those of patches and ablations allow for "
     "skewed effects of the groups.",
     "P-values of patches and ablations are the larger one of two tests over groups: random signs, "
-    "and a bootstrap that allows for skewed effects.",
+    "and a bootstrap that allows for skewed effects. p and interval of a patch come from different "
+    "methods, so that they can disagree near the limit.",
     "Recovery is a ratio of sums over texts; it is undefined if the interval of the denominator "
     "contains 0.",
     "Directions of each fold are fitted on its training texts and act on its test texts. Erasure "
