@@ -57,6 +57,30 @@ class PlantedError:
 
 ERRORS = (
     PlantedError(
+        "the interval of *detects* over folds lacks its factor",
+        "interventions/causes/verdicts.py",
+        "resamples = resamples_of(groups, widening)",
+        "resamples = resamples_of(groups)",
+        "tests/interventions/causes/test_verdicts.py::"
+        "test_over_folds_the_interval_of_detection_is_wider_by_the_factor",
+    ),
+    PlantedError(
+        "the interval of a difference is narrower than its test",
+        "probes/score/differences.py",
+        "for tail in (LEVEL, level)",
+        "for tail in (2 * LEVEL, level)",
+        "tests/probes/score/test_rare_classes.py::"
+        "test_intervals_exclude_0_exactly_if_their_p_value_is_below_the_level",
+    ),
+    PlantedError(
+        "degrees of freedom of a class count the groups of all classes",
+        "probes/score/intervals.py",
+        "units = float(spread.n_effective[n]), int(spread.n_rows[n])",
+        "units = resamples.n_effective, int(spread.n_rows[n])",
+        "tests/probes/score/test_rare_classes.py::"
+        "test_the_limits_of_a_class_are_those_of_its_own_groups",
+    ),
+    PlantedError(
         "the penalty of a fit is halved",
         "probes/solve/solver.py",
         "penalty=(1 / (C * total[:, 0]))",

@@ -9,7 +9,9 @@ groups:
     ridge_left_out      exact, because the objective is quadratic
     logistic_left_out   one Newton step from the solution, for two classes
 
-Feature scaling and row weights remain those of all rows.
+Feature scaling and row weights remain those of all rows. With a weak penalty and few large groups
+(C = 100, 10 groups of 40 rows), one Newton step goes too far: thresholds are then too high, and
+3.2 % of new negatives are above one for 5 %.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def test_the_caption_of_a_curve(all_parts):
         "logit difference (logits; column verb against column other_verb): share of the difference "
         "between the counterfactual and the unedited text. n = 432 texts in 30 groups. Control: "
         "the unedited text; smallest p = 0.002, adjusted for 84 edits. "
-        f"{FEW_GROUPS} Bands or bars: 95 % intervals over groups. Single heads of attn.z have a map of their own."
+        f"{FEW_GROUPS} Bands or bars: 95 % intervals over groups. Single heads of attn.z have a "
+        "map of their own."
     )
 
 
