@@ -104,7 +104,7 @@ def path_of(name: str, value: Any, remedy: str = "") -> Path:
         remedy: sentence at the end of the message.
 
     Raises:
-        ConfigError: the value is neither a string nor a path.
+        ConfigError: the value is neither a string nor a path, or contains NUL.
 
     >>> path_of("out", "runs").name
     'runs'
@@ -114,6 +114,8 @@ def path_of(name: str, value: Any, remedy: str = "") -> Path:
     probekit.errors.ConfigError: out is 3, of type int. Allowed: a string or a pathlib.Path.
     """
     if isinstance(value, str | os.PathLike):
+        if "\0" in os.fspath(value):
+            raise ConfigError(f"{name} is {value!r}, which contains NUL. {remedy}".rstrip())
         return Path(value)
     kind = type(value).__name__
     shown = f"{value!r}, of type {kind}" if isinstance(value, int | float) else f"of type {kind}"

@@ -46,6 +46,8 @@ def test_what_is_no_path_is_reported_by_name(call, given):
 
 def test_strings_and_paths_are_paths(tmp_path):
     assert path_of("out", str(tmp_path)) == path_of("out", tmp_path) == tmp_path
+    with pytest.raises(ConfigError, match=r"^out is 'a\\x00b', which contains NUL\.$"):
+        path_of("out", "a\0b")
 
 
 def test_open_run_names_the_result_that_it_was_given(tmp_path):

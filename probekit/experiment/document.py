@@ -16,7 +16,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from probekit.errors import ConfigError
 from probekit.experiment.messages import example_at, example_of, explain, find_faults
-from probekit.experiment.parsing import parse_yaml, read_yaml
+from probekit.experiment.parsing import FORBIDDEN, parse_yaml, read_yaml
 from probekit.section import KeyLocation, KeyPath, Section, prefix_key
 
 Settings = TypeVar("Settings", bound=Section)
@@ -263,6 +263,11 @@ def _plain(node: Any) -> Any:
         return str(node)
     if hasattr(node, "tolist"):  # NumPy
         return _plain(node.tolist())
+    if isinstance(node, str) and FORBIDDEN.search(node):
+        raise ConfigError(
+            f"The text {node[:80]!r} contains NUL or a lone surrogate, which is not a character. "
+            "Remove it."
+        )
     for kind in (bool, int, float, str):
         if isinstance(node, kind):
             return kind(node)

@@ -24,7 +24,7 @@ MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 
 # NUL is invalid in paths; surrogates cannot be encoded in UTF-8.
-_FORBIDDEN = re.compile("[\0\ud800-\udfff]")
+FORBIDDEN = re.compile("[\0\ud800-\udfff]")
 
 _AFTER_NO_COLON = ("mapping values are not allowed", "expected '<document start>'")
 _COLON = re.compile(r":(\s|$)")
@@ -163,7 +163,7 @@ def _check_plain(text: str, name: str) -> None:
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ConfigError(f"{name}, line {line}: nested deeper than {MAX_DEPTH} levels.")
-        forbidden = _FORBIDDEN.search(getattr(event, "value", None) or "")
+        forbidden = FORBIDDEN.search(getattr(event, "value", None) or "")
         if forbidden:
             raise ConfigError(
                 f"{name}, line {line}: the character {forbidden[0]!r} is not allowed."

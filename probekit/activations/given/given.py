@@ -137,6 +137,11 @@ def open_activations(
     found = _arrays_of(activations)
     names = chosen_names(found, sites)
     check_storable(filter(is_known, names))
+    if position is not None and not any(has_positions(n, len(found[n].shape)) for n in names):
+        raise ConfigError(
+            "`position` is given, but no array has an axis of positions after that of the rows. "
+            "Leave it out, or give arrays of shape (n_rows, n_positions, n_features)."
+        )
     arrays = {name: _at_position(name, found[name], position) for name in names}
     for name, array in arrays.items():
         _check_array(name, array)

@@ -25,6 +25,7 @@ from probekit.provenance import digest_json
 
 TOKENIZER, SETTINGS, CONFIG = "tokenizer.json", "tokenizer_config.json", "config.json"
 TEMPLATE = "chat_template.jinja"
+_MAX_GROWTH = 100  # of a text by the steps before the merges; those of published files double it
 
 
 class HubTokenizer(Tokenizer):
@@ -52,6 +53,7 @@ class HubTokenizer(Tokenizer):
         )
         path = self._where / TOKENIZER
         _check_model(path, content.get("model"))
+        _check_growth(path, content)
         check_token_ids(self._config, self._where / CONFIG)
         # The post-processor would shorten offsets and add special tokens.
         unused = dict.fromkeys(("post_processor", "truncation", "padding"))
@@ -298,6 +300,32 @@ def _check_model(path: Path, model: Any) -> None:
         raise CheckpointError(
             f"{path}: dropout of the model is {dropout!r}, which leaves out merges at random, so "
             "that a text has other tokens at each call. It is meant for training. Set it to null."
+        )
+
+
+def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if a text could grow so much that the library aborts the process.
+
+    Raises:
+        CheckpointError: its steps lengthen a text too much, or one allocates what its file says.
+    """
+    growth, rest = 1, [content.get("normalizer"), content.get("pre_tokenizer")]
+    while rest:
+        step = rest.pop()
+        rest += step if isinstance(step, list) else []
+        if isinstance(step, dict):
+            rest += step.values()
+            kind, written = step.get("type"), [step.get(key) for key in ("content", "prepend")]
+            lengths = [len(text) for text in written if isinstance(text, str)]
+            growth *= max([1, *([2] if kind == "ByteLevel" else lengths)])
+            if kind == "Precompiled":
+                raise CheckpointError(
+                    f"{path} has a step of type Precompiled. No supported family uses it."
+                )
+    if growth > _MAX_GROWTH:
+        raise CheckpointError(
+            f"{path}: its normalizer and pre_tokenizer can make a text longer than {_MAX_GROWTH} "
+            "times. Use the file of the model's publisher."
         )
 
 

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
+from string import Formatter
 from typing import Any
 
 from jinja2 import Template, Undefined, nodes
@@ -41,10 +42,15 @@ _METHODS = (
     "lstrip partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit "
     "rstrip split splitlines startswith strip title upper values zfill"
 )
-# The length of the result is at most the product of the sizes of the operands, not their sum.
-_PRODUCTS = ("*", "%", "format", "format_map", "indent", "join", "replace", "tojson")
-# Fields of a format with a width of three digits, or with one that is an operand.
-_WIDE = re.compile(r"%(\(.*?\))?[-+ #.\d]*(\d{3}|\*)|\{[^{}]*\d{3}")
+# The length of the result, or the time, is at most the product of the sizes of the operands, not
+# their sum: Python searches from the right, and strips, without the shortcuts of its `find`.
+_PRODUCTS = (
+    "* % format format_map indent join lstrip replace rfind rindex rpartition rsplit rstrip strip "
+    "tojson trim"
+)
+# A width of three digits, or one that is an operand, in a format with % or in a field of braces.
+_WIDE = re.compile(r"[%)][-+ #.\d]*(\d{3}|\*)")
+_WIDE_FIELD = re.compile(r"\d{3}|\{")
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -109,22 +115,26 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if operation == "**":
             raise ValueError("it computes a power")
         text = operands[0] if operands else None
-        if operation.startswith(("%", "format")) and isinstance(text, str) and _WIDE.search(text):
-            self._spend(math.inf)
-        is_product = operation in _PRODUCTS and not (operation == "%" and isinstance(text, int))
+        is_product = operation in _PRODUCTS.split() and not (
+            operation == "%" and isinstance(text, int)
+        )
         sizes = [_size(operand, self._budget) for operand in operands]
         self._spend(math.prod(sizes) if is_product else sum(sizes))
+        is_percent, is_braces = operation == "%", operation.startswith("format")
+        if (is_percent and _WIDE.search(str(text))) or (is_braces and _has_wide_field(str(text))):
+            self._spend(math.inf)
 
     def _limited(self, name: str, function: Any) -> Callable[..., Any]:
         """Return a filter or test that pays for its operands and returns no iterator."""
         n_own = int(hasattr(function, "jinja_pass_arg"))
+        operation = "%" if name == "format" else name  # the method of that name has braces
 
         @wraps(function)
         def limited(*args: Any, **options: Any) -> Any:
-            self._spend_on(name, *args[n_own:], *options.values())
+            self._spend_on(operation, *args[n_own:], *options.values())
             result = function(*args, **options)
-            # The text of an iterator is its address.
-            return list(result) if isinstance(result, Iterator) else result
+            # The text of an iterator is its address; a number can be longer than the text it is of.
+            return self._measured(list(result) if isinstance(result, Iterator) else result)
 
         return limited
 
@@ -178,6 +188,15 @@ class _Measuring(NodeTransformer):
 
 def _filtered(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+def _has_wide_field(text: str) -> bool:
+    """Return whether a field of a format with braces has a width of three digits or an operand.
+
+    >>> [_has_wide_field(text) for text in ("{:2} 1000", "{:900}", "{:{w}}", "{a[}]:900}")]
+    [False, True, True, True]
+    """
+    return any(_WIDE_FIELD.search(spec or "") for _, _, spec, _ in Formatter().parse(text))
 
 
 def _size(value: Any, most: float) -> float:

@@ -36,7 +36,7 @@ def _config_errors(device: str) -> Iterator[None]:
     """Convert errors of torch to ConfigError that names --device and the available devices."""
     try:
         yield
-    except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, ImportError, NotImplementedError, TypeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
             f"--device {device}: {reason}. Available devices: {_devices()}."

@@ -19,6 +19,7 @@ from probekit.errors import StoreError, path_of
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.pipeline.capture.captures import capture_models
+from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.key import run_key
 from probekit.pipeline.experiment.over_training import over_training
 from probekit.pipeline.experiment.record import describe_run
@@ -122,6 +123,7 @@ def run_inputs(
     if cache_root is not None:
         path_of("cache_root", cache_root)
     check_workers(workers)
+    check_device(device)
     clock = _Clock()
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with clock.step("prepare"):

@@ -73,6 +73,27 @@ def token_texts(tokens: Iterable[Any]) -> list[str]:
     return [token if token.strip() else repr(token) for token in plain_texts("tokens", tokens)]
 
 
+def check_same_order(values: Mapping[str, Any]) -> None:
+    """Check that columns of pandas are in one order: they are read by place, not by index.
+
+    Args:
+        values: arguments by name; those that are not of pandas are not checked.
+
+    Raises:
+        DataError: two have the same index in different orders.
+    """
+    indexes = {name: value.index for name, value in values.items() if hasattr(value, "iloc")}
+    first = next(iter(indexes), "")
+    for name, index in indexes.items():
+        order = indexes[first]
+        is_same = index.equals(order) or len(index) != len(order)
+        if not is_same and index.isin(order).all():
+            raise DataError(
+                f"{name} and {first} have the same index in different orders, but rows are read in "
+                f"the order in which they stand. Sort one like the other: x.loc[y.index]."
+            )
+
+
 def dataset_of(
     name: str,
     labels: Sequence[str],
@@ -117,7 +138,7 @@ def dataset_of(
 
 def _cells(name: str, values: Iterable[Any]) -> list[Any]:
     """Return values as plain Python objects."""
-    if isinstance(values, str) or not hasattr(values, "__iter__"):
+    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise ConfigError(
             f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
             "for each row."

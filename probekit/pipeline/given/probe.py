@@ -14,7 +14,13 @@ from probekit.experiment.document import settings_of_values
 from probekit.experiment.locations import resolve_activations
 from probekit.pipeline.experiment.run import run_inputs
 from probekit.pipeline.experiment.tables import read_inputs
-from probekit.pipeline.given.memory import dataset_of, label_texts, plain_texts, token_texts
+from probekit.pipeline.given.memory import (
+    check_same_order,
+    dataset_of,
+    label_texts,
+    plain_texts,
+    token_texts,
+)
 from probekit.pipeline.given.rows import GivenTable
 from probekit.report.notebooks.run_result import RunResult
 from probekit.terminal.progress import shown_progress
@@ -87,6 +93,9 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     >>> result.best.site, round(result.best.value, 1)
     ('layer_2', 1.0)
     """
+    arrays = dict(activations.items()) if hasattr(activations, "items") else {}
+    columns = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
+    check_same_order(columns | {f"activations[{key!r}]": one for key, one in arrays.items()})
     experiment = _experiment(activations, split, probe, sites, name, question, source, positive)
     reads_classes = experiment.probe.reads == "classes"
     names = None if tokens is None else token_texts(tokens)

@@ -78,6 +78,28 @@ def test_a_pattern_that_the_library_cannot_match(contents):
         use(files).encode("a" * 30 + "c", bos=False)
 
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+
+
+@pytest.mark.parametrize(
+    ("key", "step"),
+    [
+        ("normalizer", {"type": "Sequence", "normalizers": [DOUBLE] * 40}),
+        ("normalizer", {"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 40}),
+        ("normalizer", {"type": "Prepend", "prepend": "a" * 10**6}),
+        ("normalizer", DOUBLE | {"content": "a" * 10**6}),
+        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [BYTES] * 40}),
+        # its first four bytes say how much the library allocates
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}),
+    ],
+)
+def test_a_step_that_would_fill_the_memory(contents, key, step):
+    """The library aborts the process, so this test has no weaker form of failing."""
+    with pytest.raises(CheckpointError, match=r"^tokenizer\.json.*(longer than 100|Precompiled)"):
+        use(changed(contents, "tokenizer.json", [key], step))
+
+
 def test_a_token_that_only_looks_like_a_byte(contents):
     vocabulary = contents["tokenizer.json"]["model"]["vocab"]
     files = changed(contents, "tokenizer.json", ["model", "vocab", "<0xZZ>"], len(vocabulary))

@@ -170,6 +170,13 @@ def test_the_key_depends_on_contents_and_not_on_paths(result, tmp_path):
         ({"labels": [*map(str, LABELS[:-1]), float("nan")]}, r"labels\[159\] is a missing value"),
         ({"labels": LABELS[:, None]}, r"labels has shape \(160, 1\)"),
         ({"labels": "text"}, "labels is of type str"),
+        ({"labels": b"01" * (N // 2)}, "labels is of type bytes"),
+        ({"position": -1}, "no array has an axis of positions"),
+        ({"position": "last"}, "no array has an axis of positions"),
+        ({"device": "gpu"}, "--device gpu: .*Available devices: cpu"),
+        ({"device": "meta"}, "--device meta: .*Available devices: cpu"),
+        ({"question": "\ud800"}, "lone surrogate"),
+        ({"split": {"folds\0": 2}}, "folds"),
         ({"groups": [None, *GROUPS[1:]]}, r"groups\[0\] is a missing value"),
         ({"groups": ["", *GROUPS[1:]]}, "row 0: The group is empty"),
         ({"groups": ["g"] * N}, "all 160 rows are in one group"),
@@ -183,6 +190,18 @@ def test_invalid_calls_are_explained(tmp_path, options, message):
     with pytest.raises(ProbekitError, match=message):
         call(tmp_path, **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_columns_of_pandas_in_different_orders_are_refused(tmp_path):
+    labels, order = pd.Series(LABELS), RNG.permutation(N)
+    for options in (
+        {"groups": pd.Series(GROUPS)[order]},
+        {"layers": {"layer_2": pd.DataFrame(LAYERS["layer_2"]).loc[order]}},
+    ):
+        with pytest.raises(DataError, match="same index in different orders"):
+            call(tmp_path, labels=labels, **options)
+    groups = pd.Series(GROUPS).loc[order].reset_index(drop=True)
+    call(tmp_path, labels=labels.loc[order].set_axis(range(N, 2 * N)), groups=groups)
 
 
 def test_numbers_need_a_regression_and_get_it(tmp_path):
