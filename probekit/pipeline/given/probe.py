@@ -93,7 +93,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     >>> result.best.site, round(result.best.value, 1)
     ('layer_2', 1.0)
     """
-    arrays = dict(activations.items()) if hasattr(activations, "items") else {}
+    arrays = activations if isinstance(activations, dict) else {}
     columns = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
     check_same_order(columns | {f"activations[{key!r}]": one for key, one in arrays.items()})
     experiment = _experiment(activations, split, probe, sites, name, question, source, positive)
