@@ -31,6 +31,8 @@ COLUMNS = (
     "ci_high",
     "p",
     "p_adjusted",
+    "adjusted_low",
+    "adjusted_high",
     "holds",
     "pairing",
     "n_a",

@@ -103,9 +103,9 @@ def make_comparison(hostile):
     ]  # fmt: skip
     absent = {"site_a": None, "site_b": None}
     rows.append(rows[0] | absent | {"what": "baseline", "target": "majority"})
-    chosen = {"what": "chosen", "site_b": PLACES[1], "difference": 0.2, "ci_low": -0.1,
-              "ci_high": 0.5, "p_adjusted": 0.2, "holds": False, "n_groups_a": 10,
-              "n_groups_b": 9}  # fmt: skip
+    chosen = {"what": "chosen", "site_b": PLACES[1], "difference": 0.2, "ci_low": 0.05,
+              "ci_high": 0.35, "adjusted_low": -0.1, "adjusted_high": 0.5, "p_adjusted": 0.2,
+              "holds": False, "n_groups_a": 10, "n_groups_b": 9}  # fmt: skip
     rows.append(rows[0] | chosen)
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     settings = {"data.name": (hostile, "b")}

@@ -270,6 +270,8 @@ def _table_row(pair: PairedPredictions, result: Difference, rows: RowsOfBoth) ->
         "ci_high": result.ci_high,
         "p": result.p,
         "p_adjusted": result.p_adjusted,
+        "adjusted_low": result.adjusted_low,
+        "adjusted_high": result.adjusted_high,
         "holds": bool(result.p_adjusted < LEVEL),
         "n_a": len(rows.groups_a),
         "n_b": len(rows.groups_b),

@@ -56,7 +56,7 @@ class Difference:
     `p` is two-sided, for the null hypothesis of no difference; `p_adjusted` and the limits
     `adjusted_low` and `adjusted_high` are adjusted for all comparisons that were made together.
     P-values and adjusted limits are NaN if there are too few groups for a verdict; all are NaN if
-    the difference is undefined.
+    the difference is undefined. `df` are the degrees of freedom of an unpaired difference.
     """
 
     a: float
@@ -68,6 +68,7 @@ class Difference:
     p_adjusted: float
     adjusted_low: float = float("nan")
     adjusted_high: float = float("nan")
+    df: float = float("nan")
 
 
 # P-values, limits (low, high) and their adjusted counterparts, of shape (6, n_tests).
@@ -171,7 +172,8 @@ def unpaired_difference(
     p = float(2 * t.sf(abs(value) / error, df)) if error else float(value == 0)
     if min(len(resamples_a.weights), len(resamples_b.weights)) < FEWEST_UNITS:
         p = float("nan")
-    return Difference(float(a[0]), float(b[0]), value, value - margin, value + margin, p, p)
+    limits = value - margin, value + margin
+    return Difference(float(a[0]), float(b[0]), value, *limits, p, p, *limits, df)
 
 
 def _variances(
@@ -222,18 +224,29 @@ def all_differences(
 
 
 def adjusted(differences: Sequence[Difference]) -> list[Difference]:
-    """Return unpaired differences with Holm-adjusted p-values; those without p are unchanged.
+    """Return unpaired differences with Holm-adjusted p-values and the limits that agree with them.
 
-    >>> [one.p_adjusted for one in adjusted([Difference(1, 0, 1, 0, 2, p, p) for p in (0.01, 0.5)])]
-    [0.02, 0.5]
+    Those without p are unchanged.
+
+    >>> found = adjusted([Difference(1, 0, 1, 0, 2, p, p, df=20) for p in (0.01, 0.5)])
+    >>> [(one.p_adjusted, round(one.adjusted_low, 2)) for one in found]
+    [(0.02, -0.16), (0.5, 0.0)]
     """
     tested = [n for n, one in enumerate(differences) if not np.isnan(one.p)]
     values = holm(np.array([differences[n].p for n in tested]))
     by_number = dict(zip(tested, values, strict=True))
     return [
-        replace(one, p_adjusted=float(by_number.get(n, np.nan)))
+        _with_adjusted(one, float(by_number[n]), len(tested)) if n in by_number else one
         for n, one in enumerate(differences)
     ]
+
+
+def _with_adjusted(one: Difference, p_adjusted: float, n_tests: int) -> Difference:
+    """Return an unpaired difference with its adjusted p-value and limits."""
+    level = LEVEL * (one.p / p_adjusted if p_adjusted else 1 / n_tests)
+    wider = t.ppf(1 - level / 2, one.df) / t_quantile(one.df)
+    low, high = (one.value + wider * (end - one.value) for end in (one.ci_low, one.ci_high))
+    return replace(one, p_adjusted=p_adjusted, adjusted_low=float(low), adjusted_high=float(high))
 
 
 def _contributions(values: Floats, resamples: Resamples) -> Floats:

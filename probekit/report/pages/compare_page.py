@@ -52,7 +52,6 @@ class Line:
     difference: str
     interval: str
     p: str
-    p_adjusted: str
     n: str
     holds: bool
     result: str
@@ -99,7 +98,6 @@ def _line(row: pd.Series) -> Line:
         difference=difference,
         interval=interval,
         p=format_p(row["p"]),
-        p_adjusted=format_p(row["p_adjusted"]),
         n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
         holds=row["holds"],
         result=result_words(row),

@@ -28,7 +28,7 @@ def comparison_question(comparison: RunComparison) -> str:
 def comparison_answer(comparison: RunComparison) -> str:
     """Return which of the two selected probes is better, with interval and p-value, as a sentence.
 
-    The p-value is the one that the table marks as significant or not: adjusted for all comparisons.
+    Interval and p-value are adjusted for all comparisons, as is the verdict.
     """
     chosen = comparison.rows[comparison.rows["what"] == "chosen"]
     if chosen.empty:
@@ -36,7 +36,8 @@ def comparison_answer(comparison: RunComparison) -> str:
     row = chosen.iloc[0]
     numbers = (
         f"{metric_name(comparison.metric)} {_values(row, comparison)}, "
-        f"difference {_interval(row)}, {_p(row)}, {_rows(row, comparison)}."
+        f"difference {_interval(row, ('adjusted_low', 'adjusted_high'))}, {_p(row)}, "
+        f"{_rows(row, comparison)}."
     )
     n_sites = int((comparison.rows["what"] == "site").sum())
     n_significant = int(comparison.rows.loc[comparison.rows["what"] == "site", "holds"].sum())
@@ -141,18 +142,18 @@ def _values(row: pd.Series, comparison: RunComparison) -> str:
     return f"{value_a} for {a}, {value_b} for {b}"
 
 
-def _interval(row: pd.Series) -> str:
+def _interval(row: pd.Series, limits: tuple[str, str] = ("ci_low", "ci_high")) -> str:
     """Return the difference with its sign and interval, with as few decimals as keep them from 0.
 
     >>> _interval(pd.Series({"difference": 0.051, "ci_low": 0.014, "ci_high": 0.09}))
     '+0.05 [0.01, 0.09]'
     """
     sign = "+" if row["difference"] > 0 else ""
-    if pd.isna(row["ci_low"]):
+    if pd.isna(row[limits[0]]):
+        limits = "ci_low", "ci_high"  # there is no verdict that they could contradict
+    if pd.isna(row[limits[0]]):
         return f"{sign}{format_number(row['difference'])}"
-    value, low, high = (
-        _number(row[name], _places(row)) for name in ("difference", "ci_low", "ci_high")
-    )
+    value, low, high = (_number(row[name], _places(row)) for name in ("difference", *limits))
     return f"{sign}{value} [{low}, {high}]"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
-from probekit.amounts import FEWEST_UNITS
+from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.errors import UnknownNameError
 from probekit.probes.score.differences import (
     DRAWS,
@@ -23,6 +23,7 @@ from probekit.probes.score.metrics import (
     accuracy,
     balanced_accuracy,
     macro_f1,
+    mean_of_rows,
 )
 from probekit.probes.score.permutation import holm
 from probekit.probes.score.regression import NumberPredictions, r2
@@ -304,6 +305,23 @@ def test_unpaired_differences_are_adjusted_by_holms_method():
     assert np.isnan(found[0].p_adjusted)
     assert [one.p_adjusted for one in found[1:]] == holm(np.array([0.04, 0.01])).tolist()
     assert [one.p for one in found[1:]] == [0.04, 0.01]
+
+
+def test_adjusted_limits_of_unpaired_differences_exclude_0_exactly_if_p_is_below_the_level():
+    generator, holds = np.random.default_rng(0), []
+    for gain in np.linspace(0, 1, 20):
+        shares = generator.random((2, 5, 40)) * 0.6
+        shares[0, :3] += 0.4 * gain
+        resamples = Resamples.leave_one_out(np.arange(40))
+        values = [[mean_of_rows(one, resamples) for one in side] for side in shares]
+        found = adjusted(
+            [unpaired_difference(a, resamples, b, resamples) for a, b in zip(*values, strict=True)]
+        )
+        for one in found:
+            assert (one.adjusted_low > 0 or one.adjusted_high < 0) == (one.p_adjusted < LEVEL)
+            assert one.adjusted_low <= one.ci_low < one.ci_high <= one.adjusted_high
+            holds.append(one.p_adjusted < LEVEL)
+    assert 0.1 < np.mean(holds) < 0.9
 
 
 def test_predictions_of_outer_folds_have_wider_intervals_and_larger_p():

@@ -56,7 +56,8 @@ def test_unpaired_runs_are_not_called_better(comparison):
 
 
 def test_too_few_groups(comparison):
-    answer = comparison_answer(changed(comparison, p_adjusted=np.nan, ci_low=np.nan))
+    unknown = dict.fromkeys(("p_adjusted", "adjusted_low", "ci_low"), np.nan)
+    answer = comparison_answer(changed(comparison, **unknown))
     assert answer.startswith("Too few groups to decide: accuracy 0.80 for x")
     assert "difference +0.200, no p" in answer
 
