@@ -99,9 +99,8 @@ def verify_model(
     True
 
     Raises:
-        ConfigError: there are no texts, one has fewer than two tokens or too many, or the dtype is
-            another one.
-        DataError: a text cannot be encoded.
+        ConfigError: there are no texts, one has fewer than two tokens, or the dtype is another one.
+        DataError: a text cannot be encoded, or has more tokens than the context.
         MissingError: no model has this name.
         CheckpointError: no family has the architecture, or the checkpoint is damaged.
     """
@@ -116,10 +115,11 @@ def verify_model(
     compared = () if tokenizer is None else _tokens(reference, tokenizer, texts)
     found = {one.site: one for one in compared}
     with torch.inference_mode():
+        own = list(_tensors(ours, batch))  # first, because it checks ids and lengths
         expected = [
             reference.tensors(ids[mask]) for ids, mask in zip(batch.ids, batch.mask, strict=True)
         ]
-        for site, text, value in _tensors(ours, batch):
+        for site, text, value in own:
             before = found.get(site, Agreement(site, 0.0, 0.0, 0.0, tolerance))
             found[site] = before.joined(_agreement(site, value, expected[text][site], tolerance))
     return tuple(found.values())

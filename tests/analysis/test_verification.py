@@ -7,7 +7,7 @@ import torch
 
 from probekit.analysis import verification
 from probekit.analysis.verification import verify_model
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, DataError
 from probekit.model.load import load_model
 from probekit.model.text.hub_tokenizer import HubTokenizer
 from tests.model.families.configurations import TYPICAL, rows
@@ -143,3 +143,8 @@ def test_a_huge_value_elsewhere_hides_no_difference():
 def test_texts_without_a_loss(texts, message):
     with pytest.raises(ConfigError, match=message):
         verify_model("mini", texts)
+
+
+def test_a_text_beyond_the_context():
+    with pytest.raises(DataError, match="tokens are more than the context of 256"):
+        verify_model("mini", ["keys " * 300])

@@ -63,9 +63,11 @@ class ParquetArray:
                 n_stored += sum(chunk.total_compressed_size for chunk in chunks)
         check_unpacked(f"{self._path}: the column {self._column!r}", n_bytes, n_stored)
         width = width or 0
-        if self._inner is not None and math.prod(self._inner) != width:
+        inner = self._inner
+        is_shape = inner is None or all(type(size) is int and size > 0 for size in inner)
+        if not is_shape or (inner is not None and math.prod(inner) != width):
             raise DataError(
-                f"{self._path}: rows of shape {tuple(self._inner)} do not fit lists of "
+                f"{self._path}: rows of shape {tuple(inner or ())} do not fit lists of "
                 f"{counted(width, 'number')}. Save the file again."
             )
         return (self._n_rows, *(self._inner or (width,)))

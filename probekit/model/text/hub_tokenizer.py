@@ -307,7 +307,7 @@ def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
     """Raise CheckpointError if a text could grow so much that the library aborts the process.
 
     Raises:
-        CheckpointError: its steps lengthen a text too much, or one allocates what its file says.
+        CheckpointError: its steps lengthen a text too much, or one is of type Precompiled.
     """
     growth, rest = 1, [content.get("normalizer"), content.get("pre_tokenizer")]
     while rest:
