@@ -125,14 +125,9 @@ def paired_differences(
         others &= ~np.isnan(contributions).any(axis=1)
         if others.any():
             found[:, others] = _sign_tests(contributions[others], resamples)
-    return [
-        Difference(
-            float(a[0]), float(b[0]), float(a[0] - b[0]), low, high, p, p_adjusted, *adjusted
-        )
-        for (a, b), (p, p_adjusted, low, high, *adjusted) in zip(
-            pairs, found.T.tolist(), strict=True
-        )
-    ]
+    scores = [(float(a[0]), float(b[0]), float(a[0] - b[0])) for a, b in pairs]
+    in_order = found[[2, 3, 0, 1, 4, 5]].T.tolist()  # the fields of a difference
+    return [Difference(*own, *rest) for own, rest in zip(scores, in_order, strict=True)]
 
 
 def unpaired_difference(
@@ -232,21 +227,16 @@ def adjusted(differences: Sequence[Difference]) -> list[Difference]:
     >>> [(one.p_adjusted, round(one.adjusted_low, 2)) for one in found]
     [(0.02, -0.16), (0.5, 0.0)]
     """
+    found = list(differences)
     tested = [n for n, one in enumerate(differences) if not np.isnan(one.p)]
-    values = holm(np.array([differences[n].p for n in tested]))
-    by_number = dict(zip(tested, values, strict=True))
-    return [
-        _with_adjusted(one, float(by_number[n]), len(tested)) if n in by_number else one
-        for n, one in enumerate(differences)
-    ]
-
-
-def _with_adjusted(one: Difference, p_adjusted: float, n_tests: int) -> Difference:
-    """Return an unpaired difference with its adjusted p-value and limits."""
-    level = LEVEL * (one.p / p_adjusted if p_adjusted else 1 / n_tests)
-    wider = t.ppf(1 - level / 2, one.df) / t_quantile(one.df)
-    low, high = (one.value + wider * (end - one.value) for end in (one.ci_low, one.ci_high))
-    return replace(one, p_adjusted=p_adjusted, adjusted_low=float(low), adjusted_high=float(high))
+    p_values = holm(np.array([differences[n].p for n in tested])).tolist()
+    for n, p in zip(tested, p_values, strict=True):
+        one = differences[n]
+        level = LEVEL * (one.p / p if p else 1 / len(tested))
+        wider = float(t.ppf(1 - level / 2, one.df)) / t_quantile(one.df)
+        low, high = (one.value + wider * (end - one.value) for end in (one.ci_low, one.ci_high))
+        found[n] = replace(one, p_adjusted=p, adjusted_low=low, adjusted_high=high)
+    return found
 
 
 def _contributions(values: Floats, resamples: Resamples) -> Floats:
