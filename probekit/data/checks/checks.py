@@ -212,8 +212,9 @@ def _few_groups_of_label(splits: SplitExamples) -> Iterator[Finding]:
             "few-groups-of-label",
             f"{counted(len(few), 'label')} in fewer than {FEWEST_UNITS} test groups: "
             f"{', '.join(shown)}. Scores that weight labels equally, such as balanced accuracy and "
-            "AUROC, depend on these groups: their intervals are approximate, and their differences "
-            "have no p-value. For a label in a single group, balanced accuracy has no interval.",
+            "AUROC, depend on these groups: their intervals are approximate, and differences "
+            "between probes have no p-value. For a label in a single group, balanced accuracy has "
+            "no interval.",
         )
 
 

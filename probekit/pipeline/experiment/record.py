@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from probekit.amounts import counted
 from probekit.data.checks.checks import check_dataset
 from probekit.data.checks.findings import Finding, by_level
 from probekit.data.examples import Dataset
@@ -157,10 +158,11 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
     exchange = label_exchange(labels, probe, prober, draws=0)
     if exchange.is_enough:
         return []
+    found = counted(round(exchange.n_arrangements), "arrangement")
     message = (
-        f"The labels of the {exchange.n_groups} test groups have only {exchange.n_arrangements:.0f}"
-        f" arrangements: too few groups for a p-value, which needs {FEWEST_ARRANGEMENTS}. Give "
-        "test more groups; with `split.folds` all groups are test groups."
+        f"The labels of the {exchange.n_groups} test groups have only {found}: too few groups for "
+        f"a p-value, which needs {FEWEST_ARRANGEMENTS}. Give test more groups; with `split.folds` "
+        "all groups are test groups."
     )
     return [Finding("warning", "few-exchanges", message)]
 

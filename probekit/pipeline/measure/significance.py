@@ -15,11 +15,11 @@ from probekit.probes.score.association import RowScores
 from probekit.probes.score.class_parts import difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import LabelExchange, Null
-from probekit.probes.score.intervals import jackknife_interval
+from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.permutation import holm, p_values
+from probekit.probes.score.permutation import ROUNDING, holm, p_values
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
@@ -218,15 +218,21 @@ def difference_rows(
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
         p = _own_p(table, chosen)
-        limits = jackknife_interval(values[name] - values["majority"], resamples)
+        constant = values["majority"]
+        if np.ptp(constant) < ROUNDING:  # 0.5 on any rows: the interval is that of the score
+            own = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
+            low, high = own.low - constant[0], own.high - constant[0]
+        else:
+            limits = jackknife_interval(values[name] - constant, resamples)
+            low, high = limits.low, limits.high
         found["majority"] = replace(
             found["majority"],
-            ci_low=limits.low,
-            ci_high=limits.high,
+            ci_low=low,
+            ci_high=high,
             p=p,
             p_adjusted=p,
-            adjusted_low=limits.low,
-            adjusted_high=limits.high,
+            adjusted_low=low,
+            adjusted_high=high,
         )
         named.remove("majority")
     found |= compared(named)

@@ -139,7 +139,7 @@ def unpaired_difference(
 ) -> Difference:
     """Return the difference a - b of metric values (1 + n_units,) on different rows.
 
-    The p-value is not adjusted. It is NaN if one side has fewer than 6 groups.
+    The p-value is not adjusted. It is NaN if one side, or a class, has fewer than 6 groups.
 
     Args:
         a: the values of a.
@@ -165,7 +165,8 @@ def unpaired_difference(
     error, df = float(np.sqrt(variances.sum())), float(satterthwaite(variances, each))
     margin = error * t_quantile(df) if error else 0.0
     p = float(2 * t.sf(abs(value) / error, df)) if error else float(value == 0)
-    if min(len(resamples_a.weights), len(resamples_b.weights)) < FEWEST_UNITS:
+    rarest = [int(class_spread(p, r).n_groups.min()) for _, r, p in sides if p is not None]
+    if min(len(resamples_a.weights), len(resamples_b.weights), *rarest) < FEWEST_UNITS:
         p = float("nan")
     limits = value - margin, value + margin
     return Difference(float(a[0]), float(b[0]), value, *limits, p, p, *limits, df)

@@ -97,7 +97,7 @@ def difference_words(row: pd.Series) -> str:
 
 
 def result_words(row: pd.Series) -> str:
-    """Return whether the difference of a comparison is significant.
+    """Return whether the difference of a comparison is significant, or that it has no test.
 
     >>> result_words(pd.Series({"difference": 0.0, "ci_low": 0.0, "ci_high": 0.0, "holds": False}))
     'equal'
@@ -105,7 +105,9 @@ def result_words(row: pd.Series) -> str:
     if row["holds"]:
         return "significant"
     is_equal = all(row[name] == 0 for name in ("difference", "ci_low", "ci_high"))
-    return "equal" if is_equal else "not significant"
+    if is_equal or not pd.isna(row["p_adjusted"]):
+        return "equal" if is_equal else "not significant"
+    return "too few groups"
 
 
 def settings_words(names: tuple[str, str], settings: Mapping[str, Sequence[str]]) -> str:

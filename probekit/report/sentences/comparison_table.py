@@ -28,8 +28,8 @@ NONE = "–"
 NO_SCORE = "none"
 # The rule of the table, below it.
 RULE = (
-    "An interval excludes 0 if the two-sided p < 0.05; * significant for all comparisons together "
-    "(adjusted p < 0.05)."
+    "An interval excludes 0 if the two-sided p < 0.05. * significant for all comparisons together "
+    "(adjusted p < 0.05), or one-sided p of the score < 0.05. – in place of p: too few groups."
 )
 
 

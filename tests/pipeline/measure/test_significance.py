@@ -210,9 +210,27 @@ def test_the_majority_row_takes_the_p_of_the_chosen_site(run):
         run["prober"].resamples_of("logistic"),
     )[0]
     assert own_test.p != own  # a test of the difference would be a second answer
-    difference = run["values"][name(1)] - run["values"]["majority"]
-    limits = jackknife_interval(difference, run["prober"].resamples_of("logistic"))
-    assert (majority["ci_low"], majority["ci_high"]) == (limits.low, limits.high)
+    # The labels are balanced in each group, so that a constant guess scores 0.5 on any rows.
+    assert (run["values"]["majority"] == 0.5).all()
+    score = jackknife_interval(
+        run["values"][name(1)], run["prober"].resamples_of("logistic"), (0, 1)
+    )
+    assert (majority["ci_low"], majority["ci_high"]) == (score.low - 0.5, score.high - 0.5)
+
+
+def test_where_the_majority_varies_its_row_has_the_limits_of_the_difference(run):
+    truth, guess, groups = words(np.random.default_rng(1), 12, 0.8)
+    truth[:40] = 0  # the labels of five groups
+    prober = prober_of(truth, groups)
+    own, constant = scored_at(SITES[1], truth, guess), scored_at(None, truth, 0 * truth, "majority")
+    table = make_table(
+        [own.row | {"split": "validation"}, *p_value_rows([own], prober, 99)], RESULTS
+    )
+    (found,) = difference_rows([own, constant], placed(table).iloc[0], table, prober)
+    resamples = prober.resamples_of("logistic")
+    values = [accuracy(one.predictions, resamples) for one in (own, constant)]
+    limits = jackknife_interval(values[0] - values[1], resamples)
+    assert (found["ci_low"], found["ci_high"]) == (limits.low, limits.high)
 
 
 @pytest.mark.parametrize("named", [True, False])

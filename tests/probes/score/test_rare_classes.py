@@ -5,7 +5,7 @@ import pytest
 
 from probekit.amounts import LEVEL
 from probekit.probes.score.class_parts import difference_of_parts
-from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.differences import paired_differences, unpaired_difference
 from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.measurement import metrics_of, parts_of
 from probekit.probes.score.metrics import ClassPredictions, Resamples
@@ -128,3 +128,15 @@ def test_a_class_in_few_groups_has_no_verdict_and_in_one_group_no_interval(n_pos
     assert np.isnan([one.p, one.p_adjusted]).all()
     found = interval("balanced_accuracy", probes[0], resamples)
     assert np.isnan([found.low, one.ci_low]).tolist() == [n_positive == 1] * 2
+
+
+def test_runs_on_other_rows_have_no_verdict_on_a_class_in_few_groups():
+    for n_positive in (5, 6):
+        (a, b), resamples = drawn(np.random.default_rng(4), 40, n_positive, probes=2)
+        sides = [
+            (metrics_of(one)["auroc"](one, resamples), parts_of("auroc", [one])) for one in (a, b)
+        ]
+        values, parts = zip(*sides, strict=True)
+        found = unpaired_difference(values[0], resamples, values[1], resamples, parts)
+        assert np.isnan(found.p) == (n_positive < 6)
+        assert np.isfinite(found.ci_low)

@@ -62,6 +62,11 @@ def test_too_few_groups(comparison):
     assert "difference +0.200, no p" in answer
 
 
+def test_a_difference_without_a_test_is_not_called_insignificant(comparison):
+    row = changed(comparison, p_adjusted=np.nan).rows.iloc[-1]
+    assert result_words(row) == "too few groups"
+
+
 def test_runs_without_a_selected_probe(comparison):
     bare = replace(comparison, rows=comparison.rows[comparison.rows["what"] != "chosen"])
     assert "no scores that can be compared" in comparison_answer(bare)
