@@ -175,8 +175,8 @@ def difference_rows(
 
     Only predictions on the same rows are compared. P-values of rivals named in advance are adjusted
     for these rivals only; the other p-values are adjusted for all comparisons. The difference from
-    the majority class gets the p-value of the selected probe in `table`. Its limits are those of the
-    score if that class scores the same on any rows, else t limits: where groups have one label,
+    the majority class gets the p-value of the selected probe in `table`. Its limits are those of
+    the score if that class scores the same on any rows, else t limits: where groups have one label,
     half of the differences are 0, and random signs have too few patterns.
 
     Args:
