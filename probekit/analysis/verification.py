@@ -115,11 +115,10 @@ def verify_model(
     compared = () if tokenizer is None else _tokens(reference, tokenizer, texts)
     found = {one.site: one for one in compared}
     with torch.inference_mode():
-        own = list(_tensors(ours, batch))  # first, because it checks ids and lengths
-        expected = [
-            reference.tensors(ids[mask]) for ids, mask in zip(batch.ids, batch.mask, strict=True)
-        ]
-        for site, text, value in own:
+        expected: dict[int, Mapping[str, Tensor]] = {}  # of one text
+        for site, text, value in _tensors(ours, batch):  # first ours, which checks the lengths
+            if text not in expected:
+                expected = {text: reference.tensors(batch.ids[text][batch.mask[text]])}
             before = found.get(site, Agreement(site, 0.0, 0.0, 0.0, tolerance))
             found[site] = before.joined(_agreement(site, value, expected[text][site], tolerance))
     return tuple(found.values())

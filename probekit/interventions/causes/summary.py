@@ -9,7 +9,7 @@ from probekit.interventions.causes.cause_data import CauseResult
 from probekit.interventions.causes.verdicts import NEGLIGIBLE, CausalVerdict, Evidence
 
 _USED = {
-    ("yes", "yes", "yes"): "The network represents the label here and uses this direction.",
+    ("yes", "yes", "yes"): "The label can be decoded here, and the direction changes the answers.",
     ("yes", "no", "no"): "The label can be decoded here, but the network does not use this "
     "direction: decodable is not used.",
     ("yes", "yes", "no"): "The label can be decoded here and the direction steers the network, but "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -218,23 +218,15 @@ def difference_rows(
     named = [other for other in found if other in named_rivals(table, chosen)]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
-        p = _own_p(table, chosen)
-        constant = values["majority"]
+        constant, p = values["majority"], _own_p(table, chosen)
         if np.ptp(constant) < ROUNDING:  # 0.5 on any rows: the interval is that of the score
             own = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
-            low, high = own.low - constant[0], own.high - constant[0]
+            limits = own.low - constant[0], own.high - constant[0]
         else:
-            limits = jackknife_interval(values[name] - constant, resamples)
-            low, high = limits.low, limits.high
-        found["majority"] = replace(
-            found["majority"],
-            ci_low=low,
-            ci_high=high,
-            p=p,
-            p_adjusted=p,
-            adjusted_low=low,
-            adjusted_high=high,
-        )
+            own = jackknife_interval(values[name] - constant, resamples)
+            limits = own.low, own.high
+        a, b = float(values[name][0]), float(constant[0])
+        found["majority"] = Difference(a, b, a - b, *limits, p, p, *limits)
         named.remove("majority")
     found |= compared(named)
     facts = {"n_test": len(rows), "n_groups": resamples.n_groups}

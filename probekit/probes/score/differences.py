@@ -158,15 +158,14 @@ def unpaired_difference(
     """
     value = float(a[0] - b[0])
     sides = [(a, resamples_a, parts[0]), (b, resamples_b, parts[1])]
-    found = [_variances(*side) for side in sides]
-    variances, each = (np.concatenate(one) for one in zip(*found, strict=True))
+    *found, fewest = zip(*[_variances(*side) for side in sides], strict=True)
+    variances, each = (np.concatenate(one) for one in found)
     if np.isnan(variances).any():
         return Difference(float(a[0]), float(b[0]), value, *[float("nan")] * 4)
     error, df = float(np.sqrt(variances.sum())), float(satterthwaite(variances, each))
     margin = error * t_quantile(df) if error else 0.0
     p = float(2 * t.sf(abs(value) / error, df)) if error else float(value == 0)
-    rarest = [int(class_spread(p, r).n_groups.min()) for _, r, p in sides if p is not None]
-    if min(len(resamples_a.weights), len(resamples_b.weights), *rarest) < FEWEST_UNITS:
+    if min(fewest) < FEWEST_UNITS:
         p = float("nan")
     limits = value - margin, value + margin
     return Difference(float(a[0]), float(b[0]), value, *limits, p, p, *limits, df)
@@ -174,16 +173,18 @@ def unpaired_difference(
 
 def _variances(
     values: Floats, resamples: Resamples, parts: ClassParts | None
-) -> tuple[Floats, Floats]:
-    """Return the variances of the parts of a score and their degrees of freedom (n_parts,).
+) -> tuple[Floats, Floats, int]:
+    """Return variances (n_parts,) of parts of a score, their df, and the smallest number of groups.
 
     Without parts by class, there is one variance, from the jackknife.
     """
     if parts is None:
         variance = jackknife_variance(values) * resamples.widening**2
-        return np.array([variance]), np.array([degrees_of_freedom(resamples)])
+        df = np.array([degrees_of_freedom(resamples)])
+        return np.array([variance]), df, len(resamples.weights)
     spread = class_spread(parts, resamples)
-    return spread.variances * spread.scale, spread.n_effective - 1
+    variances = spread.variances * spread.scale
+    return variances, spread.n_effective - 1, int(spread.n_groups.min())
 
 
 def all_differences(

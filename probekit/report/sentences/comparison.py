@@ -105,9 +105,9 @@ def result_words(row: pd.Series) -> str:
     if row["holds"]:
         return "significant"
     is_equal = all(row[name] == 0 for name in ("difference", "ci_low", "ci_high"))
-    if is_equal or not pd.isna(row["p_adjusted"]):
-        return "equal" if is_equal else "not significant"
-    return "too few groups"
+    if is_equal:
+        return "equal"
+    return "too few groups" if pd.isna(row["p_adjusted"]) else "not significant"
 
 
 def settings_words(names: tuple[str, str], settings: Mapping[str, Sequence[str]]) -> str:
