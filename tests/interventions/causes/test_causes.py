@@ -84,7 +84,7 @@ def test_a_direction_that_is_read_and_used(model, folds):
     assert result.swap.p == 0.01
     assert result.wrong_way == 0
     assert not any(one.evidence.exceeds_whole for one in result.verdicts)
-    assert summary(result).startswith("The network represents the label here and uses this")
+    assert summary(result).startswith("The label can be decoded here, and the direction")
     assert result.folds == folds
     assert result.n == 80 * folds
 
