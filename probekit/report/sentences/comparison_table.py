@@ -13,6 +13,7 @@ from probekit.probes.targets import BASELINES, NETWORKS
 from probekit.report.figures.style import decimals, fixed, format_p
 from probekit.report.sentences.answer import comparison_rows, rival_name
 from probekit.results.differences import (
+    NOT_BETTER,
     SIGNIFICANT,
     RivalDifference,
     RivalDifferences,
@@ -29,7 +30,7 @@ NO_SCORE = "none"
 # The rule of the table, below it.
 RULE = (
     "An interval excludes 0 if the two-sided p < 0.05. * significant for all comparisons together "
-    "(adjusted p < 0.05), or one-sided p of the score < 0.05. – in place of p: too few groups."
+    "(adjusted p < 0.05), or, where p is one-sided, at p < 0.05. – in place of p: too few groups."
 )
 
 
@@ -141,12 +142,13 @@ def _compared_score(name: str, one: RivalDifference, places: int) -> ComparedSco
     limits = f"[{_number(one.ci_low, places)}, {_number(one.ci_high, places)}]"
     is_tested = bool(one.key) or not math.isnan(one.p)
     has_verdict = is_tested and one.verdict != SIGNIFICANT
+    has_star = is_tested and one.decisive_p < LEVEL and one.verdict != NOT_BETTER
     return ComparedScore(
         name,
         _number(one.other, places),
         "+" * (known and one.difference > 0) + _number(one.difference, places) if known else NONE,
         "" if math.isnan(one.ci_low) else limits,
-        format_p(one.p) + "*" * (is_tested and one.decisive_p < LEVEL),
+        format_p(one.p) + "*" * has_star,
         "one-sided" * (one.is_association and not math.isnan(one.p)),
         one.verdict.removeprefix("significantly ") if has_verdict else "",
     )

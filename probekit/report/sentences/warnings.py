@@ -63,7 +63,7 @@ RELATIONS = {
     NOT_BETTER: "not significantly better than",
 }
 NOT_MORE_OFTEN_CORRECT = (
-    "its predictions are associated with the labels, but a constant prediction may score as much"
+    "its predictions are associated with the labels, but the interval of the difference contains 0"
 )
 # Advice that follows, by metric: those that a constant prediction does not raise.
 OTHER_METRICS = {
