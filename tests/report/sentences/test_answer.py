@@ -335,6 +335,8 @@ def test_an_association_alone_does_not_decide_about_the_majority_class(table):
     for difference, low, high in ((-0.008, -0.036, 0.019), (0.002, -0.025, 0.028)):
         (one,) = of_majority(difference, low, high).named
         assert one.verdict == "not better"
+        shown, *_ = comparison_table(table, of_majority(difference, low, high))
+        assert (shown.p, shown.verdict) == ("<0.001", "not better")  # without a star
         text = answer(tested, of_majority(difference, low, high), YES_NO)
         assert text.startswith(
             "Decodable, but not significantly better than the majority class: 94 %"
