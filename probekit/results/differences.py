@@ -52,11 +52,11 @@ class RivalDifference:
         ci_low: the lower limit of the 95 % confidence interval of the difference.
         ci_high: the upper limit.
         p: the p-value of the difference, which excludes 0 from its interval if it is below 0.05;
-            NaN if there are too few groups for a verdict. For the majority class, the p-value of
-            the selected probe.
+            NaN if there are too few groups for a verdict. For the majority class, and baselines
+            that score the same, the p-value of the selected probe.
         metric: the metric of the scores.
         is_association: whether `p` is that of a one-sided test of association between predictions
-            and labels, not of the difference; only for the majority class.
+            and labels, not of the difference; for the majority class and its equals.
         is_opposite: whether, without an association, the score is below chance; only for the
             majority class. See `is_below_chance`.
         p_adjusted: `p` adjusted for all comparisons together; None if it is not adjusted, as that
@@ -113,7 +113,7 @@ class RivalDifference:
         if self.decisive_p >= LEVEL or not self.difference:
             return NOT_SIGNIFICANT
         is_better = METRICS[self.metric].sign * self.difference > 0
-        if self.key == "majority" and not (self.smallest_lead > 0 or self.largest_lead < 0):
+        if self.is_association and not (self.smallest_lead > 0 or self.largest_lead < 0):
             return NOT_BETTER
         return SIGNIFICANT if is_better else SIGNIFICANTLY_WORSE
 
@@ -173,14 +173,14 @@ def rival_differences(table: pd.DataFrame, differences: pd.DataFrame | None) -> 
     of_chosen = only(differences, a=own).dropna(subset="difference")
     rows = {str(row["b"]): row for _, row in of_chosen.iterrows()}
     named = {name: rival for name, rival in rivals.items() if name in rows}
-    has_association = bool(table["metric"].isin(P_VALUES).any())
+    found = {name: _comparison(rows[name], *rival) for name, rival in named.items()}
+    if "majority" in found and table["metric"].isin(P_VALUES).any():
+        numbers = ["value_b", "ci_low", "ci_high", "p", "p_adjusted"]
+        for name, one in found.items():
+            if rows[name][numbers].equals(rows["majority"][numbers]):
+                found[name] = _with_association(one, table, chosen)
     return RivalDifferences(
-        tuple(
-            _with_association(_comparison(rows[name], *rival), table, chosen)
-            if rival[0] == "majority" and has_association
-            else _comparison(rows[name], *rival)
-            for name, rival in named.items()
-        ),
+        tuple(found.values()),
         tuple(_comparison(row, "", name) for name, row in rows.items() if name not in named),
     )
 

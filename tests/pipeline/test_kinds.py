@@ -82,7 +82,9 @@ def test_run_over_all_tokens_scores_each_text_once_and_is_saved(load, go, monkey
     rows = pd.read_csv(result.folder / "test_rows.csv")
     assert len(rows) == 8
     found = {f["code"]: f["message"] for f in result.record["data"]["findings"]}
-    assert found["few-exchanges"].startswith("The labels of the 2 test groups have only 4 arrange")
+    assert found["few-exchanges"].startswith(
+        "The labels of the 2 test groups can be exchanged in only 4 ways"
+    )
     content = result.results.read_bytes()
     monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # a call would fail
     assert go(experiment).results.read_bytes() == content

@@ -91,6 +91,11 @@ def test_the_p_value_of_the_majority_class_is_that_of_an_association_if_one_was_
     found = rival_differences(pd.concat([table, p_row], ignore_index=True), differences)
     assert [one.is_association for one in found.named] == [True, False, False, False]
     assert found.named[0].verdict == NOT_SIGNIFICANT
+    # So is that of a baseline that scores the same.
+    same = differences.copy()
+    same.loc[1, ["value_b", *numbers]] = same.loc[0, ["value_b", *numbers]]
+    found = rival_differences(pd.concat([table, p_row], ignore_index=True), same)
+    assert [one.is_association for one in found.named] == [True, True, False, False]
     # The test is one-sided: the interval of the score shows that the probe is worse.
     own = table["target"].eq("task") & table["split"].eq("test") & table["metric"].eq("accuracy")
     table.loc[own, ["value", "ci_low", "ci_high"]] = 0.2, 0.05, 0.4

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probekit.amounts import FEWEST_UNITS, LEVEL
+from probekit.amounts import FEWEST_UNITS, LEVEL, counted
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import load_any_experiment
@@ -34,6 +34,7 @@ from probekit.probes.score.differences import (
     unpaired_difference,
 )
 from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples
 from probekit.probes.score.pooling import take
 from probekit.probes.score.regression import NumberPredictions
@@ -110,7 +111,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     predictions = {n: (pair.predictions_a, pair.predictions_b) for n, pair in enumerate(usable)}
     results = differences(predictions, rows, metric)
     common = {"metric": metric, "pairing": rows.pairing}
-    table = [_table_row(pair, results[n], rows) | common for n, pair in enumerate(usable)]
+    table = [_table_row(pair, results[n], rows, metric) | common for n, pair in enumerate(usable)]
     n_skipped = len(pairs) - len(usable)
     return RunComparison(
         a=titles[0],
@@ -123,7 +124,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         notes=(
             _rows_note(a, b, rows, titles),
             *_groups_note(rows),
-            *[f"{n_skipped} comparisons are skipped: no scores for {metric}."] * bool(n_skipped),
+            *[f"Not compared: {counted(n_skipped, 'score')} without {metric}."] * bool(n_skipped),
             *_notes_on_runs(a, b, titles),
         ),
     )
@@ -260,7 +261,10 @@ def _with_metric(pairs: Sequence[PairedPredictions], metric: str) -> list[Paired
     return usable
 
 
-def _table_row(pair: PairedPredictions, result: Difference, rows: RowsOfBoth) -> dict[str, Any]:
+def _table_row(
+    pair: PairedPredictions, found: Difference, rows: RowsOfBoth, metric: str
+) -> dict[str, Any]:
+    result = found.within(METRICS[metric].range)
     return {
         **pair.columns,
         "value_a": result.a,

@@ -244,6 +244,7 @@ def _cells(
         (difference,) = paired_differences(
             [(values, function(own, resamples))], resamples, [difference_of_parts(parts, of_own)]
         )
+        limited = difference.within(METRICS[metric].range)
         # The rank correlation of a constant guess is undefined and counts as 0.
         chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
         yield {
@@ -255,8 +256,8 @@ def _cells(
             "ci_high": interval.high,
             "chance": float(chance),
             "difference": difference.value,
-            "difference_low": difference.ci_low,
-            "difference_high": difference.ci_high,
+            "difference_low": limited.ci_low,
+            "difference_high": limited.ci_high,
             "n_train": first.n_train,
             "n_test": len(resamples.group_of_row),
             "n_groups": resamples.n_groups,

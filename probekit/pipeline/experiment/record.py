@@ -158,11 +158,11 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
     exchange = label_exchange(labels, probe, prober, draws=0)
     if exchange.is_enough:
         return []
-    found = counted(round(exchange.n_arrangements), "arrangement")
+    ways = counted(round(exchange.n_arrangements), "way")
     message = (
-        f"The labels of the {exchange.n_groups} test groups have only {found}: too few groups for "
-        f"a p-value, which needs {FEWEST_ARRANGEMENTS}. Give test more groups; with `split.folds` "
-        "all groups are test groups."
+        f"The labels of the {exchange.n_groups} test groups can be exchanged in only {ways}: too "
+        f"few for a p-value, which needs {FEWEST_ARRANGEMENTS}. Give test more groups, above all "
+        "of the rarest label; with `split.folds` all groups are test groups."
     )
     return [Finding("warning", "few-exchanges", message)]
 

@@ -193,7 +193,7 @@ class VerdictStep:
             doses = " and ".join(f"{by:g}" for by in dropped)
             yield (
                 f"Doses {doses} along {self.along} are left out at {counted(len(own), 'site')}, "
-                "because they move activations out of the range of the data, 99 % of the training "
+                "because they move activations beyond the range of the data, 99 % of the training "
                 f"rows in standard deviations of the projection: {listed}."
             )
 

@@ -177,7 +177,8 @@ def difference_rows(
     for these rivals only; the other p-values are adjusted for all comparisons. The difference from
     the majority class gets the p-value of the selected probe in `table`. Its limits are those of
     the score if that class scores the same on any rows, else t limits: where groups have one label,
-    half of the differences are 0, and random signs have too few patterns.
+    half of the differences are 0, and random signs have too few patterns. So has the difference from
+    a baseline with the scores of the majority class.
 
     Args:
         all_scored: the predictions of the run.
@@ -226,8 +227,10 @@ def difference_rows(
             own = jackknife_interval(values[name] - constant, resamples)
             limits = own.low, own.high
         a, b = float(values[name][0]), float(constant[0])
-        found["majority"] = Difference(a, b, a - b, *limits, p, p, *limits)
-        named.remove("majority")
+        # A rival that guesses the same is the same comparison.
+        same = [other for other in named if np.allclose(values[other], constant, atol=ROUNDING)]
+        found |= dict.fromkeys(same, Difference(a, b, a - b, *limits, p, p, *limits))
+        named = [other for other in named if other not in same]
     found |= compared(named)
     facts = {"n_test": len(rows), "n_groups": resamples.n_groups}
     return [_difference_row(name, other, metric, one) | facts for other, one in found.items()]
@@ -245,7 +248,8 @@ def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float:
     return float(own[0]) if own else float("nan")
 
 
-def _difference_row(name: str, other: str, metric: str, one: Difference) -> dict[str, Any]:
+def _difference_row(name: str, other: str, metric: str, found: Difference) -> dict[str, Any]:
+    one = found.within(METRICS[metric].range)
     return {
         "a": name,
         "b": other,

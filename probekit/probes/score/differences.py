@@ -38,6 +38,7 @@ from probekit.probes.score.intervals import (
     jackknife_variance,
     t_quantile,
 )
+from probekit.probes.score.metric_table import Range
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.score.permutation import ROUNDING, holm
 from probekit.probes.solve.design import Floats
@@ -69,6 +70,18 @@ class Difference:
     adjusted_low: float = float("nan")
     adjusted_high: float = float("nan")
     df: float = float("nan")
+
+    def within(self, limits: Range) -> Difference:
+        """Return this difference with limits that scores in this range can have.
+
+        >>> wide = Difference(0.9, 0.8, 0.1, -1.2, 1.4, 0.5, 0.5).within((0.0, 1.0))
+        >>> wide.ci_low, wide.ci_high
+        (-1.0, 1.0)
+        """
+        bottom, top = limits
+        names = ("ci_low", "ci_high", "adjusted_low", "adjusted_high")
+        ends = np.clip([getattr(self, name) for name in names], bottom - top, top - bottom)
+        return replace(self, **dict(zip(names, ends.tolist(), strict=True)))
 
 
 # P-values, limits (low, high) and their adjusted counterparts, of shape (6, n_tests).

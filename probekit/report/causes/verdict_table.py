@@ -114,8 +114,17 @@ def _cell(one: Direction, name: str) -> VerdictCell | None:
         str(row["answer"]) if name != "swap" else "",
         "–" if math.isnan(row["effect"]) else _effect(row),
         "" if pd.isna(p) else p_words(float(p)),
-        str(row["reason"]),
+        "; ".join(filter(None, [str(row["reason"]), _of_permuted_labels(row)])),
     )
+
+
+def _of_permuted_labels(row: pd.Series[Any]) -> str:
+    """Return the range of the effects on permuted labels, which decides if nothing else does."""
+    low, high = row["null_low"], row["null_high"]
+    if row["answer"] != "undecided" or pd.isna(low) or not row["low"] > 0:
+        return ""
+    ends = " to ".join(fixed(end, 2) for end in (low, high))
+    return f"95 % of the directions on permuted labels have an effect of {ends}"
 
 
 def _effect(row: pd.Series[Any]) -> str:

@@ -44,7 +44,7 @@ def chosen_in_folds(counts: Counter[str]) -> str:
     """Return a clause with the sites that the outer folds chose and the number of folds of each.
 
     >>> chosen_in_folds(Counter(["block 2", "block 2"]))
-    'block 2 chosen in all 2 folds'
+    'block 2 chosen in both folds'
     >>> chosen_in_folds(Counter(["block 2", "block 1", "block 2"]))
     'the folds chose different sites (block 2 in 2 folds and block 1 in 1 fold)'
     >>> chosen_in_folds(Counter(["block 2", "block 1"]))
@@ -55,7 +55,8 @@ def chosen_in_folds(counts: Counter[str]) -> str:
     'the folds chose 3 different sites'
     """
     if len(counts) == 1:
-        return f"{next(iter(counts))} chosen in all {counts.total()} folds"
+        folds = "both" if counts.total() == 2 else f"all {counts.total()}"
+        return f"{next(iter(counts))} chosen in {folds} folds"
     if len(counts) > MOST_IN_ANSWER:
         (site, n), (_, next_most), *_ = counts.most_common()
         often = f", most often {site} ({n} of {counts.total()} folds)" if n > next_most else ""

@@ -121,8 +121,9 @@ def test_too_few_groups_give_no_p_values():
     (finding,) = _few_arrangements(prober_of(np.repeat([0, 1], 10), np.arange(20) // 4))
     assert finding.level == "warning"
     assert finding.message == (
-        "The labels of the 5 test groups have only 12 arrangements: too few groups for a p-value, "
-        "which needs 20. Give test more groups; with `split.folds` all groups are test groups."
+        "The labels of the 5 test groups can be exchanged in only 12 ways: too few for a p-value, "
+        "which needs 20. Give test more groups, above all of the rarest label; with `split.folds` "
+        "all groups are test groups."
     )
 
 
@@ -226,7 +227,10 @@ def test_where_the_majority_varies_its_row_has_the_limits_of_the_difference(run)
     table = make_table(
         [own.row | {"split": "validation"}, *p_value_rows([own], prober, 99)], RESULTS
     )
-    (found,) = difference_rows([own, constant], placed(table).iloc[0], table, prober)
+    length = scored_at(None, truth, 0 * truth, "length")
+    found, same = difference_rows([own, constant, length], placed(table).iloc[0], table, prober)
+    # A baseline that guesses the same is the same comparison.
+    assert {**same, "b": "majority"} == found and same["b"] == "length"
     resamples = prober.resamples_of("logistic")
     values = [accuracy(one.predictions, resamples) for one in (own, constant)]
     limits = jackknife_interval(values[0] - values[1], resamples)

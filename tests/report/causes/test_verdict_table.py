@@ -76,6 +76,15 @@ def test_an_undefined_effect_has_its_reason(table_of):
     assert (cell.effect, cell.p, cell.remark) == ("–", "", "too few groups")
 
 
+def test_an_undecided_effect_above_0_names_the_range_of_permuted_labels(table_of):
+    numbers = {"effect": 0.13, "low": 0.12, "high": 0.14, "null_low": -0.2, "null_high": 0.21}
+    rows = verdict_rows(residual(0), "yes undecided undecided", reason="p is above 0.05", **numbers)
+    remarks = [one.remark for one in table_of(rows).rows[0].cells[:2]]
+    band = "95 % of the directions on permuted labels have an effect of −0.20 to 0.21"
+    assert remarks[1] == f"p is above 0.05; {band}"
+    assert band not in remarks[0]
+
+
 def test_of_many_directions_those_that_are_used_come_first(table_of):
     table = table_of(make_verdicts(48, used=(40, 41)).to_dict("records"))
     assert len(table.rows) == MOST_ROWS
