@@ -177,8 +177,8 @@ def difference_rows(
     for these rivals only; the other p-values are adjusted for all comparisons. The difference from
     the majority class gets the p-value of the selected probe in `table`. Its limits are those of
     the score if that class scores the same on any rows, else t limits: where groups have one label,
-    half of the differences are 0, and random signs have too few patterns. So has the difference from
-    a baseline with the scores of the majority class.
+    half of the differences are 0, and random signs have too few patterns. A baseline that scores as
+    this class does is the same comparison.
 
     Args:
         all_scored: the predictions of the run.
