@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,15 @@ from benchmarks.claims.designs import GROUPS, Design, Sizes
 from benchmarks.claims.rates import Rate, size_of
 from probekit.amounts import LEVEL
 from probekit.probes.score.differences import Difference, paired_differences, unpaired_difference
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
 from probekit.probes.solve.design import Floats
 
 GAIN = 0.1  # planted difference of the accuracies
 COMPARISONS = 8  # that are adjusted together
+
+
+Pairing = Literal["paired", "unpaired", "unpaired, 200 groups", "best of 8"]
 
 
 @dataclass(frozen=True)
@@ -30,14 +34,12 @@ class Comparison:
     sizes: Sizes
     accuracy: float
     correlation: float
-    pairing: Literal["paired", "unpaired", "best of 8"]
+    pairing: Pairing
 
 
 def cases() -> Iterator[Comparison]:
     """Yield all cases."""
-    for case in product(
-        GROUPS, ("equal", "1:20"), (0.5, 0.8, 0.95), (0.0, 0.3), ("paired", "unpaired", "best of 8")
-    ):
+    for case in product(GROUPS, ("equal", "1:20"), (0.5, 0.8, 0.95), (0.0, 0.3), get_args(Pairing)):
         yield Comparison(*case)
 
 
@@ -49,9 +51,14 @@ def rows(case: Comparison, draws: int) -> Iterator[dict[str, Any]]:
     yield {**facts, "draws": size.draws, "power": power.rate}
 
 
+def groups_of(case: Comparison) -> NDArray[np.int64]:
+    """Return the group (n_rows,) of each row."""
+    return Design(case.groups, case.sizes, "mixed", 0.5, 0.0, 0.0).group_of_row
+
+
 def hits(case: Comparison, share: float, generator: np.random.Generator) -> NDArray[np.int64]:
     """Return 0 or 1 (n_rows,) for each row, with a common rate in each group (beta-binomial)."""
-    group = Design(case.groups, case.sizes, "mixed", 0.5, 0.0, 0.0).group_of_row
+    group = groups_of(case)
     rate = np.full(case.groups, share)
     if case.correlation:
         concentration = (1 - case.correlation) / case.correlation
@@ -65,8 +72,7 @@ def _rate(case: Comparison, draws: int, gain: float) -> Rate:
 
 
 def _rejects(case: Comparison, gain: float, generator: np.random.Generator) -> bool | None:
-    group = Design(case.groups, case.sizes, "mixed", 0.5, 0.0, 0.0).group_of_row
-    resamples = Resamples.leave_one_out(group)
+    resamples = Resamples.leave_one_out(groups_of(case))
 
     def values(share: float) -> Floats:
         own = hits(case, share, generator)
@@ -75,7 +81,15 @@ def _rejects(case: Comparison, gain: float, generator: np.random.Generator) -> b
     first = values(case.accuracy + gain)
     found: list[Difference]
     if case.pairing == "unpaired":
-        found = [unpaired_difference(first, resamples, values(case.accuracy), resamples)]
+        sides = first, resamples, values(case.accuracy), resamples
+        found = [unpaired_difference(*sides, limits=METRICS["accuracy"].range)]
+    elif case.pairing == "unpaired, 200 groups":  # the other run; a small one may be perfect
+        other = replace(case, groups=200)
+        many = Resamples.leave_one_out(groups_of(other))
+        own = hits(other, case.accuracy, generator)
+        second = accuracy(ClassPredictions(np.ones_like(own), own, 2), many)
+        sides = first, resamples, second, many
+        found = [unpaired_difference(*sides, limits=METRICS["accuracy"].range)]
     else:
         n = 1 if case.pairing == "paired" else COMPARISONS
         found = paired_differences([(first, values(case.accuracy)) for _ in range(n)], resamples)

@@ -61,8 +61,8 @@ class RivalDifference:
             majority class. See `is_below_chance`.
         p_adjusted: `p` adjusted for all comparisons together; None if it is not adjusted, as that
             of the majority class.
-        adjusted_low: the lower limit of the interval that is adjusted in the same way; NaN if
-            there is none.
+        adjusted_low: the lower limit of the interval that excludes 0 exactly if `p_adjusted` is
+            below 0.05, which is not a simultaneous interval; NaN if there is none.
         adjusted_high: the upper limit of the adjusted interval.
     """
 
@@ -106,15 +106,17 @@ class RivalDifference:
         association, the interval of the difference decides whether the probe is better or worse.
         Without one, the probe is worse if its score is below chance.
         """
-        if np.isnan(self.p):
+        if np.isnan(self.p) or (self.is_association and np.isnan(self.ci_low)):
             return TOO_FEW_GROUPS
         if self.is_opposite:
             return SIGNIFICANTLY_WORSE
-        if self.decisive_p >= LEVEL or not self.difference:
+        if self.decisive_p >= LEVEL:
             return NOT_SIGNIFICANT
         is_better = METRICS[self.metric].sign * self.difference > 0
         if self.is_association and not (self.smallest_lead > 0 or self.largest_lead < 0):
             return NOT_BETTER
+        if not self.difference:
+            return NOT_SIGNIFICANT
         return SIGNIFICANT if is_better else SIGNIFICANTLY_WORSE
 
     @property
@@ -122,6 +124,8 @@ class RivalDifference:
         """Whether the difference does not show that the selected probe is better."""
         if np.isnan(self.p):
             return not self.smallest_lead > 0
+        if self.is_association and np.isnan(self.ci_low):  # only the test of association is left
+            return self.p >= LEVEL
         return self.verdict != SIGNIFICANT
 
 

@@ -1,5 +1,6 @@
 """Significance is decided by p-values, adjusted among the rivals named in advance."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -7,10 +8,12 @@ from probekit.errors import DataError
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.warnings import warnings
 from probekit.results.differences import (
+    NOT_BETTER,
     NOT_SIGNIFICANT,
     SIGNIFICANT,
     SIGNIFICANTLY_WORSE,
     TOO_FEW_GROUPS,
+    RivalDifference,
     load_differences,
     rival_differences,
 )
@@ -70,6 +73,15 @@ def test_rivals_are_named_and_their_adjusted_p_decides(table, differences):
         "random weights, same site": ("random_weights", 0.008, SIGNIFICANT),
         "the embedding": ("embedding", 0.06, NOT_SIGNIFICANT),
     }
+
+
+def test_an_association_without_interval_or_difference_is_no_significant_difference():
+    facts = {"metric": "auroc", "is_association": True}
+    unknown = RivalDifference("majority", "majority", 0.5, 0.5, np.nan, np.nan, 0.001, **facts)
+    assert unknown.verdict == TOO_FEW_GROUPS
+    assert not unknown.is_doubtful
+    tied = RivalDifference("majority", "majority", 0.5, 0.0, -0.05, 0.05, 0.001, **facts)
+    assert tied.verdict == NOT_BETTER
 
 
 def test_a_rival_that_is_significantly_better_is_named_so(table, differences):

@@ -92,8 +92,8 @@ def why_undecided(verdict: CausalVerdict) -> str:
         ),
         (np.isnan(verdict.p_holm), "there is no p-value"),
         (
-            verdict.p_holm > LEVEL,
-            f"the p-value, adjusted for the questions, is above {LEVEL}",
+            verdict.p_holm >= LEVEL,
+            f"the p-value, adjusted for the questions, is not below {LEVEL}",
         ),
         (True, "the effect is within rounding errors"),
     )

@@ -5,7 +5,7 @@
     silences    erasure reduces the difference between the classes: 1 - after / before
 
 The effect, its interval over groups of test rows and a p-value decide. `yes`: p (adjusted for the
-questions that have a test) is at most 0.05 and the interval is above 0. `no`: the interval is
+questions that have a test) is below 0.05 and the interval is above 0. `no`: the interval is
 within 5 % of the effect of the whole vector around 0. Otherwise the verdict is `undecided`, which
 includes an effect that is certainly negative: steering against the label, or erasure that enlarges
 the difference.
@@ -111,7 +111,7 @@ def answer_of(evidence: Evidence, p: float) -> Answer:
     low, high = evidence.low, evidence.high
     if np.isnan([evidence.effect, low, high]).any():
         return "undecided"
-    if p <= LEVEL and low > 0 and evidence.effect > evidence.rounding:
+    if p < LEVEL and low > 0 and evidence.effect > evidence.rounding:
         return "yes"
     margin = max(NEGLIGIBLE * abs(evidence.whole), evidence.rounding)
     return "no" if max(abs(low), abs(high)) <= margin else "undecided"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -123,7 +123,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         settings=settings_that_differ(a, b),
         notes=(
             _rows_note(a, b, rows, titles),
-            *_groups_note(rows),
+            *_groups_note(rows, results.values()),
             *[f"Not compared: {counted(n_skipped, 'score')} without {metric}."] * bool(n_skipped),
             *_notes_on_runs(a, b, titles),
         ),
@@ -179,6 +179,7 @@ def differences(
                     _values(other, metric, b),
                     b,
                     (parts_of(metric, [one]), parts_of(metric, [other])),
+                    METRICS[metric].range,
                 )
                 for one, other in predictions.values()
             ]
@@ -306,12 +307,14 @@ def _rows_note(
     return f"{note} {shared:,} examples are in both: intervals are too wide if many are."
 
 
-def _groups_note(rows: RowsOfBoth) -> list[str]:
+def _groups_note(rows: RowsOfBoth, found: Iterable[Difference]) -> list[str]:
     fewest = min(len(np.unique(groups)) for groups in (rows.groups_a, rows.groups_b))
-    if fewest >= FEW_GROUPS:
-        return []
     if fewest < FEWEST_UNITS:
         return [f"{fewest} groups are too few for p-values: at least {FEWEST_UNITS} are needed."]
+    if any(np.isnan(one.p) and not np.isnan(one.value) for one in found):
+        return [f"A label is in too few groups for p-values: at least {FEWEST_UNITS} are needed."]
+    if fewest >= FEW_GROUPS:
+        return []
     return [f"{fewest} groups are few: intervals are approximate below {FEW_GROUPS} groups."]
 
 

@@ -130,9 +130,9 @@ def _null_band(one: ScoredPredictions, null: Null, site: int) -> dict[str, float
     """Return the limits that contain 95 % of the scores under exchanged labels; NaN if unknown."""
     if not METRICS[one.row["metric"]].is_linear:
         return {"null_low": float("nan"), "null_high": float("nan")}
-    # Quantiles without interpolation: t is infinite if all groups of a label score the same.
-    ends = np.quantile(null.t[site, 1:], [LEVEL / 2, 1 - LEVEL / 2], method="nearest")
-    low, high = one.row["value"] - null.lead[site] + ends * null.error[site]
+    observed, exchanged = null.scores[site, 0], null.scores[site, 1:]
+    ends = np.quantile(exchanged, [LEVEL / 2, 1 - LEVEL / 2])
+    low, high = one.row["value"] - observed + ends
     return {"null_low": float(low), "null_high": float(high)}
 
 
@@ -220,8 +220,9 @@ def difference_rows(
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
         constant, p = values["majority"], _own_p(table, chosen)
-        if np.ptp(constant) < ROUNDING:  # 0.5 on any rows: the interval is that of the score
-            own = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
+        own = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
+        # With 0.5 on any rows, the interval is that of the score, as it is if that has none.
+        if np.ptp(constant) < ROUNDING or np.isnan(own.low):
             limits = own.low - constant[0], own.high - constant[0]
         else:
             own = jackknife_interval(values[name] - constant, resamples)

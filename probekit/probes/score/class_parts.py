@@ -167,6 +167,7 @@ class ClassSpread:
         n_effective: the effective number (n_parts,) of groups of each class: their number if all
             have equally many of its rows, else fewer.
         n_rows: the largest possible sample size (n_parts,) of each part.
+        is_shared: whether a group has rows of several parts.
         scale: the variance of the score, to which parts in the same group contribute together,
             divided by the sum of the variances; 1 if that is 0.
         by_group: the contribution (n_parts, n_groups) of each group to each part, around 0.
@@ -176,6 +177,7 @@ class ClassSpread:
     n_groups: Codes
     n_effective: Floats
     n_rows: Floats
+    is_shared: bool
     scale: float
     by_group: Floats
 
@@ -202,6 +204,7 @@ def class_spread(parts: ClassParts, resamples: Resamples) -> ClassSpread:
         n_groups=n_units,
         n_effective=np.square(n_rows) / np.square(counts).sum(axis=1),
         n_rows=n_rows if parts.are_shares else np.full(shape[0], len(groups)),
+        is_shared=bool(((counts > 0).sum(axis=0) > 1).any()),
         # Parts that cancel have a scale of 0, which rounding can make negative.
         scale=max(0.0, float(1 + covariances / apart)) if apart > 0 else 1.0,
         by_group=by_group,

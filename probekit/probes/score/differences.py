@@ -33,12 +33,13 @@ from probekit.errors import UnknownNameError, nearest
 from probekit.probes.score.class_parts import ClassParts, ClassSpread, class_spread, has_rare_class
 from probekit.probes.score.exchange import sign_patterns
 from probekit.probes.score.intervals import (
+    agreement_variance,
     degrees_of_freedom,
     jackknife_interval,
     jackknife_variance,
     t_quantile,
 )
-from probekit.probes.score.metric_table import Range
+from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.score.permutation import ROUNDING, holm
 from probekit.probes.solve.design import Floats
@@ -55,7 +56,8 @@ class Difference:
     """Difference `value` = a - b of two scores, with its 95 % confidence interval.
 
     `p` is two-sided, for the null hypothesis of no difference; `p_adjusted` and the limits
-    `adjusted_low` and `adjusted_high` are adjusted for all comparisons that were made together.
+    `adjusted_low` and `adjusted_high` are adjusted for all comparisons that were made together. The
+    limits exclude 0 exactly if `p_adjusted` is below 0.05, but are no simultaneous intervals.
     P-values and adjusted limits are NaN if there are too few groups for a verdict; all are NaN if
     the difference is undefined. `df` are the degrees of freedom of an unpaired difference.
     """
@@ -149,10 +151,12 @@ def unpaired_difference(
     b: Floats,
     resamples_b: Resamples,
     parts: Sequence[ClassParts | None] = (None, None),
+    limits: Range = UNBOUNDED,
 ) -> Difference:
     """Return the difference a - b of metric values (1 + n_units,) on different rows.
 
-    The p-value is not adjusted. It is NaN if one side, or a class, has fewer than 6 groups.
+    The p-value is not adjusted. It is NaN if one side, or a class, has fewer than 6 groups. Where
+    all groups agree, as in a perfect score, the variance is that of the score's own interval.
 
     Args:
         a: the values of a.
@@ -160,6 +164,7 @@ def unpaired_difference(
         b: the values of b.
         resamples_b: the resamples of its rows.
         parts: the parts by class of a and of b; None for metrics without.
+        limits: the range of the metric.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth, resamples = np.tile([0, 1], 50), Resamples.leave_one_out(np.arange(100))
@@ -170,7 +175,7 @@ def unpaired_difference(
     0.5
     """
     value = float(a[0] - b[0])
-    sides = [(a, resamples_a, parts[0]), (b, resamples_b, parts[1])]
+    sides = [(a, resamples_a, parts[0], limits), (b, resamples_b, parts[1], limits)]
     *found, fewest = zip(*[_variances(*side) for side in sides], strict=True)
     variances, each = (np.concatenate(one) for one in found)
     if np.isnan(variances).any():
@@ -180,12 +185,12 @@ def unpaired_difference(
     p = float(2 * t.sf(abs(value) / error, df)) if error else float(value == 0)
     if min(fewest) < FEWEST_UNITS:
         p = float("nan")
-    limits = value - margin, value + margin
-    return Difference(float(a[0]), float(b[0]), value, *limits, p, p, *limits, df)
+    ends = value - margin, value + margin
+    return Difference(float(a[0]), float(b[0]), value, *ends, p, p, *ends, df)
 
 
 def _variances(
-    values: Floats, resamples: Resamples, parts: ClassParts | None
+    values: Floats, resamples: Resamples, parts: ClassParts | None, limits: Range
 ) -> tuple[Floats, Floats, int]:
     """Return variances (n_parts,) of parts of a score, their df, and the smallest number of groups.
 
@@ -193,10 +198,18 @@ def _variances(
     """
     if parts is None:
         variance = jackknife_variance(values) * resamples.widening**2
-        df = np.array([degrees_of_freedom(resamples)])
-        return np.array([variance]), df, len(resamples.weights)
+        df, (bottom, top) = degrees_of_freedom(resamples), limits
+        if variance < ROUNDING**2 and np.isfinite(limits).all():
+            share = (float(values[0]) - bottom) / (top - bottom)
+            of_share = agreement_variance(share, df + 1, resamples.widening)
+            variance = (top - bottom) ** 2 * of_share
+        return np.array([variance]), np.array([df]), len(resamples.weights)
     spread = class_spread(parts, resamples)
     variances = spread.variances * spread.scale
+    for n in np.flatnonzero(variances < ROUNDING**2):
+        share = float(parts.shares[n])
+        of_share = agreement_variance(share, float(spread.n_effective[n]), resamples.widening)
+        variances[n] = parts.weights[n] ** 2 * of_share
     return variances, spread.n_effective - 1, int(spread.n_groups.min())
 
 
@@ -347,14 +360,16 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
     variances that are estimated from as many simulated groups as there are.
     """
     spreads = [class_spread(one, resamples) for one in parts]
-    variances = np.stack([one.variances * one.scale for one in spreads])
+    variances = np.stack(
+        [
+            _with_agreement(one.variances * one.scale, part, one)
+            for one, part in zip(spreads, parts, strict=True)
+        ]
+    )
     if np.isnan(variances).any():
         return np.full((6, len(parts)), np.nan)
     error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, spreads[0].n_effective - 1)
-    p = _two_sided(value, error, df)
-    # Groups that all agree show as much as random signs of the rarest class's groups.
-    agree, fewest = error < ROUNDING, int(spreads[0].n_groups.min())
-    p[agree] = np.maximum(p[agree], 0.5 ** (fewest - 1))
+    p, fewest = _two_sided(value, error, df), int(spreads[0].n_groups.min())
     smallest = _smallest_p(spreads, df)
     adjusted = np.maximum(
         np.minimum(1.0, len(parts) * p), (smallest[:, None] <= p + ROUNDING).mean(axis=0)
@@ -367,10 +382,23 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
         for sign in (-1, 1)
     ]
     found = np.stack([p, adjusted, *limits])
-    unsure = agree & (adjusted >= LEVEL)
-    found[4:, unsure] = np.minimum(value, 0)[unsure], np.maximum(value, 0)[unsure]
     if fewest < FEWEST_UNITS:
         found[[0, 1, 4, 5]] = np.nan
+    return found
+
+
+def _with_agreement(variances: Floats, parts: ClassParts, spread: ClassSpread) -> Floats:
+    """Return the variances (n_parts,) of a difference; those that are 0 by agreement are replaced.
+
+    If all n groups of a class agree on a difference, its t is that of random signs, p = 2^(1 - n).
+    """
+    sums = np.array([parts.rows[parts.truth == code].sum() for code in parts.classes])
+    agree = (variances < ROUNDING**2) & (np.abs(sums) > ROUNDING)
+    n = spread.n_groups[agree]
+    found = variances.copy()
+    found[agree] = np.square(
+        sums[agree] / t.isf(0.5**n, np.maximum(spread.n_effective[agree] - 1, 1))
+    )
     return found
 
 

@@ -79,14 +79,11 @@ class Null:
 
     Attributes:
         t: the t statistic (n_sites, 1 + n_exchanges), first that of the true labels.
-        lead: the observed score of each site, minus its expected value under the null hypothesis,
-            shape (n_sites,); groups with a single label count equally.
-        error: the standard error (n_sites,) of the score under the null hypothesis.
+        scores: the score (n_sites, 1 + n_exchanges) over rows, up to a constant of each site.
     """
 
     t: Floats
-    lead: Floats
-    error: Floats
+    scores: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,8 +206,8 @@ class LabelExchange:
         >>> exchange = LabelExchange.of(labels, np.arange(6), np.zeros(6, int), draws=99, seed=0)
         >>> scores = np.array([[0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
         >>> null = exchange.null([RowScores(np.concatenate([scores, 1 - scores]) / 6, labels)])
-        >>> null.t.shape, int(null.t.argmax()), null.lead.round(3).tolist()
-        ((1, 100), 0, [0.2])
+        >>> null.t.shape, int(null.t.argmax()), int(null.scores.argmax())
+        ((1, 100), 0, 0)
         """
         scores = np.stack([one.scores for one in rows], axis=-1)
         parts: list[_Groups | _Rows] = [
@@ -226,12 +223,13 @@ class LabelExchange:
             found.append(
                 np.sum([part.sums(part.exchanged(n, generator)) for part in parts], axis=0)
             )
-        lead, variance = np.concatenate(found, axis=1).transpose(0, 2, 1)
+        lead, variance, of_rows = np.concatenate(found, axis=1).transpose(0, 2, 1)
         t = _ratio(lead, np.sqrt(variance))
         if self._n_folds > 1:
             t[:, 1:] *= WIDER_OVER_FOLDS
-        error = np.sqrt(np.maximum(variance[:, 0], variance[:, 1:].mean(axis=1)))
-        return Null(t, lead[:, 0], error)
+            centre = of_rows[:, 1:].mean(axis=1, keepdims=True)
+            of_rows[:, 1:] = centre + WIDER_OVER_FOLDS * (of_rows[:, 1:] - centre)
+        return Null(t, of_rows)
 
     def _exchanged_groups(self, scores: Floats) -> _Groups:
         """Return the groups with a single label, each with the mean score of its rows.
@@ -239,9 +237,9 @@ class LabelExchange:
         The mean of a fold is subtracted, because the scores of different fits have other offsets.
         """
         n_rows = np.bincount(self.group_of_row)
-        means = np.zeros((self.n_groups, *scores.shape[1:]))
-        np.add.at(means, self.group_of_row, scores)
-        means = (means / n_rows[:, None, None])[self._whole]
+        totals = np.zeros((self.n_groups, *scores.shape[1:]))
+        np.add.at(totals, self.group_of_row, scores)
+        means = (totals / n_rows[:, None, None])[self._whole]
         labels = self._values[self._first[self._whole]]
         for part in self._folds:
             means[part] = _rounded(means[part] - means[part].mean(axis=0), means)
@@ -252,7 +250,7 @@ class LabelExchange:
             means -= np.einsum("k,gks->gs", shares, means)[:, None]
         # A group counts as one of average size, to be added to groups with several labels.
         size = n_rows[self._whole].mean() if len(self._whole) else 1.0
-        return _Groups(labels, means * size, self._folds, self._n_classes)
+        return _Groups(labels, means * size, totals[self._whole], self._folds, self._n_classes)
 
     def _exchanged_rows(self, scores: Floats) -> Iterator[_Rows]:
         """Yield the groups with several labels, those of the same size together."""
@@ -273,6 +271,7 @@ class _Groups:
 
     labels: NDArray[Any]
     scores: Floats  # (n_groups, n_labels, n_sites)
+    totals: Floats  # the sums of the rows' scores, of the same shape
     folds: Sequence[slice]
     n_classes: int
 
@@ -284,16 +283,17 @@ class _Groups:
         return labels
 
     def sums(self, labels: NDArray[Any]) -> Floats:
-        """Return the score and its variance (2, n_draws, n_sites), each label with its own."""
-        found = np.zeros((2, len(labels), self.scores.shape[2]))
+        """Return the score, its variance and the score of all rows (3, n_draws, n_sites)."""
+        found = np.zeros((3, len(labels), self.scores.shape[2]))
         for number, weights in enumerate(_weights(labels, range(self.n_classes))):
+            found[2] += weights @ self.totals[:, number]
             n = (weights != 0).sum(axis=1)[0] if self.n_classes else weights.shape[1]
             if n > 1:
                 own = self.scores[:, number]
                 total, squares = weights @ own, np.square(weights) @ np.square(own)
                 variance = squares - np.square(total) / n
                 variance[variance < ROUNDING * squares] = 0.0
-                found += np.stack([total, n / (n - 1) * variance])
+                found[:2] += total, n / (n - 1) * variance  # each label has its own variance
         return found
 
 
@@ -310,11 +310,12 @@ class _Rows:
         return generator.permuted(np.tile(self.labels, (draws, 1, 1)), axis=2)
 
     def sums(self, labels: NDArray[Any]) -> Floats:
-        """Return the score and its variance (2, n_draws, n_sites), from the groups' scores."""
+        """Return the score, its variance and the score again (3, n_draws, n_sites)."""
         by_group = np.zeros((labels.shape[1], len(labels), self.scores.shape[3]))
         for number, weights in enumerate(_weights(labels, range(1, self.n_classes))):
             by_group += weights.swapaxes(0, 1) @ self.scores[:, :, number]
-        return np.stack([by_group.sum(axis=0), np.square(by_group).sum(axis=0)])
+        score = by_group.sum(axis=0)
+        return np.stack([score, np.square(by_group).sum(axis=0), score])
 
 
 def _weights(labels: NDArray[Any], classes: Sequence[int]) -> Iterator[Floats]:

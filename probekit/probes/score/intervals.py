@@ -94,9 +94,10 @@ def score_interval(
 
     If the metric has parts by class, the limits of each part are those of a share, at the effective
     sample size of its class. Their distances from the part are added in quadrature, and scaled for
-    parts in the same groups. The limits are NaN if the rows of a class are in a single group. Parts
-    that cancel in each group have the interval of the jackknife. So have metrics of ranks without a
-    rare class: it holds there, and is shorter.
+    parts in the same groups; without an estimate of that scale they are simply added. The limits
+    are NaN if the rows of a class are in a single group. Parts that cancel in each group have the
+    interval of the jackknife. So have metrics of ranks without a rare class: it holds there, and is
+    shorter.
 
     Args:
         values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
@@ -113,14 +114,29 @@ def score_interval(
         return jackknife_interval(values, resamples, limits)
     if np.isnan(spread.variances).any():
         return Interval(value, np.nan, np.nan)
-    distances = np.zeros(2)
+    distances = np.empty((len(parts.weights), 2))
     for n, weight in enumerate(parts.weights):
         share, variance = float(parts.shares[n]), float(spread.variances[n]) / weight**2
         units = float(spread.n_effective[n]), int(spread.n_rows[n])
         ends = _korn_graubard(share, variance, *units, resamples.widening)
-        distances += np.square(weight * (np.array(ends) - share))
-    below, above = np.sqrt(spread.scale * distances)
+        distances[n] = weight * np.abs(np.array(ends) - share)
+    below, above = np.sqrt(spread.scale * np.square(distances).sum(axis=0))
+    if spread.is_shared and not spread.variances.any():  # no estimate of how parts vary together
+        below, above = distances.sum(axis=0)
     return Interval(value, max(0.0, value - below), min(1.0, value + above))
+
+
+def agreement_variance(share: float, n_units: float, widening: float) -> float:
+    """Return a variance for a share that all groups agree on, whose estimate is 0.
+
+    Student's t at `n_units` - 1 degrees of freedom then has limits as wide as the interval of the
+    share. A few groups that agree do not show that all groups do.
+
+    >>> round(agreement_variance(1.0, 8, 1.0) ** 0.5, 3)  # the interval of 8 of 8 is [0.63, 1]
+    0.156
+    """
+    low, high = _korn_graubard(share, 0.0, n_units, 1, widening)
+    return (max(share - low, high - share) / t_quantile(n_units - 1)) ** 2
 
 
 def jackknife_variance(values: Floats) -> float:

@@ -29,8 +29,9 @@ NONE = "–"
 NO_SCORE = "none"
 # The rule of the table, below it.
 RULE = (
-    "An interval excludes 0 if the two-sided p < 0.05. * significant for all comparisons together "
-    "(adjusted p < 0.05), or, where p is one-sided, at p < 0.05. – in place of p: too few groups."
+    "An interval excludes 0 if the two-sided p < 0.05. A one-sided p tests whether predictions and "
+    "labels are associated. * better or worse for all comparisons together (adjusted p < 0.05); "
+    "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: too few groups."
 )
 
 

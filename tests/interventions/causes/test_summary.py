@@ -24,7 +24,7 @@ def verdict(answer="undecided", p=0.01, *, low=0.5, high=1.5, reason=""):
             "the interval contains 0 and exceeds 5 % of the effect of the whole vector",
         ),
         (verdict(p=NAN), "there is no p-value"),
-        (verdict(p=0.075), "the p-value, adjusted for the questions, is above 0.05"),
+        (verdict(p=0.075), "the p-value, adjusted for the questions, is not below 0.05"),
         (verdict(), "the effect is within rounding errors"),
         (verdict("yes"), ""),
         (verdict("no", low=-0.01, high=0.01), ""),

@@ -198,6 +198,22 @@ def test_folds_widen_the_null():
     assert pytest.approx(np.sqrt(2)) == WIDER_OVER_FOLDS
 
 
+def test_scores_over_rows_are_those_of_exchanged_labels_whatever_the_sizes_of_groups():
+    groups = np.repeat(np.arange(50), [60] * 10 + [3] * 40)
+    of_group = np.tile([0, 1], 25)
+    rows = random_rows(of_group[groups])
+    null = exchange_of(rows, groups, draws=2000).null([rows])
+    generator = np.random.default_rng(1)
+    at = np.arange(len(groups))
+    scores = [rows.scores[at, generator.permutation(of_group)[groups]].sum() for _ in range(2000)]
+    assert null.scores[0, 0] == pytest.approx(rows.scores[at, of_group[groups]].sum())
+    ends = [0.025, 0.5, 0.975]
+    expected = np.quantile(scores, ends)
+    np.testing.assert_allclose(
+        np.quantile(null.scores[0, 1:], ends), expected, atol=0.1 * np.ptp(expected)
+    )
+
+
 def test_all_sites_share_the_same_exchanges():
     mixed, constant = np.tile([0, 1], 30), np.repeat([0, 1], 30)
     for labels in (mixed, constant):
@@ -206,8 +222,7 @@ def test_all_sites_share_the_same_exchanges():
         twice = RowScores(2 * rows.scores, rows.labels)
         null = exchange.null([rows, twice])
         np.testing.assert_allclose(null.t[0], null.t[1])
-        np.testing.assert_allclose(2 * null.lead[0], null.lead[1])
-        np.testing.assert_allclose(2 * null.error[0], null.error[1])
+        np.testing.assert_allclose(2 * null.scores[0], null.scores[1])
 
 
 def test_names_of_groups_do_not_matter_and_the_seed_does():

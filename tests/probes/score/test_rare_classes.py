@@ -117,8 +117,47 @@ def test_groups_that_all_agree_have_the_p_value_of_their_signs(n_positive):
     for one in differences("balanced_accuracy", probes, Resamples.leave_one_out(groups)):
         assert one.p == pytest.approx(0.5 ** (n_positive - 1))
         assert one.p_adjusted == pytest.approx(3 * one.p)
-        assert (one.ci_low, one.ci_high) == pytest.approx((0.5, 0.5))
+        assert 0 < one.ci_low < 0.5 < one.ci_high < 1
         assert (one.adjusted_low > 0) == (one.p_adjusted < LEVEL)
+
+
+def test_one_more_wrong_row_of_another_class_changes_little():
+    """The rare class still decides, although the variance is not 0 any more."""
+    truth, resamples = np.repeat([1, 0], [6, 54]), Resamples.leave_one_out(np.arange(60))
+    other = 0 * truth
+    other[30] = 1
+    probes = [ClassPredictions(truth, guess, 2) for guess in (truth, 0 * truth, other)]
+    same, more = (
+        differences("balanced_accuracy", [probes[0], one], resamples)[0] for one in probes[1:]
+    )
+    assert more.p == pytest.approx(same.p, rel=0.1)
+
+
+def test_a_perfect_score_of_classes_in_the_same_groups_has_the_limits_of_accuracy():
+    truth, groups = np.tile(np.arange(5), 8), np.repeat(np.arange(8), 5)
+    one, resamples = ClassPredictions(truth, truth, 5), Resamples.leave_one_out(groups)
+    found = [interval(metric, one, resamples).low for metric in ("balanced_accuracy", "accuracy")]
+    assert found[0] == pytest.approx(found[1])
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])
+def test_a_perfect_run_of_few_groups_is_not_certain(metric):
+    """Runs on different rows, equally good: the smaller one is often perfect."""
+    generator, rejected = np.random.default_rng(0), []
+    for _ in range(100):
+        sides = []
+        for n in (8, 200):
+            truth = np.tile([0, 1], n)
+            guess = np.where(generator.random(2 * n) < 0.95, truth, 1 - truth)
+            one = ClassPredictions(truth, guess, 2)
+            resamples = Resamples.leave_one_out(np.arange(2 * n) // 2)
+            values = metrics_of(one)[metric](one, resamples)
+            sides.append((values, resamples, parts_of(metric, [one])))
+        (a, of_a, part), (b, of_b, other) = sides
+        found = unpaired_difference(a, of_a, b, of_b, (part, other), UNIT)
+        assert (found.ci_low > 0 or found.ci_high < 0) == (found.p < LEVEL)
+        rejected.append(found.p < LEVEL)
+    assert np.mean(rejected) < 0.1
 
 
 @pytest.mark.parametrize("n_positive", [1, 2, 5])
