@@ -27,7 +27,7 @@ from probekit.probes.data import ProbeData
 from probekit.probes.fitters import FitContext, make_fitter
 from probekit.probes.folds import group_folds, sample_groups
 from probekit.probes.prober import Prober
-from probekit.probes.score.differences import paired_differences, unpaired_difference
+from probekit.probes.score.differences import Side, paired_differences, unpaired_differences
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.judging import judge_of
 from probekit.probes.score.learning_curve import subsets
@@ -227,7 +227,7 @@ def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
     assert wide / narrow == pytest.approx(np.sqrt(8), rel=0.15)
     values = [accuracy(one, by_group) for one in (a, b)]
     (paired,) = paired_differences([tuple(values)], by_group)
-    apart = unpaired_difference(values[0], by_group, values[1], by_group)
+    (apart,) = unpaired_differences([tuple(Side(one, by_group) for one in values)], (0.0, 1.0))
     assert width(paired.ci_low, paired.ci_high) < 0.6 * width(apart.ci_low, apart.ci_high)
 
 

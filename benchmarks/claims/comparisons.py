@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from benchmarks.claims.designs import GROUPS, Design, Sizes
 from benchmarks.claims.rates import Rate, size_of
 from probekit.amounts import LEVEL
-from probekit.probes.score.differences import Difference, paired_differences, unpaired_difference
+from probekit.probes.score.differences import (
+    Difference,
+    Side,
+    paired_differences,
+    unpaired_differences,
+)
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
 from probekit.probes.solve.design import Floats
@@ -80,16 +85,14 @@ def _rejects(case: Comparison, gain: float, generator: np.random.Generator) -> b
 
     first = values(case.accuracy + gain)
     found: list[Difference]
-    if case.pairing == "unpaired":
-        sides = first, resamples, values(case.accuracy), resamples
-        found = [unpaired_difference(*sides, limits=METRICS["accuracy"].range)]
-    elif case.pairing == "unpaired, 200 groups":  # the other run; a small one may be perfect
-        other = replace(case, groups=200)
+    if case.pairing.startswith("unpaired"):
+        # A small run beside a large one may be perfect by chance.
+        other = replace(case, groups=200) if case.pairing == "unpaired, 200 groups" else case
         many = Resamples.leave_one_out(groups_of(other))
         own = hits(other, case.accuracy, generator)
         second = accuracy(ClassPredictions(np.ones_like(own), own, 2), many)
-        sides = first, resamples, second, many
-        found = [unpaired_difference(*sides, limits=METRICS["accuracy"].range)]
+        pair = Side(first, resamples), Side(second, many)
+        found = unpaired_differences([pair], METRICS["accuracy"].range)
     else:
         n = 1 if case.pairing == "paired" else COMPARISONS
         found = paired_differences([(first, values(case.accuracy)) for _ in range(n)], resamples)

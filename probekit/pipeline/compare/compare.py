@@ -29,9 +29,9 @@ from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.probes.score.class_parts import difference_of_parts
 from probekit.probes.score.differences import (
     Difference,
-    adjusted,
+    Side,
     paired_differences,
-    unpaired_difference,
+    unpaired_differences,
 )
 from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
 from probekit.probes.score.metric_table import METRICS
@@ -171,18 +171,15 @@ def differences(
         for groups, widening in zip((rows.groups_a, rows.groups_b), rows.widening, strict=True)
     )
     if rows.places is None:
-        results = adjusted(
+        results = unpaired_differences(
             [
-                unpaired_difference(
-                    _values(one, metric, a),
-                    a,
-                    _values(other, metric, b),
-                    b,
-                    (parts_of(metric, [one]), parts_of(metric, [other])),
-                    METRICS[metric].range,
+                (
+                    Side(_values(one, metric, a), a, parts_of(metric, [one])),
+                    Side(_values(other, metric, b), b, parts_of(metric, [other])),
                 )
                 for one, other in predictions.values()
-            ]
+            ],
+            METRICS[metric].range,
         )
     else:
         both = [(one, reordered(other, rows.places)) for one, other in predictions.values()]

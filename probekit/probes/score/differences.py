@@ -2,11 +2,11 @@
 
 Predictions on the same rows are compared group by group (paired), so that common variation cancels;
 this is used for layers, seeds and runs on one test set. Predictions on different rows are compared
-by Welch's t test over groups (unpaired).
+by the intervals of both scores (unpaired).
 
     paired                            contributions of groups get random signs
     paired, and a class is rare       Welch's t by class, with Satterthwaite's degrees of freedom
-    unpaired                          Welch's t by run, and by class if the metric has parts
+    unpaired                          both intervals, their distances added in quadrature
 
 A class is rare if it occurs in fewer than half of the groups. For a metric that weights classes
 equally, its few groups then carry most of the variance, and random signs would reject too often.
@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import t
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
@@ -33,11 +34,8 @@ from probekit.errors import UnknownNameError, nearest
 from probekit.probes.score.class_parts import ClassParts, ClassSpread, class_spread, has_rare_class
 from probekit.probes.score.exchange import sign_patterns
 from probekit.probes.score.intervals import (
-    agreement_variance,
-    degrees_of_freedom,
     jackknife_interval,
-    jackknife_variance,
-    t_quantile,
+    score_interval,
 )
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
@@ -59,7 +57,7 @@ class Difference:
     `adjusted_low` and `adjusted_high` are adjusted for all comparisons that were made together. The
     limits exclude 0 exactly if `p_adjusted` is below 0.05, but are no simultaneous intervals.
     P-values and adjusted limits are NaN if there are too few groups for a verdict; all are NaN if
-    the difference is undefined. `df` are the degrees of freedom of an unpaired difference.
+    the difference is undefined.
     """
 
     a: float
@@ -71,7 +69,6 @@ class Difference:
     p_adjusted: float
     adjusted_low: float = float("nan")
     adjusted_high: float = float("nan")
-    df: float = float("nan")
 
     def within(self, limits: Range) -> Difference:
         """Return this difference with limits that scores in this range can have.
@@ -84,6 +81,28 @@ class Difference:
         names = ("ci_low", "ci_high", "adjusted_low", "adjusted_high")
         ends = np.clip([getattr(self, name) for name in names], bottom - top, top - bottom)
         return replace(self, **dict(zip(names, ends.tolist(), strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """A score of one of two runs on different rows.
+
+    Attributes:
+        values: the metric (1 + n_units,), then with each unit left out.
+        resamples: the resamples that the values were computed for.
+        parts: the parts of the score by class; None for metrics without.
+    """
+
+    values: Floats
+    resamples: Resamples
+    parts: ClassParts | None = None
+
+    @property
+    def fewest_groups(self) -> int:
+        """The number of groups, or of those with the rarest class."""
+        if self.parts is None:
+            return len(self.resamples.weights)
+        return int(class_spread(self.parts, self.resamples).n_groups.min())
 
 
 # P-values, limits (low, high) and their adjusted counterparts, of shape (6, n_tests).
@@ -145,72 +164,74 @@ def paired_differences(
     return [Difference(*own, *rest) for own, rest in zip(scores, in_order, strict=True)]
 
 
-def unpaired_difference(
-    a: Floats,
-    resamples_a: Resamples,
-    b: Floats,
-    resamples_b: Resamples,
-    parts: Sequence[ClassParts | None] = (None, None),
-    limits: Range = UNBOUNDED,
-) -> Difference:
-    """Return the difference a - b of metric values (1 + n_units,) on different rows.
+def unpaired_differences(
+    pairs: Sequence[tuple[Side, Side]], limits: Range = UNBOUNDED
+) -> list[Difference]:
+    """Return the differences a - b of pairs of scores on different rows.
 
-    The p-value is not adjusted. It is NaN if one side, or a class, has fewer than 6 groups. Where
-    all groups agree, as in a perfect score, the variance is that of the score's own interval.
+    The distances of the limits from a difference are those of both scores' intervals, added in
+    quadrature; p is the level at which the interval ends at 0. The p-values are adjusted by Holm's
+    method, the adjusted limits agree with them. A p-value is NaN if one side, or a class, has fewer
+    than 6 groups.
 
     Args:
-        a: the values of a.
-        resamples_a: the resamples of its rows.
-        b: the values of b.
-        resamples_b: the resamples of its rows.
-        parts: the parts by class of a and of b; None for metrics without.
+        pairs: the two sides of each difference.
         limits: the range of the metric.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth, resamples = np.tile([0, 1], 50), Resamples.leave_one_out(np.arange(100))
-    >>> values = [
-    ...     accuracy(ClassPredictions(truth, guess, 2), resamples) for guess in (truth, 0 * truth)
-    ... ]
-    >>> unpaired_difference(values[0], resamples, values[1], resamples).value
-    0.5
+    >>> good, bad = (
+    ...     Side(accuracy(ClassPredictions(truth, guess, 2), resamples), resamples)
+    ...     for guess in (truth, 0 * truth)
+    ... )
+    >>> (found,) = unpaired_differences([(good, bad)], (0.0, 1.0))
+    >>> found.value, found.ci_low > 0, found.p < 0.001
+    (0.5, True, True)
+
+    Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
     """
-    value = float(a[0] - b[0])
-    sides = [(a, resamples_a, parts[0], limits), (b, resamples_b, parts[1], limits)]
-    *found, fewest = zip(*[_variances(*side) for side in sides], strict=True)
-    variances, each = (np.concatenate(one) for one in found)
-    if np.isnan(variances).any():
-        return Difference(float(a[0]), float(b[0]), value, *[float("nan")] * 4)
-    error, df = float(np.sqrt(variances.sum())), float(satterthwaite(variances, each))
-    margin = error * t_quantile(df) if error else 0.0
-    p = float(2 * t.sf(abs(value) / error, df)) if error else float(value == 0)
-    if min(fewest) < FEWEST_UNITS:
-        p = float("nan")
-    ends = value - margin, value + margin
-    return Difference(float(a[0]), float(b[0]), value, *ends, p, p, *ends, df)
+    found = []
+    for a, b in pairs:
+        low, high = _unpaired_limits(a, b, limits, LEVEL)
+        is_known = min(a.fewest_groups, b.fewest_groups) >= FEWEST_UNITS and not np.isnan(low)
+        p = _level_at_0(a, b, limits) if is_known else float("nan")
+        values = float(a.values[0]), float(b.values[0])
+        found.append(Difference(*values, values[0] - values[1], low, high, p, p))
+    tested = [n for n, one in enumerate(found) if not np.isnan(one.p)]
+    p_values = holm(np.array([found[n].p for n in tested])).tolist()
+    for n, p in zip(tested, p_values, strict=True):
+        low, high = _unpaired_limits(*pairs[n], limits, LEVEL * found[n].p / p)
+        found[n] = replace(found[n], p_adjusted=p, adjusted_low=low, adjusted_high=high)
+    return found
 
 
-def _variances(
-    values: Floats, resamples: Resamples, parts: ClassParts | None, limits: Range
-) -> tuple[Floats, Floats, int]:
-    """Return variances (n_parts,) of parts of a score, their df, and the smallest number of groups.
+def _unpaired_limits(a: Side, b: Side, limits: Range, level: float) -> tuple[float, float]:
+    one, other = (
+        score_interval(side.values, side.resamples, limits, side.parts, level) for side in (a, b)
+    )
+    value = one.value - other.value
+    below = np.hypot(one.value - one.low, other.high - other.value)
+    above = np.hypot(one.high - one.value, other.value - other.low)
+    return float(value - below), float(value + above)
 
-    Without parts by class, there is one variance, from the jackknife.
+
+def _level_at_0(a: Side, b: Side, limits: Range) -> float:
+    """Return the level at which the interval of a difference ends at 0, at least 1e-12.
+
+    It is 1 if the interval of level 0.999 still contains 0.
     """
-    if parts is None:
-        variance = jackknife_variance(values) * resamples.widening**2
-        df, (bottom, top) = degrees_of_freedom(resamples), limits
-        if variance < ROUNDING**2 and np.isfinite(limits).all():
-            share = (float(values[0]) - bottom) / (top - bottom)
-            of_share = agreement_variance(share, df + 1, resamples.widening)
-            variance = (top - bottom) ** 2 * of_share
-        return np.array([variance]), np.array([df]), len(resamples.weights)
-    spread = class_spread(parts, resamples)
-    variances = spread.variances * spread.scale
-    for n in np.flatnonzero(variances < ROUNDING**2):
-        share = float(parts.shares[n])
-        of_share = agreement_variance(share, float(spread.n_effective[n]), resamples.widening)
-        variances[n] = parts.weights[n] ** 2 * of_share
-    return variances, spread.n_effective - 1, int(spread.n_groups.min())
+    sign = np.sign(a.values[0] - b.values[0])
+
+    def distance(log_level: float) -> float:
+        low, high = _unpaired_limits(a, b, limits, float(np.exp(log_level)))
+        return low if sign > 0 else -high
+
+    least, most = np.log([1e-12, 0.999])
+    if not sign or distance(most) <= 0:
+        return 1.0
+    if distance(least) >= 0:
+        return 1e-12
+    return float(np.exp(brentq(distance, least, most, xtol=1e-6)))
 
 
 def all_differences(
@@ -244,27 +265,6 @@ def all_differences(
     others = {name: one for name, one in answers.items() if name != reference}
     pairs = [(metric(one, resamples), base) for one in others.values()]
     return dict(zip(others, paired_differences(pairs, resamples), strict=True))
-
-
-def adjusted(differences: Sequence[Difference]) -> list[Difference]:
-    """Return unpaired differences with Holm-adjusted p-values and the limits that agree with them.
-
-    Those without p are unchanged.
-
-    >>> found = adjusted([Difference(1, 0, 1, 0, 2, p, p, df=20) for p in (0.01, 0.5)])
-    >>> [(one.p_adjusted, round(one.adjusted_low, 2)) for one in found]
-    [(0.02, -0.16), (0.5, 0.0)]
-    """
-    found = list(differences)
-    tested = [n for n, one in enumerate(differences) if not np.isnan(one.p)]
-    p_values = holm(np.array([differences[n].p for n in tested])).tolist()
-    for n, p in zip(tested, p_values, strict=True):
-        one = differences[n]
-        level = LEVEL * (one.p / p if p else 1 / len(tested))
-        wider = float(t.ppf(1 - level / 2, one.df)) / t_quantile(one.df)
-        low, high = (one.value + wider * (end - one.value) for end in (one.ci_low, one.ci_high))
-        found[n] = replace(one, p_adjusted=p, adjusted_low=low, adjusted_high=high)
-    return found
 
 
 def _contributions(values: Floats, resamples: Resamples) -> Floats:

@@ -30,14 +30,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import beta, t
 
-from probekit.amounts import FEWEST_UNITS
+from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.score.class_parts import ClassParts, class_spread, has_rare_class
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Floats
-
-CONFIDENCE = 0.95
-_TAIL = (1 - CONFIDENCE) / 2
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,10 @@ class Interval:
     high: float
 
 
-def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNBOUNDED) -> Interval:
-    """Return the value of a metric with its 95 % confidence interval.
+def jackknife_interval(
+    values: Floats, resamples: Resamples, limits: Range = UNBOUNDED, level: float = LEVEL
+) -> Interval:
+    """Return the value of a metric with its confidence interval, of 95 % unless `level` differs.
 
     The limits are NaN if the metric is undefined when some unit is left out; the AUROC, for
     example, if all positive rows are in one group. For a metric without bounds they are also NaN
@@ -60,6 +59,7 @@ def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNB
         values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
         resamples: the resamples that the values were computed for.
         limits: the range of the metric.
+        level: the rate at which the interval may miss the true value.
 
     >>> resamples = Resamples.leave_one_out(np.arange(4))
     >>> found = jackknife_interval(np.array([0.5, 0.33, 0.67, 0.33, 0.67]), resamples, (0, 1))
@@ -74,23 +74,27 @@ def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNB
         share, width = (value - bottom) / (top - bottom), top - bottom
         variance = jackknife_variance(values) * resamples.widening**2 / width**2
         units = resamples.n_effective, len(resamples.group_of_row)
-        low, high = _korn_graubard(share, variance, *units, resamples.widening)
+        low, high = _korn_graubard(share, variance, *units, resamples.widening, level)
         return Interval(value, bottom + width * low, bottom + width * high)
     if np.isfinite(bottom) and (values > bottom).all():
-        distance = _log_t(values - bottom, resamples)
+        distance = _log_t(values - bottom, resamples, level)
         return Interval(value, bottom + distance.low, bottom + distance.high)
     if np.isfinite(top) and (values < top).all():
-        distance = _log_t(top - values, resamples)
+        distance = _log_t(top - values, resamples, level)
         return Interval(value, top - distance.high, top - distance.low)
     # At the end of the range there is no logarithm.
-    found = _t(values, resamples)
+    found = _t(values, resamples, level)
     return Interval(value, max(found.low, bottom), min(found.high, top))
 
 
 def score_interval(
-    values: Floats, resamples: Resamples, limits: Range, parts: ClassParts | None
+    values: Floats,
+    resamples: Resamples,
+    limits: Range,
+    parts: ClassParts | None,
+    level: float = LEVEL,
 ) -> Interval:
-    """Return the value of a metric with its 95 % confidence interval.
+    """Return the value of a metric with its confidence interval, of 95 % unless `level` differs.
 
     If the metric has parts by class, the limits of each part are those of a share, at the effective
     sample size of its class. Their distances from the part are added in quadrature, and scaled for
@@ -104,39 +108,27 @@ def score_interval(
         resamples: the resamples that the values were computed for.
         limits: the range of the metric.
         parts: the parts of the score by class; None for metrics without.
+        level: the rate at which the interval may miss the true value.
 
     Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
     """
     if parts is None or not (parts.are_shares or has_rare_class(parts, resamples)):
-        return jackknife_interval(values, resamples, limits)
+        return jackknife_interval(values, resamples, limits, level)
     value, spread = float(values[0]), class_spread(parts, resamples)
     if spread.scale < 1e-9:  # parts cancel in each group: a constant guess within minimal pairs
-        return jackknife_interval(values, resamples, limits)
+        return jackknife_interval(values, resamples, limits, level)
     if np.isnan(spread.variances).any():
         return Interval(value, np.nan, np.nan)
     distances = np.empty((len(parts.weights), 2))
     for n, weight in enumerate(parts.weights):
         share, variance = float(parts.shares[n]), float(spread.variances[n]) / weight**2
         units = float(spread.n_effective[n]), int(spread.n_rows[n])
-        ends = _korn_graubard(share, variance, *units, resamples.widening)
+        ends = _korn_graubard(share, variance, *units, resamples.widening, level)
         distances[n] = weight * np.abs(np.array(ends) - share)
     below, above = np.sqrt(spread.scale * np.square(distances).sum(axis=0))
     if spread.is_shared and not spread.variances.any():  # no estimate of how parts vary together
         below, above = distances.sum(axis=0)
     return Interval(value, max(0.0, value - below), min(1.0, value + above))
-
-
-def agreement_variance(share: float, n_units: float, widening: float) -> float:
-    """Return a variance for a share that all groups agree on, whose estimate is 0.
-
-    Student's t at `n_units` - 1 degrees of freedom then has limits as wide as the interval of the
-    share. A few groups that agree do not show that all groups do.
-
-    >>> round(agreement_variance(1.0, 8, 1.0) ** 0.5, 3)  # the interval of 8 of 8 is [0.63, 1]
-    0.156
-    """
-    low, high = _korn_graubard(share, 0.0, n_units, 1, widening)
-    return (max(share - low, high - share) / t_quantile(n_units - 1)) ** 2
 
 
 def jackknife_variance(values: Floats) -> float:
@@ -160,28 +152,28 @@ def degrees_of_freedom(resamples: Resamples) -> float:
     return resamples.n_effective - 1
 
 
-def t_quantile(df: float) -> float:
-    """Return the upper 2.5 % quantile of Student's t distribution."""
-    return float(t.ppf(1 - _TAIL, df))
+def t_quantile(df: float, level: float = LEVEL) -> float:
+    """Return the quantile of Student's t that |t| exceeds at this rate."""
+    return float(t.isf(level / 2, df))
 
 
-def _t(values: Floats, resamples: Resamples) -> Interval:
+def _t(values: Floats, resamples: Resamples, level: float) -> Interval:
     margin, value = resamples.widening * np.sqrt(jackknife_variance(values)), float(values[0])
     # A few groups that agree do not show that all do.
     if not margin and value and len(values) - 1 < FEWEST_UNITS:
         return Interval(value, np.nan, np.nan)
     if margin:
-        margin *= t_quantile(degrees_of_freedom(resamples))
+        margin *= t_quantile(degrees_of_freedom(resamples), level)
     return Interval(value, value - margin, value + margin)
 
 
-def _log_t(distances: Floats, resamples: Resamples) -> Interval:
-    found = _t(np.log(distances), resamples)
+def _log_t(distances: Floats, resamples: Resamples, level: float) -> Interval:
+    found = _t(np.log(distances), resamples, level)
     return Interval(float(distances[0]), float(np.exp(found.low)), float(np.exp(found.high)))
 
 
 def _korn_graubard(
-    share: float, variance: float, n_units: float, n_rows: int, widening: float
+    share: float, variance: float, n_units: float, n_rows: int, widening: float, level: float
 ) -> tuple[float, float]:
     """Return the limits of the confidence interval of a share between 0 and 1.
 
@@ -193,13 +185,14 @@ def _korn_graubard(
         n_units: the effective number of groups.
         n_rows: the number of rows, the largest possible sample size.
         widening: the factor that the variance contains; see `Resamples`.
+        level: the rate at which the interval may miss the true share.
     """
     if variance * n_rows < 1e-12:
         n = n_units / widening**2
     else:
-        narrower = t_quantile(n_rows - 1) / t_quantile(n_units - 1)
+        narrower = t_quantile(n_rows - 1, level) / t_quantile(n_units - 1, level)
         n = min(n_rows, share * (1 - share) / variance * narrower**2)
     hits, misses = n * share, n * (1 - share)
-    low = 0.0 if hits < 1e-9 else float(beta.ppf(_TAIL, hits, misses + 1))
-    high = 1.0 if misses < 1e-9 else float(beta.ppf(1 - _TAIL, hits + 1, misses))
+    low = 0.0 if hits < 1e-9 else float(beta.ppf(level / 2, hits, misses + 1))
+    high = 1.0 if misses < 1e-9 else float(beta.isf(level / 2, hits + 1, misses))
     return low, high

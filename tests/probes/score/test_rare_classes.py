@@ -5,7 +5,7 @@ import pytest
 
 from probekit.amounts import LEVEL
 from probekit.probes.score.class_parts import difference_of_parts
-from probekit.probes.score.differences import paired_differences, unpaired_difference
+from probekit.probes.score.differences import Side, paired_differences, unpaired_differences
 from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.measurement import metrics_of, parts_of
 from probekit.probes.score.metrics import ClassPredictions, Resamples
@@ -152,9 +152,8 @@ def test_a_perfect_run_of_few_groups_is_not_certain(metric):
             one = ClassPredictions(truth, guess, 2)
             resamples = Resamples.leave_one_out(np.arange(2 * n) // 2)
             values = metrics_of(one)[metric](one, resamples)
-            sides.append((values, resamples, parts_of(metric, [one])))
-        (a, of_a, part), (b, of_b, other) = sides
-        found = unpaired_difference(a, of_a, b, of_b, (part, other), UNIT)
+            sides.append(Side(values, resamples, parts_of(metric, [one])))
+        (found,) = unpaired_differences([tuple(sides)], UNIT)
         assert (found.ci_low > 0 or found.ci_high < 0) == (found.p < LEVEL)
         rejected.append(found.p < LEVEL)
     assert np.mean(rejected) < 0.1
@@ -172,10 +171,10 @@ def test_a_class_in_few_groups_has_no_verdict_and_in_one_group_no_interval(n_pos
 def test_runs_on_other_rows_have_no_verdict_on_a_class_in_few_groups():
     for n_positive in (5, 6):
         (a, b), resamples = drawn(np.random.default_rng(4), 40, n_positive, probes=2)
-        sides = [
-            (metrics_of(one)["auroc"](one, resamples), parts_of("auroc", [one])) for one in (a, b)
-        ]
-        values, parts = zip(*sides, strict=True)
-        found = unpaired_difference(values[0], resamples, values[1], resamples, parts)
+        sides = tuple(
+            Side(metrics_of(one)["auroc"](one, resamples), resamples, parts_of("auroc", [one]))
+            for one in (a, b)
+        )
+        (found,) = unpaired_differences([sides], UNIT)
         assert np.isnan(found.p) == (n_positive < 6)
         assert np.isfinite(found.ci_low)
