@@ -113,7 +113,8 @@ class RivalDifference:
         if self.decisive_p >= LEVEL:
             return NOT_SIGNIFICANT
         is_better = METRICS[self.metric].sign * self.difference > 0
-        if self.is_association and not (self.smallest_lead > 0 or self.largest_lead < 0):
+        is_constant = self.is_association or self.key == "majority"
+        if is_constant and not (self.smallest_lead > 0 or self.largest_lead < 0):
             return NOT_BETTER
         if not self.difference:
             return NOT_SIGNIFICANT

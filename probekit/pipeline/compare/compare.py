@@ -85,7 +85,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     """Return the differences between two runs: selected probes, baselines, and every shared site.
 
     Differences are paired by groups if the test rows are the same; otherwise they are tested by
-    Welch's t test over the groups of each run.
+    the intervals of both scores.
 
     Args:
         run_a: folder of a finished run.
@@ -296,7 +296,7 @@ def _rows_note(
         )
     note = (
         f"The test rows differ ({n_a:,} in {titles[0]}, {n_b:,} in {titles[1]}): differences are "
-        "unpaired (Welch's t test over groups)."
+        "unpaired (from the intervals of both scores)."
     )
     if not shares_ids(a, b):
         return f"{note} The data differ and their rows have no ids (`data.columns.id`)."
