@@ -11,7 +11,8 @@ from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 from probekit.data.bundled.__main__ import GENERATORS, main
-from probekit.data.readers import TableColumns, read_dataset
+from probekit.data.readers import read_dataset
+from probekit.data.table import TableColumns
 
 NAMES = [generate.__name__ for generate in GENERATORS]
 

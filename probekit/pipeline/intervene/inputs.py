@@ -12,10 +12,9 @@ from torch import Tensor
 
 from probekit.amounts import counted
 from probekit.data.bundled.other_texts import other_texts
-from probekit.data.checks.findings import Finding, rows_of
-from probekit.data.examples import Example
+from probekit.data.examples import Example, Turns
+from probekit.data.findings import Finding, rows_of
 from probekit.data.positions import IntArray
-from probekit.data.turns import Turns
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.schema import Experiment
 from probekit.interventions.causes.cause_data import RowSplit

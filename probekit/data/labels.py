@@ -1,17 +1,20 @@
-"""Checks of labels and groups: different spellings, likely typos, and numbers read inexactly."""
+"""Checks of labels and groups: different spellings, likely typos, and numbers read inexactly.
+
+The functions at the end compare labels by their appearance.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from probekit.amounts import counted, joined_names
-from probekit.data.checks.findings import Finding, rows_of
-from probekit.data.checks.spelling import appearance, character_name, is_typo
 from probekit.data.examples import Example
+from probekit.data.findings import Finding, rows_of
 
 _MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
 _MAX_LABELS = 200  # with more, labels are words: case matters, and many differ by one letter
@@ -21,17 +24,36 @@ _SHOWN_CHARACTERS = 2
 _OF = {"label": "class", "group": "group"}  # what equal names stand for
 _MISSING = {"nan", "none", "null", "na", "n/a", "<na>", "nat"}
 
+_Field: TypeAlias = Literal["label", "group"]
+
 _DECIMAL = re.compile(r"\s*[-+]?[0-9]+(?:\.[0-9]*)?\s*")
 _INTEGER = re.compile(r"\s*[-+]?\d+(?:\.0*)?\s*")
 
-RowsOfName = Mapping[str, Sequence[Example]]
+_MIN_LENGTH = 4  # short tags such as ADJ and ADV legitimately differ by one letter
+_MIN_UPPER_LENGTH = 6  # of labels in capitals, which are mostly tags, such as PRON and PROPN
 
+# Compatibility characters whose shape differs from that of their plain form, such as ² and 2.
+_OTHER_SHAPES = ("<super>", "<sub>", "<fraction>", "<circle>", "<square>")
 
-def _rows_by(field: Literal["label", "group"], examples: Sequence[Example]) -> RowsOfName:
-    rows: dict[str, list[Example]] = defaultdict(list)
-    for example in examples:
-        rows[getattr(example, field)].append(example)
-    return rows
+# Letters with the shape of a Latin letter: beginning of their Unicode names, and the rest of each
+# name with that letter.
+_SAME_SHAPES = {
+    "CYRILLIC CAPITAL LETTER": "A:A VE:B IE:E DZE:S BYELORUSSIAN-UKRAINIAN_I:I JE:J KA:K EM:M "
+    "EN:H O:O ER:P ES:C TE:T U:Y HA:X",
+    "CYRILLIC SMALL LETTER": "A:a IE:e DZE:s BYELORUSSIAN-UKRAINIAN_I:i JE:j O:o ER:p ES:c U:y "
+    "HA:x SHHA:h",
+    "GREEK CAPITAL LETTER": "ALPHA:A BETA:B EPSILON:E ZETA:Z ETA:H IOTA:I KAPPA:K MU:M NU:N "
+    "OMICRON:O RHO:P TAU:T UPSILON:Y CHI:X",
+    "GREEK SMALL LETTER": "OMICRON:o",
+}
+_LATIN = {
+    ord(unicodedata.lookup(f"{start} {name.replace('_', ' ')}")): latin
+    for start, pairs in _SAME_SHAPES.items()
+    for name, _, latin in (pair.partition(":") for pair in pairs.split())
+}
+
+_INVISIBLE = frozenset({0x034F, *range(0xFE00, 0xFE10)})  # joiner and variation selectors
+_LAST_FORMAT = 0xFFFF  # later format characters are tags, which distinguish flags
 
 
 def similar_labels(examples: Sequence[Example]) -> Iterator[Finding]:
@@ -60,14 +82,16 @@ def similar_groups(examples: Sequence[Example]) -> Iterator[Finding]:
         yield Finding("warning", "similar-groups", message)
 
 
-def _similar(
-    field: Literal["label", "group"], effect: str, examples: Sequence[Example]
-) -> Iterator[str]:
+def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterator[str]:
     rows = _rows_by(field, examples)
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in rows:
         spellings[_number(name) or appearance(name)].append(name)
-    similar = [names for names in spellings.values() if _are_similar(names, len(rows))]
+    similar = [
+        names
+        for names in spellings.values()
+        if len(names) > 1 and not (len(rows) > _MAX_LABELS and _differ_in_case(names))
+    ]
     for names in similar[:_MAX_SETS]:
         yield f"The {field}s {_similar_message(names, rows, effect)}"
     if len(similar) > _MAX_SETS:
@@ -75,6 +99,13 @@ def _similar(
             f"{len(similar) - _MAX_SETS:,} more sets of {field}s differ only in case, spaces or "
             f"encoding. Write each {_OF[field]} in the same way."
         )
+
+
+def _rows_by(field: _Field, examples: Sequence[Example]) -> dict[str, list[Example]]:
+    rows: dict[str, list[Example]] = defaultdict(list)
+    for example in examples:
+        rows[getattr(example, field)].append(example)
+    return rows
 
 
 def missing_groups(examples: Sequence[Example]) -> Iterator[Finding]:
@@ -110,31 +141,24 @@ def _number(name: str) -> str:
     return f"{sign}{digits}{'.' * bool(rest)}{rest}"
 
 
-def _are_similar(names: Sequence[str], n_names: int) -> bool:
-    return len(names) > 1 and not (n_names > _MAX_LABELS and _differ_in_case(names))
-
-
 def _differ_in_case(names: Sequence[str]) -> bool:
     """Return whether the names differ in nothing but case or surrounding spaces."""
     return len({name.strip().casefold() for name in names}) == 1
 
 
-def _similar_message(names: Sequence[str], rows: RowsOfName, effect: str) -> str:
-    frequent, *others = sorted(names, key=lambda name: (-len(rows[name]), name))
-    everywhere = set(frequent).intersection(*others)
-    shown = [
-        f"{frequent!r} ({counted(len(rows[frequent]), 'row')}{_peculiar(frequent, everywhere)})"
-    ]
-    shown += [
-        f"{name!r} ({counted(len(rows[name]), 'row')}: {rows_of(rows[name])}"
-        f"{_peculiar(name, everywhere)})"
-        for name in others
-    ]
+def _similar_message(names: Sequence[str], rows: dict[str, list[Example]], effect: str) -> str:
+    ordered = sorted(names, key=lambda name: (-len(rows[name]), name))
+    everywhere = set(ordered[0]).intersection(*ordered[1:])
+    shown = []
+    for name in ordered:
+        where = "" if name == ordered[0] else f": {rows_of(rows[name])}"
+        peculiar = _peculiar(name, everywhere)
+        shown.append(f"{name!r} ({counted(len(rows[name]), 'row')}{where}{peculiar})")
     how = "differ only in case or spaces" if _differ_in_case(names) else "look the same"
-    if _number(frequent) and len({appearance(name) for name in names}) > 1:
+    if _number(ordered[0]) and len({appearance(name) for name in names}) > 1:
         how = "are the same number"
     return (
-        f"{joined_names(shown)} {how}, {effect}. Write all as {frequent!r}, or rename those that "
+        f"{joined_names(shown)} {how}, {effect}. Write all as {ordered[0]!r}, or rename those that "
         "are meant to differ."
     )
 
@@ -178,7 +202,13 @@ def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
     >>> print(next(rounded_numbers(examples)).message)  # doctest: +ELLIPSIS
     1 row has an integer beyond 2^53 that float64 cannot represent (row 1): the label ...
     """
-    rounded = [example for example in examples if _is_rounded(example.label)]
+    # Decimal, because int() raises ValueError for thousands of digits.
+    rounded = [
+        example
+        for example in examples
+        if _INTEGER.fullmatch(example.label)
+        and Decimal(example.label) != Decimal(float(example.label))
+    ]
     if rounded:
         label = rounded[0].label
         yield Finding(
@@ -189,11 +219,6 @@ def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
             f"is read as {float(label):.0f}. Subtract a constant from all labels or write them in "
             "a larger unit; if they are identifiers, they are not numbers to predict.",
         )
-
-
-def _is_rounded(label: str) -> bool:
-    # Decimal, because int() raises ValueError for thousands of digits.
-    return _INTEGER.fullmatch(label) is not None and Decimal(label) != Decimal(float(label))
 
 
 def other_digits(examples: Sequence[Example]) -> Iterator[Finding]:
@@ -219,3 +244,87 @@ def other_digits(examples: Sequence[Example]) -> Iterator[Finding]:
 
 def _is_other_digit(character: str) -> bool:
     return character.isdecimal() and not character.isascii()
+
+
+def appearance(label: str) -> str:
+    r"""Return a form that is equal for labels that differ only in case, spaces or encoding.
+
+    The form is NFC, without invisible characters. Compatibility characters such as full-width
+    letters, Cyrillic and Greek letters with the shape of a Latin one, and digits of other alphabets
+    are replaced by plain ones.
+
+    >>> appearance("Cafe\u0301 ") == appearance("caf\xe9"), appearance("p\u0430st\u200b")
+    (True, 'past')
+    >>> appearance("10\xb2") == appearance("102")
+    False
+    """
+    plain = "".join(map(_plain, unicodedata.normalize("NFC", label)))
+    folded = unicodedata.normalize("NFC", plain.translate(_LATIN).casefold())
+    return " ".join(folded.split())
+
+
+def _plain(character: str) -> str:
+    """Return the plain form of a character, "" if it is invisible."""
+    code = ord(character)
+    if code in _INVISIBLE or (code <= _LAST_FORMAT and unicodedata.category(character) == "Cf"):
+        return ""
+    if character.isdecimal():
+        return str(unicodedata.decimal(character))
+    if unicodedata.decomposition(character).startswith(_OTHER_SHAPES):
+        return character
+    return unicodedata.normalize("NFKC", character)
+
+
+def character_name(character: str) -> str:
+    r"""Return code point and name of a character.
+
+    >>> character_name("\u200b")
+    'U+200B ZERO WIDTH SPACE'
+    """
+    return f"U+{ord(character):04X} {unicodedata.name(character, '')}".strip()
+
+
+def is_typo(label: str, other: str) -> bool:
+    """Return whether two labels differ by one typo after the first letter.
+
+    A typo is a letter dropped, added or replaced, or two adjacent letters swapped. A changed
+    digit is not a typo, and neither is another tag in capitals of fewer than six letters.
+
+    >>> is_typo("pats", "past"), is_typo("plurale", "plural"), is_typo("nsubj", "csubj")
+    (True, True, False)
+    """
+    is_tag = label.isupper() and other.isupper()
+    shortest = _MIN_UPPER_LENGTH if is_tag else _MIN_LENGTH
+    if min(len(label), len(other)) < shortest or label[0] != other[0]:
+        return False
+    start = _n_common(label, other)
+    end = _n_common(label[start:][::-1], other[start:][::-1])
+    part, other_part = label[start : len(label) - end], other[start : len(other) - end]
+    if any(letter.isdecimal() for letter in part + other_part):
+        return False
+    return max(len(part), len(other_part)) == 1 or (len(part) == 2 and part == other_part[::-1])
+
+
+def _n_common(a: str, b: str) -> int:
+    """Return the length of the common prefix of two strings."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((n for n, (one, two) in pairs if one != two), min(len(a), len(b)))
+
+
+def is_inside_word(text: str, at: int) -> bool:
+    r"""Return whether a boundary is between two characters of a word, or a letter and its accent.
+
+    Letters without case do not count, because Chinese and Japanese do not separate words by spaces.
+
+    >>> [is_inside_word("The keys", at) for at in (0, 3, 4, 6, 8)]
+    [False, False, False, True, False]
+    >>> is_inside_word("cafe\u0301", 4)
+    True
+    """
+    pair = text[at - 1 : at + 1] if at > 0 else ""
+    if len(pair) < 2:
+        return False
+    before, after = map(unicodedata.category, pair)
+    if after[0] == "M":
+        return before[0] in "LMN"
+    return all(c.isdecimal() or c.lower() != c.upper() or unicodedata.combining(c) for c in pair)

@@ -4,8 +4,8 @@ import datasets
 import pandas as pd
 import pytest
 
+from probekit.data.hub import HubData
 from probekit.data.readers import read_dataset
-from probekit.data.tables.hub import HubData
 from probekit.errors import ConfigError, DataError, MissingError
 from tests.model.hub import GATED, connect, serving
 
@@ -102,6 +102,6 @@ def test_a_gated_data_set_names_its_page(tmp_path, monkeypatch):
 
 
 def test_a_missing_library_is_named_with_its_extra(saved, monkeypatch):
-    monkeypatch.setattr("probekit.data.tables.hub.find_spec", lambda name: None)
+    monkeypatch.setattr("probekit.data.hub.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"need the library datasets\. Install it with: pip inst"):
         read(saved, "train")

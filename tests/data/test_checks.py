@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.data.checks.checks import check_dataset
+from probekit.data.checks import check_dataset
 from probekit.data.examples import Dataset, Example
-from probekit.data.readers import TableColumns, read_dataset
+from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, without_repeated
+from probekit.data.table import TableColumns
 
 N_TRAIN = 40
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from probekit.data.checks.label_checks import (
+from probekit.data.examples import Example, RowSource
+from probekit.data.labels import (
     missing_groups,
     misspelt_labels,
     other_digits,
@@ -13,9 +14,8 @@ from probekit.data.checks.label_checks import (
     similar_groups,
     similar_labels,
 )
-from probekit.data.examples import Example, RowSource
 from probekit.data.readers import read_dataset
-from probekit.data.treebank import ConlluColumns
+from probekit.data.words import ConlluColumns
 
 BUNDLED = Path(__file__).parents[2] / "data"
 

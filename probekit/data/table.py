@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from probekit.data.examples import Dataset, Example, RowSource
-from probekit.data.tables.columns import TableColumns
-from probekit.data.turns import Turns, join_turns
+from probekit.data.examples import Dataset, Example, RowSource, Turns, join_turns
 from probekit.errors import DataError, UnknownNameError, nearest
 
 # Spellings of a missing value by pandas and other programs. A class with such a name cannot be
@@ -18,11 +16,44 @@ from probekit.errors import DataError, UnknownNameError, nearest
 _MISSING_VALUES = frozenset(
     {"nan", "NaN", "NAN", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 )
-
 _SHOWN = 60  # characters of a cell in a message
 _MAX_DIGITS = 10  # int() raises ValueError for thousands of digits
-
 _SEPARATORS = {"tab": "\t", "semicolon": ";", "comma": ","}
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """Names of the columns of a table that contain the fields of an example.
+
+    Attributes:
+        text: column of the text.
+        label: column of the class.
+        group: column of the group; None makes each row its own group.
+        id: column of the id; None names the rows `row 1`, `row 2`, ...
+        span: columns of the first character and one past the last; None means the whole text.
+        split: column with "train" or "test"; None if the table assigns no split.
+        counterfactual: column of the counterfactual text; None without one.
+        values: columns whose cells the examples keep, as far as they exist.
+        reply: column of the assistant's turn; None if the text is no conversation, or ends with
+            the user's turn.
+    """
+
+    text: str = "text"
+    label: str = "label"
+    group: str | None = None
+    id: str | None = None
+    span: tuple[str, str] | None = None
+    split: str | None = None
+    counterfactual: str | None = None
+    values: tuple[str, ...] = ()
+    reply: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns that must exist."""
+        single = (self.text, self.label, self.group, self.id, self.split)
+        others = (self.counterfactual, self.reply, *(self.span or ()))
+        return tuple(name for name in (*single, *others) if name is not None)
 
 
 class TableRow(NamedTuple):
@@ -56,17 +87,15 @@ class Table:
     """The rows of a table, which are read once.
 
     Attributes:
-        name: name of the file or object in messages.
-        header: location of the column names in messages.
+        where: location of the column names in messages, or name of the object.
         rows: the rows in order.
         names: names of all columns; None if each row has its own.
         text: function that converts a cell to text, given its location and its value.
     """
 
-    name: str
-    header: str
+    where: str
     rows: Iterable[TableRow]
-    names: tuple[str, ...] | None = None
+    names: Collection[str] | None = None
     text: Callable[[str, object], str] = plain_text
 
 
@@ -84,21 +113,18 @@ def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
     """
     examples: list[Example] = []
     row_of_id: dict[str, RowSource] = {}
-    row_of_type: dict[type, RowSource] = {}  # first row with a label of each type
-    names = columns.names
-    if table.names is not None:
-        _require_columns(table.header, names, table.names, columns.defaults)
-    for row in table.rows:
-        if table.names is None:
-            _require_of_row(table, row, names, columns.defaults, is_first=not examples)
+    first: TableRow | None = None
+    # Columns whose name the user did not choose.
+    defaults = [key for key in ("text", "label") if getattr(columns, key) == key]
+    for row in _rows_with(table, columns.names, defaults):
         example = _example(table, row, columns, id=f"row {len(examples) + 1}")
+        first = first or row
         label = row.cells[columns.label]
-        row_of_type.setdefault(type(label), row.source)
-        if len(row_of_type) > 1:
+        if type(label) is not type(first.cells[columns.label]):
             raise DataError(
                 f"{row.source}: the label {shown(label)} has another type than those from "
-                f'{next(iter(row_of_type.values())).row} on, so that 1 and "1" would be one class. '
-                "Write all labels with the same type."
+                f'{first.source.row} on, so that 1 and "1" would be one class. Write all labels '
+                "with the same type."
             )
         if example.id in row_of_id:
             raise DataError(
@@ -107,8 +133,6 @@ def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
             )
         row_of_id[example.id] = row.source
         examples.append(example)
-    if not examples:
-        raise DataError(f"{table.name} has no rows.")
     return Dataset(name, tuple(examples), has_groups=columns.group is not None)
 
 
@@ -119,21 +143,8 @@ def column_of(table: Table, column: str) -> tuple[str, ...]:
         UnknownNameError: the column is not in the table.
         DataError: a cell is empty or has another type; the message names the row.
     """
-    if table.names is not None:
-        _require_columns(table.header, (column,), table.names, ())
-    values: list[str] = []
-    for row in table.rows:
-        if table.names is None:
-            _require_of_row(table, row, (column,), (), is_first=not values)
-        cell = table.text(f"{row.source}: column {column!r}", row.cells[column])
-        if not cell.strip():
-            raise DataError(
-                f"{row.source}: column {column!r} is empty. Fill it in, or remove the row."
-            )
-        values.append(cell)
-    if not values:
-        raise DataError(f"{table.name} has no rows.")
-    return tuple(values)
+    rows = _rows_with(table, (column,), ())
+    return tuple(_filled(row, column, _text(table, row, column)) for row in rows)
 
 
 def shown(value: object) -> str:
@@ -149,35 +160,32 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
 
-def require_unique(where: str, names: Sequence[str]) -> None:
-    """Raise DataError if a name occurs twice."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise DataError(f"{where}: duplicate name {name!r}. Make each name unique.")
-        seen.add(name)
+def _rows_with(
+    table: Table, columns: Sequence[str], defaults: Collection[str]
+) -> Iterator[TableRow]:
+    """Yield the rows of a table, which must have some columns and at least one row."""
+    if table.names is not None:
+        _require(table.where, columns, table.names, defaults)
+    is_first = True
+    for row in table.rows:
+        if any(column not in row.cells for column in columns):
+            # In the first row the configuration is wrong; in a later one, the row itself.
+            if is_first:
+                _require(table.where, columns, row.cells, defaults)
+            try:
+                _require(str(row.source), columns, row.cells, ())
+            except UnknownNameError as error:
+                raise DataError(str(error)) from error
+        yield row
+        is_first = False
+    if is_first:
+        raise DataError(f"{table.where}: there are no rows.")
 
 
-def _require_of_row(
-    table: Table, row: TableRow, columns: Sequence[str], defaults: Sequence[str], *, is_first: bool
+def _require(
+    where: str, columns: Sequence[str], present: Iterable[str], defaults: Collection[str]
 ) -> None:
-    """Raise an error if a row of a table whose rows have their own columns lacks one."""
-    if all(column in row.cells for column in columns):
-        return
-    # In the first row the configuration is wrong; in a later one, the row itself.
-    try:
-        where = table.header if is_first else str(row.source)
-        _require_columns(where, columns, row.cells, defaults if is_first else ())
-    except UnknownNameError as error:
-        if is_first:
-            raise
-        raise DataError(str(error)) from error
-
-
-def _require_columns(
-    where: str, columns: Sequence[str], present: Iterable[str], defaults: Sequence[str]
-) -> None:
-    """Raise an error if a column is missing; `defaults` are columns with their default name."""
+    """Raise UnknownNameError if a column is missing."""
     names = tuple(present)
     missing = [column for column in columns if column not in names]
     if not missing:
@@ -197,12 +205,22 @@ def _require_columns(
     raise UnknownNameError(message)
 
 
+def _text(table: Table, row: TableRow, column: str) -> str:
+    value = row.cells[column]
+    # The location is not formatted for cells that need none.
+    is_text = isinstance(value, str)
+    return value if is_text else table.text(f"{row.source}: column {column!r}", value)
+
+
+def _filled(row: TableRow, column: str, cell: str) -> str:
+    if not cell.strip():
+        raise DataError(f"{row.source}: column {column!r} is empty. Fill it in, or remove the row.")
+    return cell
+
+
 def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Example:
     def string(column: str) -> str:
-        value = row.cells[column]
-        # The location is not formatted for cells that need none.
-        is_text = isinstance(value, str)
-        return value if is_text else table.text(f"{row.source}: column {column!r}", value)
+        return _text(table, row, column)
 
     text, label = string(columns.text), string(columns.label)
     id = string(columns.id) if columns.id else id
@@ -210,7 +228,8 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
     split = string(columns.split) if columns.split else None
     span = None
     if columns.span is not None:
-        span = _span(str(row.source), {name: string(name) for name in columns.span})
+        start, end = (_position(row, name, string(name)) for name in columns.span)
+        span = start, end
     if label in _MISSING_VALUES:
         raise DataError(
             f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "
@@ -220,11 +239,7 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
     values = tuple((name, string(name)) for name in columns.values if name in row.cells)
     turns: Turns = ()
     if columns.reply:
-        reply = string(columns.reply)
-        if not reply.strip():
-            raise DataError(
-                f"{row.source}: column {columns.reply!r} is empty. Fill it in, or remove the row."
-            )
+        reply = _filled(row, columns.reply, string(columns.reply))
         other = join_turns([other, reply])[0] if other else other
         text, turns = join_turns([text, reply])
     try:
@@ -233,16 +248,12 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
         raise DataError(f"{row.source}: {error}") from error
 
 
-def _span(where: str, ends: Mapping[str, str]) -> tuple[int, int]:
-    """Return the span from the cells of its two columns."""
-    for column, cell in ends.items():
-        if not (cell.isascii() and cell.isdecimal() and len(cell) < _MAX_DIGITS):
-            fault = (
-                f"has the value {cell!r}, which is not a position" if cell.strip() else "is empty"
-            )
-            raise DataError(
-                f"{where}: column {column!r} {fault}. Write an integer: a span counts characters "
-                "from 0 and ends one past its last."
-            )
-    start, end = map(int, ends.values())
-    return start, end
+def _position(row: TableRow, column: str, cell: str) -> int:
+    """Return an end of a span from its cell."""
+    if cell.isascii() and cell.isdecimal() and len(cell) < _MAX_DIGITS:
+        return int(cell)
+    fault = f"has the value {cell!r}, which is not a position" if cell.strip() else "is empty"
+    raise DataError(
+        f"{row.source}: column {column!r} {fault}. Write an integer: a span counts characters "
+        "from 0 and ends one past its last."
+    )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from probekit.data.tables.memory import dataset_table
-from probekit.data.tables.table import Table
+from probekit.data.frames import dataset_table
+from probekit.data.table import Table
 from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError, MissingError, nearest
-from probekit.hub import constants, errors, how_to_access, is_hub_reachable, snapshot_download
 
 _SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`
 
@@ -65,17 +63,16 @@ def _download(data: HubData) -> Path:
 
     `datasets.load_dataset` would read any other cached revision if the hub cannot be reached.
     """
-    # Without this check the hub's client retries for half a minute, or minutes behind a firewall.
-    is_online = is_hub_reachable()
+    from probekit.hub import constants, errors, how_to_access, is_hub_reachable, snapshot_download
+
     named = f"The data set {data.name!r} at revision {data.revision}"
     try:
-        return Path(
-            snapshot_download(
-                data.name,
-                repo_type="dataset",
-                revision=data.revision,
-                local_files_only=not is_online,
-            )
+        path = snapshot_download(
+            data.name,
+            repo_type="dataset",
+            revision=data.revision,
+            # Otherwise the hub's client retries for half a minute, or minutes behind a firewall.
+            local_files_only=not is_hub_reachable(),
         )
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
@@ -95,32 +92,24 @@ def _download(data: HubData) -> Path:
         raise ConfigError(f"{data.name!r} is neither a folder nor a valid hub name.") from error
     except errors.HfHubHTTPError as error:
         raise MissingError(f"{named} could not be downloaded: {error}.") from error
+    return Path(path)
 
 
 def _load(data: HubData, folder: Path) -> Any:
     """Return the `Dataset` or `DatasetDict` in a folder."""
     import datasets
 
+    were_shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
     try:
-        with _no_progress_bars():
-            if any((folder / name).is_file() for name in _SAVED):
-                return datasets.load_from_disk(str(folder))
-            return datasets.load_dataset(str(folder), data.config)
+        if any((folder / name).is_file() for name in _SAVED):
+            return datasets.load_from_disk(str(folder))
+        return datasets.load_dataset(str(folder), data.config)
     except (datasets.exceptions.DatasetsError, OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().split("\n", 1)[0].rstrip(".")
         raise DataError(f"The data set {data.name} cannot be read: {reason}.") from error
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    import datasets
-
-    were_disabled = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
     finally:
-        if not were_disabled:
+        if were_shown:
             datasets.enable_progress_bars()
 
 
