@@ -10,9 +10,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 
-from probekit.data.bundled.__main__ import GENERATORS, main
 from probekit.data.readers import read_dataset
 from probekit.data.table import TableColumns
+from scripts.bundled.__main__ import GENERATORS, main
 
 NAMES = [generate.__name__ for generate in GENERATORS]
 
@@ -41,7 +41,8 @@ def unigram_accuracy(table):
 def test_the_committed_files_are_what_the_generators_write(repository, tmp_path):
     main([str(tmp_path)])
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == sorted(f"{name}.{ending}" for name in NAMES for ending in ("csv", "md"))
+    sets = [f"{name}.{ending}" for name in NAMES for ending in ("csv", "md")]
+    assert written == sorted([*sets, "ioi.csv", "greater_than.csv"])
     for name in written:
         assert (tmp_path / name).read_bytes() == (repository / "data" / name).read_bytes()
 

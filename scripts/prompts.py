@@ -1,7 +1,9 @@
 """Prompts of two circuits of GPT-2 small that the literature describes, with counterfactuals.
 
-    python -m probekit.data.prompts ioi ioi.csv
-    python -m probekit.data.prompts greater_than greater_than.csv
+    python -m scripts.prompts ioi ioi.csv --groups 40 --seed 1
+    python -m scripts.prompts greater_than greater_than.csv
+
+`make data` writes data/ioi.csv and data/greater_than.csv with the default options.
 
 Columns: text, counterfactual, answer, wrong, label, group, template. The answer and the wrong
 answer are single tokens of GPT-2, and a text has as many tokens as its counterfactual.
@@ -17,7 +19,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from probekit.data.bundled.table import Row, rows_as_csv, shuffled
+from scripts.bundled.table import Row, rows_as_csv, shuffled
 
 COLUMNS = ("text", "counterfactual", "answer", "wrong", "label", "group", "template")
 
@@ -155,7 +157,7 @@ _MOST_GROUPS = {"ioi": len(NAMES) // 2, "greater_than": len(EVENTS)}
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the prompts of a circuit to a CSV file."""
     parser = argparse.ArgumentParser(
-        prog="python -m probekit.data.prompts",
+        prog="python -m scripts.prompts",
         description="Write prompts of a circuit of GPT-2 small, with counterfactuals and answers.",
     )
     parser.add_argument("circuit", choices=[*GENERATORS])

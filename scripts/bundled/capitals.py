@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from itertools import product
 
-from probekit.data.bundled.table import BundledSet, Row, shuffled
+from scripts.bundled.table import BundledSet, Row, shuffled
 
 # An even number of countries in each region. Excluded: countries whose capital has the country's
 # name, is being moved, is disputed or consists of several cities.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import NamedTuple
 
-from probekit.data.bundled.table import BundledSet, Row, shuffled
+from scripts.bundled.table import BundledSet, Row, shuffled
 
 _N_CONTEXTS = 18  # contexts per subject noun; each gives four rows
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from probekit.data.bundled.table import BundledSet, Row
+from scripts.bundled.table import BundledSet, Row
 
 _LABELS = ("positive", "negative")
 

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from probekit.data.prompts import COLUMNS, FIRST_YEAR, GENERATORS, NAMES, main
 from probekit.model.text.tokenizer import Tokenizer
+from scripts.prompts import COLUMNS, FIRST_YEAR, GENERATORS, NAMES, main
 
 CIRCUITS = list(GENERATORS)
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from itertools import product
 
-from probekit.data.bundled.table import BundledSet, Row, shuffled
+from scripts.bundled.table import BundledSet, Row, shuffled
 
 _N_CONTEXTS = 4  # contexts per subject noun; each gives four rows
 # Singular and plural of these nouns have equally many tokens, so that positions correspond.

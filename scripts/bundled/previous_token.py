@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import cycle, product
 
-from probekit.data.bundled.table import BundledSet, Row, shuffled
+from scripts.bundled.table import BundledSet, Row, shuffled
 
 _LABELS = ("the", "my", "her", "his", "our", "their")
 _N_NOUN_PAIRS = 30  # pairs per frame; each gives one sentence per label
