@@ -6,9 +6,14 @@ import pytest
 import torch
 
 from probekit.errors import CheckpointError
-from probekit.training.log import LogRow, read_log, read_verified_log, write_log
-from probekit.training.progress import Progress, read_progress
-from probekit.training.state import write_state
+from probekit.training.learner import write_state
+from probekit.training.run_files import (
+    LogRow,
+    Progress,
+    read_log,
+    read_progress,
+    write_log,
+)
 from tests.damage import cut, flipped
 from tests.training.recipes import tiny_recipe
 
@@ -35,9 +40,7 @@ def progress(tmp_path):
 
 def test_progress_is_read_as_it_was_written(tmp_path, progress):
     assert read_progress(tmp_path) == progress
-    assert list(read_verified_log(tmp_path / "log.csv", 20, progress.log)) == read_log(
-        tmp_path / "log.csv"
-    )
+    assert list(read_log(tmp_path / "log.csv", progress)) == read_log(tmp_path / "log.csv")
 
 
 def test_a_folder_without_a_state_has_no_progress(tmp_path):
@@ -62,7 +65,7 @@ def test_a_changed_or_cut_log_is_refused_with_a_way_out(tmp_path, progress):
         with pytest.raises(
             CheckpointError, match=r"log\.csv is damaged.*delete state\.safetensors"
         ):
-            read_verified_log(path, progress.step, progress.log)
+            read_log(path, progress)
 
 
 def test_a_log_that_was_read_is_written_as_the_same_bytes(tmp_path, progress):
@@ -75,11 +78,11 @@ def test_a_log_that_was_read_is_written_as_the_same_bytes(tmp_path, progress):
 def test_later_steps_of_a_log_are_left_out(tmp_path, progress):
     path = tmp_path / "log.csv"
     path.write_bytes(path.read_bytes() + b"21,2688,0.0,\xff\n22,")
-    assert [row.step for row in read_verified_log(path, 20, progress.log)] == list(range(1, 21))
+    assert [row.step for row in read_log(path, progress)] == list(range(1, 21))
 
 
 def test_a_log_of_another_run_is_refused(tmp_path, progress):
     (tmp_path / "other").mkdir()
     write_run(tmp_path / "other", seed=1)
     with pytest.raises(CheckpointError, match=r"other/log\.csv is damaged or belongs to another"):
-        read_verified_log(tmp_path / "other/log.csv", progress.step, progress.log)
+        read_log(tmp_path / "other/log.csv", progress)

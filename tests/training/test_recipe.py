@@ -2,8 +2,12 @@
 
 import pytest
 
-from probekit.training.recipe import CheckpointsSection, TrainingSection
-from probekit.training.schedule import checkpoint_steps, learning_rate
+from probekit.training.recipe import (
+    CheckpointsSection,
+    TrainingSection,
+    checkpoint_steps,
+    learning_rate,
+)
 
 
 def rates(**changes):
