@@ -121,18 +121,6 @@ class Learner:
                 named |= {f"optimizer.{number}.{index}.{key}": v for key, v in values.items()}
         return named
 
-    def load(self, named: dict[str, Tensor]) -> None:
-        """Load the result of `tensors`, called on a learner of the same network and optimizers."""
-        weights = {name: named.pop(f"model.{name}") for name, _ in self.model.named_parameters()}
-        self.model.load_state_dict(weights)
-        states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]
-        for name, tensor in named.items():
-            _, number, index, key = name.split(".")
-            states[int(number)].setdefault(int(index), {})[key] = tensor
-        for optimizer, state in zip(self.optimizers, states, strict=True):
-            groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({"state": state, "param_groups": groups})
-
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -> None:
     """Write a training state atomically, with a digest of all its bytes.
@@ -153,7 +141,16 @@ def load_state(path: Path, learner: Learner) -> None:
     """
     try:
         with safe_open(path, "pt") as file:
-            learner.load({name: file.get_tensor(name) for name in list(file.keys())})
+            named = {name: file.get_tensor(name) for name in list(file.keys())}
+        model = learner.model
+        model.load_state_dict({n: named.pop(f"model.{n}") for n, _ in model.named_parameters()})
+        states: list[dict[int, dict[str, Tensor]]] = [{} for _ in learner.optimizers]
+        for name, tensor in named.items():
+            _, number, index, key = name.split(".")
+            states[int(number)].setdefault(int(index), {})[key] = tensor
+        for optimizer, state in zip(learner.optimizers, states, strict=True):
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
     except (SafetensorError, KeyError, ValueError, IndexError, RuntimeError) as error:
         raise damaged_state(path, error) from error
 

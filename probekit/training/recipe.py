@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_MEGABYTES = 1000
 PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Shares = Annotated[tuple[Share, Share], Field(strict=False)]  # a YAML list
 
 
 class CorpusSection(Section):
@@ -130,7 +131,7 @@ class TrainingSection(Section):
     final_learning_rate: float = Field(
         0.1, ge=0, le=1, description="final learning rate as a fraction of the peak"
     )
-    betas: Annotated[tuple[Share, Share], Field(strict=False)] = Field(
+    betas: Shares = Field(
         (0.9, 0.95), description="AdamW's decay rates of the moments of the gradient"
     )
     weight_decay: float = Field(0.1, ge=0, le=10, description="for matrices; vectors have none")
@@ -154,7 +155,7 @@ class TrainingSection(Section):
 class RepeatsSection(Section):
     """Rows that repeat a short piece of tokens, which train induction."""
 
-    share: Annotated[tuple[Share, Share], Field(strict=False)] = Field(
+    share: Shares = Field(
         (0.0, 0.0), description="fraction of rows at the first step and after `grow_steps`"
     )
     period: Annotated[tuple[int, int], Field(strict=False)] = Field(

@@ -177,17 +177,6 @@ def test_drafts_of_a_killed_run_are_removed(go, make_recipe, tmp_path):
     assert not dead.exists()
 
 
-def test_text_that_is_not_utf8_is_reported_before_training(go, make_recipe, corpus):
-    (corpus / "c.txt").write_bytes(b"good\n\xff\xfe bad")
-    with pytest.raises(DataError, match=r"texts: c.txt, line 2: the byte 0xff is not UTF-8"):
-        go(make_recipe())
-
-
-def test_missing_corpus_is_reported_with_its_key(go, make_recipe, tmp_path):
-    with pytest.raises(MissingError, match=r"does not exist. Check `corpus.source`"):
-        go(make_recipe(corpus__source=str(tmp_path / "none")))
-
-
 def test_too_little_text_for_the_vocabulary_is_reported_with_its_key(go, make_recipe):
     with pytest.raises(DataError, match=r"tokens instead of 5000.*vocabulary.size"):
         go(make_recipe(vocabulary__size=5000))

@@ -25,7 +25,7 @@ _LINES = (
     ("batches, repeated rows included", "loss", "dot", True),
     ("held-out text", "held_out_loss", "solid", False),
     ("random tokens", "repeated_first", "dash", False),
-    ("their repetition", "repeated_second", "dashdot", False),
+    ("repeated random tokens", "repeated_second", "dashdot", False),
 )
 
 

@@ -57,7 +57,7 @@ def folder(tmp_path, hostile):
 
 def test_batches_are_averaged_and_other_losses_are_drawn_as_measured(folder):
     log = read_log(folder / "log.csv")
-    batches, held_out, first, second = loss_figure(log).data
+    batches, held_out, first, second, *_ = loss_figure(log).data
     assert held_out.x == first.x == second.x == tuple(100 * n for n in range(1, 8))
     assert held_out.y == pytest.approx([8.0 - n / 10 for n in range(1, 8)])
     assert (set(first.y), set(second.y)) == ({9.1}, {7.1})
