@@ -251,8 +251,8 @@ def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
             f"{counted(len(few), 'label')} in fewer than {FEWEST_UNITS} test groups: "
             f"{', '.join(shown)}. Scores that weight labels equally, such as balanced accuracy and "
             "AUROC, depend on these groups: their intervals are approximate, and differences "
-            "between probes have no p-value. For a label in a single group, balanced accuracy has "
-            "no interval.",
+            "between probes may have no p-value. With a label in a single group they have no "
+            "interval.",
         )
 
 

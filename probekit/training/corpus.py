@@ -132,15 +132,19 @@ def _content(path: Path, max_megabytes: int) -> bytes:
     start = _DECOMPRESSORS.get(path.suffix.lower())
     is_archive = _ARCHIVE.fullmatch(path.name.lower()) or data.startswith((b"PK\3\4", b"PK\5\6"))
     if start is not None and not is_archive:
+        limit = max_megabytes * _MEGABYTE
         try:
-            data = _decompressed(path, data, start, max_megabytes)
+            data = _decompressed(data, start, limit + 1)
         except (zlib.error, LZMAError, OSError, EOFError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
             raise DataError(
                 f"{path} is damaged or not a {path.suffix} file: {str(error).rstrip('.')}. "
                 "Download it again, or unpack it first."
             ) from error
+        if len(data) > limit:
+            raise DataError(
+                f"{path} has more than {max_megabytes:,} MB of decompressed content. If this is "
+                "intended, increase `corpus.max_megabytes`."
+            )
     if is_archive or data[257:262] == b"ustar":
         raise DataError(
             f"{path} is an archive. Unpack it first, and set `corpus.source` to the folder."
@@ -148,28 +152,23 @@ def _content(path: Path, max_megabytes: int) -> bytes:
     return data
 
 
-def _decompressed(path: Path, data: bytes, start: Callable[[], Any], max_megabytes: int) -> bytes:
-    """Return the content of all compressed streams of a file, as pigz, pbzip2 and pixz write them.
+def _decompressed(data: bytes, start: Callable[[], Any], most: int) -> bytes:
+    """Return the content of all compressed streams of a file, at most `most` bytes.
 
-    Python's readers of .bz2 and .xz ignore what follows a stream, a damaged second stream included.
+    pigz, pbzip2 and pixz write several streams. Python's readers of .bz2 and .xz ignore what
+    follows a stream, a damaged second stream included.
     """
     parts = []
-    left = max_megabytes * _MEGABYTE
-    while True:
+    while most:
         stream = start()
-        part = stream.decompress(data, left + 1)
-        left -= len(part)
-        if left < 0:
-            raise DataError(
-                f"{path} has more than {max_megabytes:,} MB of decompressed content. If this is "
-                "intended, increase `corpus.max_megabytes`."
-            )
-        if not stream.eof:
+        parts.append(stream.decompress(data, most))
+        most -= len(parts[-1])
+        if most and not stream.eof:
             raise EOFError("it ends in the middle of the compressed data")
-        parts.append(part)
         data = stream.unused_data.lstrip(b"\0")
         if not data:
-            return b"".join(parts)
+            break
+    return b"".join(parts)
 
 
 def _text(path: Path, name: str, content: bytes, unwrap: bool, held_out: float) -> Text:
