@@ -44,7 +44,7 @@ format: .venv/installed-dev
 
 # Generated and committed files: the bundled data sets, and the schemas of experiments and recipes.
 data: .venv/installed
-	$(BIN)/python -m probekit.data.bundled data
+	$(BIN)/python -m scripts.bundled data
 
 schema: .venv/installed
 	$(BIN)/python -m probekit.experiment.schema experiments/experiment.schema.json

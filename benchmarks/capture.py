@@ -33,8 +33,8 @@ from transformers import GPT2LMHeadModel
 
 from probekit.activations.capture import capture, stream_rows
 from probekit.activations.store.store import ActivationStore
-from probekit.data.conllu import read_sentences
 from probekit.data.positions import RowPlan
+from probekit.data.words import read_sentences
 from probekit.model.families.gpt2 import PUBLISHED
 from probekit.model.gpt2 import GPT2
 from probekit.model.passes.inputs import pad

@@ -31,14 +31,12 @@ class Kind:
         path: of the file that is damaged.
         read: returns all that is read, as a value to compare.
         others: files of the same kind.
-        has_checksum: whether the format has one.
     """
 
     name: str
     path: Path
     read: Callable[[], Any]
     others: tuple[Path, ...] = ()
-    has_checksum: bool = True
 
     def damaged(self, way: str, tries: int) -> Iterator[bytes]:
         """Yield damaged copies of the content."""
@@ -61,7 +59,7 @@ class Kind:
             self.path.write_bytes(damaged)
             outcome = self._outcome(content, undamaged)
             seen.update(["tried", outcome])
-            if outcome == "accepted" and self.has_checksum:
+            if outcome == "accepted":
                 print(f"ACCEPTED: {self.name}, {way}, try {number}", file=sys.stderr, flush=True)
             self.path.write_bytes(content)
         return seen

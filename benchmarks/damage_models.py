@@ -16,15 +16,11 @@ from benchmarks.damage_kinds import Kind
 from probekit.activations.identity import digest_weights
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.report.pages.pretraining_page import write_pretraining_report
-from probekit.training.corpus import read_corpus
-from probekit.training.first_weights import initial_model
-from probekit.training.log import read_verified_log
+from probekit.report.pages.losses import write_losses
+from probekit.training.corpus import make_token_file, read_corpus
+from probekit.training.learner import initial_model, load_state, make_optimizers
 from probekit.training.loop import Learner
-from probekit.training.optimizers import make_optimizers
-from probekit.training.progress import LOG, STATE, read_progress
-from probekit.training.state import load_state
-from probekit.training.token_file import make_token_file
+from probekit.training.run_files import LOG, STATE, read_log, read_progress
 from probekit.watcher import SILENT
 from tests.training.recipes import tiny_recipe
 
@@ -77,7 +73,7 @@ def _as_hub(cache: Path, name: str, model: Path) -> dict[str, Path]:
 
 
 def training_kinds(first: Path, second: Path, corpus: Path) -> Iterator[Kind]:
-    """Yield the files that training is resumed from, and those of its page."""
+    """Yield the files that training is resumed from, and those of its figure."""
     recipe = tiny_recipe(corpus)
     texts = read_corpus(corpus, held_out=0.1)
     tokenizer = Tokenizer.from_pretrained(first)
@@ -89,7 +85,7 @@ def training_kinds(first: Path, second: Path, corpus: Path) -> Iterator[Kind]:
         model = initial_model(recipe, tokenizer.n_ids)
         learner = Learner(model, make_optimizers(model, recipe.training))
         load_state(first / STATE, learner)
-        log = read_verified_log(first / LOG, progress.step, progress.log)
+        log = read_log(first / LOG, progress)
         tensors = {name: tensor.tolist() for name, tensor in learner.tensors().items()}
         return progress, repr(log), tensors
 
@@ -97,16 +93,16 @@ def training_kinds(first: Path, second: Path, corpus: Path) -> Iterator[Kind]:
         made = make_token_file(texts, tokenizer, first / "tokens", SILENT)
         return made.train.tobytes(), made.held_out.tobytes(), made.digest
 
-    def page() -> bytes:
-        return write_pretraining_report(first).read_bytes()
+    def figure() -> bytes:
+        return write_losses(first).read_bytes()
 
     readers = {
         resume: (STATE, LOG),
         tokens: ("tokens/train.npy", "tokens/held_out.npy", "tokens/origin.json"),
-        page: ("run.json", "recipe.yaml", LOG, STATE),
+        figure: (LOG, STATE),
         lambda: Tokenizer.from_pretrained(first).digest: (*MODEL_FILES[1:3], "digests.json"),
     }
     for read, names in readers.items():
         for name in names:
-            shown = f"{name} for the page" if read is page else name
+            shown = f"{name} for the figure" if read is figure else name
             yield Kind(f"training: {shown}", first / name, read, (second / name,))

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 
 from probekit.analysis.attribution import logit_attribution
-from probekit.data.prompts import CENTURIES, greater_than
 from probekit.errors import MissingError
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.pairs import single_tokens
 from probekit.interventions.patching.patching import patch
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.pipeline.look.pairs import HEADS
+from scripts.prompts import CENTURIES, greater_than
 
 # The prompts of TransformerLens's Exploratory Analysis Demo; {} is the repeated name.
 DEMO = (

@@ -2,7 +2,7 @@
 
     python -m benchmarks.mini CORPUS MODEL [MODEL ...]
 
-CORPUS is the folder or archive of the texts in mini's recipe, split as in the recipe. Every model
+CORPUS is the folder of the texts in mini's recipe, split as in the recipe. Every model
 is evaluated on the same held-out text with its own vocabulary and context length. Head scores are
 means over sequences of random tokens that occur twice: attention to the previous token, and to the
 token after the first occurrence of the current token (induction).
@@ -22,7 +22,7 @@ from probekit.experiment.loader import load_recipe
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.corpus import Text, read_corpus
-from probekit.training.measurement import held_out_loss, repeat_losses
+from probekit.training.loop import held_out_loss, repeat_losses
 
 RECIPE = "experiments/pretrain_mini.yaml"
 HALF, ROWS = 64, 32
@@ -68,7 +68,7 @@ class Evaluation:
 
 
 def held_out_texts(corpus: str | Path) -> tuple[Text, ...]:
-    """Return the texts of mini's recipe, read from a folder or archive."""
+    """Return the texts of mini's recipe, read from a folder."""
     return read_corpus(**load_recipe(RECIPE).corpus.model_dump() | {"source": str(corpus)})
 
 

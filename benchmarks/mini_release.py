@@ -3,7 +3,7 @@
     python -m benchmarks.mini_release RUN CORPUS OUT [OLD]
 
 RUN is the folder of a run of experiments/pretrain_mini.yaml; its last checkpoint is used.
-CORPUS is the folder or archive of its training texts. The files are written to OUT. OLD is another
+CORPUS is the folder of its training texts. The files are written to OUT. OLD is another
 model to evaluate for comparison. Every number in the card is measured or read from the run. The
 exit code is 1 if a goal is missed.
 """
@@ -19,8 +19,7 @@ from pathlib import Path
 from benchmarks.mini import HALF, ROWS, SCORES, Evaluation, held_out_texts, measure
 from probekit.experiment.loader import load_recipe
 from probekit.model.weights.digests import DIGESTS
-from probekit.training.log import read_log
-from probekit.training.saved import find_checkpoints
+from probekit.training.run_files import find_checkpoints, read_log
 
 MOST_BYTES = 16_000_000
 FILES = ("config.json", "merges.txt", "model.safetensors", "vocab.json")

@@ -14,14 +14,14 @@ from probekit.pipeline.compare.compare import compare
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import digest
 from probekit.report.pages.index_page import index_page
-from probekit.report.pages.pretraining_page import write_pretraining_report
+from probekit.report.pages.losses import write_losses
 from probekit.report.pages.run_page import report_page
 from probekit.report.pages.runs_page import load_runs
 from probekit.results.finished_run import FinishedRun
 from probekit.results.record import pack_record
 from tests.pipeline.finished import SITES, guesses, made_rows, write_run
 from tests.report.conftest import HOSTILE, write_shown
-from tests.report.pages.test_pretraining_page import write_pretraining
+from tests.report.pages.test_losses import write_pretraining
 from tests.report.pages.test_texts_page import make_facts
 
 REPORTED = (
@@ -77,13 +77,12 @@ def test_a_page_of_several_runs_too(tmp_path, name):
         load_runs(runs)
 
 
-@pytest.mark.parametrize("name", ["run.json", "recipe.yaml", "log.csv"])
-def test_the_page_of_a_pretraining_run_too(tmp_path, name):
+def test_the_figure_of_a_pretraining_run_too(tmp_path):
     run = write_pretraining(tmp_path / "run", HOSTILE)
-    link_out(run / name, tmp_path)
-    with pytest.raises(DataError, match=f"{name.replace('.', '[.]')} {OUT}"):
-        write_pretraining_report(run)
-    assert not (run / "report.html").exists()
+    link_out(run / "log.csv", tmp_path)
+    with pytest.raises(DataError, match=f"log[.]csv {OUT}"):
+        write_losses(run)
+    assert not (run / "losses.html").exists()
 
 
 @pytest.fixture

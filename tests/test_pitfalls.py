@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.data.checks.checks import check_dataset
+from probekit.data.checks import check_dataset
 from probekit.data.examples import Dataset, Example
 from probekit.data.positions import PositionRule, plan_rows
 from probekit.data.readers import read_dataset

@@ -181,7 +181,7 @@ def _texts_options(*, required: bool) -> Decorator:
             column: str | None,
             **others: Any,
         ) -> Any:
-            from probekit.data.texts import read_texts
+            from probekit.data.readers import read_texts
 
             if file is None and (format or column):
                 raise click.UsageError("--format and --column require --file.")

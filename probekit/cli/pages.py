@@ -63,7 +63,10 @@ def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
 def report(
     runs: tuple[Path, ...], out: Path | None, formats: tuple[str, ...], columns: int
 ) -> None:
-    """Rebuild the page of a run from its files; with several RUNS, a page of all."""
+    """Rebuild the page of a run from its files; with several RUNS, a page of all.
+
+    Of a pretraining run, it draws the figure of the losses.
+    """
     if len(runs) > 1:
         _report_runs(runs, out or Path("runs.html"), formats, columns)
         return
@@ -71,16 +74,20 @@ def report(
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
         )
-    from probekit.training.progress import is_pretraining
+    from probekit.training.run_files import is_pretraining
 
-    was_pretrained = is_pretraining(runs[0])
-    if not was_pretrained:
-        _check_runs(runs)
+    if is_pretraining(runs[0]):
+        from probekit.report.pages.losses import write_losses
 
-    from probekit.report.pages.pretraining_page import write_pretraining_report
+        if formats:
+            raise click.UsageError("--figures requires the run of an experiment.")
+        click.echo(str(write_losses(runs[0])))
+        return
+    _check_runs(runs)
+
     from probekit.report.pages.run_page import write_report
 
-    path = (write_pretraining_report if was_pretrained else write_report)(runs[0])
+    path = write_report(runs[0])
     draw_figures(runs[0], formats, columns)
     click.echo(str(path))
 

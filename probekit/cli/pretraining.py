@@ -39,4 +39,5 @@ def pretrain_command(file: Path, overrides: tuple[str, ...], device: str, out: P
         f"{last.held_out_per_character:.4f} per character"
     )
     click.echo(str(result.model))
-    click.echo(str(result.report))
+    click.echo(str(result.log))
+    click.echo(str(result.figure))

@@ -22,10 +22,10 @@ from urllib.parse import unquote, urlsplit
 
 from probekit.errors import ConfigError, ProbekitError
 from probekit.report.pages.index_page import find_runs, index_page
-from probekit.report.pages.pretraining_page import pretraining_page
+from probekit.report.pages.losses import losses_html
 from probekit.report.pages.run_page import report_page
 from probekit.results.record import STARTED, check_results_folder
-from probekit.training.progress import is_pretraining
+from probekit.training.run_files import is_pretraining
 
 HOST = "127.0.0.1"
 # Other Host headers are rejected, to prevent DNS rebinding.
@@ -105,7 +105,7 @@ def find_page(folder: Path, path: str) -> str | None:
     run = runs.get(unquote(path))
     if run is None or (run / STARTED).exists():
         return None
-    return (pretraining_page if is_pretraining(run) else report_page)(run)
+    return (losses_html if is_pretraining(run) else report_page)(run)
 
 
 class _Server(ThreadingHTTPServer):

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from probekit.data.turns import Turns
 from probekit.errors import DataError
 from probekit.provenance import digest
 
 StringArray = npt.NDArray[np.object_]
-
-
 TextSpan: TypeAlias = tuple[str, tuple[int, int] | None]
+Turns: TypeAlias = tuple[tuple[int, int], ...]
+
+_BETWEEN = "\n\n"  # turns of a conversation
+
+
+def join_turns(parts: Sequence[str]) -> tuple[str, Turns]:
+    r"""Return a text of all turns, and the first and one past the last character of each.
+
+    >>> join_turns(["Is it far?", "No."])
+    ('Is it far?\n\nNo.', ((0, 10), (12, 15)))
+    """
+    starts = accumulate((len(part) + len(_BETWEEN) for part in parts[:-1]), initial=0)
+    turns = tuple((start, start + len(part)) for start, part in zip(starts, parts, strict=True))
+    return _BETWEEN.join(parts), turns
 
 
 class RowSource(NamedTuple):
@@ -28,15 +40,16 @@ class RowSource(NamedTuple):
     Attributes:
         name: path of the file, or type of the table in memory.
         line: line in the file, from 1; 0 if the row has an index.
-        key: index of the row in a table without lines: its position, from 0, or its label.
+        key: index of the row in a table without lines, as it is written in messages: its position,
+            from 0, or its label.
 
-    >>> str(RowSource("rows.csv", 2)), str(RowSource("DataFrame", key="q7"))
+    >>> str(RowSource("rows.csv", 2)), str(RowSource("DataFrame", key="'q7'"))
     ('rows.csv:2', "DataFrame index 'q7'")
     """
 
     name: str
     line: int = 0
-    key: object = None
+    key: str = ""
 
     @property
     def row(self) -> str:
@@ -45,7 +58,7 @@ class RowSource(NamedTuple):
         >>> RowSource("rows.csv", 2).row
         'line 2'
         """
-        return f"line {self.line}" if self.line else f"index {self.key!r}"
+        return f"line {self.line}" if self.line else f"index {self.key}"
 
     def __str__(self) -> str:
         return f"{self.name}:{self.line}" if self.line else f"{self.name} {self.row}"
@@ -88,15 +101,17 @@ class Example:
     source: RowSource | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("text", self.text),
-            ("label", self.label),
-            ("group", self.group),
-            ("id", self.id),
-        ):
+        for name in ("text", "label", "group", "id"):
+            value = getattr(self, name)
             if not value or value.isspace():
                 raise DataError(f"The {name} is empty. Fill it in, or leave the example out.")
-            _require_unicode(name, value)
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise DataError(
+                    f"The {name} {value!r} contains a lone surrogate, which is not a character. "
+                    "Write the character itself, or both surrogates of its JSON escape."
+                ) from error
             if name != "text" and "\0" in value:
                 # NumPy strings drop trailing NULs, so that two labels would become equal.
                 raise DataError(f"The {name} {value!r} contains a NUL character. Remove it.")
@@ -130,20 +145,8 @@ class Example:
         return self.text, self.span
 
 
-def _require_unicode(name: str, value: str) -> None:
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"The {name} {value!r} contains a lone surrogate, which is not a character. Write the "
-            "character itself, or both surrogates of its JSON escape."
-        ) from error
-
-
-_OPTIONAL = ("counterfactual", "turns", "values")
-_FIELDS = attrgetter(
-    *(field.name for field in fields(Example) if field.compare and field.name not in _OPTIONAL)
-)
+_REQUIRED = attrgetter("text", "label", "group", "id", "span", "split")
+_OPTIONAL = attrgetter("counterfactual", "turns", "values")
 
 
 @dataclass(frozen=True)
@@ -184,53 +187,12 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """BLAKE3 digest of the contents of all examples in order, in hexadecimal."""
-        # Data without optional fields have the digest that they had before these existed.
+        # The digest of data without optional fields covers the required ones alone.
         has_more = any(one.counterfactual or one.turns or one.values for one in self.examples)
-        more = attrgetter(*_OPTIONAL) if has_more else lambda _: ()
-        content = json.dumps([(*_FIELDS(one), *more(one)) for one in self.examples])
+        rows = [_REQUIRED(one) + (_OPTIONAL(one) if has_more else ()) for one in self.examples]
+        content = json.dumps(rows)
         return digest([content.encode()])
 
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""
         return replace(self, examples=tuple(self.examples[index] for index in indices))
-
-
-@dataclass(frozen=True)
-class Sides:
-    """Training and test examples of one split."""
-
-    train: tuple[Example, ...]
-    test: tuple[Example, ...]
-
-
-@dataclass(frozen=True)
-class SplitExamples:
-    """Examples of each split: of one, or of all outer folds of a nested cross-validation.
-
-    Attributes:
-        parts: the sides of each split.
-        examples: the examples of all splits, each once.
-    """
-
-    parts: tuple[Sides, ...]
-    examples: tuple[Example, ...]
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether there are several splits."""
-        return len(self.parts) > 1
-
-    @property
-    def tested(self) -> tuple[Example, ...]:
-        """The test examples of all splits."""
-        return tuple(example for sides in self.parts for example in sides.test)
-
-    def named(self) -> tuple[tuple[str, tuple[Example, ...]], ...]:
-        """Return the name and the examples of each side; for several folds, of "all folds"."""
-        if self.is_nested:
-            return (("all folds", self.examples),)
-        return ("train", self.parts[0].train), ("test", self.parts[0].test)
-
-    def number(self, n: int) -> str:
-        """Return a number of outer folds in words."""
-        return f"{n} of {len(self.parts)} outer folds"

@@ -1,4 +1,4 @@
-"""Reading data sets in any format; see `probekit.data.formats` for the table of formats.
+"""Readers of data sets and texts in any format, and the table of formats.
 
 The format is always given, never guessed from the file extension. Every cell of a text file remains
 the string in the file: a label `no`, `1` or `1.0` is not converted. Ambiguous contents raise an
@@ -7,14 +7,58 @@ error that names the row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from probekit.data.examples import Dataset
-from probekit.data.formats import FORMATS
-from probekit.data.tables.columns import TableColumns
-from probekit.data.tables.table import column_of, examples_of
+from probekit.data.frames import memory_table, parquet_table
+from probekit.data.hub import hub_table
+from probekit.data.table import TableColumns, column_of, examples_of
+from probekit.data.text_files import csv_table, json_table, read_text, tsv_table
+from probekit.data.words import ConlluColumns, WordColumns, read_treebank, read_word_columns
 from probekit.errors import ConfigError, nearest
+
+FormatName = Literal["csv", "tsv", "jsonl", "parquet", "conllu", "columns", "hub", "memory"]
+TextFormat = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
+
+
+@dataclass(frozen=True)
+class DataFormat:
+    """One data format.
+
+    Attributes:
+        read: function that returns a `Table`, or for a format of words the whole `Dataset`.
+        columns: class of the columns that it is read with.
+        keys: keys of the section `columns` that apply to it.
+        has_words: whether each example is a word of a sentence, with its span in the text.
+        is_file: whether the data are files, named by `file`, or `train` and `test`.
+        has_names: whether each example has an id of its own even without a column of ids.
+    """
+
+    read: Callable[..., Any]
+    columns: Callable[..., Any] = TableColumns
+    keys: tuple[str, ...] = ("text", "label", "group", "id", "start", "end", "split", "reply")
+    has_words: bool = False
+    is_file: bool = True
+    has_names: bool = False
+
+
+FORMATS: dict[str, DataFormat] = {
+    "csv": DataFormat(csv_table),
+    "tsv": DataFormat(tsv_table),
+    "jsonl": DataFormat(json_table),
+    "parquet": DataFormat(parquet_table),
+    "conllu": DataFormat(
+        read_treebank, ConlluColumns, ("label", "group"), has_words=True, has_names=True
+    ),
+    "columns": DataFormat(
+        read_word_columns, WordColumns, ("text", "label", "group"), has_words=True
+    ),
+    "hub": DataFormat(hub_table, is_file=False),
+    "memory": DataFormat(memory_table, is_file=False),
+}
 
 
 def read_dataset(
@@ -45,11 +89,11 @@ def read_dataset(
     if format not in FORMATS:
         raise ConfigError(f"{source}: unknown format {format!r}. {nearest(format, FORMATS)}")
     chosen = FORMATS[format]
-    columns = chosen.columns_class() if columns is None else columns
-    if columns.__class__ is not chosen.columns_class:
+    columns = chosen.columns() if columns is None else columns
+    if columns.__class__ is not chosen.columns:
         raise ConfigError(
             f"{source}: {type(columns).__name__} does not apply to the format {format}. Pass "
-            f"{chosen.columns.partition(':')[2]}."
+            f"{chosen.columns.__name__}."
         )
     name = Path(source).stem if name is None else name
     if not isinstance(columns, TableColumns):
@@ -58,18 +102,44 @@ def read_dataset(
     return examples_of(chosen.read(source, (*columns.names, *columns.values)), columns, name)
 
 
-def read_column(path: Path, *, format: str, column: str) -> tuple[str, ...]:
-    r"""Return the cells of one column of a table, in file order.
+def read_texts(path: Path, format: str | None = None, column: str | None = None) -> tuple[str, ...]:
+    r"""Return the unlabelled texts of a file: its lines, or one column of a table, in file order.
+
+    Args:
+        path: the file; UTF-8, unless it is a Parquet file.
+        format: `txt` (one text per line, blank lines are skipped), `csv`, `tsv`, `jsonl` or
+            `parquet`. None means `txt`, and raises an error if the file extension is that of a
+            table.
+        column: column of a table; None means `text`.
 
     Raises:
-        ConfigError: the column is not in the file.
+        ConfigError: the format or the column is unknown.
         MissingError: the file does not exist.
-        DataError: the contents are invalid, or a cell is empty; the message names the row.
+        DataError: the contents are invalid; the message gives file and line.
 
     >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "answers.tsv"
-    >>> _ = path.write_text("text\tlabel\nYes, please.\tyes\n")
-    >>> read_column(path, format="tsv", column="text")
-    ('Yes, please.',)
+    >>> path = Path(tempfile.mkdtemp()) / "texts.txt"
+    >>> _ = path.write_text("One text.\n\nAnother.\n")
+    >>> read_texts(path)
+    ('One text.', 'Another.')
     """
-    return column_of(FORMATS[format].read(path, (column,)), column)
+    allowed = get_args(TextFormat)
+    if format is not None and format not in allowed:
+        raise ConfigError(f"{path}: unknown format {format!r}. {nearest(format, allowed)}")
+    ending = path.suffix.removeprefix(".")
+    if format is None and ending != "txt" and ending in allowed:
+        raise ConfigError(
+            f"{path} looks like a table. Pass --format {ending}, and --column for the column with "
+            "the texts, or --format txt if each line is a text."
+        )
+    if format is not None and format != "txt":
+        column = column or "text"
+        return column_of(FORMATS[format].read(path, (column,)), column)
+    if column is not None:
+        raise ConfigError(
+            f"{path} is read as lines of text, which have no column {column!r}. Pass --format "
+            "csv, tsv, jsonl or parquet."
+        )
+    # Not splitlines, which also splits at U+2028 and similar characters.
+    lines = (line.removesuffix("\r") for line in read_text(path).split("\n"))
+    return tuple(line for line in lines if line.strip())

@@ -23,6 +23,15 @@ def bundled_folder(package: Path = PACKAGE) -> Path:
     return installed if installed.is_dir() else package.parent / "experiments"
 
 
+def bundled_data(name: str) -> Path:
+    """Return the CSV file of a bundled data set.
+
+    >>> bundled_data("capitals").name
+    'capitals.csv'
+    """
+    return bundled_folder().with_name("data") / f"{name}.csv"
+
+
 def bundled_files() -> dict[str, Path]:
     """Return the files of the bundled experiments and recipes by name.
 

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
-from probekit.data.formats import FORMATS, FormatName
+from probekit.data.readers import FORMATS, FormatName
 from probekit.section import Name, Section, rule_error
 
 if TYPE_CHECKING:

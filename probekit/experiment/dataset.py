@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from probekit.data.examples import Dataset, Example
-from probekit.data.formats import FORMATS
-from probekit.data.readers import read_dataset
-from probekit.data.tables.columns import TableColumns
-from probekit.data.tables.hub import HubData
-from probekit.data.tables.memory import tables_in
-from probekit.data.treebank import ConlluColumns
-from probekit.data.word_columns import WordColumns
+from probekit.data.frames import tables_in
+from probekit.data.hub import HubData
+from probekit.data.readers import FORMATS, read_dataset
+from probekit.data.table import TableColumns
+from probekit.data.words import ConlluColumns, WordColumns
 from probekit.errors import ConfigError
 
 if TYPE_CHECKING:

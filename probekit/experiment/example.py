@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections import defaultdict
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from probekit.data.bundled.subject_number import subject_number
 from probekit.disk import as_store_error
 from probekit.errors import ConfigError
+from probekit.experiment.bundled import bundled_data
 from probekit.experiment.parsing import parse_yaml
 from probekit.experiment.schema import experiment_schema
 from probekit.section import FolderName
@@ -18,7 +18,6 @@ from probekit.section import FolderName
 SCHEMA = "experiment.schema.json"
 _TEMPLATE = Path(__file__).with_name("example.yaml")
 _NAME = "my_question"  # in the template
-_COLUMNS = ("text", "label", "group")
 _EVERY = 3  # of three subjects, one is in the sample,
 _ROWS = 16  # with this number of rows
 
@@ -61,15 +60,14 @@ def sample_rows() -> str:
     >>> sample_rows().splitlines()[0]
     'text,label,group'
     """
-    full = subject_number()
-    subjects = list(dict.fromkeys(row["group"] for row in full.rows))[::_EVERY]
-    rows = [
-        {column: row[column] for column in _COLUMNS}
-        for subject in subjects
-        for row in [row for row in full.rows if row["group"] == subject][:_ROWS]
-    ]
-    columns = {column: full.columns[column] for column in _COLUMNS}
-    return replace(full, columns=columns, rows=tuple(rows)).csv()
+    # The last of the columns text, label, group and attractor is left out.
+    lines = bundled_data("subject_number").read_text(encoding="utf-8").splitlines()
+    header, *rows = [line.rpartition(",")[0] for line in lines]
+    of_subject: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        of_subject[row.rpartition(",")[2]].append(row)
+    sample = [row for own in [*of_subject.values()][::_EVERY] for row in own[:_ROWS]]
+    return "\n".join([header, *sample, ""])
 
 
 def _checked(name: str) -> str:

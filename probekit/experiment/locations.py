@@ -12,7 +12,7 @@ from probekit.experiment.document import Document
 from probekit.model.config import KNOWN_MODELS
 from probekit.section import Section
 from probekit.training.recipe import Recipe
-from probekit.training.saved import find_checkpoints
+from probekit.training.run_files import find_checkpoints
 
 _IS_RECIPE = (
     "this is a pretraining recipe (it has {keys}), not an experiment. Run it with `probekit "

@@ -1,4 +1,4 @@
-"""A pretraining run: corpus, vocabulary, tokens, training, report."""
+"""A pretraining run: corpus, vocabulary, tokens, training, figure of the losses."""
 
 from __future__ import annotations
 
@@ -21,18 +21,28 @@ from probekit.model.weights.checkpoint import check_of
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.capture.devices import check_device
 from probekit.provenance import digest, versions
-from probekit.report.pages.pretraining_page import write_pretraining_report
+from probekit.report.pages.losses import write_losses
 from probekit.results.record import pack_record
 from probekit.terminal.progress import shown_progress
-from probekit.training.corpus import Text, corpus_digest, read_corpus
-from probekit.training.log import LogRow, read_verified_log
+from probekit.training.corpus import (
+    Text,
+    TokenFile,
+    corpus_digest,
+    make_token_file,
+    read_corpus,
+    train_vocabulary,
+)
+from probekit.training.learner import save_checkpoint
 from probekit.training.loop import train
-from probekit.training.progress import LOG, RECIPE, read_progress
 from probekit.training.recipe import Recipe
-from probekit.training.saved import checkpoint_folder
-from probekit.training.saving import save_checkpoint
-from probekit.training.token_file import TokenFile, make_token_file
-from probekit.training.vocabulary import train_vocabulary
+from probekit.training.run_files import (
+    LOG,
+    RECIPE,
+    LogRow,
+    checkpoint_folder,
+    read_log,
+    read_progress,
+)
 from probekit.watcher import Watcher
 
 
@@ -44,13 +54,15 @@ class PretrainResult:
         folder: folder of the run.
         model: folder of the last checkpoint.
         last: last row of the log.
-        report: path of the page.
+        log: path of log.csv, with the losses of every step.
+        figure: path of losses.html, their figure.
     """
 
     folder: Path
     model: Path
     last: LogRow
-    report: Path
+    log: Path
+    figure: Path
 
 
 def pretrain(
@@ -64,7 +76,7 @@ def pretrain(
     """Train a GPT-2 from a recipe, or resume an interrupted run of the same recipe.
 
     Writes the vocabulary, the tokens, checkpoints (each a complete model), log.csv, recipe.yaml,
-    run.json and report.html to the folder `out`/NAME.
+    run.json and losses.html to the folder `out`/NAME.
 
     Args:
         recipe: a recipe, or the path of its file.
@@ -114,15 +126,10 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
         save_checkpoint(folder, model, step, dtype, tokenizer)
 
     train(recipe, tokens, d_vocab, folder, keep, device=device, watcher=watcher)
-    last = _last_row(folder)
-    report = write_pretraining_report(folder)
-    return PretrainResult(folder, checkpoint_folder(folder, last.step), last, report)
-
-
-def _last_row(folder: Path) -> LogRow:
-    progress = read_progress(folder)
-    assert progress is not None  # the last step writes a state
-    return read_verified_log(folder / LOG, progress.step, progress.log)[-1]
+    figure = write_losses(folder)
+    last = read_log(folder / LOG)[-1]
+    model = checkpoint_folder(folder, last.step)
+    return PretrainResult(folder, model, last, folder / LOG, figure)
 
 
 def _find_vocabulary(

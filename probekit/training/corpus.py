@@ -1,18 +1,51 @@
-"""Reading of a corpus from a folder, an archive or a file; the end of each text is held out."""
+"""A corpus of texts, a vocabulary trained on it, and its token ids on disk.
+
+The end of each text is held out.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+import zlib
+from bz2 import BZ2Decompressor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from lzma import FORMAT_XZ, LZMADecompressor, LZMAError
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from tokenize import TokenError
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer as Trained
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+from probekit.drafts import write_atomic
 from probekit.errors import DataError, MissingError, nearest
-from probekit.provenance import digest_json
-from probekit.training.archives import read_contents
+from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
+from probekit.provenance import digest, digest_json, pretty_json
+from probekit.training.recipe import MAX_MEGABYTES
+from probekit.watcher import Watcher
 
-MAX_MEGABYTES = 1000
+TokenArray = npt.NDArray[np.unsignedinteger]
+
+RECORD = "origin.json"
+PARTS = ("train", "held_out")
+_MEGABYTE = 10**6
 _INSIDE_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")
+_TEXT = re.compile(r".*\.txt(\.(gz|bz2|xz))?", re.DOTALL)
+_ARCHIVE = re.compile(r".*\.(zip|tar|tgz|tbz2?|txz|7z|rar|zst)(\.(gz|bz2|xz))?", re.DOTALL)
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    ".gz": partial(zlib.decompressobj, wbits=31),
+    ".bz2": BZ2Decompressor,
+    ".xz": partial(LZMADecompressor, FORMAT_XZ),
+}
 
 
 @dataclass(frozen=True)
@@ -41,12 +74,12 @@ def read_corpus(
     r"""Return the texts of a corpus, each split into a training part and a held-out end.
 
     Args:
-        source: folder, .tar (also .tar.gz, .tar.bz2, .tar.xz) or .zip archive, or a text file
-            (also .gz, .bz2, .xz).
-        files: names of the texts, in this order; empty for all files that end in .txt, sorted.
+        source: folder, or a text file; texts may be compressed as .gz, .bz2 or .xz.
+        files: names of the texts in a folder, in this order; empty for all files that end in .txt,
+            also if compressed, sorted.
         unwrap: whether to replace line breaks inside paragraphs with spaces.
         held_out: share of the characters of each text that is held out.
-        max_megabytes: largest decompressed size of an archive, in units of 10^6 bytes.
+        max_megabytes: largest decompressed size of a compressed file, in units of 10^6 bytes.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "book.txt"
@@ -56,21 +89,28 @@ def read_corpus(
 
     Raises:
         MissingError: the source or one of the files does not exist.
-        DataError: the archive is damaged, encrypted or too large; a text is not UTF-8 or too short
-            to split; or there are no texts.
+        DataError: a file is an archive, damaged or too large; a text is not UTF-8 or too short to
+            split; or there are no texts.
     """
     path = Path(source)
-    try:
-        contents = _read(path, files, max_megabytes)
-    except MissingError:  # also an OSError, but its message is complete
-        raise
-    except OSError as error:
-        raise MissingError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if not contents:
+    if path.is_dir():
+        names = {str(p.relative_to(path)): p for p in sorted(path.rglob("*")) if p.is_file()}
+        missing = [name for name in files if name not in names]
+        if missing:
+            others = f" ({len(missing)} files are missing)" if len(missing) > 1 else ""
+            raise MissingError(
+                f"{path} does not contain {missing[0]!r}{others}. {nearest(missing[0], names)}"
+            )
+        wanted = {name: names[name] for name in files or filter(_TEXT.fullmatch, sorted(names))}
+    elif path.is_file():
+        wanted = {path.name: path}
+    else:
+        raise MissingError(f"{path.absolute()} does not exist. Check `corpus.source`.")
+    if not wanted:
         raise DataError(f"{path} contains no .txt file. Name other files in `corpus.files`.")
     return tuple(
-        _cut(name, _decode(path, name, content), unwrap, held_out)
-        for name, content in contents.items()
+        _text(path, name, _content(file, max_megabytes), unwrap, held_out)
+        for name, file in wanted.items()
     )
 
 
@@ -79,50 +119,67 @@ def corpus_digest(texts: Sequence[Text]) -> str:
     return digest_json([[text.name, text.train, text.held_out] for text in texts])
 
 
-def _read(path: Path, files: Sequence[str], max_megabytes: int) -> dict[str, bytes]:
-    """Return the contents of the requested files by name, in the requested order."""
-    if path.is_dir():
-        names = {str(p.relative_to(path)): p for p in sorted(path.rglob("*")) if p.is_file()}
-        return {name: names[name].read_bytes() for name in _choose(path, names, files)}
-    if not path.is_file():
-        raise MissingError(f"{path.absolute()} does not exist. Check `corpus.source`.")
+def _content(path: Path, max_megabytes: int) -> bytes:
+    """Return the content of a file; a compressed one is read to its end, with every checksum.
 
-    def is_wanted(name: str) -> bool:
-        return name in files if files else name.endswith(".txt")
-
-    contents = read_contents(path, is_wanted, max_megabytes)
-    if isinstance(contents, bytes):
-        return {path.name: contents}
-    return {name: contents[name] for name in _choose(path, contents, files)}
-
-
-def _choose(path: Path, names: Mapping[str, object], files: Sequence[str]) -> Sequence[str]:
-    missing = [name for name in files if name not in names]
-    if missing:
-        raise MissingError(
-            f"{path} does not contain {missing[0]!r}{_others(missing)}. "
-            f"{nearest(missing[0], names)}"
-        )
-    return files or sorted(name for name in names if name.endswith(".txt"))
-
-
-def _others(missing: Sequence[str]) -> str:
-    return f" ({len(missing)} files are missing)" if len(missing) > 1 else ""
-
-
-def _decode(path: Path, name: str, content: bytes) -> str:
+    .gz and .bz2 store a CRC-32 of their contents; .xz stores a CRC-64 unless it was written with
+    another check.
+    """
     try:
-        text = content.decode("utf-8-sig")
+        data = path.read_bytes()
+    except OSError as error:
+        raise MissingError(f"{path} cannot be read: {error.strerror or error}.") from error
+    start = _DECOMPRESSORS.get(path.suffix.lower())
+    is_archive = _ARCHIVE.fullmatch(path.name.lower()) or data.startswith((b"PK\3\4", b"PK\5\6"))
+    if start is not None and not is_archive:
+        limit = max_megabytes * _MEGABYTE
+        try:
+            data = _decompressed(data, start, limit + 1)
+        except (zlib.error, LZMAError, OSError, EOFError, ValueError) as error:
+            raise DataError(
+                f"{path} is damaged or not a {path.suffix} file: {str(error).rstrip('.')}. "
+                "Download it again, or unpack it first."
+            ) from error
+        if len(data) > limit:
+            raise DataError(
+                f"{path} has more than {max_megabytes:,} MB of decompressed content. If this is "
+                "intended, increase `corpus.max_megabytes`."
+            )
+    if is_archive or data[257:262] == b"ustar":
+        raise DataError(
+            f"{path} is an archive. Unpack it first, and set `corpus.source` to the folder."
+        )
+    return data
+
+
+def _decompressed(data: bytes, start: Callable[[], Any], most: int) -> bytes:
+    """Return the content of all compressed streams of a file, at most `most` bytes.
+
+    pigz, pbzip2 and pixz write several streams. Python's readers of .bz2 and .xz ignore what
+    follows a stream, a damaged second stream included.
+    """
+    parts = []
+    while most:
+        stream = start()
+        parts.append(stream.decompress(data, most))
+        most -= len(parts[-1])
+        if most and not stream.eof:
+            raise EOFError("it ends in the middle of the compressed data")
+        data = stream.unused_data.lstrip(b"\0")
+        if not data:
+            break
+    return b"".join(parts)
+
+
+def _text(path: Path, name: str, content: bytes, unwrap: bool, held_out: float) -> Text:
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(
             f"{path}: {name}, line {line}: the byte {content[error.start]:#04x} is not UTF-8. "
             "Save the text as UTF-8, or remove it from `corpus.files`."
         ) from error
-    return text.replace("\r\n", "\n")
-
-
-def _cut(name: str, text: str, unwrap: bool, held_out: float) -> Text:
     if unwrap:
         text = _INSIDE_PARAGRAPH.sub(" ", text)
     end = int(len(text) * (1 - held_out) + 1e-6)  # rounding must not turn 0.98 * 50 = 49 into 48
@@ -131,3 +188,106 @@ def _cut(name: str, text: str, unwrap: bool, held_out: float) -> Text:
             f"{name} has {len(text)} characters, too few to hold out {held_out:.0%} of them."
         )
     return Text(name, text[:end], text[end:])
+
+
+def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:
+    """Train a byte-level BPE in GPT-2's format on texts; write its vocab.json and merges.txt.
+
+    Id 0 is <|endoftext|>, followed by the 256 bytes and the merges. The result is deterministic.
+    Text is split into words as in GPT-2 before merging.
+
+    Args:
+        texts: training texts.
+        size: vocabulary size, at least 258.
+        folder: output folder.
+
+    Raises:
+        DataError: the texts are too short for this vocabulary size.
+    """
+    trained = Trained(BPE())
+    trained.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    trainer = BpeTrainer(
+        vocab_size=size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    trained.train_from_iterator(texts, trainer)
+    if trained.get_vocab_size() < size:
+        raise DataError(
+            f"The texts yield only {trained.get_vocab_size()} tokens instead of {size}: they are "
+            "too short. Set vocabulary.size to that number or less."
+        )
+    with TemporaryDirectory() as draft:
+        trained.model.save(draft)
+        Tokenizer.from_pretrained(Path(draft)).save_pretrained(folder)
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """Memory-mapped token ids of a corpus and their origin.
+
+    Attributes:
+        train: training tokens, each text preceded by <|endoftext|>, shape (n_tokens,).
+        held_out: tokens of the held-out ends, each also after <|endoftext|>, shape (n_held_out,).
+        n_characters: number of characters in the held-out ends.
+        corpus: digest of the texts.
+        digest: digest of the token ids.
+    """
+
+    train: TokenArray
+    held_out: TokenArray
+    n_characters: int
+    corpus: str
+    digest: str
+
+    @property
+    def tokens_per_character(self) -> float:
+        """Factor from nats per token to nats per character on the held-out text."""
+        return len(self.held_out) / self.n_characters
+
+
+def make_token_file(
+    texts: Sequence[Text], tokenizer: Tokenizer, folder: Path, watcher: Watcher
+) -> TokenFile:
+    """Tokenize texts into a folder, or reuse the valid result of an earlier call there.
+
+    Raises:
+        StoreError: the folder cannot be written.
+        ConfigError: the vocabulary has no <|endoftext|>.
+    """
+    origin = {"corpus": corpus_digest(texts), "vocabulary": tokenizer.digest}
+    try:
+        arrays = _load(folder)
+        record = json.loads((folder / RECORD).read_text("utf-8"))
+        is_valid = record == origin | {"tokens": _digest(arrays)}
+    except (OSError, EOFError, ValueError, TokenError):  # the last is of numpy's reader of headers
+        is_valid = False
+    if not is_valid:
+        for name in PARTS:
+            rows = _encode([getattr(text, name) for text in texts], tokenizer, name, watcher)
+            write_atomic(folder / f"{name}.npy", rows)
+        arrays = _load(folder)
+        write_atomic(folder / RECORD, pretty_json(origin | {"tokens": _digest(arrays)}))
+    n_characters = sum(len(text.held_out) for text in texts)
+    train, held_out = arrays
+    return TokenFile(train, held_out, n_characters, origin["corpus"], _digest(arrays))
+
+
+def _load(folder: Path) -> list[TokenArray]:
+    return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in PARTS]
+
+
+def _digest(arrays: Sequence[TokenArray]) -> str:
+    return digest([array.data.cast("B") for array in arrays])
+
+
+def _encode(parts: Sequence[str], tokenizer: Tokenizer, name: str, watcher: Watcher) -> bytes:
+    dtype = np.uint16 if tokenizer.n_ids <= 2**16 else np.uint32
+    rows = []
+    for number, part in enumerate(parts, start=1):
+        rows.append(tokenizer.encode(part, bos=True).ids.astype(dtype))
+        watcher.progress(f"tokens ({name})", number, len(parts))
+    out = BytesIO()
+    np.save(out, np.concatenate(rows))
+    return out.getvalue()

@@ -1,35 +1,225 @@
-"""Training loop with measurements, checkpoints and resumption."""
+"""Training loop with its batches, measurements, checkpoints and resumption.
+
+The token rows of a step depend only on the seed and the step, so a resumed run reads the same rows
+as one that was never interrupted.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from probekit.errors import CheckpointError, ConfigError
+from probekit.errors import CheckpointError, ConfigError, DataError
 from probekit.model.gpt2 import GPT2
-from probekit.model.passes.inputs import NOT_COUNTED
-from probekit.training.batches import Batches
-from probekit.training.first_weights import initial_model
-from probekit.training.log import LogRow, read_verified_log, write_log
-from probekit.training.measurement import held_out_loss, held_out_windows, repeat_losses
-from probekit.training.optimizers import make_optimizers
-from probekit.training.progress import LOG, STATE, Progress, read_progress
-from probekit.training.recipe import Recipe, TrainingSection
-from probekit.training.schedule import checkpoint_steps, learning_rate
-from probekit.training.state import Learner, load_state, write_state
-from probekit.training.token_file import TokenFile
+from probekit.model.passes.inputs import NOT_COUNTED, next_tokens
+from probekit.training.corpus import TokenArray, TokenFile
+from probekit.training.learner import (
+    Learner,
+    initial_model,
+    load_state,
+    make_optimizers,
+    write_state,
+)
+from probekit.training.recipe import (
+    Recipe,
+    RepeatsSection,
+    TrainingSection,
+    checkpoint_steps,
+    learning_rate,
+)
+from probekit.training.run_files import (
+    LOG,
+    STATE,
+    LogRow,
+    Progress,
+    read_log,
+    read_progress,
+    write_log,
+)
 from probekit.watcher import SILENT, Watcher
 
-SECONDS_BETWEEN_REPORTS = 30
-
+IntArray = npt.NDArray[np.int64]
 SaveCheckpoint = Callable[[GPT2, int], None]  # called with the network and the completed steps
+
+SECONDS_BETWEEN_REPORTS = 30
+ROWS_AT_ONCE = 16
+N_REPEATS = 32  # rows of repeated random tokens
+LONGEST_HALF = 64  # tokens
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Token rows of each training step.
+
+    A row is a window of the text, or a short piece of tokens repeated to the length of a row. Each
+    pass over the text begins at a new random offset, cuts the text into consecutive windows, and
+    reads each of them once, in random order. Rows that repeat a piece are spread evenly among the
+    windows.
+
+    Attributes:
+        tokens: token ids of the text, shape (n_tokens,).
+        n_rows: rows per batch.
+        n_ctx: tokens per row.
+        d_vocab: vocabulary size; random pieces draw ids uniformly from 0 to d_vocab - 1.
+        repeats: settings of the rows that repeat a piece.
+        seed: random seed.
+    """
+
+    tokens: TokenArray
+    n_rows: int
+    n_ctx: int
+    d_vocab: int
+    repeats: RepeatsSection
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.n_windows < 1:
+            raise DataError(
+                f"The corpus has {len(self.tokens):,} training tokens; rows of {self.n_ctx} tokens "
+                f"need at least {2 * self.n_ctx}."
+            )
+
+    @property
+    def n_windows(self) -> int:
+        """Number of windows, of n_ctx tokens each, that one pass over the text reads.
+
+        A pass begins at a random offset below n_ctx; this number of windows fits for every offset.
+        """
+        return (len(self.tokens) - self.n_ctx) // self.n_ctx
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return input ids and targets of a step, both shape [batch pos].
+
+        The first occurrence of a repeated piece cannot be copied from earlier tokens. Its targets
+        are NOT_COUNTED.
+        """
+        rng = np.random.default_rng([self.seed, step])
+        rows, uncounted = [], []
+        for number in range(step * self.n_rows, (step + 1) * self.n_rows):
+            before = self._repeats_before(number)
+            if self._repeats_before(number + 1) > before:
+                piece = self._piece(rng, step)
+                rows.append(np.resize(piece, self.n_ctx + 1))
+                uncounted.append(len(piece) - 1)
+            else:
+                epoch, place = divmod(number - before, self.n_windows)
+                order, offset = _order(self.seed, epoch, self.n_windows, self.n_ctx)
+                start = offset + int(order[place]) * self.n_ctx
+                # One token more than a row: the target of the last one.
+                rows.append(self.tokens[start : start + self.n_ctx + 1].astype(np.int64))
+                uncounted.append(0)
+        ids = torch.from_numpy(np.stack(rows))
+        targets = ids[:, 1:].clone()
+        for row, count in enumerate(uncounted):
+            targets[row, :count] = NOT_COUNTED
+        return ids[:, :-1].contiguous(), targets
+
+    def _repeats_before(self, number: int) -> int:
+        """Return how many of the first `number` rows repeat a piece: the floor of summed shares."""
+        first, last = self.repeats.share
+        n_growing = self.repeats.grow_steps * self.n_rows
+        grown = min(number, n_growing)
+        falling = (first - last) * grown * (1 - grown / max(1, 2 * n_growing))
+        return math.floor(last * number + falling)
+
+    def _piece(self, rng: np.random.Generator, step: int) -> IntArray:
+        shortest, longest = self.repeats.period
+        grown = min(1.0, (step + 1) / max(1, self.repeats.grow_steps))
+        size = int(rng.integers(shortest, shortest + round((longest - shortest) * grown) + 1))
+        if rng.random() < self.repeats.uniform:
+            return rng.integers(self.d_vocab, size=size)
+        start = int(rng.integers(len(self.tokens) - size))
+        piece = self.tokens[start : start + size].astype(np.int64)
+        return rng.permutation(piece) if rng.random() < 0.5 else piece
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, n_windows: int, n_ctx: int) -> tuple[IntArray, int]:
+    """Return the order of the windows in one pass, and the token at which the first one begins."""
+    rng = np.random.default_rng([seed, epoch, 0])
+    return rng.permutation(n_windows), int(rng.integers(n_ctx))
+
+
+@torch.no_grad()
+def held_out_loss(model: GPT2, tokens: TokenArray, rows: int | None = None) -> float:
+    """Return the mean loss in nats per token over windows of held-out text, in float32.
+
+    Windows have the length of the context and do not overlap. The first token of each is not
+    predicted, and an incomplete window at the end is dropped.
+
+    Args:
+        model: any GPT-2.
+        tokens: token ids of held-out text, shape (n_tokens,).
+        rows: number of windows, evenly spaced; None for all.
+
+    >>> model = GPT2.from_pretrained("mini")
+    >>> bool(8 < held_out_loss(model, np.arange(2048, dtype=np.uint16)) < 30)
+    True
+
+    Raises:
+        DataError: there are fewer tokens than one window.
+    """
+    windows = held_out_windows(tokens, model.config.n_positions)
+    if rows is not None and rows < len(windows):
+        windows = windows[np.arange(rows) * len(windows) // rows]
+    ids = torch.from_numpy(windows.astype(np.int64)).to(model.device)
+    parts = torch.split(ids, ROWS_AT_ONCE)
+    return sum(model.loss(part).item() * len(part) for part in parts) / len(ids)
+
+
+def held_out_windows(tokens: TokenArray, n_ctx: int) -> TokenArray:
+    """Split held-out text into windows, shape [n_windows n_ctx].
+
+    >>> held_out_windows(np.arange(10, dtype=np.uint16), 4).tolist()
+    [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+    Raises:
+        DataError: there are fewer tokens than one window.
+    """
+    windows = tokens[: len(tokens) // n_ctx * n_ctx].reshape(-1, n_ctx)
+    if not len(windows):
+        raise DataError(
+            f"{len(tokens):,} held-out tokens do not fill one context of {n_ctx}. Increase "
+            "`corpus.held_out`, or reduce the context length."
+        )
+    return windows
+
+
+@torch.no_grad()
+def repeat_losses(model: GPT2, seed: int = 0) -> tuple[float, float]:
+    """Return the mean loss on random tokens, and on their repetition in the same sequence.
+
+    The first half of a sequence is drawn uniformly from the vocabulary, and the second half repeats
+    it. A half has half a context of tokens, but at most 64. The decrease in loss from the first to
+    the second half measures induction.
+
+    Source: Olsson et al. 2022, "In-context learning and induction heads".
+
+    >>> first, second = repeat_losses(GPT2.from_pretrained("mini"))
+    >>> bool(first - second > 1)
+    True
+    """
+    length = min(LONGEST_HALF, model.config.n_positions // 2)
+    rng = np.random.default_rng(seed)
+    half = torch.from_numpy(rng.integers(model.config.vocab_size, size=(N_REPEATS, length)))
+    ids = half.repeat(1, 2).to(model.device)
+    targets = next_tokens(ids, None)
+    halves: list[Tensor] = []
+    for part in (slice(0, length - 1), slice(length - 1, 2 * length - 1)):
+        counted = torch.full_like(targets, NOT_COUNTED)
+        counted[:, part] = targets[:, part]
+        halves.append(model.loss(ids, targets=counted))
+    return halves[0].item(), halves[1].item()
 
 
 def train(
@@ -80,7 +270,16 @@ def train(
         row, is_last = _update(learner, batches, recipe, step), step + 1 == training.steps
         is_measured = row.step % recipe.validation.every == 0 or is_last
         if is_measured:
-            row = _measured(row, model, tokens, None if is_last else recipe.validation.rows)
+            rows = None if is_last else recipe.validation.rows
+            loss = held_out_loss(model, tokens.held_out, rows)
+            first, second = repeat_losses(model)
+            row = replace(
+                row,
+                held_out_loss=loss,
+                held_out_per_character=loss * tokens.tokens_per_character,
+                repeated_first=first,
+                repeated_second=second,
+            )
         log.append(row)
         if is_measured or time.monotonic() - reported_at > SECONDS_BETWEEN_REPORTS:
             watcher.tell(_summary(log[n_reported:]))
@@ -106,36 +305,38 @@ def _resume(recipe: Recipe, tokens: TokenFile, folder: Path, learner: Learner) -
             f"{folder / STATE} was trained on other tokens: the texts or the vocabulary have "
             "changed, or it belongs to another run. Restore them, or delete it to start again."
         )
-    log = read_verified_log(folder / LOG, progress.step, progress.log)
+    log = read_log(folder / LOG, progress)
     load_state(folder / STATE, learner)
     return list(log)
 
 
 def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> LogRow:
     """Run one training step and return its log row."""
-    started, training = time.perf_counter(), recipe.training
+    started, training, model = time.perf_counter(), recipe.training, learner.model
     rate = learning_rate(step, training)
     for group in (g for optimizer in learner.optimizers for g in optimizer.param_groups):
         group["lr"] = rate
-    with _dropout(learner.model, recipe.seed, step):
-        loss = _gradients(learner.model, *batches.at(step), training)
+    # Dropout is seeded by run and step; the global generators are restored.
+    with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+        torch.manual_seed((recipe.seed << 31) + step)
+        model.train()
+        loss = _gradients(model, *batches.at(step), training)
+        model.eval()
     if not math.isfinite(loss):
         raise ConfigError(
             f"The loss at step {step + 1:,} is {loss}: training has diverged. Lower "
             "training.learning_rate or increase training.warm_up, and start again."
         )
-    norm = clip_grad_norm_(learner.model.parameters(), training.clip).item()
+    norm = clip_grad_norm_(model.parameters(), training.clip).item()
     for optimizer in learner.optimizers:
         optimizer.step()
-    learner.model.zero_grad()
+    model.zero_grad()
     n_read = training.batch * recipe.model.n_positions
     speed = n_read / (time.perf_counter() - started)
     return LogRow(step + 1, (step + 1) * n_read, rate, loss, norm, speed)
 
 
-def _gradients(
-    model: GPT2, ids: torch.Tensor, targets: torch.Tensor, training: TrainingSection
-) -> float:
+def _gradients(model: GPT2, ids: Tensor, targets: Tensor, training: TrainingSection) -> float:
     """Accumulate the gradients of a batch part by part; return the loss of the whole batch."""
     device = model.device
     n_counted = (targets != NOT_COUNTED).sum()
@@ -159,30 +360,6 @@ def _uses_bfloat16(training: TrainingSection, device: torch.device) -> bool:
         capabilities = torch.cpu.get_capabilities()
         return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-
-
-@contextmanager
-def _dropout(model: GPT2, seed: int, step: int) -> Iterator[None]:
-    """Enable dropout in the block, seeded by run and step; restores the global generators."""
-    device = model.device
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed((seed << 31) + step)
-        model.train()
-        yield
-        model.eval()
-
-
-def _measured(row: LogRow, model: GPT2, tokens: TokenFile, rows: int | None) -> LogRow:
-    loss = held_out_loss(model, tokens.held_out, rows)
-    first, second = repeat_losses(model)
-    return replace(
-        row,
-        held_out_loss=loss,
-        held_out_per_character=loss * tokens.tokens_per_character,
-        repeated_first=first,
-        repeated_second=second,
-    )
 
 
 def _summary(rows: Sequence[LogRow]) -> str:

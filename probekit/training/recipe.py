@@ -1,26 +1,27 @@
-"""Data model of a pretraining recipe: every key with its type, default and description.
+"""A pretraining recipe: every key with its type, default and description, and its schedule.
 
 `python -m probekit.training.recipe FILE` writes the JSON schema that editors use to check recipes.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from probekit.drafts import write_atomic
-from probekit.errors import ConfigError
-from probekit.model.families.gpt2 import GPT2Config
 from probekit.section import FolderName, Section, Seed, SettingsFile, json_schema, rule_error
-from probekit.training.corpus import MAX_MEGABYTES
 
-Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
-Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
+if TYPE_CHECKING:
+    from probekit.model.families.gpt2 import GPT2Config
+
+MAX_MEGABYTES = 1000
 PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Shares = Annotated[tuple[Share, Share], Field(strict=False)]  # a YAML list
 
 
 class CorpusSection(Section):
@@ -28,15 +29,14 @@ class CorpusSection(Section):
 
     source: str = Field(
         min_length=1,
-        examples=["books.tar.xz"],
-        description="folder, tar or zip archive, or a single text file; relative to the folder of "
-        "the recipe (with --set: to the current directory); tar and text files may be compressed "
-        "as .gz, .bz2 or .xz",
+        examples=["books"],
+        description="folder, or a single text file; relative to the folder of the recipe (with "
+        "--set: to the current directory); text files may be compressed as .gz, .bz2 or .xz",
     )
-    files: Strings = Field(
+    files: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (),
-        description="names of the texts in the folder or archive, read in this order; an empty "
-        "list reads all files that end in .txt, sorted by name",
+        description="names of the texts in the folder, read in this order; an empty list reads all "
+        "files that end in .txt, also if compressed, sorted by name",
         examples=["book.txt"],
     )
     unwrap: bool = Field(
@@ -47,7 +47,7 @@ class CorpusSection(Section):
     )
     max_megabytes: PositiveInt = Field(
         MAX_MEGABYTES,
-        description="maximum decompressed size of an archive, in units of 10^6 bytes",
+        description="maximum decompressed size of a compressed file, in units of 10^6 bytes",
     )
 
 
@@ -91,17 +91,22 @@ class ShapeSection(Section):
     )
 
     @model_validator(mode="after")
-    def _is_a_network(self) -> ShapeSection:
-        try:
-            self.config(vocab_size=258)
-        except ConfigError as error:
-            raise rule_error(str(error).rstrip("."), "n_head") from error
+    def _heads_are_whole(self) -> ShapeSection:
+        if self.n_embd % self.n_head:
+            text = f"n_head={self.n_head} does not divide n_embd={self.n_embd}"
+            raise rule_error(text, "n_head")
         return self
 
     def config(self, vocab_size: int) -> GPT2Config:
-        """Return the network configuration for a vocabulary size."""
-        sizes = self.model_dump(exclude={"position_waves"})
-        return GPT2Config(vocab_size=vocab_size, **sizes)
+        """Return the network configuration for a vocabulary size.
+
+        Raises:
+            ConfigError: a size is larger than any network can have.
+        """
+        # Not at the top: a mistake in a recipe is reported without torch.
+        from probekit.model.families.gpt2 import GPT2Config
+
+        return GPT2Config(vocab_size=vocab_size, **self.model_dump(exclude={"position_waves"}))
 
 
 class TrainingSection(Section):
@@ -126,7 +131,7 @@ class TrainingSection(Section):
     final_learning_rate: float = Field(
         0.1, ge=0, le=1, description="final learning rate as a fraction of the peak"
     )
-    betas: Annotated[tuple[Share, Share], Field(strict=False)] = Field(
+    betas: Shares = Field(
         (0.9, 0.95), description="AdamW's decay rates of the moments of the gradient"
     )
     weight_decay: float = Field(0.1, ge=0, le=10, description="for matrices; vectors have none")
@@ -138,16 +143,10 @@ class TrainingSection(Section):
     )
 
     @model_validator(mode="after")
-    def _parts_are_whole(self) -> TrainingSection:
+    def _is_consistent(self) -> TrainingSection:
         if self.batch % self.accumulate:
-            raise rule_error(
-                f"accumulate ({self.accumulate}) does not divide batch ({self.batch})",
-                "accumulate",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _schedule_fits(self) -> TrainingSection:
+            text = f"accumulate ({self.accumulate}) does not divide batch ({self.batch})"
+            raise rule_error(text, "accumulate")
         if self.warm_up + (self.decay_steps or 0) > self.steps:
             raise rule_error("warm_up and decay_steps add up to more than steps", "warm_up")
         return self
@@ -156,7 +155,7 @@ class TrainingSection(Section):
 class RepeatsSection(Section):
     """Rows that repeat a short piece of tokens, which train induction."""
 
-    share: Annotated[tuple[Share, Share], Field(strict=False)] = Field(
+    share: Shares = Field(
         (0.0, 0.0), description="fraction of rows at the first step and after `grow_steps`"
     )
     period: Annotated[tuple[int, int], Field(strict=False)] = Field(
@@ -199,7 +198,9 @@ class ValidationSection(Section):
 class CheckpointsSection(Section):
     """Saved checkpoints; each is a complete model."""
 
-    at: Steps = Field((), description="steps to save; 0 is the network before training")
+    at: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = Field(
+        (), description="steps to save; 0 is the network before training"
+    )
     every: PositiveInt | None = Field(None, description="interval of additional steps to save")
     log_spaced: int = Field(
         0,
@@ -237,7 +238,7 @@ class Recipe(SettingsFile):
     checkpoints: CheckpointsSection = CheckpointsSection()
 
     @model_validator(mode="after")
-    def _pieces_fit_into_a_row(self) -> Recipe:
+    def _is_consistent(self) -> Recipe:
         if any(self.repeats.share) and self.repeats.period[1] > self.model.n_positions // 2:
             raise rule_error(
                 f"a row of {self.model.n_positions} tokens must hold the longest piece twice: the "
@@ -245,15 +246,46 @@ class Recipe(SettingsFile):
                 "repeats",
                 "period",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _checkpoints_are_reached(self) -> Recipe:
         if any(step > self.training.steps for step in self.checkpoints.at):
             raise rule_error(
                 f"a checkpoint is after the last step, {self.training.steps}", "checkpoints", "at"
             )
         return self
+
+
+def learning_rate(step: int, training: TrainingSection) -> float:
+    """Return the learning rate of a step, counted from 0.
+
+    It rises linearly during the warm-up, then is constant, and decays over the last steps.
+
+    >>> training = TrainingSection(
+    ...     steps=100, batch=1, learning_rate=1.0, warm_up=10, decay_steps=50
+    ... )
+    >>> [round(learning_rate(step, training), 3) for step in (0, 9, 49, 75, 99)]
+    [0.1, 1.0, 1.0, 0.55, 0.101]
+    """
+    rise = min(1.0, (step + 1) / max(1, training.warm_up))
+    length = training.steps - training.warm_up
+    length = length if training.decay_steps is None else training.decay_steps
+    done = max(0.0, step - (training.steps - length)) / max(1, length)
+    # Remaining fraction between the peak and the final learning rate.
+    left = (1 + math.cos(math.pi * done)) / 2 if training.decay == "cosine" else 1 - done
+    final = training.final_learning_rate
+    return training.learning_rate * rise * (final + (1 - final) * left)
+
+
+def checkpoint_steps(checkpoints: CheckpointsSection, steps: int) -> tuple[int, ...]:
+    """Return the sorted steps after which a checkpoint is saved, including the last step.
+
+    >>> checkpoint_steps(CheckpointsSection(at=(0,), log_spaced=4), 1000)
+    (0, 1, 10, 100, 1000)
+    >>> checkpoint_steps(CheckpointsSection(every=400), 1000)
+    (400, 800, 1000)
+    """
+    count = checkpoints.log_spaced
+    spaced = (round(steps ** (number / max(1, count - 1))) for number in range(count))
+    each = range(checkpoints.every or steps, steps, checkpoints.every or steps)
+    return tuple(sorted({*checkpoints.at, *spaced, *each, steps}))
 
 
 # Settings that may change on resumption; all others determine the results of the steps.

@@ -15,9 +15,9 @@ import pytest
 from probekit.cli.main import main
 from probekit.cli.view_server import Limits, make_server
 from probekit.errors import ConfigError, MissingError
-from probekit.training.log import write_log
+from probekit.training.run_files import write_log
 from tests.report.conftest import HOSTILE
-from tests.report.pages.test_pretraining_page import a_log, write_pretraining
+from tests.report.pages.test_losses import a_log, write_pretraining
 
 
 @pytest.fixture
@@ -95,13 +95,13 @@ def test_a_pretraining_run_is_listed_and_served(get, root):
     folder = write_pretraining(root / "little", HOSTILE)
     index = get("/")[1]
     assert 'href="/run/little/report.html"' in index
-    assert "After 700 of 1,000 steps" in index
+    assert "700 of 1,000 steps, held-out loss 7.30 nats per token at step 700" in index
     assert 'class="state running"' in index
     assert 'class="state damaged"' not in index
     status, page = get("/run/little/report.html")
     assert status == 200
-    assert "After 700 of 1,000 steps" in page
-    assert not (folder / "report.html").exists()  # the server writes nothing
+    assert "held-out text" in page
+    assert not (folder / "losses.html").exists()  # the server writes nothing
     write_log(folder / "log.csv", a_log(1000))
     assert 'class="state finished"' in get("/")[1]
     (folder / "log.csv").unlink()

@@ -6,7 +6,7 @@ import pytest
 
 from probekit.data.examples import Dataset
 from probekit.data.readers import read_dataset
-from probekit.data.treebank import ConlluColumns
+from probekit.data.words import ConlluColumns
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ from probekit.report.pages.compare_page import comparison_page
 from probekit.report.pages.heads_page import heads_page
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.lens_page import lens_page
-from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_page
 from probekit.report.pages.texts_page import texts_page
@@ -33,7 +32,6 @@ from tests.report.conftest import (
     make_sweep,
 )
 from tests.report.figures.test_facets import four_kinds
-from tests.report.pages.test_pretraining_page import write_pretraining
 from tests.report.pages.test_texts_page import make_facts, make_reading
 from tests.report.pictures import (
     head_rows,
@@ -65,7 +63,6 @@ KINDS = (
     "estimated pair",
     "weights",
     "weight",
-    "pretraining",
     "comparison",
     "transfer",
     "texts",
@@ -114,7 +111,6 @@ def pages(write_run, tmp_path_factory):
         "causes": write_causes_page(with_causes),
         "weights": write_weights_page(tiny, folder / "weights.html"),
         "weight": write_weights_page(tiny, folder / "weight.html", tensor="h.0.attn.c_attn.weight"),
-        "pretraining": write_pretraining_report(write_pretraining(folder / "training", HOSTILE)),
     }
 
 

@@ -1,27 +1,15 @@
 """A corpus of a few repeated sentences, and a recipe that runs in a second."""
 
+import bz2
+import gzip
+import lzma
 import random
 
 from probekit.training.recipe import Recipe
 
-WORDS = (
-    "the",
-    "key",
-    "to",
-    "old",
-    "cabinets",
-    "was",
-    "lost",
-    "near",
-    "a",
-    "dark",
-    "river",
-    "and",
-    "nobody",
-    "found",
-    "it",
-    "again",
-)
+_TEXT = "the key to old cabinets was lost near a dark river and nobody found it again"
+WORDS = _TEXT.split()
+COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 
 def sentences(seed, count):

@@ -1,47 +1,36 @@
-"""Texts are read from folders, archives and files; invalid texts are named."""
+"""Texts, vocabulary and tokens of a corpus; files are read to their end, damage is refused."""
 
 import io
 import tarfile
 import zipfile
 
+import numpy as np
 import pytest
 
 from probekit.errors import DataError, MissingError
-from probekit.training.corpus import corpus_digest, read_corpus
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.training.corpus import corpus_digest, make_token_file, read_corpus, train_vocabulary
+from probekit.watcher import SILENT
+from tests.damage import cut, flipped, swapped
+from tests.training.recipes import COMPRESS, sentences
 
 BOOKS = {
     "b.txt": "One line\nand another.\n\nA paragraph.",
     "a.txt": "Short but enough.",
     "c.md": "no",
 }
+BOOK = sentences(0, 400)
 
 
-def as_folder(path):
-    path.mkdir()
+@pytest.fixture
+def source(tmp_path):
     for name, text in BOOKS.items():
-        (path / name).write_text(text)
-    return path
+        (tmp_path / name).write_text(text)
+    return tmp_path
 
 
-def as_tar(path):
-    with tarfile.open(path.with_suffix(".tar.xz"), "w:xz") as archive:
-        for name, text in BOOKS.items():
-            info = tarfile.TarInfo(f"./{name}")
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
-    return path.with_suffix(".tar.xz")
-
-
-def as_zip(path):
-    with zipfile.ZipFile(path.with_suffix(".zip"), "w") as archive:
-        for name, text in BOOKS.items():
-            archive.writestr(name, text)
-    return path.with_suffix(".zip")
-
-
-@pytest.fixture(params=[as_folder, as_tar, as_zip], ids=["folder", "tar", "zip"])
-def source(request, tmp_path):
-    return request.param(tmp_path / "books")
+def read(path, **options):
+    return {text.name: text.train + text.held_out for text in read_corpus(path, **options)}
 
 
 def test_all_texts_are_read_by_name(source):
@@ -98,11 +87,90 @@ def test_a_folder_without_texts_is_reported(tmp_path):
         read_corpus(tmp_path)
 
 
-def test_a_truncated_archive_is_reported(tmp_path):
-    path = as_tar(tmp_path / "books")
-    path.write_bytes(path.read_bytes()[:120])
-    with pytest.raises(DataError, match="damaged"):
-        read_corpus(path)
+@pytest.fixture(params=COMPRESS)
+def packed(request, tmp_path):
+    """A function that reads a compressed text, None if it is refused, and one that compresses."""
+    path = tmp_path / f"book.txt.{request.param}"
+
+    def outcome(content):
+        path.write_bytes(content)
+        try:
+            return read(path)[path.name]
+        except DataError as error:
+            return None if str(path) in str(error) else error
+
+    return outcome, COMPRESS[request.param]
+
+
+def test_compressed_texts_are_read_alone_and_in_a_folder(packed, source):
+    outcome, compress = packed
+    assert outcome(compress(BOOK.encode())) == BOOK
+    assert [name.partition(".txt")[0] for name in read(source)] == ["a", "b", "book"]
+
+
+def test_damage_never_changes_the_training_text(packed):
+    outcome, compress = packed
+    content = compress(BOOK.encode())
+    outcomes = [outcome(damaged) for damaged in flipped(content, 100)]
+    assert set(outcomes) <= {BOOK, None}  # some bits have no meaning, such as those of the date
+    assert outcomes.count(None) >= 85
+    assert {outcome(damaged) for damaged in swapped(content, 40)} <= {BOOK, None}
+    assert {outcome(damaged) for damaged in cut(content, 40)} == {None}
+
+
+def test_all_streams_of_a_file_are_read(packed):
+    """As pigz, pbzip2 and pixz write them."""
+    outcome, compress = packed
+    middle = len(BOOK) // 2
+    first, second = (compress(part.encode()) for part in (BOOK[:middle], BOOK[middle:]))
+    assert outcome(first + second) == BOOK
+    assert outcome(first + second + bytes(512)) == BOOK
+    damaged = bytearray(second)
+    damaged[1] ^= 1  # Python's readers would take the second stream for padding
+    for rest in (damaged, second[:-3], second + b"rest"):
+        assert outcome(first + rest) is None
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_a_bomb_is_refused_and_the_limit_can_be_raised(tmp_path, ending):
+    path = tmp_path / f"bomb.{ending}"
+    path.write_bytes(COMPRESS[ending](b"0" * 3_000_000))
+    with pytest.raises(DataError, match=rf"{path.name} has more than 2 MB.*`corpus.max_megabytes`"):
+        read(path, max_megabytes=2)
+    assert read(path, max_megabytes=4)
+
+
+def tar(mode):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+    return out.getvalue()
+
+
+def zipped():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("a.txt", "text")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("books.zip", zipped()),
+        ("books.txt", zipped()),
+        ("books.tar", tar("w")),
+        ("books", tar("w")),
+        ("books.tar.xz", tar("w:xz")),
+        ("books.gz", tar("w:gz")),
+        ("books.tgz", tar("w:gz")),
+        ("books.7z", b"7z"),
+    ],
+)
+def test_an_archive_must_be_unpacked_first(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name} is an archive\. Unpack it first"):
+        read(tmp_path / name)
 
 
 def test_the_digest_sees_every_letter_and_every_cut(tmp_path):
@@ -111,3 +179,82 @@ def test_the_digest_sees_every_letter_and_every_cut(tmp_path):
     (tmp_path / "book.txt").write_text("word " * 99 + "Word ")
     digests.add(corpus_digest(read_corpus(tmp_path, held_out=0.1)))
     assert len(digests) == 3
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    train_vocabulary([sentences(1, 200)], 300, tmp_path)
+    return tmp_path
+
+
+def test_it_has_the_requested_size_and_end_of_text_first(vocabulary):
+    tokenizer = Tokenizer.from_pretrained(vocabulary)
+    assert (tokenizer.n_ids, tokenizer.bos_id) == (300, 0)
+
+
+def test_frequent_words_are_one_token_and_any_text_survives(vocabulary):
+    tokenizer = Tokenizer.from_pretrained(vocabulary)
+    assert len(tokenizer.encode("the cabinets", bos=False).ids) < 8
+    text = "The river – naïve \U0001f600\n\n\ttabs"
+    assert tokenizer.decode(tokenizer.encode(text, bos=False).ids) == text
+
+
+def test_the_same_texts_give_the_same_files(vocabulary, tmp_path):
+    train_vocabulary([sentences(1, 200)], 300, tmp_path / "again")
+    for name in ("vocab.json", "merges.txt"):
+        assert (vocabulary / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_a_vocabulary_of_too_little_text_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"yield only \d+ tokens instead of 5000"):
+        train_vocabulary(["a few words"], 5000, tmp_path)
+
+
+def test_the_tokens_are_those_of_the_texts(corpus, tmp_path):
+    tokenizer, texts = Tokenizer.from_pretrained("mini"), read_corpus(corpus, held_out=0.1)
+    tokens = make_token_file(texts, tokenizer, tmp_path / "tokens", SILENT)
+    between = "<|endoftext|>"
+    assert tokenizer.decode(tokens.train) == "".join(between + text.train for text in texts)
+    assert tokenizer.decode(tokens.held_out) == "".join(between + text.held_out for text in texts)
+    assert tokens.train.dtype == np.uint16
+    assert tokens.n_characters == sum(len(text.held_out) for text in texts)
+
+
+def test_they_are_made_once(corpus, tmp_path):
+    tokenizer, texts = Tokenizer.from_pretrained("mini"), read_corpus(corpus)
+    first = make_token_file(texts, tokenizer, tmp_path / "tokens", SILENT)
+    before = (tmp_path / "tokens" / "train.npy").stat().st_mtime_ns
+    again = make_token_file(texts, tokenizer, tmp_path / "tokens", SILENT)
+    assert (tmp_path / "tokens" / "train.npy").stat().st_mtime_ns == before
+    assert again.digest == first.digest
+
+
+def test_other_texts_are_encoded_anew(corpus, tmp_path):
+    tokenizer = Tokenizer.from_pretrained("mini")
+    first = make_token_file(read_corpus(corpus), tokenizer, tmp_path / "tokens", SILENT)
+    (corpus / "a.txt").write_text("Something else entirely. " * 50)
+    again = make_token_file(read_corpus(corpus), tokenizer, tmp_path / "tokens", SILENT)
+    assert again.digest != first.digest
+    assert tokenizer.decode(again.train[:6]).startswith("<|endoftext|>Something else")
+
+
+@pytest.mark.parametrize("name", ["train.npy", "held_out.npy", "origin.json"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda b: b[:-1],
+        lambda b: b[:-1] + b"\x07",
+        lambda b: b"",
+        lambda b: b.replace(b"}", b" "),  # numpy raises a TokenError
+    ],
+    ids=["cut", "changed", "empty", "bracket"],
+)
+def test_what_was_damaged_is_made_anew(corpus, tmp_path, name, damage):
+    tokenizer, texts = Tokenizer.from_pretrained("mini"), read_corpus(corpus)
+    first = make_token_file(texts, tokenizer, tmp_path / "tokens", SILENT)
+    train = first.train.copy()  # the file itself is mapped, and about to change
+    path = tmp_path / "tokens" / name
+    path.write_bytes(damage(path.read_bytes()))
+    again = make_token_file(texts, tokenizer, tmp_path / "tokens", SILENT)
+    assert again.digest == first.digest
+    assert (again.train == train).all()

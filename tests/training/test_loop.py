@@ -1,21 +1,22 @@
-"""A killed and resumed run gives the same weights, and training lowers the loss."""
+"""A killed and resumed run gives the same weights; batches and measurements are exact."""
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from probekit.errors import CheckpointError, ConfigError
+from probekit.errors import CheckpointError, ConfigError, DataError
+from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
+from probekit.model.passes.inputs import NOT_COUNTED
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.training.corpus import read_corpus
-from probekit.training.log import read_log
-from probekit.training.loop import train
-from probekit.training.progress import read_progress
-from probekit.training.state import write_state
-from probekit.training.token_file import make_token_file
-from probekit.training.vocabulary import train_vocabulary
+from probekit.training.corpus import make_token_file, read_corpus, train_vocabulary
+from probekit.training.learner import write_state
+from probekit.training.loop import Batches, held_out_loss, repeat_losses, train
+from probekit.training.recipe import RepeatsSection
+from probekit.training.run_files import read_log, read_progress
 from probekit.watcher import SILENT
 
 
@@ -204,3 +205,133 @@ def test_a_training_that_diverges_ends_with_a_way_out(go, make_recipe, tmp_path)
     write_state(path, tensors, read_progress(path.parent))
     with pytest.raises(ConfigError, match=r"loss at step 9 is nan.*training.learning_rate"):
         go(make_recipe())
+
+
+N_CTX = 8
+
+
+def batches(n_tokens=200, n_rows=4, share=(0.0, 0.0), seed=3, **repeats):
+    repeats = RepeatsSection(share=share, period=(2, 4), **repeats)
+    return Batches(np.arange(n_tokens, dtype=np.uint16), n_rows, N_CTX, 500, repeats, seed)
+
+
+def test_each_token_of_the_text_predicts_the_next():
+    ids, targets = batches().at(0)
+    assert ids.shape == targets.shape == (4, N_CTX)
+    assert (targets == ids + 1).all()
+
+
+def test_a_pass_reads_every_window_once_and_the_next_in_another_order():
+    one = batches(n_rows=1)
+    passes = [
+        [one.at(step)[0][0].tolist() for step in range(n * one.n_windows, (n + 1) * one.n_windows)]
+        for n in range(2)
+    ]
+    for rows in passes:
+        read = sorted(token for row in rows for token in row)
+        assert len(read) == len(set(read)) == one.n_windows * N_CTX
+    assert sorted(passes[0]) != passes[0]
+    assert passes[0] != passes[1]
+
+
+def test_no_window_reaches_beyond_the_text():
+    for n_tokens in range(2 * N_CTX, 4 * N_CTX):
+        for seed in range(10):
+            one = batches(n_tokens, n_rows=1, seed=seed)
+            assert all(one.at(step)[1].shape == (1, N_CTX) for step in range(4))
+
+
+def test_a_step_is_deterministic():
+    first, second = batches(share=(0.5, 0.5)), batches(share=(0.5, 0.5))
+    second.at(7), second.at(2)
+    for step in (5, 2):
+        assert all((a == b).all() for a, b in zip(first.at(step), second.at(step), strict=True))
+    assert (first.at(5)[0] != batches(share=(0.5, 0.5), seed=4).at(5)[0]).any()
+
+
+def test_repeated_rows_repeat_and_only_what_can_be_known_is_counted():
+    ids, targets = batches(n_rows=6, share=(0.99, 0.99)).at(20)
+    for row, target in zip(ids, targets, strict=True):
+        period = 1 + int((target == NOT_COUNTED).sum())
+        assert 2 <= period <= 4
+        assert (row[period:] == row[:-period]).all()
+        assert (target[: period - 1] == NOT_COUNTED).all()
+        assert (
+            target[period - 1 :] == np.resize(row[:period], 2 * N_CTX)[period : N_CTX + 1]
+        ).all()
+
+
+@pytest.mark.parametrize("steps", [50, 400])
+def test_the_share_of_repeated_rows_moves_from_first_to_last(steps):
+    falling = batches(n_rows=10, share=(0.6, 0.2), grow_steps=200)
+    counted = sum(int((falling.at(n)[1] == NOT_COUNTED).any(1).sum()) for n in range(steps))
+    shares = [0.6 - 0.4 * min(1, (n + 0.5) / 200) for n in range(steps)]
+    assert counted == pytest.approx(10 * sum(shares), abs=1.5)
+
+
+def test_pieces_grow():
+    growing = batches(n_rows=10, share=(0.9, 0.9), grow_steps=100)
+    longest = [int((growing.at(n)[1] == NOT_COUNTED).sum(1).max()) + 1 for n in (0, 1, 99, 150)]
+    assert longest == [2, 2, 4, 4]
+
+
+def test_uniform_pieces_come_from_the_whole_vocabulary():
+    even = batches(n_rows=20, share=(0.99, 0.99), uniform=1.0).at(3)[0]
+    of_text = batches(n_rows=20, share=(0.99, 0.99), uniform=0.0).at(3)[0]
+    assert even.max() > 200 > of_text.max()
+
+
+def test_too_little_text_is_refused():
+    with pytest.raises(DataError, match=r"15 training tokens; rows of 8 tokens need at least 16"):
+        batches(2 * N_CTX - 1)
+
+
+CONFIG = GPT2Config(n_layer=2, n_head=3, n_embd=21, n_inner=11, vocab_size=97, n_positions=16)
+
+
+@pytest.fixture
+def model():
+    return GPT2(CONFIG, seed=3)
+
+
+def plain_loss(model, rows):
+    with torch.no_grad():
+        logits = model(rows).log_softmax(-1)[:, :-1]
+    return -logits.gather(2, rows[:, 1:, None])[..., 0]
+
+
+def test_the_held_out_loss_is_the_mean_over_whole_windows(model):
+    tokens = np.random.default_rng(0).integers(97, size=20 * 16 + 7).astype(np.uint16)
+    rows = torch.from_numpy(tokens[: 20 * 16].reshape(20, 16).astype(np.int64))
+    assert held_out_loss(model, tokens) == pytest.approx(plain_loss(model, rows).mean().item())
+    spread = plain_loss(model, rows[[0, 5, 10, 15]]).mean().item()
+    assert held_out_loss(model, tokens, rows=4) == pytest.approx(spread)
+    assert held_out_loss(model, tokens, rows=99) == held_out_loss(model, tokens)
+
+
+def test_too_few_held_out_tokens_are_refused(model):
+    with pytest.raises(DataError, match="15 held-out tokens do not fill one context of 16"):
+        held_out_loss(model, np.zeros(15, dtype=np.uint16))
+
+
+class Copier(GPT2):
+    """A network that predicts the token half a row earlier."""
+
+    def loss(self, tokens, mask=None, *, targets=None):
+        logits = torch.full((*tokens.shape, 97), 0.0)
+        half = tokens.shape[1] // 2
+        known = torch.roll(tokens, half - 1, dims=1)[:, half - 1 :]
+        logits[:, half - 1 :].scatter_(2, known[..., None], 20.0)
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def test_induction_lowers_only_the_loss_of_the_second_half():
+    first, second = repeat_losses(Copier(CONFIG))
+    assert first == pytest.approx(np.log(97), abs=1e-4)
+    assert second == pytest.approx(0, abs=1e-4)
+
+
+def test_an_untrained_network_has_equal_losses_on_both_halves(model):
+    first, second = repeat_losses(model)
+    assert abs(first - second) < 0.1
+    assert first == pytest.approx(np.log(97), abs=0.2)

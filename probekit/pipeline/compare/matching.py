@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probekit.data.formats import FORMATS
+from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, nearest
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from probekit.data.turns import Turns
+from probekit.data.examples import Turns
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
 

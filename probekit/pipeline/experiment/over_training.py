@@ -11,7 +11,7 @@ import pandas as pd
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.results.table import only
-from probekit.training.saved import find_checkpoints
+from probekit.training.run_files import find_checkpoints
 
 
 class _Run(Protocol):

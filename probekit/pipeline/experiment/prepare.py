@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from probekit.amounts import counted
-from probekit.data.checks.findings import Finding, rows_of
-from probekit.data.examples import Dataset, Example
+from probekit.data.examples import Dataset, Example, Turns
+from probekit.data.findings import Finding, rows_of
 from probekit.data.positions import IntArray, RowPlan
-from probekit.data.turns import Turns
 from probekit.errors import (
     CheckpointError,
     ConfigError,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from probekit.data.checks.findings import Finding
 from probekit.data.examples import Dataset
+from probekit.data.findings import Finding
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
 from probekit.pipeline.experiment.features import Probed

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import counted
-from probekit.data.checks.checks import check_dataset
-from probekit.data.checks.findings import Finding, by_level
+from probekit.data.checks import check_dataset
 from probekit.data.examples import Dataset
+from probekit.data.findings import Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
 from probekit.model.sites.catalogue import layer_of

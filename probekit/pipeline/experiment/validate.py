@@ -14,7 +14,7 @@ import torch
 from probekit.activations.capture import estimate_seconds
 from probekit.activations.sizing import shape_of
 from probekit.amounts import counted
-from probekit.data.checks.findings import Finding, by_level
+from probekit.data.findings import Finding, by_level
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from probekit.activations.given.given import GivenArrays
 from probekit.amounts import counted
-from probekit.data.checks.findings import Finding
 from probekit.data.examples import Dataset
+from probekit.data.findings import Finding
 from probekit.data.splits import Split
 
 Keys = npt.NDArray[np.uint64]  # equal rows have equal keys

@@ -16,11 +16,11 @@ from probekit.activations.given.given import (
     open_activations,
 )
 from probekit.amounts import counted
-from probekit.data.checks.findings import Finding
 from probekit.data.examples import Dataset
+from probekit.data.findings import Finding
 from probekit.data.positions import RowPlan
 from probekit.data.readers import read_dataset
-from probekit.data.tables.columns import TableColumns
+from probekit.data.table import TableColumns
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.activations import ActivationExperiment
 from probekit.pipeline.experiment.features import check_sparse

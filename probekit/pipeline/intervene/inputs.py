@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from probekit.amounts import counted
-from probekit.data.bundled.other_texts import other_texts
-from probekit.data.checks.findings import Finding, rows_of
-from probekit.data.examples import Example
+from probekit.data.examples import Example, Turns
+from probekit.data.findings import Finding, rows_of
 from probekit.data.positions import IntArray
-from probekit.data.turns import Turns
+from probekit.data.readers import read_dataset
 from probekit.errors import ConfigError, DataError
+from probekit.experiment.bundled import bundled_data
 from probekit.experiment.schema import Experiment
 from probekit.interventions.causes.cause_data import RowSplit
 from probekit.interventions.measures import AnswerMeasure
@@ -28,6 +28,8 @@ from probekit.results.causes.record import LeftOut
 
 _UNEQUAL = "the text and its counterfactual have different numbers of tokens"
 _MISSING = "there is no counterfactual"
+_OTHER_SETS = ("capitals", "previous_token", "sentiment")  # English, about different labels
+_PER_SET = 33  # sentences
 _EQUAL = "the text and its counterfactual have the same tokens"
 
 
@@ -285,3 +287,21 @@ _REMEDIES = {
 def _word(example: Example, name: str) -> str:
     """Return the cell of a column, or the name itself as a literal token."""
     return dict(example.values).get(name, name)
+
+
+def other_texts(own: Collection[str]) -> list[str]:
+    """Return sentences of three bundled sets, without those of sets that contain a text of `own`.
+
+    >>> texts = other_texts([])
+    >>> len(texts), texts[0]
+    (99, 'The capital of Albania is Tirana.')
+    >>> len(other_texts(["The plot was gripping."]))
+    66
+    """
+    found = []
+    for name in _OTHER_SETS:
+        rows = read_dataset(bundled_data(name), format="csv").examples
+        texts = list(dict.fromkeys(row.text for row in rows))
+        if not set(texts) & set(own):
+            found += texts[:: len(texts) // _PER_SET][:_PER_SET]
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probekit.amounts import counted
-from probekit.data.checks.findings import Finding
+from probekit.data.findings import Finding
 from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.schema import Experiment
 from probekit.interventions.base_pass import BATCH_BYTES, BasePass

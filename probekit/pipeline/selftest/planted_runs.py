@@ -22,7 +22,7 @@ from probekit.experiment.schema import Experiment
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.training.vocabulary import train_vocabulary
+from probekit.training.corpus import train_vocabulary
 
 SIGNAL_LAYER = 2  # of four, from 0: the only block whose attention writes to the residual stream
 LABELS = ("X", "Y")  # the first letters

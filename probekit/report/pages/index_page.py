@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,18 +11,29 @@ from pathlib import Path
 from urllib.parse import quote
 
 from probekit.amounts import counted
+from probekit.disk import inside
 from probekit.errors import ProbekitError
-from probekit.report.pages.pretraining_page import load_pretraining
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.pretraining import pretraining_answer
 from probekit.results.differences import load_differences, rival_differences
-from probekit.results.record import STARTED, open_record
+from probekit.results.record import (
+    STARTED,
+    RecordPart,
+    check_seal,
+    open_record,
+    parse_record,
+    reading_run_file,
+)
 from probekit.results.settings import load_config
 from probekit.results.table import load_table
 from probekit.results.titles import TitledRun, date_text, run_titles
-from probekit.training.log import read_log, read_verified_log
-from probekit.training.progress import LOG, STATE, is_pretraining, read_progress
+from probekit.training.run_files import (
+    LOG,
+    STATE,
+    is_pretraining,
+    read_log,
+    read_progress,
+)
 
 _READ = (
     "config.yaml",
@@ -54,6 +66,13 @@ class Entry:
     created: str = ""
     question: str = ""
     titled: TitledRun | None = None
+
+
+class _PretrainRecord(RecordPart):
+    """Fields of run.json of a pretraining run that the index shows."""
+
+    run: str
+    steps: int
 
 
 def find_runs(root: Path) -> list[Path]:
@@ -124,16 +143,24 @@ def _pretraining(folder: Path, path: str, written: tuple[int, ...], now: float) 
 @lru_cache(maxsize=100)
 def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, str]:
     """Return name, number of steps, completed steps and summary of a pretraining run."""
-    record = load_pretraining(folder)
+    path = folder / "run.json"
+    with reading_run_file(path):
+        content = inside(path).read_bytes()
+    record = parse_record(content, path, _PretrainRecord)
+    check_seal(content, path)
     # Read before the log; only its header, because the page is requested every few seconds.
     progress = read_progress(folder, verify=False)
-    if progress is not None:
-        log = read_verified_log(folder / LOG, progress.step, progress.log)
-    else:
-        log = read_log(folder / LOG) if (folder / LOG).exists() else ()
+    is_logged = progress is not None or (folder / LOG).exists()
+    log = read_log(folder / LOG, progress) if is_logged else ()
     if not log:
         return record.run, record.steps, 0, f"No step of {record.steps:,} is logged yet."
-    return record.run, record.steps, log[-1].step, pretraining_answer(log, record.steps)
+    last = log[-1].step
+    measured = [row for row in log if not math.isnan(row.held_out_loss)]
+    summary = f"{last:,} of {record.steps:,} steps, no held-out loss yet."
+    if measured:
+        loss = f"{measured[-1].held_out_loss:.2f} nats per token at step {measured[-1].step:,}"
+        summary = f"{last:,} of {record.steps:,} steps, held-out loss {loss}."
+    return record.run, record.steps, last, summary
 
 
 @lru_cache(maxsize=1000)  # the page is requested every few seconds

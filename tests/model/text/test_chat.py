@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from probekit.data.turns import join_turns
+from probekit.data.examples import join_turns
 from probekit.errors import CheckpointError, DataError, MissingError
 from probekit.model.text.chat import ChatTemplate
 from probekit.model.text.tokenizer import Tokenizer

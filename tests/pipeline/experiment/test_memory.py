@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from probekit.cli.main import cli
-from probekit.data.checks.findings import Finding
+from probekit.data.findings import Finding
 from probekit.errors import ConfigError
 from probekit.experiment.loader import dump_experiment
 from probekit.experiment.schema import Experiment

@@ -1,6 +1,6 @@
 """A small experiment with interventions, on the number of the nearest noun."""
 
-from probekit.data.bundled.noun_pairs import noun_pairs
+from scripts.bundled.noun_pairs import noun_pairs
 
 N_ROWS = 64  # four of each subject
 YAML = """\

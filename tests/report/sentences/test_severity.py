@@ -10,7 +10,7 @@ from probekit.report.sentences.severity import KINDS, Caveat, most_serious_first
 from probekit.report.sentences.warnings import DOUBTS
 
 PACKAGE = Path(probekit.__file__).parent
-CHECKS = ("data/checks/checks.py", "data/checks/label_checks.py", "pipeline/experiment/record.py")
+CHECKS = ("data/checks.py", "data/labels.py", "pipeline/experiment/record.py")
 FINDING = re.compile(r'Finding\(\s*"(?:warning|error)",\s*f?"([^"]+)"')
 
 

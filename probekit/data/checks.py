@@ -1,0 +1,431 @@
+"""Checks of a data set and its split: leaks, duplicates, imbalance, length, typos in labels.
+
+Each check is a function in one of the tables `_OF_SPLITS` and `_OF_EXAMPLES` at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from probekit.amounts import FEWEST_UNITS, counted
+from probekit.data.examples import Dataset, Example, TextSpan
+from probekit.data.findings import Finding, Severity, by_level, rows_of
+from probekit.data.labels import (
+    is_inside_word,
+    missing_groups,
+    misspelt_labels,
+    other_digits,
+    rounded_numbers,
+    similar_groups,
+    similar_labels,
+)
+from probekit.data.splits import Split
+
+_SHOWN = 20  # labels listed in a message, and characters around a span
+_SHOWN_TEXTS = 3  # with contradicting labels
+_LONGEST_TEXT = 60  # characters
+_FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
+_FEW_EXAMPLES = 5  # with fewer training examples of a label, folds lack it
+_MAJORITY = 0.8  # share of the most frequent label from which accuracy is a poor metric
+_STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
+_LENGTH_BINS = 20
+_LENGTH_MARGIN = 0.05  # balanced accuracy above chance that causes a warning
+
+_NO_GROUPS = Finding(
+    "warning",
+    "no-groups",
+    "No group column is set, so each row is its own group. Related rows, such as instances of one "
+    "template or words of one text, may be in both train and test, and confidence intervals are "
+    "then too narrow. Set data.columns.group to the column that identifies related rows; if rows "
+    "are unrelated, to a column with a different value in each.",
+)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Training and test examples of one split."""
+
+    train: tuple[Example, ...]
+    test: tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class _Splits:
+    """Examples of each split: of one, or of all outer folds of a nested cross-validation.
+
+    Attributes:
+        parts: the sides of each split.
+        examples: the examples of all splits, each once.
+        whole: all examples of the data set, those that `split.drop_repeated` drops included.
+    """
+
+    parts: tuple[_Sides, ...]
+    examples: tuple[Example, ...]
+    whole: tuple[Example, ...]
+
+    @property
+    def is_nested(self) -> bool:
+        return len(self.parts) > 1
+
+    @property
+    def tested(self) -> tuple[Example, ...]:
+        """The test examples of all splits."""
+        return tuple(example for sides in self.parts for example in sides.test)
+
+    def named(self) -> tuple[tuple[str, tuple[Example, ...]], ...]:
+        """Return the name and the examples of each side; for several folds, of "all folds"."""
+        if self.is_nested:
+            return (("all folds", self.examples),)
+        return ("train", self.parts[0].train), ("test", self.parts[0].test)
+
+    def where(self, side: str, n_folds: int) -> str:
+        """Return a side in words; for several folds, with the number of folds that are meant."""
+        rows = "training" if side == "train" else side
+        return f"the {rows} rows of {self.number(n_folds)}" if self.is_nested else side
+
+    def number(self, n_folds: int) -> str:
+        """Return a number of outer folds in words."""
+        return f"{n_folds} of {len(self.parts)} outer folds"
+
+
+def check_dataset(
+    dataset: Dataset,
+    splits: Sequence[Split],
+    *,
+    has_classes: bool = True,
+    has_texts: bool = True,
+) -> tuple[Finding, ...]:
+    """Return the findings about a data set and its splits, errors first.
+
+    Args:
+        dataset: the examples.
+        splits: one split, or all outer folds of a nested cross-validation.
+        has_classes: False for labels that are numbers or heads: checks of classes are skipped.
+        has_texts: False for given activations: checks of texts are skipped.
+
+    >>> from probekit.data.examples import Example
+    >>> rows = [("Yes!", "y", "a"), ("No!", "n", "b"), ("Yes!", "y", "c")]
+    >>> examples = tuple(Example(*row, id=f"row {i}") for i, row in enumerate(rows))
+    >>> split = Split(train=np.array([0, 1]), test=np.array([2]))
+    >>> for finding in check_dataset(Dataset("tiny", examples), [split])[:3]:
+    ...     print(f"{finding.level}: {finding.message}")
+    warning: 2 labels with fewer than 5 examples in train: n, y.
+    warning: 1 label of train does not occur in test: n.
+    warning: There is only 1 test group: intervals over fewer than 20 groups are approximate.
+    """
+    parts = tuple(
+        _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
+        for split in splits
+    )
+    if len(parts) == 1:
+        examples = parts[0].train + parts[0].test
+    else:
+        tested = np.sort(np.concatenate([split.test for split in splits]))
+        examples = dataset.select(tested).examples
+    every = _Splits(parts, examples, dataset.examples)
+    present = {
+        "classes": has_classes,
+        "numbers": not has_classes,
+        "texts": has_texts,
+        "groups": dataset.has_groups,
+        "spans": not dataset.marks_words,
+    }
+    findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
+    findings += [] if dataset.has_groups else [_NO_GROUPS]
+    for check, needs in _OF_SPLITS:
+        findings += check(every) if all(present[one] for one in needs) else ()
+    for of_examples, need in _OF_EXAMPLES:
+        findings += of_examples(examples) if present[need] else ()
+    return by_level(findings)
+
+
+def _counts(splits: _Splits) -> Iterator[Finding]:
+    for side, examples in splits.named():
+        labels = Counter(example.label for example in examples).most_common()
+        groups = {example.group for example in examples}
+        shown = [f"{label} {n} ({n / len(examples):.1%})" for label, n in labels[:_SHOWN]]
+        more = [f"and {len(labels) - _SHOWN} more"] if len(labels) > _SHOWN else []
+        yield Finding(
+            "info",
+            f"{side.replace(' ', '-')}-counts",
+            f"{side}: {counted(len(examples), 'example')}, {counted(len(groups), 'group')}, "
+            f"{counted(len(labels), 'label')}: "
+            f"{', '.join(shown + more)}.",
+        )
+
+
+def _imbalance(splits: _Splits) -> Iterator[Finding]:
+    (side, examples), *_ = splits.named()
+    labels = Counter(example.label for example in examples).most_common()
+    (frequent, n_frequent), (rare, n_rare) = labels[0], labels[-1]
+    share = n_frequent / len(examples)
+    if share >= _MAJORITY or n_frequent >= _STRONG_IMBALANCE * n_rare:
+        detection = f" or, to detect {rare!r}, auprc" if len(labels) == 2 else ""
+        subject = "all folds together have" if splits.is_nested else f"{side} has"
+        yield Finding(
+            "info",
+            "imbalance",
+            f"{subject} {n_frequent:,} examples of {frequent!r} and {n_rare:,} of {rare!r}, so "
+            f"always predicting {frequent!r} has an accuracy of {share:.2f}: set `probe.metric` to "
+            f"balanced_accuracy{detection}.",
+        )
+
+
+def _rare_labels(splits: _Splits) -> Iterator[Finding]:
+    of_folds = []
+    for sides in splits.parts:
+        labels = Counter(example.label for example in sides.train)
+        of_folds.append({label for label, n in labels.items() if n < _FEW_EXAMPLES})
+    rare = sorted(set().union(*of_folds))
+    if rare:
+        yield Finding(
+            "warning",
+            "rare-labels",
+            f"{counted(len(rare), 'label')} with fewer than {_FEW_EXAMPLES} examples in "
+            f"{splits.where('train', sum(map(bool, of_folds)))}: {', '.join(rare[:_SHOWN])}.",
+        )
+
+
+def _missing_labels(splits: _Splits) -> Iterator[Finding]:
+    labels = [
+        {side: {example.label for example in getattr(sides, side)} for side in ("train", "test")}
+        for sides in splits.parts
+    ]
+    levels: tuple[tuple[Severity, str, str], ...] = (
+        ("error", "train", "test"),
+        ("warning", "test", "train"),
+    )
+    for level, side, other in levels:
+        of_folds = [own[other] - own[side] for own in labels]
+        missing = sorted(set().union(*of_folds))
+        if missing:
+            verb = "does" if len(missing) == 1 else "do"
+            yield Finding(
+                level,
+                f"missing-from-{side}",
+                f"{counted(len(missing), 'label')} of {other} {verb} not occur in "
+                f"{splits.where(side, sum(map(bool, of_folds)))}: {', '.join(missing[:_SHOWN])}.",
+            )
+
+
+def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
+    crossing: set[str] = set()
+    for sides in splits.parts:
+        crossing |= {e.group for e in sides.train} & {e.group for e in sides.test}
+    if crossing:
+        yield Finding(
+            "error",
+            "crossing-groups",
+            f"{counted(len(crossing), 'group')} on both sides, such as {min(crossing)!r}.",
+        )
+
+
+def _few_groups(splits: _Splits) -> Iterator[Finding]:
+    n_groups = len({example.group for example in splits.tested})
+    if n_groups < _FEW_GROUPS:
+        verb = "is" if n_groups == 1 else "are"
+        yield Finding(
+            "warning",
+            "few-groups",
+            f"There {verb} only {counted(n_groups, 'test group')}: intervals over fewer than "
+            f"{_FEW_GROUPS} groups are approximate.",
+        )
+
+
+def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
+    """Yield a warning on the labels that only few of the test groups have."""
+    pairs = {(example.label, example.group) for example in splits.tested}
+    n_groups = Counter(label for label, _ in pairs)
+    few = sorted((n, label) for label, n in n_groups.items() if n < FEWEST_UNITS)
+    if few and len({group for _, group in pairs}) >= 2 * FEWEST_UNITS:
+        shown = [f"{label!r} ({n})" for n, label in few[:_SHOWN]]
+        yield Finding(
+            "warning",
+            "few-groups-of-label",
+            f"{counted(len(few), 'label')} in fewer than {FEWEST_UNITS} test groups: "
+            f"{', '.join(shown)}. Scores that weight labels equally, such as balanced accuracy and "
+            "AUROC, depend on these groups: their intervals are approximate, and differences "
+            "between probes may have no p-value. With a label in a single group they have no "
+            "interval.",
+        )
+
+
+def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
+    """Yield a warning for each side with texts, or spans, that occur more than once."""
+    sides = {"test": [part.test for part in splits.parts]}
+    if not splits.is_nested:  # otherwise each training example is a test example of another fold
+        sides = {"train": [splits.parts[0].train], **sides}
+    for side, parts in sides.items():
+        n_examples = sum(map(len, parts))
+        n = n_examples - sum(len({example.place for example in part}) for part in parts)
+        if n:
+            verb = "has" if n_examples == 1 else "have"
+            of_fold = " of the same fold" * splits.is_nested
+            yield Finding(
+                "warning",
+                f"duplicates-in-{side}",
+                f"{n:,} of {n_examples:,} examples in {side} {verb} the same text and "
+                f"span as an earlier one{of_fold}.",
+            )
+
+
+def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
+    """Yield a warning if texts, or spans, of test rows also occur in training rows."""
+    of_folds = []
+    for sides in splits.parts:
+        seen = {example.place for example in sides.train}
+        of_folds.append([example for example in sides.test if example.place in seen])
+    repeated = [example for fold in of_folds for example in fold]
+    if repeated:
+        verb = "occurs" if len(repeated) == 1 else "occur"
+        n_of = f"{len(repeated):,} of {len(splits.tested):,} examples in test"
+        # A repeated sentence counts twice, but the words of a sentence share one text.
+        n_texts, n_all = (len({(e.group, e.text) for e in x}) for x in (repeated, splits.tested))
+        where, remedy = "train", "split.drop_repeated drops them from test"
+        if splits.is_nested:
+            n_folds = sum(map(bool, of_folds))
+            where = f"the training rows of their outer fold, in {splits.number(n_folds)}"
+            remedy = (
+                "split.drop_repeated keeps each text in one group only; or give rows with the "
+                "same text the same group"
+            )
+        yield Finding(
+            "warning",
+            "duplicates-across",
+            f"{n_of} ({n_texts:,} of {n_all:,} texts) also {verb} in {where}, so that memorised "
+            f"texts raise the score; {remedy}.",
+        )
+
+
+def _nul_characters(splits: _Splits) -> Iterator[Finding]:
+    found = [example for example in splits.examples if "\0" in example.text]
+    if found:
+        at = found[0].text.index("\0")
+        around = found[0].text[max(0, at - _SHOWN) : at + _SHOWN]
+        yield Finding(
+            "warning",
+            "nul-characters",
+            f"{counted(len(found), 'row')} with a NUL character in the text ({rows_of(found)}); "
+            f"the first is character {at}, in {around!r}. The model reads it as a token. Remove "
+            "it; if the file was converted from UTF-16, convert it again.",
+        )
+
+
+def _predictive_length(splits: _Splits) -> Iterator[Finding]:
+    """Yield how well text length alone predicts the label; a warning if it beats chance.
+
+    The test examples of all folds are pooled.
+    """
+    hits: dict[str, list[bool]] = defaultdict(list)
+    for sides in splits.parts:
+        for example, guess in zip(sides.test, _guesses_from_length(sides), strict=True):
+            hits[example.label].append(guess == example.label)
+    accuracy = fmean(fmean(values) for values in hits.values())
+    chance = 1 / len(hits)
+    error = math.sqrt(chance * (1 - chance) * sum(1 / len(h) for h in hits.values())) / len(hits)
+    beats_chance = accuracy > chance + max(_LENGTH_MARGIN, 3 * error)
+    lead = "Length is associated with the label: the" if beats_chance else "The"
+    yield Finding(
+        "warning" if beats_chance else "info",
+        "length",
+        f"{lead} number of characters alone gives a balanced accuracy of {accuracy:.3f} in test "
+        f"(chance {chance:.3f}).",
+    )
+
+
+def _guesses_from_length(sides: _Sides) -> list[str | None]:
+    """Return the label that the length of each test example predicts.
+
+    In each bin of text or span lengths, it is the label with the largest share of its rows.
+    """
+    lengths = [
+        [end - start for start, end in (e.span or (0, len(e.text)) for e in examples)]
+        for examples in (sides.train, sides.test)
+    ]
+    edges = np.quantile(lengths[0], np.linspace(0, 1, _LENGTH_BINS + 1)[1:-1])
+    fitted, tested = (np.searchsorted(edges, values).tolist() for values in lengths)
+    n_rows = Counter(example.label for example in sides.train)
+    by_bin: dict[int, Counter[str]] = defaultdict(Counter)
+    for example, number in zip(sides.train, fitted, strict=True):
+        by_bin[number][example.label] += 1
+    # Shares, not counts: otherwise the majority class would be predicted in every bin.
+    predicted = {
+        number: max(counts, key=lambda label: counts[label] / n_rows[label])
+        for number, counts in by_bin.items()
+    }
+    return [predicted.get(number) for number in tested]
+
+
+def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
+    """Yield a warning if equal texts, or spans, have different labels."""
+    first: dict[TextSpan, dict[str, Example]] = defaultdict(dict)  # of each label
+    for example in splits.whole:
+        first[example.place].setdefault(example.label, example)
+    contradicting = [list(found.values()) for found in first.values() if len(found) > 1]
+    if contradicting:
+        shown = "; ".join(
+            f"{_quoted(found[0])} is " + ", ".join(f"{e.label!r} in {e.where}" for e in found[:3])
+            for found in contradicting[:_SHOWN_TEXTS]
+        )
+        n = len(contradicting)
+        yield Finding(
+            "warning",
+            "contradictions",
+            f"{n:,} {'text or span has' if n == 1 else 'texts or spans have'} examples with "
+            f"different labels{', such as' * (n > _SHOWN_TEXTS) or ':'} {shown}. Correct these "
+            "labels, or remove the rows: split.drop_repeated keeps a label that may be wrong.",
+        )
+
+
+def _quoted(example: Example) -> str:
+    start, end = example.span or (0, len(example.text))
+    text = example.text[start:end]
+    shown = repr(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")
+    return shown if example.span is None else f"{shown} at {start} to {end} of a text"
+
+
+def _spans_inside_words(examples: Sequence[Example]) -> Iterator[Finding]:
+    cut = [e for e in examples if any(is_inside_word(e.text, end) for end in e.span or ())]
+    if cut:
+        text, (start, end) = cut[0].text, cut[0].span or (0, 0)
+        before, after = text[max(0, start - _SHOWN) : start], text[end : end + _SHOWN]
+        yield Finding(
+            "warning",
+            "spans-inside-words",
+            f"{counted(len(cut), 'row')} with a span that begins or ends inside a word "
+            f"({rows_of(cut)}); the first: {before + '[' + text[start:end] + ']' + after!r}. "
+            "Spans count characters from 0 and end one past the last: correct these spans, unless "
+            "parts of words are intended.",
+        )
+
+
+# Checks, and what the data must have for each.
+_OF_SPLITS: tuple[tuple[Callable[[_Splits], Iterator[Finding]], tuple[str, ...]], ...] = (
+    (_counts, ("classes",)),
+    (_imbalance, ("classes",)),
+    (_rare_labels, ("classes",)),
+    (_missing_labels, ("classes",)),
+    (_crossing_groups, ()),
+    (_few_groups, ()),
+    (_few_groups_of_label, ("classes",)),
+    (_repeated_texts, ("texts",)),
+    (_texts_on_both_sides, ("texts",)),
+    (_nul_characters, ("texts",)),
+    (_predictive_length, ("classes", "texts")),
+    (_contradicting_labels, ("texts",)),
+)
+_OF_EXAMPLES: tuple[tuple[Callable[[Sequence[Example]], Iterator[Finding]], str], ...] = (
+    (similar_labels, "classes"),
+    (misspelt_labels, "classes"),
+    (rounded_numbers, "numbers"),
+    (other_digits, "numbers"),
+    (similar_groups, "groups"),
+    (missing_groups, "groups"),
+    (_spans_inside_words, "spans"),
+)

@@ -1,0 +1,299 @@
+"""Rows in memory: data frames of any library that narwhals reads, lists of dicts, Parquet files.
+
+A data set of the Hugging Face library is read as a data frame of pyarrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from probekit.data.examples import RowSource
+from probekit.data.table import Table, TableRow, shown
+from probekit.data.text_files import require_file
+from probekit.distribution import install_command
+from probekit.errors import ConfigError, DataError
+
+_SIDES = ("train", "test")
+_ALLOWED = (
+    "Allowed: a data frame of pandas or polars, a list of dicts, a `datasets.Dataset`, or a dict "
+    'with two of these: {"train": ..., "test": ...}.'
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryData:
+    """One table in memory.
+
+    Attributes:
+        rows: a data frame, a list of dicts, or a `datasets.Dataset`.
+        side: "train" or "test" for one of two tables, else "".
+    """
+
+    rows: Any
+    side: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The type of the table in words, such as "pandas DataFrame".
+
+        >>> import pandas as pd
+        >>> MemoryData(pd.DataFrame()).kind, MemoryData([{"text": "a"}]).kind
+        ('pandas DataFrame', 'list of dicts')
+        """
+        library = type(self.rows).__module__.partition(".")[0]
+        return "list of dicts" if _is_list(self.rows) else f"{library} {type(self.rows).__name__}"
+
+    @property
+    def name(self) -> str:
+        """The name of the table in messages, such as "DataFrame" or "train DataFrame"."""
+        name = "list" if _is_list(self.rows) else type(self.rows).__name__
+        return f"{self.side} {name}".lstrip()
+
+
+def tables_in(data: Any) -> tuple[MemoryData, ...]:
+    """Return the one table in `data`, or its tables of training and test rows.
+
+    >>> [table.name for table in tables_in({"train": [{"text": "a"}], "test": [{"text": "b"}]})]
+    ['train list', 'test list']
+
+    Raises:
+        ConfigError: the type of `data` is not supported, or there are other tables.
+    """
+    if not isinstance(data, Mapping):
+        tables: tuple[MemoryData, ...] = (MemoryData(data),)
+    elif set(data) == set(_SIDES):
+        tables = tuple(MemoryData(data[side], side) for side in _SIDES)
+    else:
+        keys = ", ".join([repr(key) for key in data][:6] + ["..."] * (len(data) > 6))
+        one = next((f"data[{key!r}]" for key in _SIDES if key in data), None)
+        remedy = f"one table, pass {one}" if one else "columns, pass pandas.DataFrame(data)"
+        raise ConfigError(
+            f"data is a {type(data).__name__} with the keys {keys or 'of an empty dict'}. "
+            f"{_ALLOWED} To read {remedy}."
+        )
+    for table in tables:
+        _check_type(table)
+    return tables
+
+
+def memory_table(data: MemoryData, columns: Collection[str]) -> Table:
+    """Return the rows of a table in memory; only the given columns are read.
+
+    Raises:
+        ConfigError: two columns have the same name.
+        DataError: an entry of a list is not a dict.
+    """
+    if _is_list(data.rows):
+        return _of_dicts(data, columns)
+    if _is_dataset(data.rows):
+        return dataset_table(data.rows, columns, data.name)
+    return frame_table(data.rows, columns, data.name)
+
+
+def parquet_table(path: Path, columns: Collection[str]) -> Table:
+    """Return the rows of a Parquet file; only the given columns are read.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        MissingError: the file does not exist.
+        DataError: the file is not valid Parquet.
+    """
+    if find_spec("pyarrow") is None:
+        raise ConfigError(
+            f"Parquet files need pyarrow. Install it with: {install_command('parquet')}."
+        )
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    require_file(path)
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            frame = file.read(columns=[name for name in dict.fromkeys(names) if name in columns])
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).split("\n", 1)[0].rstrip(".")
+        raise DataError(
+            f"{path} is not a valid Parquet file: {reason}. Write it again, or check the format."
+        ) from error
+    return replace(frame_table(frame, columns, str(path)), names=names)
+
+
+def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
+    """Return the rows of a `datasets.Dataset`; numbers of classes become names of classes.
+
+    Args:
+        dataset: the data set.
+        columns: the columns to read.
+        name: name in messages.
+    """
+    read = [column for column in dataset.column_names if column in columns]
+    # The data set may have another format, such as tensors, and a selection of its rows.
+    frame = dataset.with_format("arrow").select_columns(read)[:]
+    class_names = {
+        column: list(feature.names)
+        for column, feature in dataset.features.items()
+        if type(feature).__name__ == "ClassLabel"
+    }
+    return replace(frame_table(frame, columns, name, class_names), names=dataset.column_names)
+
+
+def frame_table(
+    frame: Any,
+    columns: Collection[str],
+    name: str,
+    class_names: Mapping[str, Sequence[str]] | None = None,
+) -> Table:
+    """Return the rows of a data frame.
+
+    Args:
+        frame: a data frame that narwhals reads.
+        columns: the columns to read; others are left out, and may be missing.
+        name: name in messages.
+        class_names: names of the classes of a column whose cells are numbers of classes.
+
+    Raises:
+        ConfigError: two columns have the same name.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"text": ["Yes."], "label": [True]}, index=["q7"])
+    >>> [(str(row.source), row.cells) for row in frame_table(frame, ["label"], "DataFrame").rows]
+    [("DataFrame index 'q7'", {'label': True})]
+    """
+    import narwhals as nw
+
+    # The columns of pyarrow are not names.
+    names = frame.column_names if hasattr(frame, "column_names") else frame.columns
+    twice = [one for one, count in Counter(map(str, names)).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{name}: two columns have the name {twice[0]!r}. Rename one of them.")
+    narrow = nw.from_native(frame, eager_only=True)
+    of_text = {str(column): column for column in narrow.columns}
+    read = {}
+    for text in dict.fromkeys(columns):
+        if text in of_text:
+            cells = [_plain(value) for value in narrow.get_column(of_text[text]).to_list()]
+            classes = (class_names or {}).get(text)
+            if classes is not None:
+                cells = [_class_of(cell, classes) for cell in cells]
+            elif narrow.schema[of_text[text]] == nw.Float32:
+                cells = [None if cell is None else _narrow_text(cell) for cell in cells]
+            read[text] = cells
+    keys = [str(position) for position in range(len(narrow))]
+    if narrow.implementation.is_pandas_like():
+        keys = [repr(_plain(label)) for label in frame.index]
+        if not frame.index.is_unique:
+            keys = [f"{key} (position {position})" for position, key in enumerate(keys)]
+    rows = (
+        TableRow(RowSource(name, key=key), {column: cells[n] for column, cells in read.items()})
+        for n, key in enumerate(keys)
+    )
+    return Table(name, rows, of_text, number_text)
+
+
+def number_text(where: str, value: object) -> str:
+    """Return a string unchanged, and a number or truth value as text, as in a CSV file of pandas.
+
+    >>> number_text("", 1), number_text("", 1.0), number_text("", True), number_text("", 1e-7)
+    ('1', '1.0', 'True', '1e-07')
+
+    Raises:
+        DataError: the value is missing or of another type.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return str(value)
+    if value is None:
+        raise DataError(f"{where} has no value (null or NaN). Fill it in, or remove the row.")
+    raise DataError(
+        f"{where} has the value {shown(value)} of type {type(value).__name__}. Allowed: texts, "
+        "numbers, true and false. Convert the column to texts."
+    )
+
+
+def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
+    rows = list(data.rows)
+    for position, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"{RowSource(data.name, key=str(position))} is of type {type(row).__name__}. Each "
+                'entry must be a dict, such as {"text": "...", "label": "..."}.'
+            )
+    # Columns that are not read are in the message if one is missing.
+    read: list[dict[str, Any]] = [{str(key): None for key in row} for row in rows]
+    for column in dict.fromkeys(columns):
+        having = [number for number, row in enumerate(rows) if column in row]
+        values = [_plain(rows[number][column]) for number in having]
+        # As in a data frame, integers among floats become floats.
+        is_mixed = {type(value) for value in values if value is not None} == {int, float}
+        for number, value in zip(having, values, strict=True):
+            read[number][column] = float(value) if is_mixed and value is not None else value
+    table = (
+        TableRow(RowSource(data.name, key=str(position)), cells)
+        for position, cells in enumerate(read)
+    )
+    return Table(data.name, table, None, number_text)
+
+
+def _check_type(table: MemoryData) -> None:
+    """Raise ConfigError unless the type of a table is supported."""
+    if _is_list(table.rows) or _is_dataset(table.rows):
+        return
+    name = f"data[{table.side!r}]" if table.side else "data"
+    kind = type(table.rows)
+    if isinstance(table.rows, str) or hasattr(table.rows, "__fspath__"):
+        raise ConfigError(
+            f"{name} is the {kind.__name__} {str(table.rows)[:80]!r}. For a file, set `format` and "
+            f"`file` in the section `data` of the experiment. {_ALLOWED}"
+        )
+    if kind.__name__ in ("LazyFrame", "IterableDataset"):
+        remedy = ".collect()" if kind.__name__ == "LazyFrame" else "datasets.Dataset.from_list(...)"
+        raise ConfigError(
+            f"{name} is of type {kind.__name__}: its rows are not in memory. Read them with "
+            f"{remedy}."
+        )
+    import narwhals as nw
+
+    # Duplicate names are reported with the table, when it is read.
+    if not nw.dependencies.is_into_dataframe(table.rows):
+        raise ConfigError(f"{name} is of type {kind.__module__}.{kind.__qualname__}. {_ALLOWED}")
+
+
+def _is_list(rows: Any) -> bool:
+    return isinstance(rows, list | tuple)
+
+
+def _is_dataset(rows: Any) -> bool:
+    """Return whether an object is a `datasets.Dataset`; the library is not imported."""
+    kind = type(rows)
+    return kind.__module__.partition(".")[0] == "datasets" and kind.__name__ == "Dataset"
+
+
+def _plain(value: Any) -> Any:
+    """Return a scalar of NumPy as a Python object, and a missing value as None."""
+    if value is None or type(value) in (str, int, bool):
+        return value
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    is_scalar = type(value).__module__ == "numpy" and not getattr(value, "shape", ())
+    if is_scalar and hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _class_of(number: int | None, names: Sequence[str]) -> str | None:
+    """Return the name of a class; the hub leaves out labels by negative numbers."""
+    return None if number is None or number < 0 else names[number]
+
+
+def _narrow_text(value: float) -> str:
+    """Return the shortest text of a 32-bit float."""
+    import numpy as np
+
+    return str(np.float32(value))

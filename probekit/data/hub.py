@@ -1,0 +1,131 @@
+"""Data sets of the Hugging Face hub, and folders that its library has written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from probekit.data.frames import dataset_table
+from probekit.data.table import Table
+from probekit.distribution import install_command
+from probekit.errors import ConfigError, DataError, MissingError, nearest
+
+_SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`
+
+
+@dataclass(frozen=True)
+class HubData:
+    """One split of a data set of the hub, or of a folder.
+
+    Attributes:
+        name: name on the hub, or the absolute path of a folder.
+        split: name of the split; None for the only one.
+        revision: hash of the commit; None for a folder.
+        config: name of the configuration; None for the only one.
+    """
+
+    name: str
+    split: str | None = None
+    revision: str | None = None
+    config: str | None = None
+
+
+def hub_table(data: HubData, columns: Collection[str]) -> Table:
+    """Return the rows of a split; only the given columns are read.
+
+    Numbers of classes are replaced by the names of the classes.
+
+    Raises:
+        ConfigError: the library `datasets` is not installed, or there is no such split.
+        MissingError: there is no such data set or folder, or the hub cannot be reached.
+        DataError: the data set cannot be read.
+    """
+    if find_spec("datasets") is None:
+        raise ConfigError(
+            "Data of the hub need the library datasets. Install it with: "
+            f"{install_command('datasets')}."
+        )
+    folder = Path(data.name)
+    if not folder.is_absolute():
+        folder = _download(data)
+    elif not folder.is_dir():
+        raise MissingError(f"There is no folder {folder}. Check the path.")
+    dataset = _split_of(_load(data, folder), data)
+    name = f"{data.name} {data.split}" if data.split else data.name
+    return dataset_table(dataset, columns, name)
+
+
+def _download(data: HubData) -> Path:
+    """Return the folder with the files of a commit in the hub's local cache.
+
+    `datasets.load_dataset` would read any other cached revision if the hub cannot be reached.
+    """
+    from probekit.hub import constants, errors, how_to_access, is_hub_reachable, snapshot_download
+
+    named = f"The data set {data.name!r} at revision {data.revision}"
+    try:
+        path = snapshot_download(
+            data.name,
+            repo_type="dataset",
+            revision=data.revision,
+            # Otherwise the hub's client retries for half a minute, or minutes behind a firewall.
+            local_files_only=not is_hub_reachable(),
+        )
+    except errors.LocalEntryNotFoundError as error:
+        raise MissingError(
+            f"{named} is not in the hub's local cache ({constants.HF_HUB_CACHE}), and the hub "
+            "could not be reached. To work offline, write it to a folder on another machine with "
+            "`datasets.load_dataset(...).save_to_disk(FOLDER)`, copy the folder, and give its path "
+            "as the name."
+        ) from error
+    except errors.GatedRepoError as error:
+        raise MissingError(f"{named} {how_to_access(f'datasets/{data.name}')}") from error
+    except (errors.RevisionNotFoundError, errors.RepositoryNotFoundError) as error:
+        raise MissingError(
+            f"{named} does not exist on the hub, or it is private and no token is set. Check name "
+            "and revision."
+        ) from error
+    except errors.HFValidationError as error:
+        raise ConfigError(f"{data.name!r} is neither a folder nor a valid hub name.") from error
+    except errors.HfHubHTTPError as error:
+        raise MissingError(f"{named} could not be downloaded: {error}.") from error
+    return Path(path)
+
+
+def _load(data: HubData, folder: Path) -> Any:
+    """Return the `Dataset` or `DatasetDict` in a folder."""
+    import datasets
+
+    were_shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        if any((folder / name).is_file() for name in _SAVED):
+            return datasets.load_from_disk(str(folder))
+        return datasets.load_dataset(str(folder), data.config)
+    except (datasets.exceptions.DatasetsError, OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().split("\n", 1)[0].rstrip(".")
+        raise DataError(f"The data set {data.name} cannot be read: {reason}.") from error
+    finally:
+        if were_shown:
+            datasets.enable_progress_bars()
+
+
+def _split_of(loaded: Any, data: HubData) -> Any:
+    """Return the split of a loaded data set; raise ConfigError if it does not exist."""
+    if not isinstance(loaded, Mapping):
+        own = str(loaded.split) if loaded.split is not None else None
+        if data.split not in (None, own):
+            raise ConfigError(
+                f"{data.name} is a single table without splits, so that there is no split "
+                f"{data.split!r}. Remove `split`."
+            )
+        return loaded
+    if data.split is None and len(loaded) > 1:
+        raise ConfigError(f"{data.name} has the splits {', '.join(loaded)}. Set `split` to one.")
+    split = next(iter(loaded)) if data.split is None else data.split
+    if split not in loaded:
+        raise ConfigError(f"{data.name} has no split {split!r}. {nearest(split, loaded)}")
+    return loaded[split]

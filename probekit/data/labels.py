@@ -1,0 +1,330 @@
+"""Checks of labels and groups: different spellings, likely typos, and numbers read inexactly.
+
+The functions at the end compare labels by their appearance.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+from probekit.amounts import counted, joined_names
+from probekit.data.examples import Example
+from probekit.data.findings import Finding, rows_of
+
+_MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
+_MAX_LABELS = 200  # with more, labels are words: case matters, and many differ by one letter
+_MAX_SETS = 10  # sets of similar labels that are listed
+_SHOWN_CHARACTERS = 2
+
+_OF = {"label": "class", "group": "group"}  # what equal names stand for
+_MISSING = {"nan", "none", "null", "na", "n/a", "<na>", "nat"}
+
+_Field: TypeAlias = Literal["label", "group"]
+
+_DECIMAL = re.compile(r"\s*[-+]?[0-9]+(?:\.[0-9]*)?\s*")
+_INTEGER = re.compile(r"\s*[-+]?\d+(?:\.0*)?\s*")
+
+_MIN_LENGTH = 4  # short tags such as ADJ and ADV legitimately differ by one letter
+_MIN_UPPER_LENGTH = 6  # of labels in capitals, which are mostly tags, such as PRON and PROPN
+
+# Compatibility characters whose shape differs from that of their plain form, such as ² and 2.
+_OTHER_SHAPES = ("<super>", "<sub>", "<fraction>", "<circle>", "<square>")
+
+# Letters with the shape of a Latin letter: beginning of their Unicode names, and the rest of each
+# name with that letter.
+_SAME_SHAPES = {
+    "CYRILLIC CAPITAL LETTER": "A:A VE:B IE:E DZE:S BYELORUSSIAN-UKRAINIAN_I:I JE:J KA:K EM:M "
+    "EN:H O:O ER:P ES:C TE:T U:Y HA:X",
+    "CYRILLIC SMALL LETTER": "A:a IE:e DZE:s BYELORUSSIAN-UKRAINIAN_I:i JE:j O:o ER:p ES:c U:y "
+    "HA:x SHHA:h",
+    "GREEK CAPITAL LETTER": "ALPHA:A BETA:B EPSILON:E ZETA:Z ETA:H IOTA:I KAPPA:K MU:M NU:N "
+    "OMICRON:O RHO:P TAU:T UPSILON:Y CHI:X",
+    "GREEK SMALL LETTER": "OMICRON:o",
+}
+_LATIN = {
+    ord(unicodedata.lookup(f"{start} {name.replace('_', ' ')}")): latin
+    for start, pairs in _SAME_SHAPES.items()
+    for name, _, latin in (pair.partition(":") for pair in pairs.split())
+}
+
+_INVISIBLE = frozenset({0x034F, *range(0xFE00, 0xFE10)})  # joiner and variation selectors
+_LAST_FORMAT = 0xFFFF  # later format characters are tags, which distinguish flags
+
+
+def similar_labels(examples: Sequence[Example]) -> Iterator[Finding]:
+    r"""Yield a warning for each set of labels that differ only in case, spaces or encoding.
+
+    Spellings of one number, such as 1 and 01, are similar, too.
+
+    >>> labels = ["past", "past", "p\u0430st"]
+    >>> examples = [Example("a", label, "g", f"row {n}") for n, label in enumerate(labels)]
+    >>> print(next(similar_labels(examples)).message)  # doctest: +ELLIPSIS
+    The labels 'past' (2 rows) and 'pаst' (1 row: row 2, with U+0430 CYRILLIC SMALL LETTER A) ...
+    """
+    for message in _similar("label", "and count as different classes", examples):
+        yield Finding("warning", "similar-labels", message)
+
+
+def similar_groups(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning for each set of groups that differ only in case, spaces or encoding.
+
+    >>> examples = [Example("a", "x", group, f"row {group}") for group in ("7", "7.0")]
+    >>> print(next(similar_groups(examples)).message)  # doctest: +ELLIPSIS
+    The groups '7' (1 row) and '7.0' (1 row: row 7.0) are the same number, and count as different...
+    """
+    effect = "and count as different groups, so that related rows may be in both train and test"
+    for message in _similar("group", effect, examples):
+        yield Finding("warning", "similar-groups", message)
+
+
+def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterator[str]:
+    rows = _rows_by(field, examples)
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for name in rows:
+        spellings[_number(name) or appearance(name)].append(name)
+    similar = [
+        names
+        for names in spellings.values()
+        if len(names) > 1 and not (len(rows) > _MAX_LABELS and _differ_in_case(names))
+    ]
+    for names in similar[:_MAX_SETS]:
+        yield f"The {field}s {_similar_message(names, rows, effect)}"
+    if len(similar) > _MAX_SETS:
+        yield (
+            f"{len(similar) - _MAX_SETS:,} more sets of {field}s differ only in case, spaces or "
+            f"encoding. Write each {_OF[field]} in the same way."
+        )
+
+
+def _rows_by(field: _Field, examples: Sequence[Example]) -> dict[str, list[Example]]:
+    rows: dict[str, list[Example]] = defaultdict(list)
+    for example in examples:
+        rows[getattr(example, field)].append(example)
+    return rows
+
+
+def missing_groups(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning for each group whose name is that of a missing value, such as nan.
+
+    >>> groups = ["a", "nan", "nan"]
+    >>> examples = [Example("a", "x", group, f"row {n}") for n, group in enumerate(groups)]
+    >>> print(next(missing_groups(examples)).message)  # doctest: +ELLIPSIS
+    2 rows have the group 'nan' (row 1, row 2), which looks like a missing value: they count as ...
+    """
+    for name, rows in _rows_by("group", examples).items():
+        if name.strip().casefold() in _MISSING and len(rows) > 1:
+            yield Finding(
+                "warning",
+                "missing-groups",
+                f"{len(rows):,} rows have the group {name!r} ({rows_of(rows)}), which looks like a "
+                "missing value: they count as one group. Write their groups, or a different name "
+                "for each row that is related to no other.",
+            )
+
+
+def _number(name: str) -> str:
+    """Return a form that is equal for spellings of one number; "" if it is none.
+
+    >>> _number("01") == _number(" 1.0") == _number("1"), _number("1a"), _number("1.5")
+    (True, '', '1.5')
+    """
+    if _DECIMAL.fullmatch(name) is None:
+        return ""
+    whole, _, rest = name.strip().lstrip("+").partition(".")
+    sign, digits = ("-" if whole.startswith("-") else ""), whole.lstrip("-").lstrip("0") or "0"
+    rest = rest.rstrip("0")
+    return f"{sign}{digits}{'.' * bool(rest)}{rest}"
+
+
+def _differ_in_case(names: Sequence[str]) -> bool:
+    """Return whether the names differ in nothing but case or surrounding spaces."""
+    return len({name.strip().casefold() for name in names}) == 1
+
+
+def _similar_message(names: Sequence[str], rows: dict[str, list[Example]], effect: str) -> str:
+    ordered = sorted(names, key=lambda name: (-len(rows[name]), name))
+    everywhere = set(ordered[0]).intersection(*ordered[1:])
+    shown = []
+    for name in ordered:
+        where = "" if name == ordered[0] else f": {rows_of(rows[name])}"
+        peculiar = _peculiar(name, everywhere)
+        shown.append(f"{name!r} ({counted(len(rows[name]), 'row')}{where}{peculiar})")
+    how = "differ only in case or spaces" if _differ_in_case(names) else "look the same"
+    if _number(ordered[0]) and len({appearance(name) for name in names}) > 1:
+        how = "are the same number"
+    return (
+        f"{joined_names(shown)} {how}, {effect}. Write all as {ordered[0]!r}, or rename those that "
+        "are meant to differ."
+    )
+
+
+def _peculiar(label: str, everywhere: set[str]) -> str:
+    """Return ", with CHARACTER NAMES" for the non-ASCII characters peculiar to this spelling.
+
+    Args:
+        label: one spelling of a label.
+        everywhere: characters that all its spellings contain.
+    """
+    own = [c for c in dict.fromkeys(label) if not c.isascii() and c not in everywhere]
+    if not own:
+        return ""
+    more = ["others"] if len(own) > _SHOWN_CHARACTERS else []
+    return f", with {joined_names([*map(character_name, own[:_SHOWN_CHARACTERS]), *more])}"
+
+
+def misspelt_labels(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning for each rare label that is probably a typo of a frequent one."""
+    rows = _rows_by("label", examples)
+    by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
+    for label in rows if len(rows) <= _MAX_LABELS else ():
+        n = len(rows[label])
+        frequent = (other for other in by_size if n <= _MAX_TYPO_RATIO * len(rows[other]))
+        near = next((other for other in frequent if is_typo(label, other)), None)
+        if near is not None:
+            yield Finding(
+                "warning",
+                "misspelt-labels",
+                f"The label {label!r} ({counted(n, 'row')}: {rows_of(rows[label])}) is one letter "
+                f"away from {near!r} ({counted(len(rows[near]), 'row')}), and counts as a separate "
+                "class. If it is a typo, correct these rows.",
+            )
+
+
+def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning if integer labels are changed by the conversion to float64.
+
+    >>> examples = [Example("a", "9007199254740993", "g", "row 1")]
+    >>> print(next(rounded_numbers(examples)).message)  # doctest: +ELLIPSIS
+    1 row has an integer beyond 2^53 that float64 cannot represent (row 1): the label ...
+    """
+    # Decimal, because int() raises ValueError for thousands of digits.
+    rounded = [
+        example
+        for example in examples
+        if _INTEGER.fullmatch(example.label)
+        and Decimal(example.label) != Decimal(float(example.label))
+    ]
+    if rounded:
+        label = rounded[0].label
+        yield Finding(
+            "warning",
+            "rounded-numbers",
+            f"{counted(len(rounded), 'row')} {'has' if len(rounded) == 1 else 'have'} an integer "
+            f"beyond 2^53 that float64 cannot represent ({rows_of(rounded)}): the label {label!r} "
+            f"is read as {float(label):.0f}. Subtract a constant from all labels or write them in "
+            "a larger unit; if they are identifiers, they are not numbers to predict.",
+        )
+
+
+def other_digits(examples: Sequence[Example]) -> Iterator[Finding]:
+    r"""Yield a warning if number labels have digits other than 0 to 9.
+
+    >>> examples = [Example("a", "\u0663", "g", "row 1")]
+    >>> print(next(other_digits(examples)).message)  # doctest: +ELLIPSIS
+    1 row has a number with digits other than 0 to 9 (row 1): the label '٣', with U+0663 ...
+    """
+    found = [example for example in examples if any(map(_is_other_digit, example.label))]
+    if found:
+        label = found[0].label
+        digit = next(filter(_is_other_digit, label))
+        yield Finding(
+            "warning",
+            "other-digits",
+            f"{counted(len(found), 'row')} {'has' if len(found) == 1 else 'have'} a number with "
+            f"digits other than 0 to 9 ({rows_of(found)}): the label {label!r}, with "
+            f"{character_name(digit)}, is read as {float(label):g}. Check these labels, and write "
+            "them with the digits 0 to 9.",
+        )
+
+
+def _is_other_digit(character: str) -> bool:
+    return character.isdecimal() and not character.isascii()
+
+
+def appearance(label: str) -> str:
+    r"""Return a form that is equal for labels that differ only in case, spaces or encoding.
+
+    The form is NFC, without invisible characters. Compatibility characters such as full-width
+    letters, Cyrillic and Greek letters with the shape of a Latin one, and digits of other alphabets
+    are replaced by plain ones.
+
+    >>> appearance("Cafe\u0301 ") == appearance("caf\xe9"), appearance("p\u0430st\u200b")
+    (True, 'past')
+    >>> appearance("10\xb2") == appearance("102")
+    False
+    """
+    plain = "".join(map(_plain, unicodedata.normalize("NFC", label)))
+    folded = unicodedata.normalize("NFC", plain.translate(_LATIN).casefold())
+    return " ".join(folded.split())
+
+
+def _plain(character: str) -> str:
+    """Return the plain form of a character, "" if it is invisible."""
+    code = ord(character)
+    if code in _INVISIBLE or (code <= _LAST_FORMAT and unicodedata.category(character) == "Cf"):
+        return ""
+    if character.isdecimal():
+        return str(unicodedata.decimal(character))
+    if unicodedata.decomposition(character).startswith(_OTHER_SHAPES):
+        return character
+    return unicodedata.normalize("NFKC", character)
+
+
+def character_name(character: str) -> str:
+    r"""Return code point and name of a character.
+
+    >>> character_name("\u200b")
+    'U+200B ZERO WIDTH SPACE'
+    """
+    return f"U+{ord(character):04X} {unicodedata.name(character, '')}".strip()
+
+
+def is_typo(label: str, other: str) -> bool:
+    """Return whether two labels differ by one typo after the first letter.
+
+    A typo is a letter dropped, added or replaced, or two adjacent letters swapped. A changed
+    digit is not a typo, and neither is another tag in capitals of fewer than six letters.
+
+    >>> is_typo("pats", "past"), is_typo("plurale", "plural"), is_typo("nsubj", "csubj")
+    (True, True, False)
+    """
+    is_tag = label.isupper() and other.isupper()
+    shortest = _MIN_UPPER_LENGTH if is_tag else _MIN_LENGTH
+    if min(len(label), len(other)) < shortest or label[0] != other[0]:
+        return False
+    start = _n_common(label, other)
+    end = _n_common(label[start:][::-1], other[start:][::-1])
+    part, other_part = label[start : len(label) - end], other[start : len(other) - end]
+    if any(letter.isdecimal() for letter in part + other_part):
+        return False
+    return max(len(part), len(other_part)) == 1 or (len(part) == 2 and part == other_part[::-1])
+
+
+def _n_common(a: str, b: str) -> int:
+    """Return the length of the common prefix of two strings."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((n for n, (one, two) in pairs if one != two), min(len(a), len(b)))
+
+
+def is_inside_word(text: str, at: int) -> bool:
+    r"""Return whether a boundary is between two characters of a word, or a letter and its accent.
+
+    Letters without case do not count, because Chinese and Japanese do not separate words by spaces.
+
+    >>> [is_inside_word("The keys", at) for at in (0, 3, 4, 6, 8)]
+    [False, False, False, True, False]
+    >>> is_inside_word("cafe\u0301", 4)
+    True
+    """
+    pair = text[at - 1 : at + 1] if at > 0 else ""
+    if len(pair) < 2:
+        return False
+    before, after = map(unicodedata.category, pair)
+    if after[0] == "M":
+        return before[0] in "LMN"
+    return all(c.isdecimal() or c.lower() != c.upper() or unicodedata.combining(c) for c in pair)

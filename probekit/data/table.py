@@ -1,0 +1,259 @@
+"""Rows of a table, from any source, and the examples that they contain."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from probekit.data.examples import Dataset, Example, RowSource, Turns, join_turns
+from probekit.errors import DataError, UnknownNameError, nearest
+
+# Spellings of a missing value by pandas and other programs. A class with such a name cannot be
+# distinguished from it.
+_MISSING_VALUES = frozenset(
+    {"nan", "NaN", "NAN", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
+)
+_SHOWN = 60  # characters of a cell in a message
+_MAX_DIGITS = 10  # int() raises ValueError for thousands of digits
+_SEPARATORS = {"tab": "\t", "semicolon": ";", "comma": ","}
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """Names of the columns of a table that contain the fields of an example.
+
+    Attributes:
+        text: column of the text.
+        label: column of the class.
+        group: column of the group; None makes each row its own group.
+        id: column of the id; None names the rows `row 1`, `row 2`, ...
+        span: columns of the first character and one past the last; None means the whole text.
+        split: column with "train" or "test"; None if the table assigns no split.
+        counterfactual: column of the counterfactual text; None without one.
+        values: columns whose cells the examples keep, as far as they exist.
+        reply: column of the assistant's turn; None if the text is no conversation, or ends with
+            the user's turn.
+    """
+
+    text: str = "text"
+    label: str = "label"
+    group: str | None = None
+    id: str | None = None
+    span: tuple[str, str] | None = None
+    split: str | None = None
+    counterfactual: str | None = None
+    values: tuple[str, ...] = ()
+    reply: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns that must exist."""
+        single = (self.text, self.label, self.group, self.id, self.split)
+        others = (self.counterfactual, self.reply, *(self.span or ()))
+        return tuple(name for name in (*single, *others) if name is not None)
+
+
+class TableRow(NamedTuple):
+    """A row: its source, and its cells by the name of the column."""
+
+    source: RowSource
+    cells: Mapping[str, Any]
+
+
+def plain_text(where: str, value: object) -> str:
+    """Return a string unchanged, and an integer as text.
+
+    Raises:
+        DataError: the value is missing, or of another type, such as a number whose text depends on
+            the program that writes it.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise DataError(f"{where} has no value (null or NaN). Fill it in, or remove the row.")
+    raise DataError(
+        f"{where} has the value {json.dumps(value)}. Allowed: a string or an integer. Put it in "
+        "quotes."
+    )
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a table, which are read once.
+
+    Attributes:
+        where: location of the column names in messages, or name of the object.
+        rows: the rows in order.
+        names: names of all columns; None if each row has its own.
+        text: function that converts a cell to text, given its location and its value.
+    """
+
+    where: str
+    rows: Iterable[TableRow]
+    names: Collection[str] | None = None
+    text: Callable[[str, object], str] = plain_text
+
+
+def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
+    """Return the examples in the rows of a table, in their order.
+
+    Args:
+        table: the rows.
+        columns: names of the columns that are read.
+        name: name shown in reports.
+
+    Raises:
+        UnknownNameError: a column is not in the table.
+        DataError: the contents are invalid; the message names the row.
+    """
+    examples: list[Example] = []
+    row_of_id: dict[str, RowSource] = {}
+    first: TableRow | None = None
+    # Columns whose name the user did not choose.
+    defaults = [key for key in ("text", "label") if getattr(columns, key) == key]
+    for row in _rows_with(table, columns.names, defaults):
+        example = _example(table, row, columns, id=f"row {len(examples) + 1}")
+        first = first or row
+        label = row.cells[columns.label]
+        if type(label) is not type(first.cells[columns.label]):
+            raise DataError(
+                f"{row.source}: the label {shown(label)} has another type than those from "
+                f'{first.source.row} on, so that 1 and "1" would be one class. Write all labels '
+                "with the same type."
+            )
+        if example.id in row_of_id:
+            raise DataError(
+                f"{row.source}: the id {example.id!r} is a duplicate of "
+                f"{row_of_id[example.id].row}. Make each id unique, or configure no id column."
+            )
+        row_of_id[example.id] = row.source
+        examples.append(example)
+    return Dataset(name, tuple(examples), has_groups=columns.group is not None)
+
+
+def column_of(table: Table, column: str) -> tuple[str, ...]:
+    """Return the cells of one column, which must not be empty.
+
+    Raises:
+        UnknownNameError: the column is not in the table.
+        DataError: a cell is empty or has another type; the message names the row.
+    """
+    rows = _rows_with(table, (column,), ())
+    return tuple(_filled(row, column, _text(table, row, column)) for row in rows)
+
+
+def shown(value: object) -> str:
+    """Return a cell as text for a message: JSON if possible, and not too long.
+
+    >>> shown("a"), shown(1.5), shown({1})
+    ('"a"', '1.5', '{1}')
+    """
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
+
+
+def _rows_with(
+    table: Table, columns: Sequence[str], defaults: Collection[str]
+) -> Iterator[TableRow]:
+    """Yield the rows of a table, which must have some columns and at least one row."""
+    if table.names is not None:
+        _require(table.where, columns, table.names, defaults)
+    is_first = True
+    for row in table.rows:
+        if any(column not in row.cells for column in columns):
+            # In the first row the configuration is wrong; in a later one, the row itself.
+            if is_first:
+                _require(table.where, columns, row.cells, defaults)
+            try:
+                _require(str(row.source), columns, row.cells, ())
+            except UnknownNameError as error:
+                raise DataError(str(error)) from error
+        yield row
+        is_first = False
+    if is_first:
+        raise DataError(f"{table.where}: there are no rows.")
+
+
+def _require(
+    where: str, columns: Sequence[str], present: Iterable[str], defaults: Collection[str]
+) -> None:
+    """Raise UnknownNameError if a column is missing."""
+    names = tuple(present)
+    missing = [column for column in columns if column not in names]
+    if not missing:
+        return
+    if not names:
+        raise UnknownNameError(f"{where}: there are no columns, and {missing[0]!r} is needed.")
+    message = f"{where}: no column {missing[0]!r}. {nearest(missing[0], names)}"
+    only_column = names[0] if len(names) == 1 else ""
+    used = [name for name, separator in _SEPARATORS.items() if separator in only_column]
+    unnamed = [f"{column}: NAME" for column in missing if column in defaults]
+    if used:
+        message += f" The name of the only column contains a {used[0]}. Check the format."
+    elif missing[0].casefold() in map(str.casefold, names):
+        message += " Column names are case-sensitive."
+    elif unnamed and "Nearest" not in message:
+        message += f" Set the columns to read: `columns: {{{', '.join(unnamed)}}}`."
+    raise UnknownNameError(message)
+
+
+def _text(table: Table, row: TableRow, column: str) -> str:
+    value = row.cells[column]
+    # The location is not formatted for cells that need none.
+    is_text = isinstance(value, str)
+    return value if is_text else table.text(f"{row.source}: column {column!r}", value)
+
+
+def _filled(row: TableRow, column: str, cell: str) -> str:
+    if not cell.strip():
+        raise DataError(f"{row.source}: column {column!r} is empty. Fill it in, or remove the row.")
+    return cell
+
+
+def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Example:
+    def string(column: str) -> str:
+        return _text(table, row, column)
+
+    text, label = string(columns.text), string(columns.label)
+    id = string(columns.id) if columns.id else id
+    group = string(columns.group) if columns.group else id
+    split = string(columns.split) if columns.split else None
+    span = None
+    if columns.span is not None:
+        start, end = (_position(row, name, string(name)) for name in columns.span)
+        span = start, end
+    if label in _MISSING_VALUES:
+        raise DataError(
+            f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "
+            "the row, or, if it is a class, rename it."
+        )
+    other = string(columns.counterfactual) if columns.counterfactual else None
+    values = tuple((name, string(name)) for name in columns.values if name in row.cells)
+    turns: Turns = ()
+    if columns.reply:
+        reply = _filled(row, columns.reply, string(columns.reply))
+        other = join_turns([other, reply])[0] if other else other
+        text, turns = join_turns([text, reply])
+    try:
+        return Example(text, label, group, id, span, split, other, turns, values, row.source)
+    except DataError as error:
+        raise DataError(f"{row.source}: {error}") from error
+
+
+def _position(row: TableRow, column: str, cell: str) -> int:
+    """Return an end of a span from its cell."""
+    if cell.isascii() and cell.isdecimal() and len(cell) < _MAX_DIGITS:
+        return int(cell)
+    fault = f"has the value {cell!r}, which is not a position" if cell.strip() else "is empty"
+    raise DataError(
+        f"{row.source}: column {column!r} {fault}. Write an integer: a span counts characters "
+        "from 0 and ends one past its last."
+    )

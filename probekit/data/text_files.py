@@ -1,0 +1,156 @@
+"""Text files with errors that give file and line; tables in CSV, TSV and JSON Lines.
+
+Every cell remains the string in the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Collection, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from probekit.amounts import counted
+from probekit.data.examples import RowSource
+from probekit.data.table import Table, TableRow
+from probekit.errors import DataError, MissingError
+
+_SHOWN = 60  # characters of a cell in a message
+
+
+def read_text(path: Path) -> str:
+    r"""Return the contents of a UTF-8 file without byte order mark, with line endings unchanged.
+
+    Raises:
+        MissingError: the file does not exist or cannot be read.
+        DataError: the file is empty or not UTF-8; the message gives the line.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "words.csv"
+    >>> _ = path.write_bytes(b"\xef\xbb\xbftext,label\r\n")
+    >>> read_text(path)
+    'text,label\r\n'
+    """
+    require_file(path)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}:{line}: the byte {error.object[error.start]:#04x} is not UTF-8. "
+            "Save the file as UTF-8."
+        ) from error
+    if not text.strip():
+        raise DataError(f"{path}:1: the file is empty.")
+    return text
+
+
+def require_file(path: Path) -> None:
+    """Raise MissingError if a path is not that of an existing file."""
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as error:
+        raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
+    if is_folder:
+        raise MissingError(f"{path.absolute()} is a folder. Give the path of a data file.")
+    if not is_file:
+        raise MissingError(f"The data file {path.absolute()} does not exist. Check the path.")
+
+
+def _table(path: Path, _columns: Collection[str], *, delimiter: str | None) -> Table:
+    text = read_text(path)
+    # The first line that is not blank is the header or the first row.
+    header = text[: len(text) - len(text.lstrip())].count("\n") + 1
+    where = f"{path}:{header}"
+    if delimiter is None:
+        return Table(where, _json_rows(path, text))
+    _require_no_json(where, text)
+    return Table(where, _delimited_rows(path, text, delimiter))
+
+
+csv_table = partial(_table, delimiter=",")
+tsv_table = partial(_table, delimiter="\t")
+json_table = partial(_table, delimiter=None)
+
+
+def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    line = 1
+    try:
+        for cells in reader:
+            if not header:
+                header = cells
+                _require_unique(f"{path}:{line}", header)
+            elif cells:  # skips blank lines
+                if len(cells) != len(header):
+                    raise DataError(f"{path}:{line}: {_other_length(header, cells)}")
+                yield TableRow(RowSource(str(path), line), dict(zip(header, cells, strict=True)))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:{line}: the row that begins here is not valid CSV: {error}. "
+            'Put a cell with a quote in quotes, and double its own quotes: "". '
+            f"A cell has at most {csv.field_size_limit():,} characters."
+        ) from error
+
+
+def _other_length(header: list[str], cells: list[str]) -> str:
+    n_missing = len(header) - len(cells)
+    return f"the row has {counted(len(cells), 'cell')}, the header has {len(header)}: " + (
+        f"the last, {cells[-1][:_SHOWN]!r}, has no column. Put cells with a delimiter in quotes."
+        if n_missing < 0
+        else f"there is none for {', '.join(header[-n_missing:])}. Fill in the missing cells, or "
+        "remove the row."
+    )
+
+
+def _require_no_json(where: str, text: str) -> None:
+    """Raise DataError if the first line of a table is a JSON object."""
+    first = text.lstrip().partition("\n")[0]
+    try:
+        is_object = first.startswith("{") and isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return
+    if is_object:
+        raise DataError(
+            f"{where}: the line is a JSON object, not the header of a table. Set `format: jsonl`."
+        )
+
+
+def _json_rows(path: Path, text: str) -> Iterator[TableRow]:
+    # Not splitlines, which also splits at U+2028, allowed in a JSON string.
+    for line, source in enumerate(text.split("\n"), start=1):
+        if not source or source.isspace():
+            continue
+        where = f"{path}:{line}"
+        try:
+            value = json.loads(source, object_pairs_hook=partial(_object, where))
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{where}: not valid JSON: {error.msg} at column {error.colno}. "
+                'Each line must be an object, such as {"text": "...", "label": "..."}.'
+            ) from error
+        except DataError:  # also a ValueError, but with a complete message
+            raise
+        except (ValueError, RecursionError) as error:  # a number or a nesting that is too long
+            raise DataError(f"{where}: the JSON cannot be parsed: {error}.") from error
+        if not isinstance(value, dict):
+            raise DataError(f"{where}: expected a JSON object, not a {type(value).__name__}.")
+        yield TableRow(RowSource(str(path), line), value)
+
+
+def _object(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _require_unique(where, [key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _require_unique(where: str, names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for n, name in enumerate(names) if name in names[:n])
+        raise DataError(f"{where}: duplicate name {twice!r}. Make each name unique.")

@@ -1,0 +1,120 @@
+"""Losses of a pretraining run by step: the figure, and the file losses.html."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from probekit.disk import inside
+from probekit.drafts import write_atomic
+from probekit.errors import DataError
+from probekit.report.figures.line_labels import name_traces
+from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
+from probekit.results.record import reading_run_file
+from probekit.training.run_files import LOG, LogRow, read_log, read_progress
+
+LOSSES = "losses.html"
+TICKS = [step * 10**power for power in range(7) for step in (1, 2, 5)]
+POINTS_PER_DECADE = 60  # for averaged lines, which have a value at each step
+# Name of each line, column of the log, dash style, and whether adjacent steps are averaged.
+_LINES = (
+    ("batches, repeated rows included", "loss", "dot", True),
+    ("held-out text", "held_out_loss", "solid", False),
+    ("random tokens", "repeated_first", "dash", False),
+    ("repeated random tokens", "repeated_second", "dashdot", False),
+)
+
+
+def write_losses(run_dir: Path) -> Path:
+    """Write the figure of a pretraining run to losses.html in its folder and return the path.
+
+    Raises:
+        MissingError: There is no log.
+        DataError: The log cannot be read, or it has no step yet.
+        CheckpointError: The state or the log is damaged.
+    """
+    path = run_dir / LOSSES
+    write_atomic(path, losses_html(run_dir))
+    return path
+
+
+def losses_html(run_dir: Path) -> str:
+    """Return the interactive figure of a pretraining run, finished or in progress.
+
+    Raises:
+        MissingError: There is no log.
+        DataError: The log cannot be read, or it has no step yet.
+        CheckpointError: The state or the log is damaged.
+    """
+    return str(loss_figure(read_steps(run_dir)).to_html(div_id="losses", default_height="95vh"))
+
+
+def read_steps(run_dir: Path) -> Sequence[LogRow]:
+    """Return the log of a pretraining run, verified up to its training state if there is one.
+
+    Raises:
+        MissingError: There is no log.
+        DataError: The log cannot be read, or it has no step yet.
+        CheckpointError: The state or the log is damaged.
+    """
+    path = inside(run_dir / LOG)
+    # Read before the log: a running process writes the log first, so it covers this progress.
+    progress = read_progress(run_dir)
+    with reading_run_file(path):
+        log = read_log(path, progress)
+    if not log:
+        raise DataError(f"{path} has no step yet. Wait until the run has logged its first step.")
+    return log
+
+
+def loss_figure(log: Sequence[LogRow]) -> go.Figure:
+    """Return the losses by step, in nats per token, on a logarithmic step axis.
+
+    The loss of batches is averaged over adjacent steps. Held-out text is never trained on; the last
+    step is evaluated on all of it, earlier steps on `validation.rows` rows. A lower loss on the
+    repetition of random tokens indicates induction (Olsson et al. 2022).
+
+    >>> rows = [LogRow(step, 64 * step, 0.1, 9 / step, 1.0, 9.0) for step in (1, 2)]
+    >>> [(line.name, line.y) for line in loss_figure(rows).data]
+    [('batches, repeated rows included', (9.0, 4.5))]
+    """
+    figure = go.Figure(layout={"template": TEMPLATE})
+    for (name, column, dash, is_averaged), colour in zip(_LINES, SERIES_COLOURS, strict=False):
+        points = [(float(row.step), float(getattr(row, column))) for row in log]
+        points = [(step, value) for step, value in points if not math.isnan(value)]
+        if is_averaged:
+            points = [
+                (sum(step for step, _ in near) / len(near), sum(y for _, y in near) / len(near))
+                for _, group in groupby(points, _interval)
+                if (near := list(group))
+            ]
+        if points:
+            figure.add_trace(
+                go.Scatter(
+                    x=[step for step, _ in points],
+                    y=[value for _, value in points],
+                    name=name,
+                    mode="lines" if len(points) > POINTS_PER_DECADE else "lines+markers",
+                    line={"dash": dash, "color": colour, "width": 2},
+                    hovertemplate=f"{name}<br>step %{{x:,.0f}}: %{{y:.4g}}<extra></extra>",
+                )
+            )
+    figure.update_xaxes(
+        title_text="step",
+        type="log",
+        range=[-0.02, math.log10(max(2, log[-1].step)) + 0.02],
+        tickvals=TICKS,
+        ticktext=[f"{step:,}" for step in TICKS],
+    )
+    figure.update_yaxes(title_text="nats per token")
+    name_traces(figure)
+    return figure
+
+
+def _interval(point: tuple[float, float]) -> int:
+    """Return the number of the interval of steps that a point belongs to."""
+    return int(POINTS_PER_DECADE * math.log10(point[0]))

@@ -1,0 +1,97 @@
+"""Prompts of known circuits: single tokens, equal lengths, balanced labels, reproducible files."""
+
+import pandas as pd
+import pytest
+
+from probekit.model.text.tokenizer import Tokenizer
+from scripts.prompts import COLUMNS, FIRST_YEAR, GENERATORS, NAMES, main
+
+CIRCUITS = list(GENERATORS)
+
+
+@pytest.fixture(scope="module")
+def table():
+    tables = {
+        name: pd.DataFrame(generate(40, 3), columns=COLUMNS)
+        for name, generate in GENERATORS.items()
+    }
+    return tables.__getitem__
+
+
+@pytest.fixture(scope="module")
+def tokens(shared):
+    tokenizer = Tokenizer.from_pretrained(shared / "tokenizer" / "gpt2")
+    return tokenizer.str_tokens
+
+
+@pytest.mark.parametrize("circuit", CIRCUITS)
+def test_texts_and_counterfactuals_have_as_many_tokens(table, tokens, circuit):
+    for row in table(circuit).to_dict("records"):
+        own, other = tokens(row["text"]), tokens(row["counterfactual"])
+        assert len(own) == len(other)
+        assert sum(a != b for a, b in zip(own, other, strict=True)) == 1
+        assert len(tokens(row["answer"])) == len(tokens(row["wrong"])) == 1
+        # The answer is a token of its own after the text.
+        assert tokens(row["text"] + row["answer"]) == [*own, row["answer"]]
+
+
+def test_all_names_are_single_tokens(tokens):
+    assert len(set(NAMES)) == len(NAMES)
+    assert all(tokens(f" {name}") == [f" {name}"] for name in NAMES)
+
+
+@pytest.mark.parametrize("circuit", CIRCUITS)
+def test_labels_are_balanced_in_each_group(table, circuit):
+    rows = table(circuit)
+    counts = pd.crosstab(rows["group"], rows["label"])
+    assert counts.shape == (40, 2)
+    assert (counts == 4).all(axis=None)
+    assert rows["text"].is_unique
+
+
+def test_the_indirect_object_occurs_once(table):
+    for row in table("ioi").to_dict("records"):
+        answer, wrong = row["answer"].strip(), row["wrong"].strip()
+        words = row["text"].replace(",", "").replace(".", "").split()
+        assert (words.count(answer), words.count(wrong)) == (1, 2)
+        assert (words.index(answer) < words.index(wrong)) == (row["label"] == "ABBA")
+        assert set(row["group"].split("/")) == {answer, wrong}
+
+
+def test_counterfactuals_of_ioi_are_rows_with_the_other_label(table):
+    rows = table("ioi").set_index("text")
+    other = rows.loc[rows["counterfactual"]]
+    assert (other["label"].to_numpy() != rows["label"].to_numpy()).all()
+    assert (other["answer"].to_numpy() == rows["wrong"].to_numpy()).all()
+
+
+def test_names_are_in_one_group(table):
+    rows = table("ioi")
+    names = [name for group in rows["group"].unique() for name in group.split("/")]
+    assert len(set(names)) == len(names)
+
+
+def test_the_answer_is_later_and_the_wrong_answer_is_not(table):
+    for row in table("greater_than").to_dict("records"):
+        year = row["text"].partition(" to ")[0][-2:]
+        assert FIRST_YEAR < row["wrong"] < year < row["answer"]
+        assert int(row["answer"]) - int(year) == int(year) - int(row["wrong"])
+        assert (row["label"] == "late") == (int(year) > 50)
+        start, _, end = row["text"].partition(f"{year} to ")
+        assert f"{start}{FIRST_YEAR} to {end}" == row["counterfactual"]
+
+
+@pytest.mark.parametrize("circuit", CIRCUITS)
+def test_files_depend_on_the_seed_only(tmp_path, circuit):
+    contents = []
+    for number, seed in enumerate((0, 0, 1)):
+        main([circuit, str(tmp_path / f"{number}.csv"), "--seed", str(seed), "--groups", "5"])
+        contents.append((tmp_path / f"{number}.csv").read_bytes())
+    assert contents[0] == contents[1] != contents[2]
+    assert len(contents[0].splitlines()) == 1 + 5 * 8
+
+
+def test_too_many_groups_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["ioi", str(tmp_path / "a.csv"), "--groups", "52"])
+    assert "Allowed: 1 to 51" in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""The learning rate rises, stays and falls; checkpoints are at the requested steps."""
+
+import pytest
+
+from probekit.training.recipe import (
+    CheckpointsSection,
+    TrainingSection,
+    checkpoint_steps,
+    learning_rate,
+)
+
+
+def rates(**changes):
+    training = TrainingSection(
+        **({"steps": 100, "batch": 1, "learning_rate": 0.5, "warm_up": 10} | changes)
+    )
+    return [learning_rate(step, training) for step in range(training.steps)]
+
+
+def test_the_warm_up_is_even_and_reaches_the_highest():
+    assert rates()[:11] == pytest.approx([0.05 * (n + 1) for n in range(10)] + [0.5])
+
+
+def test_the_cosine_falls_over_all_steps_to_its_final_share():
+    falling = rates(final_learning_rate=0.1)
+    assert falling[55] == pytest.approx((0.5 + 0.05) / 2)
+    assert falling[10:] == sorted(falling[10:], reverse=True)
+    assert 0.05 < falling[-1] < 0.051
+
+
+def test_a_late_decay_leaves_the_rest_level():
+    late = rates(decay="linear", decay_steps=20, final_learning_rate=0.0)
+    assert set(late[9:81]) == {0.5}
+    assert late[90] == pytest.approx(0.25)
+    assert late[-1] == pytest.approx(0.025)
+
+
+def test_more_steps_leave_the_rates_before_the_decay_as_they_were():
+    kept = {"decay": "linear", "decay_steps": 20}
+    assert rates(**kept)[:80] == rates(**kept, steps=500)[:80]
+
+
+def test_without_warm_up_the_first_step_has_the_highest_rate():
+    assert rates(warm_up=0)[0] == 0.5
+
+
+@pytest.mark.parametrize("steps", [1, 7, 1000])
+def test_the_last_step_is_always_kept(steps):
+    assert checkpoint_steps(CheckpointsSection(), steps) == (steps,)
+    assert checkpoint_steps(CheckpointsSection(log_spaced=5, at=(0,)), steps)[-1] == steps
+
+
+def test_log_spaced_steps_have_even_ratios():
+    steps = checkpoint_steps(CheckpointsSection(log_spaced=6), 100_000)
+    assert steps == (1, 10, 100, 1000, 10_000, 100_000)
