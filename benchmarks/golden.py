@@ -57,6 +57,7 @@ KEYS_LEFT_OUT = (
     "digests",
     "files",
     "key",
+    "seal",
     "seconds",
     "tensors",
     "versions",
