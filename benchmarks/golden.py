@@ -12,7 +12,8 @@ Compared are all CSV, JSON, YAML and safetensors files that the commands write: 
 differences.csv, the predictions in sites/, the probes, the tables of causes, of two runs, of
 transfer, of heads and of the logit lens. `--words` also compares the output of the commands, and
 the visible text of the pages; data of figures, which scripts draw, are not compared.
-`--keep FOLDER` keeps all files. It takes about three minutes on two free cores.
+`--keep FOLDER` keeps all files. The seconds are those of the processor; all experiments together
+take about three minutes on two free cores, four with `--words`.
 """
 
 from __future__ import annotations
@@ -123,6 +124,8 @@ given:
   split.test: 0.4
   probe.kinds: [{kind: logistic}, {kind: lda}, {kind: ridge}]
   probe.C: [0.01, 1]
+  probe.control_draws: 1
+  probe.permutations: 200
 causes:
   shipped: causes
   data.file: pairs.csv
@@ -150,7 +153,8 @@ LOOKS = {
 COMMANDS = {
     "heads": [f"{command} --out {name}.csv" for name, command in LOOKS.items()],
     "given": [
-        "run ../../inputs/given.yaml --set probe.C=[10] --workers 1 --out others",
+        "run ../../inputs/given.yaml --workers 1 --out others "
+        "--set 'probe.kinds=[{kind: logistic}]'",
         "compare runs/*/* others/*/* --out compare.csv",
     ],
     "causes": [
