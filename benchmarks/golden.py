@@ -5,7 +5,7 @@
 BASE is a commit of git or the folder of a checkout; its code is compared with the code of this
 checkout, changes that are not committed included. Both run the same experiments side by side on
 this machine, with one thread and a cache of their own: the last bits of a number depend on the
-processor, so that no results are stored. A line for each table says that it is identical, or names
+processor, so that no results are stored. A line for each table states that it is identical, or names
 the first cells that differ, and the exit code is 1 if anything differs.
 
 Compared are all CSV, JSON, YAML and safetensors files that the commands write: results.csv,
