@@ -5,8 +5,8 @@
 BASE is a commit of git or the folder of a checkout; its code is compared with the code of this
 checkout, changes that are not committed included. Both run the same experiments side by side on
 this machine, with one thread and a cache of their own: the last bits of a number depend on the
-processor, so that no results are stored. A line for each table states that it is identical, or names
-the first cells that differ, and the exit code is 1 if anything differs.
+processor, so that no results are stored. A line for each table states that it is identical, or
+names the first cells that differ, and the exit code is 1 if anything differs.
 
 Compared are all CSV, JSON, YAML and safetensors files that the commands write: results.csv,
 differences.csv, the predictions in sites/, the probes, the tables of causes, of two runs, of
@@ -50,19 +50,7 @@ WORDS = (".html", ".txt")
 MOST_SHOWN = 3  # differences of a table
 # Keys of JSON files with times, places, versions and digests of files and code, and the folder of
 # the parts that unfinished causes continue from.
-KEYS_LEFT_OUT = (
-    "cache",
-    "caches",
-    "created",
-    "digest",
-    "digests",
-    "files",
-    "key",
-    "seal",
-    "seconds",
-    "tensors",
-    "versions",
-)
+KEYS_LEFT_OUT = "caches?|created|digests?|files|key|seal|seconds|tensors|versions"
 FOLDERS_LEFT_OUT = ("parts",)
 KEY = "[0-9a-f]{12,}"  # of a run, a cache or a file
 # What `--words` leaves out: keys, dates and times.
@@ -75,79 +63,40 @@ CHANGING = (
 
 # Shipped experiments with other values of some keys; `write_inputs` writes their rows.
 EXPERIMENTS = """
-quickstart:
-  shipped: quickstart
-  data.file: subjects.csv
-  model.random_weights: 1
-  capture.sites: [blocks.0.hook_resid_pre, "blocks.[15].hook_resid_post"]
-  split.folds: 3
-  probe.kinds: [{kind: logistic}, {kind: mass_mean}]
-  probe.C: [0.01, 1]
-  probe.folds: 3
-heads:
-  shipped: previous_token_heads
-  data.file: previous.csv
-  model.random_weights: 1
-  tokens.position.offset: 2
-  capture.sites: ["blocks.[03].attn.hook_z[head=*]"]
-  capture.concatenate: [["blocks.[03].attn.hook_z"]]
-  probe.C: [0.1, 10]
-  probe.permutations: 200
-positions:
-  shipped: previous_token
-  data.file: previous.csv
-  model.random_weights: 1
-  tokens.sweep: [0, 1, 3]
-  capture.sites: ["blocks.[03].hook_resid_post"]
-  probe.kinds: [{kind: logistic}, {kind: k_sparse, k: [2]}]
-  probe.C: [0.1, 10]
-  probe.folds: 2
-  probe.learning_steps: 2
-  probe.control_draws: 1
-regression:
-  shipped: subject_number
-  data.file: subjects.csv
-  data.columns.label: length
-  model.random_weights: 1
-  capture.sites: ["blocks.[04].hook_resid_post", blocks.4.hook_mlp_out]
-  split.folds: 3
-  probe.kinds: [{kind: ridge_regression}]
-  probe.folds: 3
-given:
-  shipped: subject_number
-  model: null
-  tokens: null
-  capture: null
-  activations: {folder: activations}
-  data.file: subjects.csv
-  data.columns: {label: label, group: group, token: token}
-  split.test: 0.4
-  probe.kinds: [{kind: logistic}, {kind: lda}, {kind: ridge}]
-  probe.C: [0.01, 1]
-  probe.control_draws: 1
-  probe.permutations: 200
-causes:
-  shipped: causes
-  data.file: pairs.csv
-  model.random_weights: 0
-  capture.sites: [blocks.0.hook_resid_pre, "blocks.[15].hook_resid_post"]
-  probe.C: [0.01]
-  interventions:
-    - {do: patch, from: counterfactual, sites: "blocks.[15].hook_resid_post", at: [probed, all]}
-    - {do: ablate, with: mean, sites: "blocks.5.attn.hook_z[head=*]", at: all}
-    - {do: erase, along: [probe, leace], sites: blocks.5.hook_resid_post, draws: 59}
-    - {do: swap, along: probe, rank: 1, sites: blocks.5.hook_resid_post, draws: 59}
-    - {do: steer, along: probe, by: [-2, 2], sites: blocks.5.hook_resid_post, draws: 59}
+quickstart: {shipped: quickstart, data.file: subjects.csv, split.folds: 3,
+  capture.sites: [blocks.0.hook_resid_pre, "blocks.[15].hook_resid_post"],
+  probe.kinds: [{kind: logistic}, {kind: mass_mean}], probe.C: [0.01, 1], probe.folds: 3}
+heads: {shipped: previous_token_heads, data.file: previous.csv, tokens.position.offset: 2,
+  capture.sites: ["blocks.[03].attn.hook_z[head=*]"],
+  capture.concatenate: [["blocks.[03].attn.hook_z"]], probe.C: [0.1, 10], probe.permutations: 200}
+positions: {shipped: previous_token, data.file: previous.csv, tokens.sweep: [0, 1, 3],
+  capture.sites: ["blocks.[03].hook_resid_post"], probe.control_draws: 1, probe.learning_steps: 2,
+  probe.kinds: [{kind: logistic}, {kind: k_sparse, k: [2]}], probe.C: [0.1, 10], probe.folds: 2}
+regression: {shipped: subject_number, data.file: subjects.csv, data.columns.label: length,
+  capture.sites: ["blocks.[04].hook_resid_post", blocks.4.hook_mlp_out], split.folds: 3,
+  probe.kinds: [{kind: ridge_regression}], probe.folds: 3}
+given: {shipped: subject_number, model: null, tokens: null, capture: null,
+  activations: {folder: activations}, data.file: subjects.csv, split.test: 0.4,
+  data.columns: {label: label, group: group, token: token}, probe.C: [0.01, 1],
+  probe.kinds: [{kind: logistic}, {kind: lda}, {kind: ridge}], probe.control_draws: 1,
+  probe.permutations: 200}
+causes: {shipped: causes, data.file: pairs.csv, model.random_weights: 0, probe.C: [0.01],
+  capture.sites: [blocks.0.hook_resid_pre, "blocks.[15].hook_resid_post"],
+  interventions: [
+    {do: patch, from: counterfactual, sites: "blocks.[15].hook_resid_post", at: [probed, all]},
+    {do: ablate, with: mean, sites: "blocks.5.attn.hook_z[head=*]", at: all},
+    {do: erase, along: [probe, leace], sites: blocks.5.hook_resid_post, draws: 59},
+    {do: swap, along: probe, rank: 1, sites: blocks.5.hook_resid_post, draws: 59},
+    {do: steer, along: probe, by: [-2, 2], sites: blocks.5.hook_resid_post, draws: 59}]}
 """
+DEFAULTS = {"data.root": ".", "data.card": None, "model.random_weights": 1}
 TEXT = '--model mini --text "The keys to the old cabinet"'
-PAIR = (
-    "--clean 'The old house there' --corrupt 'The old houses there' --answer ' was' --wrong ' were'"
-)
 LOOKS = {
     "heads": "heads --model mini --random-repeats 2 --length 20",
     "lens": f"lens {TEXT}",
     "attribution": f"attribution {TEXT} --minus-mean",
-    "patch": f"patch --model mini {PAIR} --heads",
+    "patch": "patch --model mini --clean 'The house' --corrupt 'The houses' --answer ' was' "
+    "--wrong ' were' --heads",
 }
 # Commands after the run of an experiment, and those that `--words` adds.
 COMMANDS = {
@@ -164,17 +113,9 @@ COMMANDS = {
     ],
 }
 COMMANDS_OF_WORDS = {
-    "quickstart": [
-        "report runs/*/*",
-        "validate ../../inputs/quickstart.yaml",
-        "sites mini",
-        "params mini",
-    ],
+    "quickstart": ["report runs/*/*", "validate ../../inputs/quickstart.yaml", "sites mini"],
     "heads": [f"{command} --out {name}.html" for name, command in LOOKS.items()],
-    "given": [
-        "compare runs/*/* others/*/* --out compare.html",
-        "report runs/*/* others/*/* --out several.html",
-    ],
+    "given": [f"{one} runs/*/* others/*/* --out {one}.html" for one in ("compare", "report")],
 }
 
 
@@ -197,7 +138,7 @@ def write_inputs(folder: Path) -> list[str]:
     for name, changes in experiments.items():
         path = REPOSITORY / "experiments" / f"{changes.pop('shipped')}.yaml"
         experiment = yaml.load(path) | {"name": name}
-        for key, value in ({"data.root": ".", "data.card": None} | changes).items():
+        for key, value in (DEFAULTS | changes).items():
             *sections, last = key.split(".")
             section = experiment
             for one in sections:
@@ -285,7 +226,7 @@ def cells(path: Path) -> dict[str, str]:
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, part in value.items():
-            if key not in KEYS_LEFT_OUT:
+            if not re.fullmatch(KEYS_LEFT_OUT, key):
                 yield from _leaves(part, f"{place}.{key}")
     elif isinstance(value, list):
         for n, part in enumerate(value):
@@ -391,20 +332,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--words", action="store_true", help="compare outputs and pages, too")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="new folder for all files")
     options = parser.parse_args(arguments)
-    print("Left out of JSON files:", ", ".join(KEYS_LEFT_OUT))
-    print("Left out folders:", ", ".join(FOLDERS_LEFT_OUT))
+    print("Keys of JSON files left out:", KEYS_LEFT_OUT.replace("|", ", "))
+    print("Folders left out:", ", ".join(FOLDERS_LEFT_OUT))
     with tempfile.TemporaryDirectory() as temporary:
         work = (options.keep or Path(temporary) / "work").resolve()
         (work / "inputs").mkdir(parents=True)
         names = write_inputs(work / "inputs")
         with checkout(options.base, Path(temporary).resolve() / "checkout") as base:
-            sides = [
-                (root, work / side) for root, side in zip((base, REPOSITORY), SIDES, strict=True)
-            ]
+            sides = [(base, work / SIDES[0]), (REPOSITORY, work / SIDES[1])]
             found = [
                 compare_experiment(name, sides, words=options.words)
                 for name in options.run or names
             ]
+    if options.words:
+        print("Left out of words:", "  ".join(CHANGING))
     print("Something differs." if any(found) else "Nothing differs.")
     return int(any(found))
 
