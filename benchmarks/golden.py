@@ -95,8 +95,8 @@ LOOKS = {
     "heads": "heads --model mini --random-repeats 2 --length 20",
     "lens": f"lens {TEXT}",
     "attribution": f"attribution {TEXT} --minus-mean",
-    "patch": "patch --model mini --clean 'The house' --corrupt 'The houses' --answer ' was' "
-    "--wrong ' were' --heads",
+    "patch": "patch --model mini --clean 'The old house there' --corrupt 'The old houses there' "
+    "--answer ' was' --wrong ' were' --heads",
 }
 # Commands after the run of an experiment, and those that `--words` adds.
 COMMANDS = {
