@@ -19,9 +19,8 @@ from benchmarks.capture import processor, random_tokens, seconds
 from probekit.activations.capture import stream_rows
 from probekit.data.positions import RowPlan
 from probekit.model.decoder import Decoder
-from probekit.model.families.gpt2 import PUBLISHED
-from probekit.model.gpt2 import GPT2
-from probekit.model.load import load_model
+from probekit.model.families.gpt2 import GPT2, PUBLISHED
+from probekit.model.families.table import load_model
 from probekit.model.text.tokenizer import Tokenizer
 
 SENTENCES = "data/sentiment.csv"

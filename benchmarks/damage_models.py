@@ -14,7 +14,7 @@ from huggingface_hub import constants
 
 from benchmarks.damage_kinds import Kind
 from probekit.activations.identity import digest_weights
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.training.corpus import read_corpus

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.capture import HEADER, Row, medians, processor
 from probekit.model.decoder import Decoder
-from probekit.model.load import from_transformers
+from probekit.model.families.table import from_transformers
 
 N_SEQUENCES, N_TOKENS, N_VOCAB = 4, 128, 32000
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")

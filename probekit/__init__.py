@@ -56,11 +56,10 @@ if TYPE_CHECKING:
     from probekit.interventions.compose import run_edited
     from probekit.interventions.measures import AnswerMeasure
     from probekit.interventions.patching.patching import patch
-    from probekit.model.families.gpt2 import GPT2Config
+    from probekit.model.families.gpt2 import GPT2, GPT2Config
+    from probekit.model.families.table import from_transformers, load_model
     from probekit.model.generation.continuation import StopStrings
     from probekit.model.generation.generate import generate
-    from probekit.model.gpt2 import GPT2
-    from probekit.model.load import from_transformers, load_model
     from probekit.model.passes.cache import ActivationCache, Recording
     from probekit.model.passes.inputs import TokenBatch
     from probekit.model.passes.kv_cache import KeyValueCache
@@ -116,7 +115,7 @@ _HOME = {
     "AnswerMeasure": "probekit.interventions.measures",
     "CauseData": "probekit.interventions.causes.cause_data",
     "Experiment": "probekit.experiment.schema",
-    "GPT2": "probekit.model.gpt2",
+    "GPT2": "probekit.model.families.gpt2",
     "GPT2Config": "probekit.model.families.gpt2",
     "KeyValueCache": "probekit.model.passes.kv_cache",
     "LinearProbe": "probekit.probes.kinds.logistic",
@@ -130,9 +129,9 @@ _HOME = {
     "cause": "probekit.pipeline.intervene.of_run",
     "causes_of": "probekit.interventions.causes.causes",
     "explore_attention": "probekit.pipeline.look.attention",
-    "from_transformers": "probekit.model.load",
+    "from_transformers": "probekit.model.families.table",
     "generate": "probekit.model.generation.generate",
-    "load_model": "probekit.model.load",
+    "load_model": "probekit.model.families.table",
     "open_run": "probekit.report.notebooks.run_result",
     "patch": "probekit.interventions.patching.patching",
     "pretrain": "probekit.pipeline.pretrain",

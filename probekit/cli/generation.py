@@ -170,8 +170,8 @@ def generate_command(
     steering: _Steering | None,
 ) -> None:
     """Continue texts with a model, greedily or by sampling; end-of-text always ends a text."""
+    from probekit.model.families.table import load_model
     from probekit.model.generation.continuation import continue_texts, stream_text
-    from probekit.model.load import load_model
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.pipeline.capture.devices import check_device
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from probekit.errors import ConfigError
 from probekit.model.config import ModelConfig
 from probekit.model.layers.cross_entropy import cross_entropy
+from probekit.model.layers.modules import Linear, Norm
 from probekit.model.network import Network
 from probekit.model.passes.context import Context
 from probekit.model.passes.inputs import (
@@ -29,18 +30,16 @@ from probekit.model.passes.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.sites.parts import tap_parts
 from probekit.model.sites.sites import SitePattern
 from probekit.model.weights.loading import as_dtype, read_checkpoint
-from probekit.model.weights.revisions import at_revision
 from probekit.model.weights.saving import write_checkpoint
-from probekit.model.weights.sources import find_model
+from probekit.model.weights.sources import at_revision, find_model
 from probekit.products import linear
 
 
 class Decoder(nn.Module, Network):
     """A decoder-only transformer with a tap at every site; each family derives its network.
 
-    A family defines `CONFIG`, `token_embedding`, `blocks`, `residual_stream`, `run_blocks`,
-    `normed`, and the members of
-    `Network` that depend on the names of its modules.
+    A family defines `CONFIG`, its modules, and `residual_stream`; its blocks may need more than
+    `block_inputs` gives them. Modules are found by the names in `config.WEIGHTS`.
     """
 
     CONFIG: type[ModelConfig]
@@ -51,9 +50,58 @@ class Decoder(nn.Module, Network):
         self.config = config
 
     @property
-    @abstractmethod
     def token_embedding(self) -> Tensor:
         """Embedding of every token, shape [d_vocab d_model]."""
+        return self.get_parameter(self.config.WEIGHTS.embedding)
+
+    @property
+    def unembedding(self) -> Tensor:
+        """Matrix from the output of the final norm to the logits, shape [d_vocab d_model]."""
+        names, is_tied = self.config.WEIGHTS, self.config.tie_word_embeddings
+        return self.get_parameter(names.embedding if is_tied else names.unembedding)
+
+    @property
+    def position_embedding(self) -> Tensor | None:
+        """Embedding of every position, shape [n_ctx d_model]; None without learned positions."""
+        return None
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, in order.
+
+        Each has `after_attention(resid, tap)`, the part of the block after `hook_resid_mid`, unless
+        the network lacks that site.
+        """
+        return cast(nn.ModuleList, self.get_submodule(self.config.WEIGHTS.layers.rstrip(".")))
+
+    @property
+    def last_norm(self) -> Norm:
+        """The norm before the unembedding."""
+        return cast(Norm, self.get_submodule(self.config.WEIGHTS.norm))
+
+    @property
+    def final_norm_gain(self) -> Tensor:
+        """Gain of the final norm, shape [d_model]."""
+        return self.last_norm.gain
+
+    @property
+    def final_norm_bias(self) -> Tensor | None:
+        """Bias of the final norm, shape [d_model]; None if it has none."""
+        return self.last_norm.bias
+
+    def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
+        """Return W_O of a layer's heads, [d_model (n_heads d_head)], and its bias, [d_model]."""
+        heads = cast(Linear, self.blocks[layer].get_submodule(self.config.WEIGHTS.heads))
+        return heads.weight, heads.bias
+
+    def mlp_output(self, layer: int) -> Tensor:
+        """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
+        return self.blocks[layer].get_parameter(f"{self.config.WEIGHTS.neurons}.weight")
+
+    def attention_norm_gain(self, layer: int) -> Tensor | None:
+        """Return the gain of the norm between heads and stream, [d_model]; None without one."""
+        name = self.config.WEIGHTS.after_heads
+        return cast(Norm, self.blocks[layer].get_submodule(name)).gain if name else None
 
     @abstractmethod
     def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
@@ -65,16 +113,10 @@ class Decoder(nn.Module, Network):
             tap: taps at all sites.
         """
 
-    @property
-    @abstractmethod
-    def blocks(self) -> nn.ModuleList:
-        """The blocks, in order.
+    def block_inputs(self, context: Context) -> Sequence[tuple[Any, ...]]:
+        """Return the inputs of each block besides the stream: visibility, and angles if it rotates."""
+        return [(context.visible,)] * len(self.blocks)
 
-        Each has `after_attention(resid, tap)`, the part of the block after `hook_resid_mid`, unless
-        the network lacks that site.
-        """
-
-    @abstractmethod
     def run_blocks(self, resid: Tensor, context: Context, tap: Taps, start: int = 0) -> Tensor:
         """Return the residual stream after the last block, from that before block `start`.
 
@@ -84,10 +126,16 @@ class Decoder(nn.Module, Network):
             tap: taps at all sites.
             start: index of the first block that is computed.
         """
+        blocks, inputs = self.blocks, self.block_inputs(context)
+        for layer in range(start, len(blocks)):
+            at = context.at if layer == len(blocks) - 1 else None
+            taps, extend = tap.within(f"blocks.{layer}"), context.extend(layer)
+            resid = blocks[layer](resid, *inputs[layer], taps, at, extend)
+        return resid
 
-    @abstractmethod
     def normed(self, resid: Tensor, tap: Taps) -> Tensor:
         """Return the final norm of the residual stream, with taps at `ln_final`."""
+        return cast(Tensor, self.last_norm(resid, tap))
 
     @property
     def device(self) -> torch.device:

@@ -13,7 +13,7 @@ from probekit.drafts import sweep_drafts, write_atomic
 from probekit.errors import ConfigError, path_of
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.parameters import count_parameters
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.text.vocabulary import vocabulary_files

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.training.recipe import Recipe
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from probekit.errors import CheckpointError, ConfigError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import NOT_COUNTED
 from probekit.training.batches import Batches
 from probekit.training.first_weights import initial_model

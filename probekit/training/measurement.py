@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import next_tokens
 from probekit.training.token_file import TokenArray
 

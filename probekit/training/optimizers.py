@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.training.recipe import TrainingSection
 
 Parameters = list[nn.Parameter]

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from probekit.drafts import write_atomic
 from probekit.errors import ConfigError
-from probekit.model.families.gpt2 import GPT2Config
 from probekit.section import FolderName, Section, Seed, SettingsFile, json_schema, rule_error
 from probekit.training.corpus import MAX_MEGABYTES
+
+if TYPE_CHECKING:
+    from probekit.model.families.gpt2 import GPT2Config
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
@@ -100,6 +102,8 @@ class ShapeSection(Section):
 
     def config(self, vocab_size: int) -> GPT2Config:
         """Return the network configuration for a vocabulary size."""
+        from probekit.model.families.gpt2 import GPT2Config
+
         sizes = self.model_dump(exclude={"position_waves"})
         return GPT2Config(vocab_size=vocab_size, **sizes)
 

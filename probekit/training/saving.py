@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.saving import write_checkpoint
 from probekit.training.saved import checkpoint_folder

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from probekit.drafts import write_atomic
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.training.progress import Progress, damaged_state, sealed
 
 

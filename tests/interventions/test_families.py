@@ -9,7 +9,7 @@ from probekit.interventions.edits import replace, zero
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.patching import patch
 from probekit.interventions.stream import linear_entry, stream_entry
-from probekit.model.load import from_transformers
+from probekit.model.families.table import from_transformers
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.parts import head_or_neuron
 from probekit.model.sites.selection import SiteSelection

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probekit.activations.capture import capture
 from probekit.errors import ConfigError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES, last_and_mean, make_tokens
 from tests.model.reference import TINY
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from probekit.errors import CheckpointError, ConfigError, MissingError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.model.reference import TINY, reference_model
 
 

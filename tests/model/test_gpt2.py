@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.errors import ConfigError, DataError, UnknownNameError
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from tests.model.gpt2_sites import site_names
 from tests.model.reference import TINY, pad, ragged, unpadded
 

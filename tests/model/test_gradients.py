@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.model.gpt2_sites import expand, site_names
 from tests.model.reference import TINY
 

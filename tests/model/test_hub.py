@@ -12,9 +12,9 @@ from huggingface_hub import constants
 from probekit.activations.identity import digest_weights
 from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.hub import is_hub_reachable
-from probekit.model.gpt2 import GPT2
-from probekit.model.load import load_model
-from probekit.model.neox import NeoX
+from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.neox import NeoX
+from probekit.model.families.table import load_model
 from probekit.model.weights.sources import MINI, find_model
 from tests.model.families.configurations import CONFIGURATIONS
 from tests.model.hub import COMMIT, GATED, connect, serving

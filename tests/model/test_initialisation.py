@@ -6,8 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2, LayerNorm
+from probekit.model.families.gpt2 import GPT2, GPT2Config, LayerNorm
 from tests.model.reference import TINY
 
 SIZES = GPT2Config(n_layer=3, n_embd=192, n_head=3, vocab_size=500, tie_word_embeddings=False)

@@ -5,8 +5,7 @@ import torch
 
 from probekit import GPT2
 from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.families.llama import LlamaConfig
-from probekit.model.llama import Llama
+from probekit.model.families.llama import Llama, LlamaConfig
 
 SIZES = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 96, "num_hidden_layers": 2}
 NETWORKS = {

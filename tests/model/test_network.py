@@ -5,8 +5,7 @@ import pytest
 import torch
 
 import probekit
-from probekit.model.families.gpt2 import COMPONENTS, GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import COMPONENTS, GPT2, GPT2Config
 from tests.model.gpt2_sites import site_names
 
 PACKAGE = Path(probekit.__file__).parent
@@ -41,7 +40,7 @@ def test_gpt2_describes_its_sites_and_axes():
     model = GPT2(TINY)
     assert tuple(model.sites) == site_names(4, on_request=True)
     assert model.axis_sizes == TINY.axis_sizes
-    assert model.code_modules == ("probekit.model.gpt2",)
+    assert model.code_modules == ("probekit.model.families.gpt2",)
 
 
 def test_device_and_dtype_are_those_of_the_weights():

@@ -27,7 +27,7 @@ import torch
 from probekit.activations.capture import capture
 from probekit.data.positions import RowPlan
 from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 
 name = "blocks.1.hook_update"
 assert len(GPT2Config().sites.without_request) == 208
@@ -61,7 +61,7 @@ def test_a_site_on_request_is_added_by_its_row_and_its_tap(tmp_path):
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("mini", "__pycache__", "assets"))
     edit(copy / "model/sites/catalogue.py", BEFORE, ROW + BEFORE)
     edit(copy / "model/families/gpt2.py", FORMULA_BEFORE, FORMULA + FORMULA_BEFORE)
-    edit(copy / "model/gpt2.py", OUTPUT, TAP + OUTPUT)
+    edit(copy / "model/families/gpt2.py", OUTPUT, TAP + OUTPUT)
     done = subprocess.run(
         [sys.executable, "-c", USE, str(tmp_path / "caches")],
         cwd=tmp_path,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.model.gpt2_sites import site_names
 from tests.model.reference import TINY, pad, ragged
 

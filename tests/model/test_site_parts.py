@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError, UnknownNameError
-from probekit.model.families.gpt2 import GPT2Config
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.generation.generate import generate
-from probekit.model.gpt2 import GPT2
 from probekit.model.passes.cache import Recording
 from tests.model.gpt2_sites import describe
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError, UnknownNameError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.model.gpt2_sites import SITES, describe, expand, layer_of, select, site_names
 from tests.model.reference import TINY
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.training.first_weights import initial_model, sinusoids
 
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from probekit.errors import CheckpointError, ConfigError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.corpus import read_corpus
 from probekit.training.log import read_log

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from probekit.errors import DataError
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.training.measurement import held_out_loss, repeat_losses
 
 CONFIG = GPT2Config(n_layer=2, n_head=3, n_embd=21, n_inner=11, vocab_size=97, n_positions=16)

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.training.optimizers import make_optimizers
 from probekit.training.recipe import TrainingSection
 

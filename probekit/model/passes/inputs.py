@@ -135,7 +135,7 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> warn_of_padding(GPT2Config(eos_token_id=50256), torch.tensor([[50256, 5], [50256, 6]]))
     """
-    end = config.end_of_text
+    end = config.eos_token_id
     if not isinstance(end, int) or tokens.shape[1] < 2 or not bool((tokens[:, 0] == end).any()):
         return
     leading = (tokens == end).cumprod(-1).sum(-1)  # [batch]

@@ -14,7 +14,7 @@ from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.model.config import MAX_SIZE
 from probekit.model.weights.digests import read_verified, write_digests
 from probekit.model.weights.json_files import json_object
-from probekit.model.weights.names import VOCABULARY_FILES
+from probekit.model.weights.sources import VOCABULARY_FILES
 
 
 @dataclass(frozen=True)

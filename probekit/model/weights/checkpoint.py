@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.errors import CheckpointError, MissingError
+from probekit.model.config import WeightNames
 from probekit.model.text.vocabulary import vocabulary_files
 from probekit.model.weights.digests import origin_of_digest
 from probekit.model.weights.hub_files import has_own_checksum, open_weights
 from probekit.model.weights.json_files import shard_of_tensors
-from probekit.model.weights.names import HPARAMS, WeightNames
 from probekit.model.weights.openai import open_openai
-from probekit.model.weights.sources import WEIGHT_FILES
+from probekit.model.weights.sources import HPARAMS, WEIGHT_FILES
 from probekit.model.weights.stored import StoredTensor
 
 # In order of precedence: the first that exists is read.

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from probekit.errors import CheckpointError, ConfigError, nearest
+from probekit.model.config import WeightNames
 from probekit.model.weights.checkpoint import open_checkpoint
-from probekit.model.weights.names import WeightNames
 from probekit.model.weights.stored import StoredTensor
 
 MAX_FAULTS = 200  # mismatches that an error lists

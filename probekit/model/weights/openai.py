@@ -21,7 +21,7 @@ from torch import Tensor
 
 from probekit.distribution import install_command
 from probekit.errors import MissingError
-from probekit.model.weights.names import HPARAMS
+from probekit.model.weights.sources import HPARAMS
 from probekit.model.weights.stored import StoredTensor, reading_tensor
 
 # Last part of a variable's name (weight, gain, bias) -> the hub's; embeddings have none.

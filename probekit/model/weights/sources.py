@@ -9,15 +9,23 @@ from typing import Literal
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.hub import constants, errors, hf_hub_download, how_to_access, is_hub_reachable
-from probekit.model.config import KNOWN_MODELS, PUBLISHED_NAMES
 from probekit.model.weights.json_files import shard_of_tensors
-from probekit.model.weights.names import VOCABULARY_FILES
 
+# Names on the hub without an organisation.
+PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+KNOWN_MODELS = ("mini", *PUBLISHED_NAMES)
 MINI = Path(__file__).parents[1] / "mini"
 
 # Files of a model that are downloaded: the config alone, with the vocabulary, or with all weights.
 Files = Literal["config", "vocabulary", "all"]
 
+HPARAMS = "hparams.json"  # config of OpenAI's original checkpoints of GPT-2
+# Sets of files with GPT-2's vocabulary, in order of precedence.
+VOCABULARY_FILES = (
+    ("vocab.json", "merges.txt"),
+    ("encoder.json", "vocab.bpe"),
+    ("tokenizer.json",),
+)
 WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -68,6 +76,32 @@ def check_model(source: str | Path) -> None:
         ConfigError: the name is empty, or that of a file.
     """
     _local_folder(source)
+
+
+def at_revision(source: str | Path, revision: str | None) -> str | Path:
+    """Return the name `org/name@revision` of a model of the hub; `source` itself without revision.
+
+    >>> at_revision("EleutherAI/pythia-70m", "step1000")
+    'EleutherAI/pythia-70m@step1000'
+
+    Raises:
+        ConfigError: `source` is a folder or `mini`, or contains another revision.
+    """
+    if revision is None:
+        return source
+    name, _, given = str(source).partition("@")
+    is_path = name.startswith((".", "~", "/")) or "\\" in name or name.count("/") > 1
+    if isinstance(source, Path) or is_path or name == "mini" or Path(name).is_dir():
+        raise ConfigError(
+            f"The model {str(source)!r} is a folder, which has no revision {revision!r}. Leave the "
+            "revision out, or give the name of a model on the hub, org/name."
+        )
+    if given not in ("", revision):
+        raise ConfigError(
+            f"The model {source!r} contains the revision {given!r}, but the revision {revision!r} "
+            "is given too. Give one of them."
+        )
+    return f"{name}@{revision}"
 
 
 # Common misspellings of published names.

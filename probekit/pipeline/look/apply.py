@@ -14,8 +14,7 @@ from probekit.activations.capture import stream_rows
 from probekit.activations.identity import digest_weights
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.errors import ConfigError, DataError, MissingError, check_has
-from probekit.model.families.table import find_config
-from probekit.model.load import load_model
+from probekit.model.families.table import find_config, load_model
 from probekit.model.network import Network
 from probekit.model.sites.selection import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer

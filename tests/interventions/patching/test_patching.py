@@ -12,7 +12,7 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import MEASURES
 from probekit.interventions.patching.pairs import check_pairs, pair_problems, single_tokens
 from probekit.interventions.patching.patching import PAIRS_AT_ONCE, patch
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.parts import head_or_neuron
 from probekit.model.text.tokenizer import Tokenizer

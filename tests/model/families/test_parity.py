@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from probekit.model.families.table import from_transformers
 from probekit.model.generation.generate import generate
-from probekit.model.load import from_transformers
 from probekit.model.passes.kv_cache import KeyValueCache
 from tests.model.families.configurations import CONFIGURATIONS
 

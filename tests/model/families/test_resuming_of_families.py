@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError
-from probekit.model.load import from_transformers
+from probekit.model.families.table import from_transformers
 from tests.model.families.configurations import CONFIGURATIONS
 
 IDS = torch.randint(1, 97, (2, 9), generator=torch.Generator().manual_seed(1))

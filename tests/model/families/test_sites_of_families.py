@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probekit.model.load import from_transformers
+from probekit.model.families.table import from_transformers
 from tests.model.families.configurations import CONFIGURATIONS
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89], [79, 32, 38, 46, 26, 43, 38]])

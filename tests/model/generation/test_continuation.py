@@ -5,6 +5,7 @@ from itertools import chain
 import pytest
 
 from probekit.errors import ConfigError, DataError
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.generation.continuation import (
     Continuation,
     StopStrings,
@@ -12,7 +13,6 @@ from probekit.model.generation.continuation import (
     stream_text,
 )
 from probekit.model.generation.decoding import Decoding
-from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
 
 PROMPTS = ["She said that", "The old man", "In"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.errors import DataError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.kv_cache import KeyValueCache
 from tests.model.reference import TINY, pad, ragged
 

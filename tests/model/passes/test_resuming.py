@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.model.reference import TINY, pad, ragged
 
 LENGTHS = [5, 3, 8]

@@ -161,8 +161,7 @@ def test_a_text_is_continued(tokenizer):
 
 
 def larger(configuration):
-    from probekit.model.families.llama import LlamaConfig
-    from probekit.model.llama import Llama
+    from probekit.model.families.llama import Llama, LlamaConfig
 
     sizes = {"hidden_size": 24, "intermediate_size": 11, "num_hidden_layers": 2}
     return Llama(LlamaConfig(vocab_size=330, num_attention_heads=6, **sizes)).requires_grad_(False)

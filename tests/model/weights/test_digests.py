@@ -9,8 +9,7 @@ from functools import partial
 import pytest
 
 from probekit.errors import CheckpointError, ConfigError
-from probekit.model.families.gpt2 import WEIGHTS, GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, WEIGHTS, GPT2Config
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.text.vocabulary import read_vocabulary
 from probekit.model.weights.checkpoint import file_checks, open_checkpoint

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2LMHeadModel
 
 from probekit.errors import CheckpointError, MissingError, ProbekitError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.weights.sources import MINI, find_model
 from tests.model.reference import TINY, our_model, reference_model
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from probekit.errors import CheckpointError, MissingError
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.families.table import find_config
-from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.openai import hub_name
 from probekit.model.weights.sources import MINI

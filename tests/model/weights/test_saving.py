@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 from transformers import GPT2LMHeadModel
 
 from probekit.errors import CheckpointError, StoreError
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from tests.model.reference import TINY, our_model, reference_model
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35]])
@@ -161,7 +160,7 @@ LOAD = """
 import re, sys
 from pathlib import Path
 import torch
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 GPT2.from_pretrained("mini")
 memory = lambda f: int(re.search(f + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 Path("/proc/self/clear_refs").write_text("5")
