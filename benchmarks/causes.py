@@ -36,7 +36,7 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 
 PERMUTATIONS = 99
 PER_GROUP, MANY_GROUPS = 4, 400

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.mini import HALF, ROWS, SCORES, Evaluation, held_out_texts, measure
 from probekit.experiment.loader import load_recipe
-from probekit.model.weights.digests import DIGESTS
+from probekit.model.weights.files import DIGESTS
 from probekit.training.log import read_log
 from probekit.training.saved import find_checkpoints
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, cast
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.sites.sites import Sites
-from probekit.model.weights.json_files import read_json
+from probekit.model.weights.files import read_json
 
 # Upper limits that catch typing errors; no published model comes near them.
 MAX_SIZE = 10**7

@@ -9,7 +9,7 @@ import torch
 
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.saving import write_checkpoint
+from probekit.model.weights.state_dict import write_checkpoint
 from probekit.training.saved import checkpoint_folder
 
 

@@ -5,7 +5,7 @@ import torch
 
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
-from probekit.model.generation.generate import generate
+from probekit.model.generation import generate
 from probekit.model.passes.cache import Recording
 from tests.model.gpt2_sites import describe
 

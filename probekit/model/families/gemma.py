@@ -35,21 +35,18 @@ from probekit.model.config import (
     check_required,
     is_number,
 )
-from probekit.model.decoder import stream_of
 from probekit.model.families.rotary import (
     GATED_WEIGHTS,
     GatedConfig,
     GroupedAttention,
-    RotaryDecoder,
+    RotaryNetwork,
     RotaryPositions,
-    Turn,
     components,
 )
-from probekit.model.layers.attention import select_positions
 from probekit.model.layers.cross_entropy import cross_entropy
 from probekit.model.layers.modules import GatedMLP, RMSNorm
-from probekit.model.passes.context import Context
-from probekit.model.passes.kv_cache import Extend
+from probekit.model.network import stream_of
+from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import GROUPED, table
 from probekit.model.sites.sites import Sites
@@ -343,17 +340,13 @@ class GemmaBlock(nn.Module):
         self.mlp = GatedMLP(width, config.d_mlp, GELU_TANH, bias=False)
         self.post_feedforward_layernorm = GemmaNorm(width, eps)
 
-    def forward(
-        self, resid: Tensor, visible: Tensor | None, angles: Turn, tap: Taps,
-        at: Tensor | None = None, extend: Extend | None = None,
-    ) -> Tensor:  # fmt: skip
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         """Return the residual stream after this block; arguments as in `GroupedAttention`."""
         resid = tap("hook_resid_pre", resid)
         normed = self.input_layernorm(resid, tap.within("ln1"))
-        heads_out = self.self_attn(normed, visible, angles, tap.within("attn"), at, extend)
+        heads_out = self.self_attn(normed, context, tap.within("attn"))
         attn_out = self.post_attention_layernorm(heads_out, tap.within("ln1_post"))
-        if at is not None:
-            resid = select_positions(resid, at)
+        resid = context.selected(resid)
         resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
         return self.after_attention(resid, tap)
 
@@ -365,7 +358,7 @@ class GemmaBlock(nn.Module):
         return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
 
 
-class Gemma(RotaryDecoder):
+class Gemma(RotaryNetwork):
     """Gemma 2 or Gemma 3 (text) with a tap at every site.
 
     Args:

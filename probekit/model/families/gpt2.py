@@ -32,16 +32,14 @@ from probekit.model.config import (
     check_sizes_and_switches,
     is_number,
 )
-from probekit.model.decoder import Decoder, embedding, stream_of
-from probekit.model.initialisation import initialise
-from probekit.model.layers.attention import attend_heads, project_heads, select_positions
+from probekit.model.layers.attention import attend_heads, project_heads
 from probekit.model.layers.modules import LayerNorm, Linear
-from probekit.model.passes.context import Context
-from probekit.model.passes.kv_cache import Extend
+from probekit.model.network import Network, embedding, initialise, stream_of
+from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import table
 from probekit.model.sites.sites import Sites
-from probekit.model.weights.json_files import read_json
+from probekit.model.weights.files import read_json
 from probekit.model.weights.sources import HPARAMS, VOCABULARY_FILES
 from probekit.products import GELU_TANH
 
@@ -285,20 +283,13 @@ class Attention(nn.Module):
         self.c_attn = Linear(config.n_embd, 3 * config.n_embd, bias=config.has_qkv_bias)
         self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
 
-    def forward(
-        self, x: Tensor, visible: Tensor | None, tap: Taps,
-        at: Tensor | None = None, extend: Extend | None = None,
-    ) -> Tensor:  # fmt: skip
+    def forward(self, x: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
 
         Args:
             x: normalized residual stream, shape [batch pos d_model].
-            visible: True where a query attends to a key, shape [batch 1 pos key_pos]; None means a
-                causal mask.
+            context: visibility, earlier keys and values, and positions of the queries.
             tap: taps at the sites of this module.
-            at: positions of the queries, shape [batch n_at]; None means all.
-            extend: function that puts the cached keys and values before the new ones, see
-                `KeyValueCache.extend`; None without a cache.
         """
         qkv = rearrange(
             self.c_attn(x), "batch pos (qkv n_heads d_head) -> qkv batch pos n_heads d_head",
@@ -306,10 +297,9 @@ class Attention(nn.Module):
         )  # fmt: skip
         # Indexed, not unpacked: torch forbids in-place changes to unpacked views.
         q, k, v = tap("hook_q", qkv[0]), tap("hook_k", qkv[1]), tap("hook_v", qkv[2])
-        if extend is not None:
-            k, v = extend(k, v)  # [batch key_pos n_heads d_head]
+        k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
         pdrop = self.pdrop if self.training else 0.0
-        z = tap("hook_z", attend_heads(q, k, v, visible, tap, at=at, pdrop=pdrop))
+        z = tap("hook_z", attend_heads(q, k, v, context, tap, pdrop=pdrop))
         return project_heads(z, self.c_proj, tap)
 
 
@@ -339,16 +329,12 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.drop = nn.Dropout(config.resid_pdrop)
 
-    def forward(
-        self, resid: Tensor, visible: Tensor | None, tap: Taps,
-        at: Tensor | None = None, extend: Extend | None = None,
-    ) -> Tensor:  # fmt: skip
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         """Return the residual stream after this block; arguments and shape as in `Attention`."""
         resid = tap("hook_resid_pre", resid)
         normed = self.ln_1(resid, tap.within("ln1"))
-        attn_out = self.attn(normed, visible, tap.within("attn"), at, extend)
-        if at is not None:
-            resid = select_positions(resid, at)
+        attn_out = self.attn(normed, context, tap.within("attn"))
+        resid = context.selected(resid)
         resid = tap("hook_resid_mid", resid + tap("hook_attn_out", self.drop(attn_out)))
         return self.after_attention(resid, tap)
 
@@ -358,7 +344,7 @@ class Block(nn.Module):
         return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))
 
 
-class GPT2(Decoder):
+class GPT2(Network):
     """GPT-2 with a tap at every site.
 
     Args:

@@ -32,13 +32,11 @@ from probekit.model.config import Component, Kind, check_layer_types, is_number
 from probekit.model.families.rotary import (
     GatedConfig,
     GroupedAttention,
-    RotaryDecoder,
-    Turn,
+    RotaryNetwork,
     components,
 )
-from probekit.model.layers.attention import select_positions
 from probekit.model.layers.modules import GatedMLP, RMSNorm
-from probekit.model.passes.kv_cache import Extend
+from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import GROUPED, table
 from probekit.model.sites.sites import Sites
@@ -204,16 +202,12 @@ class LlamaBlock(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.d_model, eps)
         self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=config.mlp_bias)
 
-    def forward(
-        self, resid: Tensor, visible: Tensor | None, angles: Turn, tap: Taps,
-        at: Tensor | None = None, extend: Extend | None = None,
-    ) -> Tensor:  # fmt: skip
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         """Return the residual stream after this block; arguments as in `GroupedAttention`."""
         resid = tap("hook_resid_pre", resid)
         normed = self.input_layernorm(resid, tap.within("ln1"))
-        attn_out = self.self_attn(normed, visible, angles, tap.within("attn"), at, extend)
-        if at is not None:
-            resid = select_positions(resid, at)
+        attn_out = self.self_attn(normed, context, tap.within("attn"))
+        resid = context.selected(resid)
         resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
         return self.after_attention(resid, tap)
 
@@ -224,7 +218,7 @@ class LlamaBlock(nn.Module):
         return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
 
 
-class Llama(RotaryDecoder):
+class Llama(RotaryNetwork):
     """Llama, Mistral, Qwen2 or Qwen3 with a tap at every site.
 
     Args:

@@ -25,14 +25,13 @@ from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames, check_between_0_and_1
 from probekit.model.families.rotary import (
     RotaryConfig,
-    RotaryDecoder,
+    RotaryNetwork,
     RotaryPositions,
-    Turn,
     rotate,
 )
-from probekit.model.layers.attention import attend_heads, project_heads, select_positions
+from probekit.model.layers.attention import attend_heads, project_heads
 from probekit.model.layers.modules import LayerNorm, Linear
-from probekit.model.passes.kv_cache import Extend
+from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import table
 from probekit.model.sites.sites import Sites
@@ -207,21 +206,13 @@ class NeoXAttention(nn.Module):
         self.query_key_value = Linear(d_model, 3 * d_model, bias=config.attention_bias)
         self.dense = Linear(d_model, d_model, bias=config.attention_bias)
 
-    def forward(
-        self, x: Tensor, visible: Tensor | None, angles: Turn, tap: Taps,
-        at: Tensor | None = None, extend: Extend | None = None,
-    ) -> Tensor:  # fmt: skip
+    def forward(self, x: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
 
         Args:
             x: normalized residual stream, shape [batch pos d_model].
-            visible: True where a query attends to a key, shape [batch 1 pos key_pos]; None means a
-                causal mask.
-            angles: cosine and sine of the angles of every position.
+            context: visibility, earlier keys and values, and positions of the queries.
             tap: taps at the sites of this module.
-            at: positions of the queries, shape [batch n_at]; None means all.
-            extend: function that puts the cached keys and values before the new ones, see
-                `KeyValueCache.extend`; None without a cache.
         """
         qkv = rearrange(
             self.query_key_value(x),
@@ -230,10 +221,10 @@ class NeoXAttention(nn.Module):
         )  # fmt: skip
         # Indexed, not unpacked: torch forbids in-place changes to unpacked views.
         q, k, v = tap("hook_q", qkv[0]), tap("hook_k", qkv[1]), tap("hook_v", qkv[2])
-        q, k = tap("hook_rot_q", rotate(q, angles)), tap("hook_rot_k", rotate(k, angles))
-        if extend is not None:
-            k, v = extend(k, v)  # [batch key_pos n_heads d_head]
-        z = tap("hook_z", attend_heads(q, k, v, visible, tap, at=at))
+        q = tap("hook_rot_q", rotate(q, context.angles))
+        k = tap("hook_rot_k", rotate(k, context.angles))
+        k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
+        z = tap("hook_z", attend_heads(q, k, v, context, tap))
         return project_heads(z, self.dense, tap)
 
 
@@ -267,16 +258,12 @@ class NeoXBlock(nn.Module):
         self.post_attention_layernorm = LayerNorm(config.d_model, config.layer_norm_eps)
         self.mlp = NeoXMLP(config)
 
-    def forward(
-        self, resid: Tensor, visible: Tensor | None, angles: Turn, tap: Taps,
-        at: Tensor | None = None, extend: Extend | None = None,
-    ) -> Tensor:  # fmt: skip
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         """Return the residual stream after this block; arguments as in `NeoXAttention`."""
         resid = tap("hook_resid_pre", resid)
         normed = self.input_layernorm(resid, tap.within("ln1"))
-        attn_out = self.attention(normed, visible, angles, tap.within("attn"), at, extend)
-        if at is not None:
-            resid = select_positions(resid, at)
+        attn_out = self.attention(normed, context, tap.within("attn"))
+        resid = context.selected(resid)
         attn_out = tap("hook_attn_out", attn_out)
         if self.is_parallel:
             return tap("hook_resid_post", resid + attn_out + self._mlp_out(resid, tap))
@@ -291,7 +278,7 @@ class NeoXBlock(nn.Module):
         return tap("hook_mlp_out", self.mlp(normed, tap.within("mlp")))
 
 
-class NeoX(RotaryDecoder):
+class NeoX(RotaryNetwork):
     """Pythia or GPT-NeoX with a tap at every site.
 
     Args:

@@ -25,13 +25,11 @@ from probekit.model.families.rotary import (
     GATED_WEIGHTS,
     GatedConfig,
     GroupedAttention,
-    RotaryDecoder,
-    Turn,
+    RotaryNetwork,
     components,
 )
-from probekit.model.layers.attention import select_positions
 from probekit.model.layers.modules import GatedMLP, RMSNorm
-from probekit.model.passes.kv_cache import Extend
+from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import GROUPED, table
 from probekit.model.sites.sites import Sites
@@ -134,17 +132,13 @@ class OLMo2Block(nn.Module):
         self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
         self.post_feedforward_layernorm = RMSNorm(config.d_model, eps)
 
-    def forward(
-        self, resid: Tensor, visible: Tensor | None, angles: Turn, tap: Taps,
-        at: Tensor | None = None, extend: Extend | None = None,
-    ) -> Tensor:  # fmt: skip
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         """Return the residual stream after this block; arguments as in `GroupedAttention`."""
         resid = tap("hook_resid_pre", resid)
         x = self._as_weights(resid)
-        heads_out = self.self_attn(x, visible, angles, tap.within("attn"), at, extend)
+        heads_out = self.self_attn(x, context, tap.within("attn"))
         attn_out = self.post_attention_layernorm(heads_out, tap.within("ln1_post"))
-        if at is not None:
-            resid = select_positions(resid, at)
+        resid = context.selected(resid)
         resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
         return self.after_attention(resid, tap)
 
@@ -159,7 +153,7 @@ class OLMo2Block(nn.Module):
         return resid.to(self.post_attention_layernorm.weight.dtype)
 
 
-class OLMo2(RotaryDecoder):
+class OLMo2(RotaryNetwork):
     """OLMo 2 with a tap at every site.
 
     Args:

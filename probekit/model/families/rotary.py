@@ -24,12 +24,10 @@ from probekit.model.config import (
     check_sizes_and_switches,
     is_number,
 )
-from probekit.model.decoder import Decoder, embedding, stream_of
-from probekit.model.initialisation import initialise
 from probekit.model.layers.attention import attend_heads, project_heads
 from probekit.model.layers.modules import LayerNorm, Linear, RMSNorm
-from probekit.model.passes.context import Context
-from probekit.model.passes.kv_cache import Extend
+from probekit.model.network import Network, embedding, initialise, stream_of
+from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 
 _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
@@ -132,9 +130,6 @@ class RotaryPositions:
         return cls(**(own | given | {"rope_type": kind}))
 
 
-Turn = tuple[Tensor, Tensor]  # cosine and sine of every angle, shape [batch pos 1 n_pairs] each
-
-
 def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     """Return the angle by which each pair of features turns per position, shape [n_pairs].
 
@@ -172,7 +167,7 @@ def _of_llama3(plain: Tensor, rotary: RotaryPositions) -> Tensor:
     return (1 - kept) * plain / rotary.factor + kept * plain
 
 
-def turn(positions: Tensor, frequency: Tensor) -> Turn:
+def turn(positions: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of the angles at positions, shape [batch pos 1 n_pairs] each.
 
     Args:
@@ -183,7 +178,7 @@ def turn(positions: Tensor, frequency: Tensor) -> Turn:
     return angles.cos(), angles.sin()
 
 
-def rotate(x: Tensor, angles: Turn) -> Tensor:
+def rotate(x: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
     """Return the heads with their first 2 n_pairs features rotated, in the dtype of `x`.
 
     Args:
@@ -409,35 +404,27 @@ class GroupedAttention(nn.Module):
         if norms is not None:
             self.q_norm, self.k_norm = norms
 
-    def forward(
-        self, x: Tensor, visible: Tensor | None, angles: Turn, tap: Taps,
-        at: Tensor | None = None, extend: Extend | None = None,
-    ) -> Tensor:  # fmt: skip
+    def forward(self, x: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
 
         Args:
             x: input of the maps, shape [batch pos d_model].
-            visible: True where a query attends to a key, shape [batch 1 pos key_pos]; None means a
-                causal mask.
-            angles: cosine and sine of the angles of every position.
+            context: visibility, earlier keys and values, and positions of the queries.
             tap: taps at the sites of this module.
-            at: positions of the queries, shape [batch n_at]; None means all.
-            extend: function that puts the cached keys and values before the new ones, see
-                `KeyValueCache.extend`; None without a cache.
         """
         q = tap("hook_q", self.q_proj(x).unflatten(-1, (-1, self.d_head)))
         k = tap("hook_k", self.k_proj(x).unflatten(-1, (-1, self.d_head)))
         v = tap("hook_v", self.v_proj(x).unflatten(-1, (-1, self.d_head)))
         if self.has_norms:
             q, k = self.q_norm(q, tap.within("q_norm")), self.k_norm(k, tap.within("k_norm"))
-        q, k = tap("hook_rot_q", rotate(q, angles)), tap("hook_rot_k", rotate(k, angles))
-        if extend is not None:
-            k, v = extend(k, v)  # [batch key_pos n_kv_heads d_head]
-        z = attend_heads(q, k, v, visible, tap, at=at, divisor=self.divisor, softcap=self.softcap)
+        q = tap("hook_rot_q", rotate(q, context.angles))
+        k = tap("hook_rot_k", rotate(k, context.angles))
+        k, v = context.extend(k, v)  # [batch key_pos n_kv_heads d_head]
+        z = attend_heads(q, k, v, context, tap, divisor=self.divisor, softcap=self.softcap)
         return project_heads(tap("hook_z", z), self.o_proj, tap)
 
 
-class RotaryDecoder(Decoder):
+class RotaryNetwork(Network):
     """Token embeddings, blocks with rotary positions, a norm, and the unembedding.
 
     Its modules have the names in `config.WEIGHTS`.

@@ -20,7 +20,7 @@ from probekit.model.weights.sources import HPARAMS, PUBLISHED_NAMES, at_revision
 if TYPE_CHECKING:
     import torch
 
-    from probekit.model.decoder import Decoder
+    from probekit.model.network import Network
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def read_tokenizer(source: str | Path) -> Any:
     return imported(family.tokenizer).from_folder(files)
 
 
-def network_class(config: ModelConfig) -> type[Decoder]:
+def network_class(config: ModelConfig) -> type[Network]:
     """Return the class of the network that a config describes.
 
     >>> from probekit.model.families.gpt2 import GPT2Config
@@ -140,7 +140,7 @@ def network_class(config: ModelConfig) -> type[Decoder]:
     'GPT2'
     """
     family = next(one for one in FAMILIES if one.network.startswith(f"{type(config).__module__}:"))
-    return cast("type[Decoder]", imported(family.network))
+    return cast("type[Network]", imported(family.network))
 
 
 def load_model(
@@ -149,7 +149,7 @@ def load_model(
     device: str = "cpu",
     *,
     revision: str | None = None,
-) -> Decoder:
+) -> Network:
     """Return a pretrained network of the family that its config.json names, parameters frozen.
 
     Args:
@@ -175,7 +175,7 @@ def load_model(
     return network_class(config).from_pretrained(source, dtype, device)
 
 
-def from_transformers(model: Any) -> Decoder:
+def from_transformers(model: Any) -> Network:
     """Return the network of a loaded model of transformers, such as a LlamaForCausalLM.
 
     The network uses the model's own tensors: nothing is copied, and a change of one changes the
@@ -185,7 +185,7 @@ def from_transformers(model: Any) -> Decoder:
         CheckpointError: no family has the architecture, or the tensors are not those that the
             config describes.
     """
-    from probekit.model.weights.loading import shared_tensors
+    from probekit.model.weights.state_dict import shared_tensors
 
     config = config_of(model.config.to_dict(), f"The config of {type(model).__name__}")
     network = network_class(config)(config, seed=None)
@@ -196,7 +196,7 @@ def from_transformers(model: Any) -> Decoder:
     return network.requires_grad_(False)
 
 
-def random_network(config: ModelConfig, seed: int) -> Decoder:
+def random_network(config: ModelConfig, seed: int) -> Network:
     """Return a network with random weights.
 
     >>> from probekit.model.families.gpt2 import GPT2Config

@@ -9,7 +9,7 @@ from typing import Literal
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.hub import constants, errors, hf_hub_download, how_to_access, is_hub_reachable
-from probekit.model.weights.json_files import shard_of_tensors
+from probekit.model.weights.files import shard_of_tensors
 
 # Names on the hub without an organisation.
 PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -102,6 +102,12 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
             "is given too. Give one of them."
         )
     return f"{name}@{revision}"
+
+
+def vocabulary_files(folder: Path) -> list[Path]:
+    """Return the vocabulary files of a folder; empty if it has none."""
+    formats = ([folder / name for name in files] for files in VOCABULARY_FILES)
+    return next((paths for paths in formats if all(path.is_file() for path in paths)), [])
 
 
 # Common misspellings of published names.

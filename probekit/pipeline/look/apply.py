@@ -16,7 +16,7 @@ from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.errors import ConfigError, DataError, MissingError, check_has
 from probekit.model.families.table import find_config, load_model
 from probekit.model.network import Network
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.encoding import TextEncoder

@@ -14,7 +14,7 @@ from probekit.interventions.compose import run_edited
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from tests.model.reference import TINY, pad, ragged
 
 LENGTHS = [5, 3, 8, 4]

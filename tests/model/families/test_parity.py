@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from probekit.model.families.table import from_transformers
-from probekit.model.generation.generate import generate
-from probekit.model.passes.kv_cache import KeyValueCache
+from probekit.model.generation import generate
+from probekit.model.passes.context import KeyValueCache
 from tests.model.families.configurations import CONFIGURATIONS
 
 N_TOKENS = 21  # more than every window

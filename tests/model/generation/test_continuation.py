@@ -6,13 +6,13 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.generation.continuation import (
+from probekit.model.generation import (
     Continuation,
+    Decoding,
     StopStrings,
     continue_texts,
     stream_text,
 )
-from probekit.model.generation.decoding import Decoding
 from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
 
 PROMPTS = ["She said that", "The old man", "In"]

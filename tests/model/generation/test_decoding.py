@@ -7,7 +7,7 @@ from scipy import stats
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from probekit.errors import ConfigError, DataError
-from probekit.model.generation.decoding import Decoding, keep_top_k, keep_top_p
+from probekit.model.generation import Decoding, keep_top_k, keep_top_p
 
 
 def logits(rows=5, size=97, seed=0):

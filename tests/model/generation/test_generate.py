@@ -7,8 +7,7 @@ import torch
 
 from probekit.errors import ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.generation.decoding import Decoding
-from probekit.model.generation.generate import ENDED, generate, new_tokens
+from probekit.model.generation import ENDED, Decoding, generate, new_tokens
 from probekit.model.passes.cache import Recording
 from tests.model.reference import TINY, our_model, pad, ragged, reference_model
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from probekit.errors import DataError
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.passes.kv_cache import KeyValueCache
+from probekit.model.passes.context import KeyValueCache
 from tests.model.reference import TINY, pad, ragged
 
 

@@ -9,8 +9,7 @@ from tokenizers import Tokenizer as Encoder
 from transformers import PreTrainedTokenizerFast
 
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
-from probekit.model.generation.continuation import continue_texts
-from probekit.model.generation.decoding import Decoding
+from probekit.model.generation import Decoding, continue_texts
 from probekit.model.text.hub_tokenizer import HubTokenizer
 from probekit.model.text.tokenizer import Tokenizer
 from tests.model.families.configurations import CONFIGURATIONS

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer as Reference
 from tokenizers import decoders, models, pre_tokenizers
 
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.model.text.byte_pairs import read_vocabulary
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.text.vocabulary import read_vocabulary
 from probekit.model.weights.sources import MINI
 
 HOSTILE = [

@@ -10,10 +10,10 @@ import pytest
 
 from probekit.errors import CheckpointError, ConfigError
 from probekit.model.families.gpt2 import GPT2, WEIGHTS, GPT2Config
+from probekit.model.text.byte_pairs import read_vocabulary
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.text.vocabulary import read_vocabulary
 from probekit.model.weights.checkpoint import file_checks, open_checkpoint
-from probekit.model.weights.digests import read_verified
+from probekit.model.weights.files import read_verified
 from probekit.model.weights.sources import MINI
 from tests.damage import cut, flipped
 from tests.model.reference import TINY

@@ -8,7 +8,7 @@ import pytest
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.families.table import find_config
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.json_files import json_object, read_json
+from probekit.model.weights.files import json_object, read_json
 from tests.model.weights.test_digests import write_small_vocabulary
 
 

@@ -10,7 +10,7 @@ from probekit.errors import CheckpointError, MissingError
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.families.table import find_config
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.openai import hub_name
+from probekit.model.weights.checkpoint import hub_name
 from probekit.model.weights.sources import MINI
 from tests.model.originals import variable_name, write_original
 from tests.model.reference import TINY, our_model, reference_model

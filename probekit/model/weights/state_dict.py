@@ -1,20 +1,26 @@
-"""Reading the state dict of a network from a checkpoint, with a check of all names and shapes."""
+"""Reading the state dict of a network from a checkpoint, and writing it for the hub."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Collection, Mapping
+import struct
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, nearest
-from probekit.model.config import WeightNames
-from probekit.model.weights.checkpoint import open_checkpoint
-from probekit.model.weights.stored import StoredTensor
+from probekit.model.config import ModelConfig, WeightNames
+from probekit.model.weights.checkpoint import DIGEST, StoredTensor, open_checkpoint
+from probekit.model.weights.files import read_digests, write_digests
+from probekit.provenance import digest, pretty_json
 
 MAX_FAULTS = 200  # mismatches that an error lists
 
@@ -209,3 +215,60 @@ def _described(shapes: Mapping[str, TensorShape], names: WeightNames) -> str:
     for name, keys in names.sizes:
         sizes |= dict(zip(keys, shapes.get(name, ()), strict=False))
     return ", ".join(f"{key}={size}" for key, size in sizes.items())
+
+
+_DTYPES = {
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float64: "F64",
+}
+
+
+def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
+    """Write config.json, model.safetensors and digests.json, as transformers reads them.
+
+    The digests are written last. If the folder already had digests of older files, the files of an
+    interrupted call fail verification. The header of model.safetensors also contains a digest, for
+    copies of that file alone.
+
+    Raises:
+        StoreError: a file cannot be written.
+        CheckpointError: the existing digests.json is damaged.
+    """
+    read_digests(folder)  # fails before gigabytes are written
+    names = config.WEIGHTS
+    stored = {
+        names.in_checkpoint(name): transposed(names, name, tensor)
+        for name, tensor in sorted(tensors.items())
+    }
+    dtype = str(tensors[names.embedding].dtype).removeprefix("torch.")
+    header = _header(stored, digest(_chunks(stored)))
+    files = {
+        "config.json": [pretty_json({"dtype": dtype, **config.to_hub()}).encode()],
+        "model.safetensors": chain([header], _chunks(stored)),
+    }
+    write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
+
+
+def _header(stored: Mapping[str, Tensor], tensor_digest: str) -> bytes:
+    """Return the header of a safetensors file: the length of a JSON object, and the object."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", DIGEST: tensor_digest}}
+    end = 0
+    for name, tensor in stored.items():
+        start, end = end, end + tensor.nbytes
+        entries[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # aligns the tensors
+    return struct.pack("<Q", len(text)) + text
+
+
+def _chunks(stored: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of each tensor, one at a time to save memory."""
+    for tensor in stored.values():
+        contiguous = tensor.detach().cpu().contiguous()
+        yield contiguous.flatten().view(torch.uint8).numpy().data
