@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
+from probekit.model.sites.catalogue import Site
 from probekit.model.sites.sites import Sites
 from probekit.model.weights.files import read_json
 
@@ -189,8 +190,13 @@ class ModelConfig(ABC):
 
     @property
     @abstractmethod
+    def site_rows(self) -> tuple[Site, ...]:
+        """The family's table of sites."""
+
+    @property
     def sites(self) -> Sites:
         """The sites of the network."""
+        return Sites(self.site_rows, self.axis_sizes)
 
     @property
     @abstractmethod

@@ -36,7 +36,10 @@ from probekit.model.config import (
     is_number,
 )
 from probekit.model.families.rotary import (
+    GATED_FORMULAS,
     GATED_WEIGHTS,
+    NORMS_OF_HEADS,
+    NORMS_OF_INPUTS,
     GatedConfig,
     GroupedAttention,
     RotaryNetwork,
@@ -48,26 +51,30 @@ from probekit.model.layers.modules import GatedMLP, RMSNorm
 from probekit.model.network import stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import GROUPED, table
-from probekit.model.sites.sites import Sites
+from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import GELU_TANH
 
-_BEFORE_ROTATION = {  # in forward order
-    "hook_embed": "sqrt(d_model) embed_tokens[tokens]",
-    "blocks.{l}.hook_resid_pre": "embed, or resid_post of block l-1",
-    "blocks.{l}.ln1.hook_scale": "sqrt(mean(resid_pre^2) + eps)",
-    "blocks.{l}.ln1.hook_normalized": "resid_pre / scale",
-    "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q",
-    "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K",
-    "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V",
-}
-_NORMS_OF_HEADS = {
-    "blocks.{l}.attn.q_norm.hook_scale": "sqrt(mean(q^2) + eps) per head",
-    "blocks.{l}.attn.q_norm.hook_normalized": "q / scale",
-    "blocks.{l}.attn.k_norm.hook_scale": "sqrt(mean(k^2) + eps) per head",
-    "blocks.{l}.attn.k_norm.hook_normalized": "k / scale",
-}
-_ROTATION_2 = {
+_FORMULAS = (
+    GATED_FORMULAS
+    | NORMS_OF_INPUTS
+    | {
+        "hook_embed": "sqrt(d_model) embed_tokens[tokens]",
+        "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q",
+        "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K",
+        "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V",
+        "blocks.{l}.attn.hook_result": "z W_O per head, before the norm that follows attention",
+        "blocks.{l}.ln1_post.hook_scale": "sqrt(mean((z W_O)^2) + eps)",
+        "blocks.{l}.ln1_post.hook_normalized": "z W_O / scale",
+        "blocks.{l}.hook_attn_out": "post_attention_layernorm(z W_O)",
+        "blocks.{l}.mlp.hook_pre": "pre_feedforward_layernorm(resid_mid) W_gate",
+        "blocks.{l}.mlp.hook_pre_linear": "pre_feedforward_layernorm(resid_mid) W_up",
+        "blocks.{l}.mlp.hook_post": "gelu_tanh(pre) * pre_linear",
+        "blocks.{l}.ln2_post.hook_scale": "sqrt(mean((post W_down)^2) + eps)",
+        "blocks.{l}.ln2_post.hook_normalized": "post W_down / scale",
+        "blocks.{l}.hook_mlp_out": "post_feedforward_layernorm(post W_down)",
+    }
+)
+_SCORES_2 = {
     "blocks.{l}.attn.hook_rot_q": "q rotated by its position",
     "blocks.{l}.attn.hook_rot_k": "k rotated by its position",
     "blocks.{l}.attn.hook_attn_scores": (
@@ -75,35 +82,15 @@ _ROTATION_2 = {
         "-inf where masked"
     ),
 }
-_ROTATION_3 = {
+_SCORES_3 = NORMS_OF_HEADS | {
     "blocks.{l}.attn.hook_rot_q": "q_norm(q) rotated by its position, with the base of the block",
     "blocks.{l}.attn.hook_rot_k": "k_norm(k) rotated by its position, with the base of the block",
     "blocks.{l}.attn.hook_attn_scores": (
         "rot_q rot_k / sqrt(query_pre_attn_scalar), -inf where masked"
     ),
 }
-_AFTER_SCORES = {
-    "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
-    "blocks.{l}.attn.hook_z": "pattern v",
-    "blocks.{l}.attn.hook_result": "z W_O per head, before the norm that follows attention",
-    "blocks.{l}.ln1_post.hook_scale": "sqrt(mean((z W_O)^2) + eps)",
-    "blocks.{l}.ln1_post.hook_normalized": "z W_O / scale",
-    "blocks.{l}.hook_attn_out": "post_attention_layernorm(z W_O)",
-    "blocks.{l}.hook_resid_mid": "resid_pre + attn_out",
-    "blocks.{l}.ln2.hook_scale": "sqrt(mean(resid_mid^2) + eps)",
-    "blocks.{l}.ln2.hook_normalized": "resid_mid / scale",
-    "blocks.{l}.mlp.hook_pre": "pre_feedforward_layernorm(resid_mid) W_gate",
-    "blocks.{l}.mlp.hook_pre_linear": "pre_feedforward_layernorm(resid_mid) W_up",
-    "blocks.{l}.mlp.hook_post": "gelu_tanh(pre) * pre_linear",
-    "blocks.{l}.ln2_post.hook_scale": "sqrt(mean((post W_down)^2) + eps)",
-    "blocks.{l}.ln2_post.hook_normalized": "post W_down / scale",
-    "blocks.{l}.hook_mlp_out": "post_feedforward_layernorm(post W_down)",
-    "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
-    "ln_final.hook_scale": "sqrt(mean(resid_post of the last block^2) + eps)",
-    "ln_final.hook_normalized": "resid_post / scale",
-}
-SITES_OF_GEMMA2 = table(_BEFORE_ROTATION | _ROTATION_2 | _AFTER_SCORES, GROUPED)
-SITES_OF_GEMMA3 = table(_BEFORE_ROTATION | _NORMS_OF_HEADS | _ROTATION_3 | _AFTER_SCORES, GROUPED)
+SITES_OF_GEMMA2 = table(_FORMULAS | _SCORES_2, GROUPED)
+SITES_OF_GEMMA3 = table(_FORMULAS | _SCORES_3, GROUPED)
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -238,10 +225,9 @@ class GemmaConfig(GatedConfig):
         return self.model_type == "gemma3_text"
 
     @property
-    def sites(self) -> Sites:
-        """The sites of the network."""
-        rows = SITES_OF_GEMMA3 if self.has_norms_of_heads else SITES_OF_GEMMA2
-        return Sites(rows, self.axis_sizes)
+    def site_rows(self) -> tuple[Site, ...]:
+        """The table of sites of the `model_type`."""
+        return SITES_OF_GEMMA3 if self.has_norms_of_heads else SITES_OF_GEMMA2
 
     @property
     def components(self) -> tuple[Component, ...]:

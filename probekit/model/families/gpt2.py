@@ -37,8 +37,7 @@ from probekit.model.layers.modules import LayerNorm, Linear
 from probekit.model.network import Network, embedding, initialise, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import table
-from probekit.model.sites.sites import Sites
+from probekit.model.sites.catalogue import Site, table
 from probekit.model.weights.files import read_json
 from probekit.model.weights.sources import HPARAMS, VOCABULARY_FILES
 from probekit.products import GELU_TANH
@@ -148,6 +147,7 @@ class GPT2Config(ModelConfig):
             "summary_use_proj",
         }
     )
+    site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[Component, ...]] = COMPONENTS
     norm_is_centred: ClassVar[bool] = True
 
@@ -203,11 +203,6 @@ class GPT2Config(ModelConfig):
             "n_layers": self.n_layer,
             "1": 1,
         }
-
-    @property
-    def sites(self) -> Sites:
-        """The sites of the network."""
-        return Sites(SITES, self.axis_sizes)
 
     @property
     def norm_epsilon(self) -> float:

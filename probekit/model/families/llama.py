@@ -30,6 +30,9 @@ from torch import Tensor, nn
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, check_layer_types, is_number
 from probekit.model.families.rotary import (
+    GATED_FORMULAS,
+    NORMS_OF_HEADS,
+    NORMS_OF_INPUTS,
     GatedConfig,
     GroupedAttention,
     RotaryNetwork,
@@ -38,46 +41,30 @@ from probekit.model.families.rotary import (
 from probekit.model.layers.modules import GatedMLP, RMSNorm
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import GROUPED, table
-from probekit.model.sites.sites import Sites
+from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import SILU
 
-_BEFORE_ROTATION = {  # in forward order
-    "hook_embed": "embed_tokens[tokens]",
-    "blocks.{l}.hook_resid_pre": "embed, or resid_post of block l-1",
-    "blocks.{l}.ln1.hook_scale": "sqrt(mean(resid_pre^2) + eps)",
-    "blocks.{l}.ln1.hook_normalized": "resid_pre / scale",
-    "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
-    "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K + b_K",
-    "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",
-}
-_NORMS_OF_HEADS = {
-    "blocks.{l}.attn.q_norm.hook_scale": "sqrt(mean(q^2) + eps) per head",
-    "blocks.{l}.attn.q_norm.hook_normalized": "q / scale",
-    "blocks.{l}.attn.k_norm.hook_scale": "sqrt(mean(k^2) + eps) per head",
-    "blocks.{l}.attn.k_norm.hook_normalized": "k / scale",
-}
-_FROM_ROTATION = {
-    "blocks.{l}.attn.hook_rot_q": "q, normalized in Qwen3, rotated by its position",
-    "blocks.{l}.attn.hook_rot_k": "k, normalized in Qwen3, rotated by its position",
-    "blocks.{l}.attn.hook_attn_scores": "rot_q rot_k / sqrt(d_head), -inf where masked",
-    "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
-    "blocks.{l}.attn.hook_z": "pattern v",
-    "blocks.{l}.attn.hook_result": "z W_O per head, without b_O",
-    "blocks.{l}.hook_attn_out": "z W_O + b_O",
-    "blocks.{l}.hook_resid_mid": "resid_pre + attn_out",
-    "blocks.{l}.ln2.hook_scale": "sqrt(mean(resid_mid^2) + eps)",
-    "blocks.{l}.ln2.hook_normalized": "resid_mid / scale",
-    "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_mid) W_gate + b_gate",
-    "blocks.{l}.mlp.hook_pre_linear": "post_attention_layernorm(resid_mid) W_up + b_up",
-    "blocks.{l}.mlp.hook_post": "silu(pre) * pre_linear",
-    "blocks.{l}.hook_mlp_out": "post W_down + b_down",
-    "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
-    "ln_final.hook_scale": "sqrt(mean(resid_post of the last block^2) + eps)",
-    "ln_final.hook_normalized": "resid_post / scale",
-}
-SITES = table(_BEFORE_ROTATION | _FROM_ROTATION, GROUPED)
-SITES_WITH_NORMS_OF_HEADS = table(_BEFORE_ROTATION | _NORMS_OF_HEADS | _FROM_ROTATION, GROUPED)
+_FORMULAS = (
+    GATED_FORMULAS
+    | NORMS_OF_INPUTS
+    | {
+        "hook_embed": "embed_tokens[tokens]",
+        "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
+        "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K + b_K",
+        "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",
+        "blocks.{l}.attn.hook_rot_q": "q, normalized in Qwen3, rotated by its position",
+        "blocks.{l}.attn.hook_rot_k": "k, normalized in Qwen3, rotated by its position",
+        "blocks.{l}.attn.hook_attn_scores": "rot_q rot_k / sqrt(d_head), -inf where masked",
+        "blocks.{l}.attn.hook_result": "z W_O per head, without b_O",
+        "blocks.{l}.hook_attn_out": "z W_O + b_O",
+        "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_mid) W_gate + b_gate",
+        "blocks.{l}.mlp.hook_pre_linear": "post_attention_layernorm(resid_mid) W_up + b_up",
+        "blocks.{l}.mlp.hook_post": "silu(pre) * pre_linear",
+        "blocks.{l}.hook_mlp_out": "post W_down + b_down",
+    }
+)
+SITES = table(_FORMULAS, GROUPED)
+SITES_WITH_NORMS_OF_HEADS = table(_FORMULAS | NORMS_OF_HEADS, GROUPED)
 
 _HEAD_NORMS = (("q_norm", "d_head"), ("k_norm", "d_head"))
 _LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -173,10 +160,9 @@ class LlamaConfig(GatedConfig):
         return tuple(self.sliding_window if kind == _LAYER_TYPES[1] else None for kind in types)
 
     @property
-    def sites(self) -> Sites:
-        """The sites of the network."""
-        rows = SITES_WITH_NORMS_OF_HEADS if self.has_norms_of_heads else SITES
-        return Sites(rows, self.axis_sizes)
+    def site_rows(self) -> tuple[Site, ...]:
+        """The table of sites of the `model_type`."""
+        return SITES_WITH_NORMS_OF_HEADS if self.has_norms_of_heads else SITES
 
     @property
     def components(self) -> tuple[Component, ...]:

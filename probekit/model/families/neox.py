@@ -33,11 +33,10 @@ from probekit.model.layers.attention import attend_heads, project_heads
 from probekit.model.layers.modules import LayerNorm, Linear
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import table
-from probekit.model.sites.sites import Sites
+from probekit.model.sites.catalogue import Site, table
 from probekit.products import GELU, GELU_TANH
 
-_UP_TO_ATTENTION = {  # in forward order
+_FORMULAS = {
     "hook_embed": "embed_in[tokens]",
     "blocks.{l}.hook_resid_pre": "embed, or resid_post of block l-1",
     "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",
@@ -52,16 +51,15 @@ _UP_TO_ATTENTION = {  # in forward order
     "blocks.{l}.attn.hook_z": "pattern v",
     "blocks.{l}.attn.hook_result": "z W_O per head, without b_O",
     "blocks.{l}.hook_attn_out": "z W_O + b_O",
-}
-_NEURONS = {
     "blocks.{l}.mlp.hook_post": "gelu(pre)",
     "blocks.{l}.hook_mlp_out": "post W_out + b_out",
+    "ln_final.hook_scale": "sqrt(var(resid_post of the last block) + eps)",
+    "ln_final.hook_normalized": "(resid_post - mean) / scale",
 }
 _PARALLEL = {
     "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_pre) + eps)",
     "blocks.{l}.ln2.hook_normalized": "(resid_pre - mean) / scale",
     "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_pre) W_in + b_in",
-    **_NEURONS,
     "blocks.{l}.hook_resid_post": "resid_pre + attn_out + mlp_out",
 }
 _SEQUENTIAL = {
@@ -69,15 +67,10 @@ _SEQUENTIAL = {
     "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_mid) + eps)",
     "blocks.{l}.ln2.hook_normalized": "(resid_mid - mean) / scale",
     "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_mid) W_in + b_in",
-    **_NEURONS,
     "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
 }
-_OUTPUT = {
-    "ln_final.hook_scale": "sqrt(var(resid_post of the last block) + eps)",
-    "ln_final.hook_normalized": "(resid_post - mean) / scale",
-}
-SITES_IN_PARALLEL = table(_UP_TO_ATTENTION | _PARALLEL | _OUTPUT)
-SITES_IN_SEQUENCE = table(_UP_TO_ATTENTION | _SEQUENTIAL | _OUTPUT)
+SITES_IN_PARALLEL = table(_FORMULAS | _PARALLEL)
+SITES_IN_SEQUENCE = table(_FORMULAS | _SEQUENTIAL)
 
 _BLOCK = "layers.{l}."
 _ATTENTION = (
@@ -186,10 +179,9 @@ class NeoXConfig(RotaryConfig):
         return {"rotary": RotaryPositions.from_hub({**renamed, **entries}, share=_SHARE)}
 
     @property
-    def sites(self) -> Sites:
-        """The sites of the network; parallel blocks have no `hook_resid_mid`."""
-        rows = SITES_IN_PARALLEL if self.use_parallel_residual else SITES_IN_SEQUENCE
-        return Sites(rows, self.axis_sizes)
+    def site_rows(self) -> tuple[Site, ...]:
+        """The table of sites; parallel blocks have no `hook_resid_mid`."""
+        return SITES_IN_PARALLEL if self.use_parallel_residual else SITES_IN_SEQUENCE
 
     @property
     def norm_epsilon(self) -> float:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from probekit.model.config import Component, Kind, WeightNames
 from probekit.model.families.rotary import (
+    GATED_FORMULAS,
     GATED_WEIGHTS,
     GatedConfig,
     GroupedAttention,
@@ -31,13 +32,11 @@ from probekit.model.families.rotary import (
 from probekit.model.layers.modules import GatedMLP, RMSNorm
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import GROUPED, table
-from probekit.model.sites.sites import Sites
+from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import SILU
 
-_FORMULAS = {  # in forward order
+_FORMULAS = GATED_FORMULAS | {
     "hook_embed": "embed_tokens[tokens]",
-    "blocks.{l}.hook_resid_pre": "embed, or resid_post of block l-1",
     "blocks.{l}.attn.hook_q": "resid_pre W_Q + b_Q",
     "blocks.{l}.attn.hook_k": "resid_pre W_K + b_K",
     "blocks.{l}.attn.hook_v": "resid_pre W_V + b_V",
@@ -48,22 +47,16 @@ _FORMULAS = {  # in forward order
     "blocks.{l}.attn.hook_rot_q": "q_norm(q) rotated by its position",
     "blocks.{l}.attn.hook_rot_k": "k_norm(k) rotated by its position",
     "blocks.{l}.attn.hook_attn_scores": "rot_q rot_k / sqrt(d_head), -inf where masked",
-    "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
-    "blocks.{l}.attn.hook_z": "pattern v",
     "blocks.{l}.attn.hook_result": "z W_O per head, without b_O, before the norm",
     "blocks.{l}.ln1_post.hook_scale": "sqrt(mean((z W_O + b_O)^2) + eps)",
     "blocks.{l}.ln1_post.hook_normalized": "(z W_O + b_O) / scale",
     "blocks.{l}.hook_attn_out": "post_attention_layernorm(z W_O + b_O)",
-    "blocks.{l}.hook_resid_mid": "resid_pre + attn_out",
     "blocks.{l}.mlp.hook_pre": "resid_mid W_gate",
     "blocks.{l}.mlp.hook_pre_linear": "resid_mid W_up",
     "blocks.{l}.mlp.hook_post": "silu(pre) * pre_linear",
     "blocks.{l}.ln2_post.hook_scale": "sqrt(mean((post W_down)^2) + eps)",
     "blocks.{l}.ln2_post.hook_normalized": "post W_down / scale",
     "blocks.{l}.hook_mlp_out": "post_feedforward_layernorm(post W_down)",
-    "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
-    "ln_final.hook_scale": "sqrt(mean(resid_post of the last block^2) + eps)",
-    "ln_final.hook_normalized": "resid_post / scale",
 }
 _SCALES = ("blocks.{l}.attn.q_norm.hook_scale", "blocks.{l}.attn.k_norm.hook_scale")
 SITES = table(_FORMULAS, {**GROUPED, **dict.fromkeys(_SCALES, ("batch", "pos", "1"))})
@@ -84,16 +77,12 @@ class OLMo2Config(GatedConfig):
         switches=(*GATED_WEIGHTS.switches, ("q_proj.bias", '"attention_bias": true')),
         after_heads="post_attention_layernorm",
     )
+    site_rows: ClassVar[tuple[Site, ...]] = SITES
 
     model_type: str = "olmo2"
     vocab_size: int = 50304
     rms_norm_eps: float = 1e-5
     eos_token_id: int | list[int] | None = field(default=50279, compare=False)
-
-    @property
-    def sites(self) -> Sites:
-        """The sites of the network."""
-        return Sites(SITES, self.axis_sizes)
 
     @property
     def components(self) -> tuple[Component, ...]:

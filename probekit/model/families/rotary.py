@@ -195,6 +195,28 @@ def rotate(x: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1).to(x.dtype)
 
 
+GATED_FORMULAS = {  # of the sites that the families with gated MLPs compute in the same way
+    "blocks.{l}.hook_resid_pre": "embed, or resid_post of block l-1",
+    "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
+    "blocks.{l}.attn.hook_z": "pattern v",
+    "blocks.{l}.hook_resid_mid": "resid_pre + attn_out",
+    "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
+    "ln_final.hook_scale": "sqrt(mean(resid_post of the last block^2) + eps)",
+    "ln_final.hook_normalized": "resid_post / scale",
+}
+NORMS_OF_INPUTS = {  # of attention and of the MLP
+    "blocks.{l}.ln1.hook_scale": "sqrt(mean(resid_pre^2) + eps)",
+    "blocks.{l}.ln1.hook_normalized": "resid_pre / scale",
+    "blocks.{l}.ln2.hook_scale": "sqrt(mean(resid_mid^2) + eps)",
+    "blocks.{l}.ln2.hook_normalized": "resid_mid / scale",
+}
+NORMS_OF_HEADS = {
+    "blocks.{l}.attn.q_norm.hook_scale": "sqrt(mean(q^2) + eps) per head",
+    "blocks.{l}.attn.q_norm.hook_normalized": "q / scale",
+    "blocks.{l}.attn.k_norm.hook_scale": "sqrt(mean(k^2) + eps) per head",
+    "blocks.{l}.attn.k_norm.hook_normalized": "k / scale",
+}
+
 GATED_WEIGHTS = WeightNames(
     prefix="model.",
     embedding="embed_tokens.weight",
