@@ -49,9 +49,7 @@ class ChatTemplate:
         self, template: str, special: Mapping[str, str] | None = None, where: object = "template"
     ) -> None:
         self._special, self._where = dict(special or {}), where
-        self._sandbox = Sandbox(
-            (loopcontrols, _Generation), {"tojson": _to_json}, {"raise_exception": _refuse}
-        )
+        self._sandbox = Sandbox()
         try:
             self._template = self._sandbox.compiled(template)
         except Exception as error:  # Jinja and Python's compiler have errors of many classes
@@ -168,7 +166,13 @@ _WIDE_FIELD = re.compile(r"\d{3}|\{")
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment whose templates are deterministic and limited in time and memory.
+    """A Jinja environment whose templates are deterministic and limited in time and memory.
+
+    Jinja's own sandbox keeps a template from files and from the interpreter, but not from chance,
+    and not from filling the memory or running for ever. Here a template may use what is listed
+    above, and each render has a budget: every step of a loop, call, filter, operator, comparison
+    and output costs the size of what it reads, or more if its result can be longer, before it is
+    computed.
 
     >>> sandbox = Sandbox()
     >>> sandbox.compiled("{{ 'ab' * n }}").render(n=2)
@@ -181,26 +185,21 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
 
-    def __init__(
-        self,
-        extensions: Sequence[type[Extension]] = (),
-        filters: Mapping[str, Callable[..., Any]] | None = None,
-        functions: Mapping[str, Callable[..., Any]] | None = None,
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            extensions=extensions,
+            extensions=(loopcontrols, _Generation),
             finalize=self._measured,
         )
         self._budget, self._step = math.inf, _STEP
-        listed = {name: self.filters[name] for name in _FILTERS.split()} | dict(filters or {})
+        listed = {name: self.filters[name] for name in _FILTERS.split()} | {"tojson": _to_json}
         self.filters = {name: self._limited(name, one) for name, one in listed.items()}
         self.filters |= {"_measured": self._measured, "_steps": self._steps}
         others = self.tests.keys() - _TESTS_OF_FUNCTIONS
         self.tests |= {name: self._limited(name, self.tests[name]) for name in others}
         self.globals = {name: self.globals[name] for name in _GLOBALS.split()}
-        self.globals |= functions or {}
+        self.globals["raise_exception"] = _refuse
 
     def compiled(self, text: str) -> Template:
         """Return a template.

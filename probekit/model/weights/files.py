@@ -112,19 +112,14 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
-    expected = read_digests(path.parent).get(path.name)
-    if expected is not None:
-        if digest(chunks) != expected:
+    files, blob = read_digests(path.parent), path.resolve()
+    if path.name in files:
+        if digest(chunks) != files[path.name]:
             raise CheckpointError(
                 f"{path} is damaged or from another model: it does not match its digest in "
                 f"{DIGESTS}. {_remedy(path.parent)}"
             )
         return True
-    return _compare_blob(path, chunks, size)
-
-
-def _compare_blob(path: Path, chunks: Iterable[bytes], size: int) -> bool:
-    blob = path.resolve()
     if _SHA256.fullmatch(blob.name):
         hasher = hashlib.sha256()
     elif _GIT.fullmatch(blob.name):

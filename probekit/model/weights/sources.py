@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -65,17 +65,7 @@ def find_model(
         ConfigError: the name is neither a path nor a valid hub name.
         CheckpointError: the hub's local cache is damaged.
     """
-    return _local_folder(source) or _download(str(source), files, check, vocabulary)
-
-
-def check_model(source: str | Path) -> None:
-    """Check the name of a model without reading or downloading anything.
-
-    Raises:
-        MissingError: there is no such folder, or no model of that name.
-        ConfigError: the name is empty, or that of a file.
-    """
-    _local_folder(source)
+    return local_folder(source) or _download(str(source), files, check, vocabulary)
 
 
 def at_revision(source: str | Path, revision: str | None) -> str | Path:
@@ -114,8 +104,13 @@ def vocabulary_files(folder: Path) -> list[Path]:
 _ALIASES = {"gpt-2": "gpt2", "gpt2-small": "gpt2", "gpt2-base": "gpt2", "gpt2-sm": "gpt2"}
 
 
-def _local_folder(source: str | Path) -> Path | None:
-    """Return the local folder of a model, or None if `source` can only be a hub name."""
+def local_folder(source: str | Path) -> Path | None:
+    """Return the local folder of a model, or None if `source` can only be a hub name.
+
+    Raises:
+        MissingError: there is no such folder, or no model of that name.
+        ConfigError: the name is empty, or that of a file.
+    """
     text = str(source)
     if isinstance(source, str) and text in PUBLISHED_NAMES:
         return None
@@ -164,14 +159,15 @@ def _download(
             check(config.parent)
         if files == "all":
             weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
-            for shard in sorted(set(_shards(weight_file))):
-                fetch(shard)
+            if weight_file.suffix == ".json":
+                for shard in sorted(set(shard_of_tensors(weight_file).values())):
+                    fetch(shard)
         if files != "config":
             _fetch_first(fetch, name, vocabulary, is_online)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
-            f"The model {source!r} is not in the hub's local cache ({_hub_cache()}), and the hub "
-            f"could not be reached. {_OFFLINE_ADVICE}"
+            f"The model {source!r} is not in the hub's local cache ({constants.HF_HUB_CACHE}), and "
+            f"the hub could not be reached. {_OFFLINE_ADVICE}"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise MissingError(
@@ -187,17 +183,13 @@ def _download(
     except UnicodeDecodeError as error:  # the hub's client reads the name of a commit from a file
         raise CheckpointError(
             f"The hub's local cache of {name!r} is damaged: a file in its folder refs is not text. "
-            f"Delete that folder in {_hub_cache()} and run again to download it again."
+            f"Delete that folder in {constants.HF_HUB_CACHE} and run again to download it again."
         ) from error
     except errors.HFValidationError as error:
         raise ConfigError(f"{source!r} is neither a folder nor a valid hub name.") from error
     except errors.HfHubHTTPError as error:
         raise MissingError(f"Downloading {source!r} failed: {error}. {_OFFLINE_ADVICE}") from error
     return config.parent
-
-
-def _shards(weight_file: Path) -> Iterable[str]:
-    return shard_of_tensors(weight_file).values() if weight_file.suffix == ".json" else ()
 
 
 def _fetch_first(
@@ -218,7 +210,3 @@ def _fetch_first(
         raise absent
     expected = " or ".join(" + ".join(files) for files in choices)
     raise MissingError(f"The model {name!r} on the hub has no {expected}.")
-
-
-def _hub_cache() -> str:
-    return str(constants.HF_HUB_CACHE)
