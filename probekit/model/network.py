@@ -181,13 +181,9 @@ class Network(nn.Module):
             resid = blocks[layer](resid, of_block, tap.within(f"blocks.{layer}"))
         return resid
 
-    def normed(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the final norm of the residual stream, with taps at `ln_final`."""
-        return cast(Tensor, self.last_norm(resid, tap))
-
-    def final_norm(self, resid: Tensor) -> Tensor:
-        """Return the final norm of residuals, shape [... d_model]."""
-        return self.normed(resid, Taps(None))
+    def final_norm(self, resid: Tensor, tap: Taps | None = None) -> Tensor:
+        """Return the final norm of residuals, shape [... d_model]; its taps are at `ln_final`."""
+        return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
 
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits of the output of the final norm, shape [... d_vocab]."""
@@ -300,7 +296,7 @@ class Network(nn.Module):
         taps = Taps(tap, requested, stop_when_done=not logits)
         try:
             resid = self._resid(ids, mask, taps, at, past)
-            return self.unembed(self.normed(resid, taps.within("ln_final")))
+            return self.unembed(self.final_norm(resid, taps.within("ln_final")))
         except ForwardStoppedError:
             return None
 

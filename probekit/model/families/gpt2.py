@@ -107,6 +107,13 @@ WEIGHTS = WeightNames(
 )
 
 
+# n_ctx repeats n_positions; the others are about dropout of a classifier, and rounding.
+_OTHER_KEYS = (
+    "n_ctx reorder_and_upcast_attn summary_activation summary_first_dropout "
+    "summary_proj_to_labels summary_type summary_use_proj"
+)
+
+
 @dataclass(frozen=True)
 class GPT2Config(ModelConfig):
     """Sizes and switches of one GPT-2; the defaults are those of GPT-2 small.
@@ -135,18 +142,7 @@ class GPT2Config(ModelConfig):
         "scale_attn_by_inverse_layer_idx": (False,),
         "add_cross_attention": (False,),
     }
-    # n_ctx repeats n_positions; the others are about dropout of a classifier, and rounding.
-    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {
-            "n_ctx",
-            "reorder_and_upcast_attn",
-            "summary_activation",
-            "summary_first_dropout",
-            "summary_proj_to_labels",
-            "summary_type",
-            "summary_use_proj",
-        }
-    )
+    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(_OTHER_KEYS.split())
     site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[Component, ...]] = COMPONENTS
     norm_is_centred: ClassVar[bool] = True
@@ -240,13 +236,8 @@ PUBLISHED = {
     "gpt2-xl": GPT2Config(n_layer=48, n_head=25, n_embd=1600),
 }
 # OpenAI's names of sizes -> ours.
-_SIZES = {
-    "n_vocab": "vocab_size",
-    "n_ctx": "n_positions",
-    "n_embd": "n_embd",
-    "n_head": "n_head",
-    "n_layer": "n_layer",
-}
+_SIZES = {"n_vocab": "vocab_size", "n_ctx": "n_positions"}
+_SIZES |= {name: name for name in ("n_embd", "n_head", "n_layer")}
 
 
 def read_hparams(folder: Path) -> GPT2Config:

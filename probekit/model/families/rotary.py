@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -32,15 +32,11 @@ from probekit.model.passes.taps import Taps
 
 _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
 # Keys that each kind of scaling reads; it needs all of them.
+_LLAMA3 = "factor low_freq_factor high_freq_factor original_max_position_embeddings"
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
-    "llama3": (
-        "factor",
-        "low_freq_factor",
-        "high_freq_factor",
-        "original_max_position_embeddings",
-    ),
+    "llama3": tuple(_LLAMA3.split()),
 }
 
 
@@ -152,19 +148,11 @@ def _of_llama3(plain: Tensor, rotary: RotaryPositions) -> Tensor:
 
     Source: the code published with Llama 3.1 (models/llama3/reference_impl/model.py).
     """
-    trained, low, high = (
-        rotary.original_max_position_embeddings,
-        rotary.low_freq_factor,
-        rotary.high_freq_factor,
-    )
-    assert trained is not None
-    assert low is not None
-    assert high is not None
-    assert rotary.factor is not None
+    factor, low, high, trained = (cast(float, getattr(rotary, key)) for key in _KINDS["llama3"])
     wavelength = 2 * math.pi / plain  # in tokens
     turns = trained / wavelength  # of each pair over a text of the first training
     kept = ((turns - low) / (high - low)).clamp(0, 1)  # 1: unchanged, 0: stretched
-    return (1 - kept) * plain / rotary.factor + kept * plain
+    return (1 - kept) * plain / factor + kept * plain
 
 
 def turn(positions: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:

@@ -176,13 +176,13 @@ _Parts = tuple[dict[str, int], list[Merge], set[str]]  # ids, merges, special to
 _SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 # BPE settings that change how a text is tokenized.
-_OTHER_SETTINGS = (
+_OTHER_SETTINGS = [
     "byte_fallback",
     "continuing_subword_prefix",
     "end_of_word_suffix",
     "ignore_merges",
     "dropout",
-)
+]
 
 
 def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Parts:

@@ -217,12 +217,8 @@ def _described(shapes: Mapping[str, TensorShape], names: WeightNames) -> str:
     return ", ".join(f"{key}={size}" for key, size in sizes.items())
 
 
-_DTYPES = {
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float64: "F64",
-}
+# Names of dtypes in the header of a safetensors file.
+_CODES = dict(zip(DTYPES.values(), ("F32", "F16", "BF16", "F64"), strict=True))
 
 
 def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
@@ -258,7 +254,7 @@ def _header(stored: Mapping[str, Tensor], tensor_digest: str) -> bytes:
     for name, tensor in stored.items():
         start, end = end, end + tensor.nbytes
         entries[name] = {
-            "dtype": _DTYPES[tensor.dtype],
+            "dtype": _CODES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }

@@ -1,4 +1,4 @@
-"""The forward pass: padding, stopping, taps, refusals."""
+"""GPT-2: parity, padding, stopping, taps, initialisation, dropout, refusals."""
 
 import subprocess
 import sys
@@ -8,11 +8,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
 
+from probekit.activations.capture import capture
 from probekit.errors import ConfigError, DataError, UnknownNameError
-from probekit.model.families.gpt2 import GPT2, GPT2Config
+from probekit.model.families.gpt2 import GPT2, GPT2Config, LayerNorm
+from tests.activations.captures import SITES, last_and_mean, make_tokens
 from tests.model.gpt2_sites import site_names
-from tests.model.reference import TINY, pad, ragged, unpadded
+from tests.model.reference import SMALL, TINY, differences, pad, ragged, unpadded
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 6], [5, 35, 8, 9, 79]])
 
@@ -276,3 +280,165 @@ def test_half_precision_is_close_at_positions_of_large_norm(dtype, tolerance):
 def test_bad_sizes_are_refused_by_name(sizes, name):
     with pytest.raises(ConfigError, match=name):
         GPT2Config(**sizes)
+
+
+CASES = [
+    pytest.param(TINY, [5, 1, 8, 3], id="tiny"),
+    pytest.param(SMALL, [7, 2], id="gpt2-shape"),
+]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(
+    ("dtype", "logit_bound", "site_bound"),
+    [(torch.float32, 5e-5, 1e-5), (torch.float64, 1e-10, 1e-10)],
+    ids=["float32", "float64"],
+)
+@pytest.mark.parametrize(("config", "lengths"), CASES)
+def test_every_site_equals_the_reference(config, lengths, dtype, logit_bound, site_bound, side):
+    worst = differences(config, dtype, side, lengths)
+    assert len(worst) == 2 + 4 + 18 * config.n_layer
+    for site, (absolute, relative) in worst.items():
+        if site.startswith("logits"):
+            assert absolute < logit_bound, site
+        else:
+            assert relative < site_bound, site
+
+
+SIZES = GPT2Config(n_layer=3, n_embd=192, n_head=3, vocab_size=500, tie_word_embeddings=False)
+
+
+def test_every_matrix_is_drawn_from_its_normal_distribution():
+    names = []
+    for name, parameter in GPT2(SIZES, seed=0).named_parameters():
+        if parameter.ndim == 2:
+            expected = 0.02 / (6**0.5) if name.endswith("c_proj.weight") else 0.02
+            drawn = parameter.detach().flatten().double()
+            assert abs(drawn.std().item() / expected - 1) < 0.02, name
+            assert abs(drawn.mean().item()) < 5 * expected / len(drawn) ** 0.5, name
+            assert stats.kstest((drawn / expected).numpy(), "norm").pvalue > 1e-4, name
+            names.append(name)
+    assert len(names) == 3 * 4 + 3
+    assert "lm_head.weight" in names
+
+
+def test_biases_are_zero_and_gains_are_one():
+    model = GPT2(SIZES, seed=0)
+    gains = {m.weight.data_ptr() for m in model.modules() if isinstance(m, LayerNorm)}
+    assert len(gains) == 2 * 3 + 1
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            assert (parameter == float(parameter.data_ptr() in gains)).all(), name
+
+
+def test_the_standard_deviation_is_that_of_the_config():
+    model = GPT2(replace(SIZES, initializer_range=0.1), seed=0)
+    assert abs(model.wpe.weight.std().item() / 0.1 - 1) < 0.02
+    assert abs(model.h[1].mlp.c_proj.weight.std().item() / (0.1 / 6**0.5) - 1) < 0.02
+
+
+def test_seeded_weights_are_reproducible_and_leave_the_global_generator_alone():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first, second, other = GPT2(TINY, seed=5), GPT2(TINY, seed=5), GPT2(TINY, seed=6)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first.wte.weight, second.wte.weight)
+    assert not torch.equal(first.wte.weight, other.wte.weight)
+
+
+@pytest.mark.parametrize("switch", ["bias", "qkv_bias"])
+def test_a_switch_removes_only_its_biases(switch):
+    full = dict(GPT2(TINY, seed=0).named_parameters())
+    less = dict(GPT2(replace(TINY, **{switch: False}), seed=0).named_parameters())
+    gone = [name for name in full if name not in less]
+    endings = (".bias",) if switch == "bias" else ("c_attn.bias",)
+    assert gone == [name for name in full if name.endswith(endings)]
+    assert all(torch.equal(full[name], less[name]) for name in less)
+
+
+DROPPED = torch.randint(TINY.vocab_size, (7, 19), generator=torch.Generator().manual_seed(4))
+NONE = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+RATES = tuple(NONE)
+EXPLICIT = "blocks.*.attn.hook_pattern"
+
+
+def training_model(**rates):
+    model = GPT2(replace(TINY, **(NONE | rates), initializer_range=0.3), seed=1).double()
+    return model.train().requires_grad_(False)
+
+
+def look(site: str, value: Tensor) -> Tensor:
+    return value
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_each_rate_acts_in_training_and_nowhere_else(rate):
+    plain, model = training_model(), training_model(**{rate: 0.5})
+    assert not torch.equal(model(DROPPED), plain(DROPPED))
+    assert torch.equal(model.eval()(DROPPED), plain(DROPPED))
+
+
+def test_a_new_model_is_in_evaluation_mode():
+    model = GPT2(TINY, seed=1)
+    assert not model.training
+    assert torch.equal(model(DROPPED), model(DROPPED))
+
+
+@pytest.mark.parametrize("sites", [None, [EXPLICIT]], ids=["fused", "explicit"])
+def test_attention_is_dropped_on_both_paths_by_the_same_share(sites):
+    """With v all ones, z is the sum of the remaining pattern: mean 1, spread set by p."""
+    model, p = training_model(attn_pdrop=0.4), 0.4
+    seen = {}
+
+    def ones(site, value):
+        seen[site] = value
+        return torch.ones_like(value) if site.endswith("hook_v") else value
+
+    asked = ["blocks.0.attn.hook_v", "blocks.0.attn.hook_z", *(sites or [])]
+    torch.manual_seed(0)
+    model(DROPPED.repeat(60, 1), tap=ones, sites=asked)
+    z = seen["blocks.0.attn.hook_z"][..., 0]  # [batch pos n_heads]
+    first = z[:, 0]  # a single key with weight 1: scaled by 1 / (1 - p) or dropped
+    values = {round(value, 6) for value in first.unique().tolist()}
+    assert values == {0.0, round(1 / (1 - p), 6)}
+    assert abs((first == 0).double().mean().item() - p) < 0.05
+    assert abs(z[:, 10:].mean().item() - 1) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("rate", "site", "also"),
+    [
+        ("resid_pdrop", "blocks.1.hook_attn_out", "blocks.1.hook_resid_mid"),
+        ("resid_pdrop", "blocks.1.hook_mlp_out", "blocks.1.hook_resid_post"),
+        ("embd_pdrop", "blocks.0.hook_resid_pre", "blocks.0.ln1.hook_normalized"),
+    ],
+)
+def test_the_share_of_zeros_is_the_rate_and_the_rest_is_scaled(rate, site, also):
+    torch.manual_seed(0)
+    _, cache = training_model(**{rate: 0.25}).run_with_cache(DROPPED.repeat(20, 1), [site, also])
+    _, plain = training_model().run_with_cache(DROPPED.repeat(20, 1), [site])
+    kept = cache[site] != 0
+    assert abs(kept.double().mean().item() - 0.75) < 0.01
+    if rate == "embd_pdrop":  # no dropout before it
+        torch.testing.assert_close(cache[site][kept], plain[site][kept] / 0.75)
+
+
+def test_the_value_at_a_site_is_the_one_that_is_added():
+    """Dropout is applied before the site: the residual stream is the sum of the site values."""
+    _, cache = training_model(resid_pdrop=0.3).run_with_cache(DROPPED)
+    added = cache["resid_pre", 2] + cache["attn_out", 2]
+    assert torch.equal(cache["resid_mid", 2], added)
+
+
+def test_reading_a_site_does_not_change_the_dropout_masks():
+    model = training_model(resid_pdrop=0.3, embd_pdrop=0.1)
+    torch.manual_seed(5)
+    plain = model(DROPPED)
+    torch.manual_seed(5)
+    assert torch.allclose(model(DROPPED, tap=look, sites=["*"]), plain, atol=1e-12)
+
+
+def test_capture_from_a_model_in_training_is_refused(tmp_path):
+    tokens = make_tokens()
+    with pytest.raises(ConfigError, match=r"training mode.*model\.eval\(\)"):
+        capture(training_model(), "t", tokens, last_and_mean(tokens), SITES, root=tmp_path)

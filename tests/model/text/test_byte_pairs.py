@@ -1,4 +1,4 @@
-"""The tokenizer against the reference tokenizer, and its offsets."""
+"""GPT-2's tokenizer compared with the reference, and its vocabulary files."""
 
 import json
 import shutil
