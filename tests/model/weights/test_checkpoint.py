@@ -198,7 +198,7 @@ def written(reference, tmp_path_factory):
     state = reference.transformer.state_dict()
     write_original(original, ORIGINAL, state)
     assert len(state) == 4 * 12 + 4
-    return folder
+    return original
 
 
 @pytest.fixture
