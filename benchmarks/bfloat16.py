@@ -18,10 +18,9 @@ import torch
 from benchmarks.capture import processor, random_tokens, seconds
 from probekit.activations.capture import stream_rows
 from probekit.data.positions import RowPlan
-from probekit.model.decoder import Decoder
-from probekit.model.families.gpt2 import PUBLISHED
-from probekit.model.gpt2 import GPT2
-from probekit.model.load import load_model
+from probekit.model.families.gpt2 import GPT2, PUBLISHED
+from probekit.model.families.table import load_model
+from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 
 SENTENCES = "data/sentiment.csv"
@@ -30,7 +29,7 @@ Tokens = list[np.ndarray[tuple[int], np.dtype[np.int64]]]
 
 
 def residual_streams(
-    model: Decoder, tokens: Tokens
+    model: Network, tokens: Tokens
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Return the residual stream after each block at the last token, shape [layer text d_model]."""
     n = len(tokens)

@@ -34,10 +34,9 @@ from probekit.interventions.causes.cause_data import CauseData, CauseResult, Cau
 from probekit.interventions.causes.causes import causes_of
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 
 PERMUTATIONS = 99
 PER_GROUP, MANY_GROUPS = 4, 400

@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.capture import HEADER, Row, medians, processor
-from probekit.model.decoder import Decoder
-from probekit.model.load import from_transformers
+from probekit.model.families.table import from_transformers
+from probekit.model.network import Network
 
 N_SEQUENCES, N_TOKENS, N_VOCAB = 4, 128, 32000
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
@@ -48,7 +48,7 @@ def their_network(shape: dict[str, Any]) -> Any:
     return network.eval().requires_grad_(False)
 
 
-def rows(title: str, theirs: Any, ours: Decoder, ids: Tensor) -> Iterator[Row]:
+def rows(title: str, theirs: Any, ours: Network, ids: Tensor) -> Iterator[Row]:
     """Yield the rows of the table for one network."""
     body = theirs.get_decoder()
 
@@ -66,7 +66,7 @@ def rows(title: str, theirs: Any, ours: Decoder, ids: Tensor) -> Iterator[Row]:
     yield Row(f"{title}: residual streams", baseline, capture, their_body, at_most=1.05)
 
 
-def difference(theirs: Any, ours: Decoder, ids: Tensor) -> float:
+def difference(theirs: Any, ours: Network, ids: Tensor) -> float:
     """Return the largest relative difference of the residual streams after the first block."""
     expected = theirs.get_decoder()(ids, use_cache=False, output_hidden_states=True)
     resid = ours.run_with_cache(ids, ["blocks.0.hook_resid_post"], logits=False)[1]["resid_post", 0]

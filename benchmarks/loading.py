@@ -22,8 +22,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2LMHeadModel
 
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from tests.model.originals import tensorflow, write_original
 
 ROUTES = ("safetensors", "shards", "pytorch", "original")

@@ -19,7 +19,7 @@ import pandas as pd
 
 from probekit.analysis.heads import random_repeats, score_heads
 from probekit.experiment.loader import load_recipe
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.corpus import Text, read_corpus
 from probekit.training.loop import held_out_loss, repeat_losses

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.mini import HALF, ROWS, SCORES, Evaluation, held_out_texts, measure
 from probekit.experiment.loader import load_recipe
-from probekit.model.weights.digests import DIGESTS
+from probekit.model.weights.files import DIGESTS
 from probekit.training.run_files import find_checkpoints, read_log
 
 MOST_BYTES = 16_000_000

@@ -26,8 +26,7 @@ from probekit.interventions.edits import zero
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.attribution_patching import estimated_effects
 from probekit.interventions.patching.patching import patch
-from probekit.model.families.gpt2 import PUBLISHED, GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, PUBLISHED, GPT2Config
 from probekit.model.passes.inputs import TokenBatch
 
 ROOT = Path(__file__).resolve().parents[1]

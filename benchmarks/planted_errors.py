@@ -122,10 +122,10 @@ ERRORS = (
     ),
     PlantedError(
         "activations have the name of the next layer",
-        "model/gpt2.py",
+        "model/families/gpt2.py",
         'tap.within(f"blocks.{layer}")',
         'tap.within(f"blocks.{(layer + 1) % len(self.h)}")',
-        "tests/model/test_parity.py::test_every_site_equals_the_reference",
+        "tests/model/families/test_gpt2.py::test_every_site_equals_the_reference",
         "planted_layer",
     ),
     PlantedError(
@@ -143,7 +143,7 @@ ERRORS = (
         "model/layers/visibility.py",
         "causal(n_new, n_keys, tokens.device) & (mask[:, None, None, :] | itself)",
         "causal(n_new, n_keys, tokens.device)[None, None]",
-        "tests/model/test_gpt2.py::test_padding_changes_no_number_at_any_site",
+        "tests/model/families/test_gpt2.py::test_padding_changes_no_number_at_any_site",
         "padded_batches",
     ),
     PlantedError(
@@ -151,7 +151,7 @@ ERRORS = (
         "model/layers/visibility.py",
         "positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]",
         "positions = torch.arange(n_before, n_keys).expand_as(tokens)",
-        "tests/model/test_gpt2.py::test_positions_are_counted_from_the_mask",
+        "tests/model/families/test_gpt2.py::test_positions_are_counted_from_the_mask",
         "padded_batches",
     ),
     PlantedError(

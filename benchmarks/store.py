@@ -131,8 +131,7 @@ def capture_and_measure(folder: Path, n_rows: int, pipe: Connection) -> None:
     import torch
 
     from probekit.activations.capture import capture
-    from probekit.model.families.gpt2 import GPT2Config
-    from probekit.model.gpt2 import GPT2
+    from probekit.model.families.gpt2 import GPT2, GPT2Config
 
     torch.set_num_threads(1)
     model = GPT2(GPT2Config(n_layer=4, n_head=4, n_embd=256), seed=0).requires_grad_(False)

@@ -56,14 +56,12 @@ if TYPE_CHECKING:
     from probekit.interventions.compose import run_edited
     from probekit.interventions.measures import AnswerMeasure
     from probekit.interventions.patching.patching import patch
-    from probekit.model.families.gpt2 import GPT2Config
-    from probekit.model.generation.continuation import StopStrings
-    from probekit.model.generation.generate import generate
-    from probekit.model.gpt2 import GPT2
-    from probekit.model.load import from_transformers, load_model
+    from probekit.model.families.gpt2 import GPT2, GPT2Config
+    from probekit.model.families.table import from_transformers, load_model
+    from probekit.model.generation import StopStrings, generate
     from probekit.model.passes.cache import ActivationCache, Recording
+    from probekit.model.passes.context import KeyValueCache
     from probekit.model.passes.inputs import TokenBatch
-    from probekit.model.passes.kv_cache import KeyValueCache
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.pipeline.experiment.run import run
     from probekit.pipeline.experiment.validate import validate
@@ -116,23 +114,23 @@ _HOME = {
     "AnswerMeasure": "probekit.interventions.measures",
     "CauseData": "probekit.interventions.causes.cause_data",
     "Experiment": "probekit.experiment.schema",
-    "GPT2": "probekit.model.gpt2",
+    "GPT2": "probekit.model.families.gpt2",
     "GPT2Config": "probekit.model.families.gpt2",
-    "KeyValueCache": "probekit.model.passes.kv_cache",
+    "KeyValueCache": "probekit.model.passes.context",
     "LinearProbe": "probekit.probes.kinds.logistic",
     "Recording": "probekit.model.passes.cache",
     "RunResult": "probekit.report.notebooks.run_result",
     "SavedProbe": "probekit.probes.saved.saved_probe",
-    "StopStrings": "probekit.model.generation.continuation",
+    "StopStrings": "probekit.model.generation",
     "TokenBatch": "probekit.model.passes.inputs",
     "Tokenizer": "probekit.model.text.tokenizer",
     "apply_probe": "probekit.pipeline.look.apply",
     "cause": "probekit.pipeline.intervene.of_run",
     "causes_of": "probekit.interventions.causes.causes",
     "explore_attention": "probekit.pipeline.look.attention",
-    "from_transformers": "probekit.model.load",
-    "generate": "probekit.model.generation.generate",
-    "load_model": "probekit.model.load",
+    "from_transformers": "probekit.model.families.table",
+    "generate": "probekit.model.generation",
+    "load_model": "probekit.model.families.table",
     "open_run": "probekit.report.notebooks.run_result",
     "patch": "probekit.interventions.patching.patching",
     "pretrain": "probekit.pipeline.pretrain",

@@ -1,8 +1,7 @@
 """`benchmarks.known_circuits` runs on any GPT-2, and reports missing weights."""
 
 from benchmarks.known_circuits import main
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.text.tokenizer import Tokenizer
 
 

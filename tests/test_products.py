@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.func import grad, jacfwd, jvp, vmap
 
 from probekit import products
-from probekit.model.layers.linear import Linear
+from probekit.model.layers.modules import Linear
 from probekit.products import GELU, GELU_TANH, SILU, gram, linear
 from probekit.workers import threads
 

@@ -26,8 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, MissingError, ProbekitError, nearest
-from probekit.model.families.table import model_config
-from probekit.model.load import load_model
+from probekit.model.families.table import load_model, model_config
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer

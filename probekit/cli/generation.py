@@ -13,8 +13,7 @@ import click
 from probekit.cli.options import ModelName, together
 
 if TYPE_CHECKING:
-    from probekit.model.generation.continuation import Continuation
-    from probekit.model.generation.decoding import Decoding
+    from probekit.model.generation import Continuation, Decoding
 
 _DECODING = (
     click.option(
@@ -63,7 +62,7 @@ def _decoding_options(function: Callable[..., None]) -> Callable[..., None]:
         slide: bool,
         **others: Any,
     ) -> None:
-        from probekit.model.generation.decoding import Decoding
+        from probekit.model.generation import Decoding
 
         decoding = Decoding(
             max_new_tokens,
@@ -170,8 +169,8 @@ def generate_command(
     steering: _Steering | None,
 ) -> None:
     """Continue texts with a model, greedily or by sampling; end-of-text always ends a text."""
-    from probekit.model.generation.continuation import continue_texts, stream_text
-    from probekit.model.load import load_model
+    from probekit.model.families.table import load_model
+    from probekit.model.generation import continue_texts, stream_text
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.pipeline.capture.devices import check_device
 

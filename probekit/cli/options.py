@@ -130,11 +130,11 @@ class ModelName(click.ParamType[Any]):
             MissingError: There is no such folder, or no model with that name.
             ConfigError: The name is empty, or the path of a file.
         """
-        from probekit.model.weights.sources import check_model
+        from probekit.model.weights.sources import local_folder
 
         del param, ctx
         if not (self.or_file and Path(value).is_file()):
-            check_model(value)
+            local_folder(value)
         return str(value)
 
 

@@ -134,7 +134,7 @@ def _of_file(
 def _of_model(
     what: str, overrides: tuple[str, ...], device: str, given: dict[str, Any]
 ) -> CapturePlan:
-    from probekit.model.weights.sources import check_model
+    from probekit.model.weights.sources import local_folder
 
     if overrides:
         raise click.UsageError("--set requires a FILE.yaml.")
@@ -142,7 +142,7 @@ def _of_model(
     if tokens is None or not 1 <= tokens <= 1e15 or tokens != int(tokens):
         raise click.UsageError("Give the number of tokens, such as --tokens 100e6.")
     given.setdefault("sites", ("blocks.*.hook_resid_post",))
-    check_model(what)
+    local_folder(what)
 
     from probekit.pipeline.capture.sizing import plan_tokens
 

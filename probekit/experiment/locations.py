@@ -9,7 +9,7 @@ from typing import Any
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.data import URL
 from probekit.experiment.document import Document
-from probekit.model.config import KNOWN_MODELS
+from probekit.model.weights.sources import KNOWN_MODELS
 from probekit.section import Section
 from probekit.training.recipe import Recipe
 from probekit.training.run_files import find_checkpoints

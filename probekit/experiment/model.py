@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from probekit.errors import ConfigError
-from probekit.model.weights.revisions import at_revision
+from probekit.model.weights.sources import at_revision
 from probekit.probes.targets import MOST_NETWORKS
 from probekit.section import Section, Seed, rule_error
 

@@ -17,12 +17,11 @@ from probekit.errors import ConfigError
 from probekit.interventions.compose import compose
 from probekit.interventions.stream import StreamEntry
 from probekit.model.network import Network
+from probekit.model.passes.context import KeysValues
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.passes.resuming import KeysValues
-from probekit.model.passes.taps import Tap
+from probekit.model.passes.taps import Tap, part_features
 from probekit.model.sites.catalogue import describe, layer_of
-from probekit.model.sites.parts import part_features
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 
 # Working memory of one batch of edited passes, and tensors of d_model that a position needs.
 BATCH_BYTES = 256 << 20

@@ -14,8 +14,7 @@ from torch import Tensor
 from probekit.errors import ConfigError
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.passes.taps import Tap
-from probekit.model.sites.parts import tap_parts
+from probekit.model.passes.taps import Tap, tap_parts
 from probekit.model.sites.sites import SitePattern
 
 # Where and what: `("blocks.5.attn.hook_z[head=2]", zero())`.
@@ -109,7 +108,7 @@ def run_edited(
         tokens: token ids, shape [batch pos], or a `TokenBatch`.
         edits: pairs of a site and a tap; see `compose`.
         mask: True at tokens, False at padding, shape [batch pos].
-        at: positions of the logits, shape [batch n_at]; see `Decoder.forward`.
+        at: positions of the logits, shape [batch n_at]; see `Network.forward`.
 
     >>> import torch
     >>> from probekit import GPT2

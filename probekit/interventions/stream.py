@@ -13,7 +13,7 @@ from torch import Tensor
 from probekit.errors import ConfigError
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 
 # Component -> the next residual stream that it is a part of. In parallel blocks resid_post follows
 # attn_out; there is no resid_mid.

@@ -5,19 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
-from probekit.model.parameters import Component
+from probekit.model.sites.catalogue import Site
 from probekit.model.sites.sites import Sites
-from probekit.model.weights.json_files import read_json
-from probekit.model.weights.names import WeightNames
-
-# Names on the hub without an organisation.
-PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-KNOWN_MODELS = ("mini", *PUBLISHED_NAMES)
+from probekit.model.weights.files import read_json
 
 # Upper limits that catch typing errors; no published model comes near them.
 MAX_SIZE = 10**7
@@ -44,6 +39,114 @@ HARMLESS = frozenset(_HARMLESS.split())
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What is special about the models of one `model_type`.
+
+    Attributes:
+        reads: keys of config.json that only some kinds of the family read.
+        defaults: the hub's values of absent keys that differ from those of the family.
+    """
+
+    reads: frozenset[str] = frozenset()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WeightNames:
+    """How the checkpoints of a family name and store the tensors of a network.
+
+    Attributes:
+        prefix: beginning of the names in checkpoints of the language model, such as `model.`;
+            checkpoints of the body alone lack it.
+        embedding: name of the token embedding without the prefix.
+        unembedding: name of the unembedding, which has no prefix.
+        layers: beginning of the names of the tensors of a block, before its index, such as `h.`.
+        n_layers: key of config.json with the number of blocks, for messages.
+        buffers: regular expression of tensors that are no parameters.
+        transposed: regular expression of the linear maps stored as [in, out].
+        sizes: keys of config.json that the shapes of tensors show, by tensor, for messages.
+        other_names: names that other releases give to a tensor, each with that of the network.
+        switches: end of the name of an extra tensor, and the entry of config.json that makes it
+            part of the network.
+        norm: module of the final norm.
+        heads: module in a block that maps the heads to the residual stream.
+        neurons: module in a block that maps the neurons to the residual stream.
+        after_heads: norm between the heads and the residual stream; empty if there is none.
+    """
+
+    prefix: str
+    embedding: str
+    unembedding: str
+    layers: str
+    n_layers: str
+    sizes: tuple[tuple[str, tuple[str, ...]], ...]
+    buffers: str = r"(?!)"  # matches nothing
+    transposed: str = r"(?!)"
+    other_names: tuple[tuple[str, str], ...] = ()
+    switches: tuple[tuple[str, str], ...] = ()
+    norm: str = "norm"
+    heads: str = "self_attn.o_proj"
+    neurons: str = "mlp.down_proj"
+    after_heads: str = ""
+
+    def in_network(self, name: str) -> str:
+        """Return the name that a tensor of a checkpoint has in the network.
+
+        >>> from probekit.model.families.neox import WEIGHTS
+        >>> WEIGHTS.in_network("gpt_neox.embed_in.weight"), WEIGHTS.in_network("lm_head.weight")
+        ('embed_in.weight', 'embed_out.weight')
+        """
+        short = name.removeprefix(self.prefix)
+        return dict(self.other_names).get(short, short)
+
+    def in_checkpoint(self, name: str) -> str:
+        """Return the name that a tensor of the network has in a checkpoint.
+
+        >>> from probekit.model.families.neox import WEIGHTS
+        >>> WEIGHTS.in_checkpoint("embed_in.weight"), WEIGHTS.in_checkpoint("embed_out.weight")
+        ('gpt_neox.embed_in.weight', 'embed_out.weight')
+        """
+        return name if name == self.unembedding else self.prefix + name
+
+
+@dataclass(frozen=True)
+class Component:
+    """A module with parameters: a weight and, if the config has it, a bias.
+
+    Attributes:
+        name: name shown to users.
+        module: name in a state dict, with `{l}` for the index of the block.
+        axes: axes of the weight, from input to output; the bias has the last one. An axis may be a
+            product, such as `3 d_model`.
+        bias: member of the config that turns the bias on; empty if there is never one.
+        part: the sublayer that it belongs to, `attention` or `MLP`; empty for none.
+        tied: member of the config that replaces the weight by the token embedding; empty if there
+            is none.
+    """
+
+    name: str
+    module: str
+    axes: tuple[str, ...]
+    bias: str = ""
+    part: str = ""
+    tied: str = ""
+
+    @property
+    def in_block(self) -> bool:
+        """Whether every block has such a module."""
+        return "{l}" in self.module
+
+    def tensors(self, config: ModelConfig) -> dict[str, tuple[str, ...]]:
+        """Return the axes of each tensor, by name."""
+        if self.tied and getattr(config, self.tied):
+            return {}
+        tensors = {f"{self.module}.weight": self.axes}
+        if self.bias and getattr(config, self.bias):
+            tensors[f"{self.module}.bias"] = self.axes[-1:]
+        return tensors
+
+
+@dataclass(frozen=True)
 class ModelConfig(ABC):
     """Sizes and switches of a network, with the same members for every family.
 
@@ -51,12 +154,15 @@ class ModelConfig(ABC):
 
     Attributes:
         TITLE: name of the family in messages.
+        KINDS: what is special about each `model_type` of the family, the hub's default first.
         WEIGHTS: names of the tensors in checkpoints.
         VOCABULARY: sets of files of the vocabulary, in order of precedence.
         REQUIRED: keys of config.json with the values that the family's code computes. The first of
             each is the hub's default for an absent key.
-        OTHER_KEYS: keys that `from_hub` reads or that do not change the computation, in addition to
+        OTHER_KEYS: keys that `computed` reads or that do not change the computation, in addition to
             the fields, `REQUIRED` and `HARMLESS`.
+        COMPUTED: fields that are no keys of config.json, but computed from several keys.
+        norm_is_centred: whether the norms subtract the mean (layer norm) or not (RMS norm).
 
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> config: ModelConfig = GPT2Config()
@@ -65,6 +171,7 @@ class ModelConfig(ABC):
     """
 
     TITLE: ClassVar[str]
+    KINDS: ClassVar[Mapping[str, Kind]]
     WEIGHTS: ClassVar[WeightNames]
     VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = (
         ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
@@ -73,6 +180,8 @@ class ModelConfig(ABC):
     )
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     OTHER_KEYS: ClassVar[frozenset[str]] = frozenset()
+    COMPUTED: ClassVar[frozenset[str]] = frozenset()
+    norm_is_centred: ClassVar[bool]
 
     @property
     @abstractmethod
@@ -81,8 +190,13 @@ class ModelConfig(ABC):
 
     @property
     @abstractmethod
+    def site_rows(self) -> tuple[Site, ...]:
+        """The family's table of sites."""
+
+    @property
     def sites(self) -> Sites:
         """The sites of the network."""
+        return Sites(self.site_rows, self.axis_sizes)
 
     @property
     @abstractmethod
@@ -96,17 +210,28 @@ class ModelConfig(ABC):
 
     @property
     @abstractmethod
-    def norm_is_centred(self) -> bool:
-        """Whether the norms subtract the mean (layer norm) or not (RMS norm)."""
+    def tie_word_embeddings(self) -> bool:
+        """Whether the unembedding is the token embedding."""
 
     @property
     @abstractmethod
-    def end_of_text(self) -> int | list[int] | None:
+    def bos_token_id(self) -> int | list[int] | None:
+        """Id of the beginning-of-text token, if the checkpoint has any."""
+
+    @property
+    @abstractmethod
+    def eos_token_id(self) -> int | list[int] | None:
         """Id of the end-of-text token or tokens, if the checkpoint has any."""
 
-    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return sizes and switches under the keys of config.json, without special tokens."""
+        kind = self.KINDS[getattr(self, "model_type", next(iter(self.KINDS)))]
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in own.items()
+            if key in self._keys(kind)
+        }
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens."""
@@ -175,14 +300,31 @@ class ModelConfig(ABC):
             CheckpointError: an entry is invalid or unknown, or describes a network that the
                 family's code does not compute.
         """
-        names = {entry.name for entry in fields(cls)}
-        known = names | cls.REQUIRED.keys() | cls.OTHER_KEYS
+        check_required(entries, {"model_type": tuple(cls.KINDS), **cls.REQUIRED}, path)
+        kind = cls.KINDS[entries.get("model_type", next(iter(cls.KINDS)))]
+        names = cls._keys(kind)
+        known = names | kind.reads | cls.REQUIRED.keys() | cls.OTHER_KEYS
         check_keys(entries, known, path, cls.TITLE)
-        check_required(entries, cls.REQUIRED, path)
+        given = {**kind.defaults, **{key: entries[key] for key in names if key in entries}}
         try:
-            return cls(**{key: value for key, value in entries.items() if key in names})
+            return cls(**given | cls.computed(entries))
         except ConfigError as error:
             raise CheckpointError(f"{path}: {error}") from error
+
+    @classmethod
+    def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
+        """Return the fields that are computed from the entries of a config.json.
+
+        Raises:
+            ConfigError: an entry is invalid.
+        """
+        return {}
+
+    @classmethod
+    def _keys(cls, kind: Kind) -> set[str]:
+        """Return the fields that are keys of the config.json of a kind."""
+        unread = {key for one in cls.KINDS.values() for key in one.reads} - kind.reads
+        return {one.name for one in fields(cls)} - unread - cls.COMPUTED
 
 
 def check_keys(
@@ -265,21 +407,25 @@ def read_entries(folder: Path) -> dict[str, Any]:
     return read_json(path)
 
 
-def check_sizes(config: ModelConfig, names: Iterable[str], layers: str) -> None:
-    """Raise ConfigError if one of the named fields is not a positive integer of a possible size.
+def check_sizes_and_switches(config: ModelConfig) -> None:
+    """Raise ConfigError if a size is not a possible positive integer, or a switch not a boolean.
 
-    Args:
-        config: the config.
-        names: fields to check.
-        layers: the one among them that is the number of layers.
+    Sizes are the fields of type `int`, switches those of type `bool`; None is allowed if it is part
+    of the type.
 
     Raises:
-        ConfigError: a size is invalid.
+        ConfigError: a size or a switch is invalid.
     """
-    for name in names:
-        size, most = getattr(config, name), MAX_LAYERS if name == layers else MAX_SIZE
-        if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
-            raise ConfigError(f"{name} must be an integer from 1 to {most:,}, not {size!r}.")
+    for entry in fields(config):
+        name, value, type_ = entry.name, getattr(config, entry.name), str(entry.type)
+        if value is None and type_.endswith("| None"):
+            continue
+        if type_.startswith("bool") and not isinstance(value, bool):
+            raise ConfigError(f"{name} must be true or false, not {value!r}.")
+        if type_ in ("int", "int | None"):
+            most = MAX_LAYERS if name == config.WEIGHTS.n_layers else MAX_SIZE
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
+                raise ConfigError(f"{name} must be an integer from 1 to {most:,}, not {value!r}.")
 
 
 def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:
@@ -306,18 +452,6 @@ def check_layer_types(types: object, allowed: Sequence[str], n_layers: int) -> N
             f"layer_types must be a list of {' or '.join(allowed)} for each of {n_layers} layers, "
             f"not {types!r}."
         )
-
-
-def check_switches(config: ModelConfig, names: Iterable[str]) -> None:
-    """Raise ConfigError if one of the named fields is not a boolean.
-
-    Raises:
-        ConfigError: a switch has another type.
-    """
-    for name in names:
-        value = getattr(config, name)
-        if not isinstance(value, bool):
-            raise ConfigError(f"{name} must be true or false, not {value!r}.")
 
 
 def is_number(value: object) -> bool:

@@ -1,29 +1,50 @@
-"""The interface between a network and the rest of the package.
+"""A network of any family: the forward pass around its blocks, its loss and its weights.
 
-Captures and analyses use these members only; the modules of a network (`wte`, `ln_f`, ...) are
-private to `probekit.model`. Each family implements it; `probekit.model.families` lists them.
+The rest of the package uses the members of `Network` only; the modules of a network (`wte`, `ln_f`,
+...) are private to `probekit.model`. Each family derives its own; `probekit.model.families.table`
+lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
+from probekit.errors import ConfigError
 from probekit.model.config import ModelConfig
+from probekit.model.layers.cross_entropy import cross_entropy
+from probekit.model.layers.modules import Linear, Norm
 from probekit.model.passes.cache import ActivationCache, remember
-from probekit.model.passes.inputs import TokenBatch
+from probekit.model.passes.context import Context, KeysValues, KeyValueCache, select_positions
+from probekit.model.passes.inputs import (
+    TokenBatch,
+    check_context,
+    check_targets,
+    next_tokens,
+    prepare_tokens,
+    warn_of_padding,
+)
+from probekit.model.passes.taps import ForwardStoppedError, Tap, Taps, tap_parts
 from probekit.model.sites.sites import SitePattern, Sites
+from probekit.model.weights.sources import at_revision, find_model
+from probekit.model.weights.state_dict import as_dtype, read_checkpoint, write_checkpoint
+from probekit.products import linear
 
 
-class Network(Protocol):
-    """A transformer language model with a tap at every site.
+class Network(nn.Module):
+    """A decoder-only transformer with a tap at every site; each family derives its network.
+
+    A family defines `CONFIG`, its modules, and `residual_stream`; its blocks may need more than
+    `block_inputs` gives them. Modules are found by the names in `config.WEIGHTS`.
 
     Attributes:
         config: sizes and switches, under the names of the hub's config.json.
-        training: whether dropout is active.
 
     >>> from probekit import GPT2
     >>> network: Network = GPT2.from_pretrained("mini")
@@ -33,8 +54,13 @@ class Network(Protocol):
     (256, torch.float32)
     """
 
+    CONFIG: type[ModelConfig]
     config: ModelConfig
-    training: bool
+
+    @abstractmethod
+    def __init__(self, config: Any, seed: int | None = 0) -> None:
+        super().__init__()
+        self.config = config
 
     @property
     def sites(self) -> Sites:
@@ -49,10 +75,12 @@ class Network(Protocol):
     @property
     def device(self) -> torch.device:
         """Device of the weights."""
+        return self.token_embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the weights."""
+        return self.token_embedding.dtype
 
     @property
     def code_modules(self) -> tuple[str, ...]:
@@ -63,35 +91,44 @@ class Network(Protocol):
         return (type(self).__module__,)
 
     @property
+    def token_embedding(self) -> Tensor:
+        """Embedding of every token, shape [d_vocab d_model]."""
+        return self.get_parameter(self.config.WEIGHTS.embedding)
+
+    @property
     def unembedding(self) -> Tensor:
         """Matrix from the output of the final norm to the logits, shape [d_vocab d_model]."""
+        names, is_tied = self.config.WEIGHTS, self.config.tie_word_embeddings
+        return self.get_parameter(names.embedding if is_tied else names.unembedding)
 
     @property
     def position_embedding(self) -> Tensor | None:
         """Embedding of every position, shape [n_ctx d_model]; None without learned positions."""
+        return None
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, in order.
+
+        Each has `after_attention(resid, tap)`, the part of the block after `hook_resid_mid`, unless
+        the network lacks that site.
+        """
+        return cast(nn.ModuleList, self.get_submodule(self.config.WEIGHTS.layers.rstrip(".")))
+
+    @property
+    def last_norm(self) -> Norm:
+        """The norm before the unembedding."""
+        return cast(Norm, self.get_submodule(self.config.WEIGHTS.norm))
 
     @property
     def final_norm_gain(self) -> Tensor:
         """Gain of the final norm, shape [d_model]."""
+        return self.last_norm.gain
 
     @property
     def final_norm_bias(self) -> Tensor | None:
         """Bias of the final norm, shape [d_model]; None if it has none."""
-
-    def final_norm(self, resid: Tensor) -> Tensor:
-        """Return the final norm of residuals, shape [... d_model]."""
-
-    def unembed(self, x: Tensor) -> Tensor:
-        """Return the logits of the output of the final norm, shape [... d_vocab]."""
-
-    def uncapped_logits(self, x: Tensor) -> Tensor:
-        """Return the logits before a softcap, which are linear in `x`, shape [... d_vocab].
-
-        They equal `unembed(x)` in a network without a softcap of the logits.
-        """
-
-    def capped(self, logits: Tensor) -> Tensor:
-        """Return logits after the softcap of the network; unchanged if it has none."""
+        return self.last_norm.bias
 
     def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """Return W_O of the heads of a layer and the bias of their sum.
@@ -99,33 +136,181 @@ class Network(Protocol):
         The matrix has the shape [d_model (n_heads d_head)], the bias [d_model]; None if there is no
         bias.
         """
+        heads = cast(Linear, self.blocks[layer].get_submodule(self.config.WEIGHTS.heads))
+        return heads.weight, heads.bias
 
     def mlp_output(self, layer: int) -> Tensor:
         """Return W_out of a layer's MLP, shape [d_model d_mlp]."""
+        return self.blocks[layer].get_parameter(f"{self.config.WEIGHTS.neurons}.weight")
 
-    def resume(self, resid: Tensor, layer: int, **options: Any) -> Tensor:
-        """Return the residual stream after the last block, computed from that at a block.
-
-        `options` are those of `probekit.model.passes.resuming.resume_blocks`.
-
-        >>> from probekit import GPT2
-        >>> model, tokens = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]])
-        >>> logits, cache = model.run_with_cache(tokens, [("resid_pre", 3)])
-        >>> resid = model.resume(cache["resid_pre", 3], 3)
-        >>> torch.allclose(model.final_norm(resid) @ model.unembedding.T, logits, atol=1e-4)
-        True
-        """
-
-    def attention_norm_gain(self, layer: int) -> Tensor | None:  # noqa: ARG002
+    def attention_norm_gain(self, layer: int) -> Tensor | None:
         """Return the gain of the norm between the heads of a layer and the residual stream.
 
         Shape [d_model]; None if the output of attention is added to the stream as it is. The scale
         of the norm is the site `ln1_post.hook_scale`.
         """
-        return None
+        name = self.config.WEIGHTS.after_heads
+        return cast(Norm, self.blocks[layer].get_submodule(name)).gain if name else None
 
-    def __call__(self, tokens: Tensor | TokenBatch, *args: Any, **kwargs: Any) -> Any:
-        """Run a forward pass; see `Decoder.forward`."""
+    @abstractmethod
+    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
+        """Return the residual stream after the last block, shape [batch pos d_model].
+
+        Args:
+            tokens: token ids on the device of the weights, 0 at padding, shape [batch pos].
+            context: positions, visibility and cache of the pass.
+            tap: taps at all sites.
+        """
+
+    def block_inputs(self, context: Context) -> Sequence[tuple[Tensor | None, tuple[Tensor, ...]]]:
+        """Return visibility and angles of each block; angles are empty if it does not rotate."""
+        return [(context.visible, ())] * len(self.blocks)
+
+    def run_blocks(self, resid: Tensor, context: Context, tap: Taps, start: int = 0) -> Tensor:
+        """Return the residual stream after the last block, from that before block `start`.
+
+        Args:
+            resid: residual stream, shape [batch pos d_model].
+            context: positions, visibility and cache of the pass.
+            tap: taps at all sites.
+            start: index of the first block that is computed.
+        """
+        blocks, inputs = self.blocks, self.block_inputs(context)
+        for layer in range(start, len(blocks)):
+            of_block = context.of_block(layer, *inputs[layer], is_last=layer == len(blocks) - 1)
+            resid = blocks[layer](resid, of_block, tap.within(f"blocks.{layer}"))
+        return resid
+
+    def final_norm(self, resid: Tensor, tap: Taps | None = None) -> Tensor:
+        """Return the final norm of residuals, shape [... d_model]; its taps are at `ln_final`."""
+        return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """Return the logits of the output of the final norm, shape [... d_vocab]."""
+        return self.capped(self.uncapped_logits(x))
+
+    def uncapped_logits(self, x: Tensor) -> Tensor:
+        """Return the logits before a softcap, which are linear in `x`, shape [... d_vocab].
+
+        They equal `unembed(x)` in a network without a softcap of the logits.
+        """
+        return linear(x, self.unembedding)
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Return logits after the softcap of the network; unchanged if it has none."""
+        return logits
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        dtype: str | torch.dtype | None = None,
+        device: str = "cpu",
+        *,
+        revision: str | None = None,
+    ) -> Self:
+        """Return a pretrained network with frozen parameters; `requires_grad_()` unfreezes them.
+
+        Args:
+            source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder
+                in the format of the hub (or, for GPT-2, of OpenAI).
+            dtype: float32, float16, bfloat16 or float64, for weights and computation; None means
+                the dtype of the checkpoint; float16 then becomes float32, because many processors
+                are slow in float16 and its range is small.
+            device: device of the weights, e.g. `cuda`.
+            revision: commit, tag or branch of a model on the hub; the same as `org/name@revision`.
+
+        Raises:
+            ConfigError: a revision of a folder is given.
+            MissingError: no model has this name, or it has no such revision.
+            CheckpointError: a file is damaged, or its tensors are not those of this network.
+        """
+        weights_dtype = None if dtype is None else as_dtype(dtype)
+        source = at_revision(source, revision)
+        folder = find_model(source, check=cls.CONFIG.from_folder, vocabulary=cls.CONFIG.VOCABULARY)
+        model = cls(cls.CONFIG.from_folder(folder), seed=None)
+        names = model.config.WEIGHTS
+        tensors = read_checkpoint(
+            folder, names, model.state_dict(), weights_dtype, model.config.TITLE
+        )
+        model.load_state_dict(tensors, assign=True)
+        return model.to(device).requires_grad_(False)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors, which transformers reads, and their digests.
+
+        Raises:
+            StoreError: a file cannot be written.
+        """
+        write_checkpoint(Path(folder), self.config, self.state_dict())
+
+    def forward(
+        self,
+        tokens: Tensor | TokenBatch,
+        mask: Tensor | None = None,
+        tap: Tap | None = None,
+        sites: SitePattern | Iterable[SitePattern] | None = None,
+        *,
+        logits: bool = True,
+        at: Tensor | None = None,
+        past: KeyValueCache | None = None,
+    ) -> Tensor | None:
+        """Return the logits, shape [batch pos d_vocab], or None with `logits=False`.
+
+        Args:
+            tokens: token ids, shape [batch pos], or a `TokenBatch`.
+            mask: True at tokens, False at padding, shape [batch pos]. None means the mask of the
+                `TokenBatch`, or no padding. Positions count real tokens, so padding on either side
+                does not change the result.
+            tap: function called at each requested site; returns the value to continue with.
+            sites: names, globs or shorthands of the requested sites, or functions of a name. A
+                head or neuron is written as `blocks.3.attn.hook_z[head=2]`. None means all sites
+                except those computed on request (`attn.hook_result`). Attention is fused unless
+                scores or patterns are requested.
+            logits: False stops the pass after the last requested site.
+            at: positions in each row of `tokens`, shape [batch n_at]. The last block computes its
+                queries and its MLP at these positions only. Its sites after keys and values, the
+                sites of `ln_final` and the logits then have the axis n_at in place of pos.
+            past: cache with the keys and values of earlier tokens. `tokens` continue these tokens,
+                and their keys and values are added to it.
+
+        Raises:
+            UnknownNameError: a pattern matches no site.
+            ConfigError: `sites` without a tap, or neither logits nor a site is requested.
+            DataError: ids outside the vocabulary; padding without a mask; more tokens than the
+                context; a mask with another shape or an empty row; or a `past` of another model or
+                batch size.
+        """
+        if tap is None and sites is not None:
+            raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
+        parts = self.sites.select(["*"] if sites is None else sites) if tap else ()
+        requested = {part.site for part in parts}
+        if not logits and not requested:
+            raise ConfigError(
+                "Neither logits nor a site is requested. Pass logits=True, or a tap and sites."
+            )
+        ids, mask = prepare_tokens(self.config, tokens, mask)
+        if mask is None and past is None:
+            warn_of_padding(self.config, ids)
+        tap = tap_parts(self.sites, tap, parts) if tap else None
+        taps = Taps(tap, requested, stop_when_done=not logits)
+        try:
+            resid = self._resid(ids, mask, taps, at, past)
+            return self.unembed(self.final_norm(resid, taps.within("ln_final")))
+        except ForwardStoppedError:
+            return None
+
+    def _resid(
+        self, tokens: Tensor, mask: Tensor | None, tap: Taps,
+        at: Tensor | None = None, past: KeyValueCache | None = None,
+    ) -> Tensor:  # fmt: skip
+        if past is not None:
+            mask = past.join_mask(self, tokens, mask)
+        context = Context.of(tokens, mask, at, self.device, past=past)
+        check_context(self.config, context.positions)
+        resid = self.residual_stream(tokens.to(self.device), context, tap)
+        context.end()
+        return resid
 
     def run_with_cache(
         self,
@@ -166,8 +351,152 @@ class Network(Protocol):
             out = self(tokens, mask, remember(values, grad=grad), names, logits=logits)
         return out, ActivationCache(values, self.sites)
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield all parameters."""
+    def resume(
+        self,
+        resid: Tensor,
+        layer: int,
+        *,
+        after_attention: bool = False,
+        mask: Tensor | None = None,
+        before: Sequence[KeysValues | None] | None = None,
+        at: Tensor | None = None,
+        tap: Tap | None = None,
+        sites: Iterable[str] = (),
+    ) -> Tensor:
+        """Return the residual stream after the last block, computed from that at a block.
 
-    def state_dict(self) -> Mapping[str, Tensor]:
-        """Return all parameters by name."""
+        Args:
+            resid: residual stream before block `layer`, at the positions that are computed, shape
+                [batch pos d_model].
+            layer: block to start at; the number of blocks returns `resid` itself.
+            after_attention: whether `resid` is the residual stream after the attention of that
+                block.
+            mask: True at tokens, False at padding, for the positions in `before` and then for
+                `resid`, shape [batch key_pos].
+            before: keys and values of all earlier positions, by block; None if there are none. The
+                keys are those that attention reads: `attn.hook_rot_k` where the network has that
+                site.
+            at: positions in `resid` that are returned, shape [batch n_at]; None means all.
+            tap: function called at each requested site.
+            sites: names of the requested sites.
+
+        >>> from probekit import GPT2
+        >>> model, tokens = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]])
+        >>> logits, cache = model.run_with_cache(tokens, [("resid_pre", 3)])
+        >>> resid = model.resume(cache["resid_pre", 3], 3)
+        >>> torch.allclose(model.final_norm(resid) @ model.unembedding.T, logits, atol=1e-4)
+        True
+
+        Raises:
+            ConfigError: a requested site is before the start, or the blocks are parallel, so that
+                no residual stream is between attention and MLP.
+        """
+        if after_attention and "blocks.0.hook_resid_mid" not in self.sites:
+            raise ConfigError(
+                f"The blocks of this {self.config.TITLE} are parallel: they have no residual "
+                "stream after attention. Start at the next block."
+            )
+        taps, last = Taps(tap, set(sites)), len(self.blocks) - 1
+        first = layer + after_attention
+        if at is not None and first > last:  # otherwise the last block selects them
+            resid = select_positions(resid, at.to(resid.device))
+        if after_attention:
+            block = cast(Any, self.blocks[layer])
+            resid = block.after_attention(resid, taps.within(f"blocks.{layer}"))
+        if first <= last:
+            context = Context.of(resid[..., 0], mask, at, resid.device, before=before)
+            resid = self.run_blocks(resid, context, taps, first)
+        if taps.pending:
+            raise ConfigError(
+                f"A pass that starts at block {first} does not reach {min(taps.pending)}. Start at "
+                "an earlier block, or run the whole network."
+            )
+        return resid
+
+    def loss(
+        self,
+        tokens: Tensor | TokenBatch,
+        mask: Tensor | None = None,
+        *,
+        targets: Tensor | None = None,
+    ) -> Tensor:
+        """Return the mean cross-entropy in nats per target.
+
+        Args:
+            tokens: token ids, shape [batch pos], or a `TokenBatch`.
+            mask: True at tokens, False at padding, shape [batch pos].
+            targets: id to predict at each position, shape [batch pos]; -100 excludes a position.
+                None means the next token.
+
+        Raises:
+            DataError: the targets differ in shape from the tokens, lie outside the vocabulary, or
+                are all excluded.
+
+        >>> from probekit import GPT2
+        >>> model = GPT2.from_pretrained("mini")
+        >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
+        0
+        """
+        ids, mask = prepare_tokens(self.config, tokens, mask)
+        if targets is None:
+            targets = next_tokens(ids, mask)
+        x = self.final_norm(self._resid(ids, mask, Taps(None)))
+        check_targets(self.config, ids, targets)
+        return self.mean_loss(x.flatten(0, 1), targets.flatten())
+
+    def mean_loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of the logits of `x`, shape [n_tokens d_model]."""
+        return cross_entropy(x, self.unembedding, targets)
+
+
+def stream_of(embed: Tensor) -> Tensor:
+    """Return embeddings in the dtype of the residual stream, at least float32.
+
+    In half precision, rounding errors would accumulate over the blocks.
+    """
+    return embed.to(torch.promote_types(embed.dtype, torch.float32))
+
+
+def embedding(n: int, d_model: int) -> nn.Embedding:
+    """Return an embedding that is not initialised.
+
+    nn.Embedding would initialise its weight, which imports torch's compiler on the meta device.
+    """
+    return nn.Embedding(n, d_model, _weight=torch.empty(n, d_model))
+
+
+def initialise(
+    model: Network, seed: int, output_maps: str | tuple[str, ...], norm_weight: float = 1.0
+) -> None:
+    """Initialise all weights in place: matrices from a normal distribution, biases 0, gains 1.
+
+    The standard deviation is 0.02, or `config.initializer_range` if the config has one. For the
+    output maps of the 2 n_layers sublayers it is divided by sqrt(2 n_layers). torch's global
+    generator is not used.
+
+    Args:
+        model: the network.
+        seed: random seed.
+        output_maps: ends of the names of the output maps of sublayers.
+        norm_weight: weight of a norm whose gain is 1.
+
+    Source: Radford et al. 2019, section 2.3, which scales "the weights of residual layers"; the
+    standard deviation 0.02 is from the code published with it (model.py). That code draws the
+    position embeddings with 0.01 and does not scale by 1 / sqrt(2 n_layer). We use 0.02 for them
+    and scale, like `transformers`.
+
+    >>> from probekit import GPT2, GPT2Config
+    >>> sizes = {"n_layer": 8, "n_head": 3, "n_embd": 96, "vocab_size": 97, "n_positions": 16}
+    >>> model = GPT2(GPT2Config(**sizes), seed=1)
+    >>> round(model.wte.weight.std().item(), 3), round(model.h[0].mlp.c_proj.weight.std().item(), 3)
+    (0.02, 0.005)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    std = getattr(model.config, "initializer_range", 0.02)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            # The only vectors called `weight` are those of norms.
+            nn.init.constant_(parameter, norm_weight if name.endswith("weight") else 0.0)
+        else:
+            depth = 2 * model.config.n_layers if name.endswith(output_maps) else 1
+            nn.init.normal_(parameter, std=std / math.sqrt(depth), generator=generator)

@@ -5,47 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from probekit.model.config import ModelConfig
-
-
-@dataclass(frozen=True)
-class Component:
-    """A module with parameters: a weight and, if the config has it, a bias.
-
-    Attributes:
-        name: name shown to users.
-        module: name in a state dict, with `{l}` for the index of the block.
-        axes: axes of the weight, from input to output; the bias has the last one. An axis may be a
-            product, such as `3 d_model`.
-        bias: member of the config that turns the bias on; empty if there is never one.
-        part: the sublayer that it belongs to, `attention` or `MLP`; empty for none.
-        tied: member of the config that replaces the weight by the token embedding; empty if there
-            is none.
-    """
-
-    name: str
-    module: str
-    axes: tuple[str, ...]
-    bias: str = ""
-    part: str = ""
-    tied: str = ""
-
-    @property
-    def in_block(self) -> bool:
-        """Whether every block has such a module."""
-        return "{l}" in self.module
-
-    def tensors(self, config: ModelConfig) -> dict[str, tuple[str, ...]]:
-        """Return the axes of each tensor, by name."""
-        if self.tied and getattr(config, self.tied):
-            return {}
-        tensors = {f"{self.module}.weight": self.axes}
-        if self.bias and getattr(config, self.bias):
-            tensors[f"{self.module}.bias"] = self.axes[-1:]
-        return tensors
+from probekit.model.config import Component, ModelConfig
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,11 @@ from probekit.drafts import sweep_drafts, write_atomic
 from probekit.errors import ConfigError, path_of
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.parameters import count_parameters
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.text.vocabulary import vocabulary_files
 from probekit.model.weights.checkpoint import check_of
-from probekit.model.weights.sources import find_model
+from probekit.model.weights.sources import find_model, vocabulary_files
 from probekit.pipeline.capture.devices import check_device
 from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses

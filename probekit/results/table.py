@@ -12,7 +12,7 @@ import pandas as pd
 from probekit.csv_files import read_csv
 from probekit.errors import DataError
 from probekit.model.config import MAX_LAYERS
-from probekit.model.sites.selection import JOINT
+from probekit.model.sites.sites import JOINT
 from probekit.results.columns import RESULTS, TableColumn
 from probekit.results.record import reading_run_file
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from probekit.drafts import write_atomic
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.saving import write_checkpoint
+from probekit.model.weights.state_dict import write_checkpoint
 from probekit.training.recipe import Recipe, TrainingSection
 from probekit.training.run_files import Progress, checkpoint_folder, damaged_state, sealed
 

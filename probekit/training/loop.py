@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from probekit.errors import CheckpointError, ConfigError, DataError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import NOT_COUNTED, next_tokens
 from probekit.training.corpus import TokenArray, TokenFile
 from probekit.training.learner import (

@@ -18,7 +18,7 @@ from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.disk import Disk
 from probekit.errors import ConfigError, StoreError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run
 from tests.model.reference import TINY
 

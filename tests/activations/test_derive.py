@@ -6,7 +6,7 @@ import pytest
 from probekit.activations.capture import capture
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, shard_file
 
 

@@ -6,7 +6,7 @@ import torch
 
 from probekit.activations.batches import make_batches
 from probekit.activations.forward import run_batch
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES, last_and_mean, make_tokens
 from tests.activations.test_batches import last_token
 from tests.model.reference import TINY

@@ -10,7 +10,7 @@ import torch
 from probekit.activations import identity as identity_module
 from probekit.activations.capture import capture, stream_rows
 from probekit.code_digest import closure
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES, last_and_mean, make_tokens, run
 from tests.model.reference import TINY
 
@@ -89,12 +89,12 @@ def test_all_code_that_computes_a_row_is_part_of_the_identity(model, monkeypatch
     finally:
         sys.setprofile(None)
     mine = {name for name in ran if name.startswith("probekit.")}
-    assert "probekit.model.gpt2" in mine
+    assert "probekit.model.families.gpt2" in mine
     assert mine - AROUND - {identity_module.__name__} <= set(closure(*roots))
 
 
 def test_the_upkeep_of_caches_is_no_part_of_the_identity():
-    names = closure("probekit.model.gpt2", *identity_module.COMPUTATION)
+    names = closure("probekit.model.families.gpt2", *identity_module.COMPUTATION)
     assert not [
         name
         for name in names

@@ -5,8 +5,8 @@ import torch
 
 from probekit.analysis.attribution import logit_attribution
 from probekit.errors import ConfigError, DataError
-from probekit.model.gpt2 import GPT2
-from probekit.model.load import from_transformers
+from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.table import from_transformers
 from probekit.model.text.tokenizer import Tokenizer
 from tests.model.families.configurations import TYPICAL, rows
 from tests.model.reference import TINY, our_model, reference_model

@@ -9,8 +9,7 @@ from safetensors.torch import load_file
 from probekit.analysis.head_scores import HEAD_SCORES, head_scores
 from probekit.analysis.heads import KNOWN_HEADS, known_heads, random_repeats, score_heads
 from probekit.errors import ConfigError, DataError
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from tests.model.reference import TINY
 
 REPEATING = torch.tensor([3, 14, 3, 14, 6])

@@ -6,7 +6,7 @@ import torch
 
 from probekit.analysis.logit_lens import SITES, lens_rows, lens_sites, logit_lens
 from probekit.errors import ConfigError, DataError, UnknownNameError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from tests.model.gpt2_sites import sites_of
 from tests.model.reference import TINY, our_model, reference_model

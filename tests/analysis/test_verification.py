@@ -8,7 +8,7 @@ import torch
 from probekit.analysis import verification
 from probekit.analysis.verification import verify_model
 from probekit.errors import ConfigError, DataError
-from probekit.model.load import load_model
+from probekit.model.families.table import load_model
 from probekit.model.text.hub_tokenizer import HubTokenizer
 from tests.model.families.configurations import TYPICAL, rows
 from tests.model.text.test_chat import TEMPLATES, write

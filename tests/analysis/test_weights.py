@@ -14,7 +14,7 @@ from probekit.analysis.weights import (
     summarise,
 )
 from probekit.errors import DataError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 
 D, HEADS = 21, 3
 

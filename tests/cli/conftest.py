@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probekit.activations.identity import digest_weights
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.probes.saved.facts import ProbeFacts
 from probekit.probes.saved.saved_probe import SavedProbe

@@ -9,10 +9,10 @@ from probekit.interventions.edits import replace, zero
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.patching import patch
 from probekit.interventions.stream import linear_entry, stream_entry
-from probekit.model.load import from_transformers
+from probekit.model.families.table import from_transformers
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.parts import head_or_neuron
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.passes.taps import head_or_neuron
+from probekit.model.sites.sites import SiteSelection
 from tests.model.families.configurations import TYPICAL, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92]])

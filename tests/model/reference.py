@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import GPT2Config as ReferenceConfig
 from transformers import GPT2LMHeadModel
 
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from tests.model.gpt2_sites import SITES, expand, site_names
 
 # All axis sizes distinct, so that swapped axes fail.

@@ -1,16 +1,18 @@
+"""Members of a network, and gradients at every site, compared with finite differences."""
+
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import probekit
-from probekit.model.families.gpt2 import COMPONENTS, GPT2Config
-from probekit.model.gpt2 import GPT2
-from tests.model.gpt2_sites import site_names
+from probekit.model.families.gpt2 import COMPONENTS, GPT2, GPT2Config
+from tests.model.gpt2_sites import expand, site_names
+from tests.model.reference import TINY
 
 PACKAGE = Path(probekit.__file__).parent
-TINY = GPT2Config(n_layer=4, n_head=3, n_embd=21, n_inner=11, vocab_size=97, n_positions=16)
 # The modules of GPT-2, and the methods that return one by its name.
 PARTS = {part for component in COMPONENTS for part in component.module.split(".")} - {"{l}"}
 PRIVATE = PARTS | {"get_parameter", "get_submodule"}
@@ -41,7 +43,7 @@ def test_gpt2_describes_its_sites_and_axes():
     model = GPT2(TINY)
     assert tuple(model.sites) == site_names(4, on_request=True)
     assert model.axis_sizes == TINY.axis_sizes
-    assert model.code_modules == ("probekit.model.gpt2",)
+    assert model.code_modules == ("probekit.model.families.gpt2",)
 
 
 def test_device_and_dtype_are_those_of_the_weights():
@@ -71,3 +73,141 @@ def test_final_norm_and_unembedding_make_the_logits_of_the_last_residuals():
     logits, cache = model.run_with_cache(torch.tensor([[3, 14, 15]]), [("resid_post", 3)])
     normed = model.final_norm(cache["resid_post", 3])
     torch.testing.assert_close(normed @ model.unembedding.T, logits)
+
+
+CONFIG = replace(TINY, n_layer=2)
+SITES = site_names(CONFIG.n_layer, on_request=True)
+EXPLICIT = ("blocks.*.attn.hook_attn_scores", "blocks.*.attn.hook_pattern")
+TOKENS = torch.tensor([[3, 14, 15, 92, 6]])
+MASK = torch.tensor([[False, True, True, True, True]])
+STEP = 1e-5
+TOLERANCE = 1e-6  # relative to the largest entry of the gradient
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["frozen", "trainable"])
+def model(request):
+    model = GPT2(CONFIG, seed=1).double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases and norms, too
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model.requires_grad_(request.param)
+
+
+@pytest.fixture(scope="module")
+def clean(model):
+    """The values of an undisturbed run."""
+    with torch.no_grad():
+        return dict(model.run_with_cache(TOKENS, SITES, MASK)[1])
+
+
+def names(patterns):
+    return expand(patterns, CONFIG.n_layer)
+
+
+# Other taps at the same time: patterns of sites, and a function applied there.
+COMPANIONS = {
+    "nothing": ((), None),
+    "explicit attention": (EXPLICIT, lambda value, constant: value),
+    "every site": (SITES, lambda value, constant: value),
+    "scales held": (("*.hook_scale",), lambda value, constant: constant.expand_as(value)),
+    "scales changed": (("*.hook_scale",), lambda value, constant: 1.1 * value + 0.1),
+    "results halved": (("blocks.*.attn.hook_result",), lambda value, constant: value / 2),
+}
+
+
+def outputs(model, clean, companion, site, delta, add=torch.add):
+    """One number for each row of delta, shape [batch], which is added at the site."""
+    patterns, change = COMPANIONS[companion]
+    changed = names(patterns) if patterns else ()
+
+    def tap(name, value):
+        if name in changed:
+            value = change(value, clean[name])
+        return add(value, delta) if name == site else value
+
+    rows = TOKENS.expand(len(delta), -1), MASK.expand(len(delta), -1)
+    logits = model(*rows, tap=tap, sites=list({*changed, site}))
+    return measure(logits)
+
+
+def measure(logits):
+    weights = torch.randn(logits.shape[1:], generator=torch.Generator().manual_seed(2))
+    return (logits.tanh() * weights * MASK[0, :, None]).sum((1, 2))
+
+
+def gradient(model, clean, companion, site, add=torch.add):
+    delta = torch.zeros_like(clean[site], requires_grad=True)
+    (found,) = torch.autograd.grad(outputs(model, clean, companion, site, delta, add), delta)
+    return found
+
+
+@torch.no_grad()
+def finite_differences(model, clean, companion, site):
+    """Central differences for every entry at once, a row of the batch for each."""
+    shape = clean[site].shape[1:]
+    steps = STEP * torch.eye(shape.numel(), dtype=torch.float64).view(-1, *shape)
+    up, down = (outputs(model, clean, companion, site, sign * steps) for sign in (1, -1))
+    return ((up - down) / (2 * STEP)).view(1, *shape)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_the_gradient_of_an_addition_is_that_of_finite_differences(model, clean, site):
+    for companion in COMPANIONS:
+        expected = finite_differences(model, clean, companion, site)
+        found = gradient(model, clean, companion, site)
+        assert expected.abs().max() > 1e-3, companion
+        assert (found - expected).abs().max() <= TOLERANCE * expected.abs().max(), companion
+
+
+@pytest.mark.parametrize("companion", ["nothing", "explicit attention"])
+def test_an_addition_in_place_has_the_same_gradient(model, clean, companion):
+    for site in SITES:
+        expected = gradient(model, clean, companion, site)
+        found = gradient(model, clean, companion, site, torch.Tensor.add_)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("sites", ["one by one", "all together"])
+def test_cached_values_stay_on_the_graph(model, clean, sites):
+    for some in [[site] for site in SITES] if sites == "one by one" else [list(SITES)]:
+        logits, cache = model.run_with_cache(TOKENS, some, MASK, grad=True)
+        found = torch.autograd.grad(measure(logits), [cache[site] for site in some])
+        companion = "nothing" if sites == "one by one" else "explicit attention"
+        for site, value in zip(some, found, strict=True):
+            torch.testing.assert_close(cache[site], clean[site], rtol=1e-10, atol=1e-12)
+            expected = gradient(model, clean, companion, site)
+            torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_later_values_depend_on_earlier_ones(model):
+    sites = ["blocks.0.attn.hook_q", "blocks.1.attn.hook_q"]
+    _, cache = model.run_with_cache(TOKENS, sites, logits=False, grad=True)
+    (found,) = torch.autograd.grad(cache[sites[1]].square().sum(), cache[sites[0]])
+    assert found.abs().max() > 0
+
+
+def test_grad_changes_no_value(model):
+    with torch.no_grad():
+        logits, plain = model.run_with_cache(TOKENS, SITES, MASK)
+        with_grad, cache = model.run_with_cache(TOKENS, SITES, MASK, grad=True)
+    assert torch.equal(logits, with_grad)
+    for site in SITES:
+        assert torch.equal(plain[site], cache[site]), site
+        assert cache[site].requires_grad
+    assert not logits.requires_grad
+
+
+def test_without_grad_a_frozen_model_makes_no_graph(model):
+    logits, cache = model.run_with_cache(TOKENS, SITES)
+    trains = next(model.parameters()).requires_grad
+    assert {value.requires_grad for value in (logits, *cache.values())} == {trains}
+
+
+def test_cached_values_change_no_gradient_of_a_parameter():
+    model = GPT2(CONFIG, seed=1).double()
+    parameters = list(model.parameters())
+    plain = torch.autograd.grad(measure(model(TOKENS, MASK)).sum(), parameters)
+    seen, _ = model.run_with_cache(TOKENS, SITES, MASK)
+    for one, other in zip(plain, torch.autograd.grad(measure(seen).sum(), parameters), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)

@@ -5,8 +5,7 @@ from itertools import product
 
 import pytest
 
-from probekit.model.families.gpt2 import COMPONENTS, PUBLISHED, GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import COMPONENTS, GPT2, PUBLISHED, GPT2Config
 from probekit.model.parameters import count_components, count_parameters, count_sums
 from tests.model.reference import TINY
 

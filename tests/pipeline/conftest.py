@@ -11,7 +11,7 @@ from probekit.activations.capture import capture
 from probekit.activations.store.store import ActivationStore
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.experiment.model_source import captured_origin
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.pipeline.measure.saving import FittedProbe, save_probe

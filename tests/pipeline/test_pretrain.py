@@ -11,7 +11,7 @@ from transformers import GPT2LMHeadModel
 import probekit
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
 from probekit.experiment.document import dump_settings
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import MINI

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.look.weights import write_weights_page
 from probekit.report.attention.page import AttentionExplorer
 from probekit.report.pages.attribution_page import attribution_page

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from probekit.errors import CheckpointError, ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import NOT_COUNTED
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.corpus import make_token_file, read_corpus, train_vocabulary

@@ -31,7 +31,7 @@ from probekit.activations.shared.work import check_storable
 from probekit.activations.store.layout import FloatArray
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.provenance import digest, digest_json
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")

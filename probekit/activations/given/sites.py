@@ -12,8 +12,7 @@ from typing import Any
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.model.config import MAX_LAYERS
 from probekit.model.sites.catalogue import CATALOGUE, describe, layer_of
-from probekit.model.sites.selection import JOINT, SiteSelection
-from probekit.model.sites.sites import Sites
+from probekit.model.sites.sites import JOINT, Sites, SiteSelection
 
 LONGEST_SITE = 200  # characters
 RESERVED = ("baselines", "chosen")  # names of other results in the folder of a run

@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from probekit.cli.show.tables import print_table
-from probekit.model.config import KNOWN_MODELS, ModelConfig
+from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
 from probekit.model.parameters import count_parameters
+from probekit.model.weights.sources import KNOWN_MODELS
 
 
 def show_models() -> None:

@@ -46,7 +46,7 @@ from probekit.interventions.stream import linear_entry
 from probekit.interventions.subspaces import kernel_share
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes

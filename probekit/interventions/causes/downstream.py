@@ -17,9 +17,8 @@ from probekit.interventions.patching.recovery import interval_of, resamples_of
 from probekit.model.network import Network
 from probekit.model.passes.cache import remember
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.parts import part_features
-from probekit.model.sites.selection import SiteSelection
-from probekit.model.sites.sites import SitePattern
+from probekit.model.passes.taps import part_features
+from probekit.model.sites.sites import SitePattern, SiteSelection
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples, balanced_accuracy
 from probekit.probes.solve.design import Floats

@@ -11,7 +11,7 @@ from probekit.interventions.edits import add
 from probekit.interventions.patching.recovery import interval_of, resamples_of
 from probekit.model.network import Network
 from probekit.model.passes.inputs import NOT_COUNTED, TokenBatch, next_tokens
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import mean_of_rows
 from probekit.probes.solve.design import Floats

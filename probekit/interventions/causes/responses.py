@@ -20,7 +20,7 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.stream import StreamEntry, linear_entry
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.probes.solve.design import Floats
 
 TEXTS_AT_ONCE = 128

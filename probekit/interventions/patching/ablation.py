@@ -23,7 +23,7 @@ from probekit.interventions.patching.patching import PAIRS_AT_ONCE, Positions, r
 from probekit.interventions.stream import linear_entry
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 
 
 def ablated_values(

@@ -28,9 +28,8 @@ from probekit.interventions.patching.patching import PAIRS_AT_ONCE, Positions, p
 from probekit.model.network import Network
 from probekit.model.passes.cache import remember
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.parts import part_features
-from probekit.model.sites.selection import SiteSelection
-from probekit.model.sites.sites import SitePattern, Sites
+from probekit.model.passes.taps import part_features
+from probekit.model.sites.sites import SitePattern, Sites, SiteSelection
 from probekit.probes.solve.design import Floats
 
 _WITH_GRADIENT = ("logit_difference", "probability", "loss")

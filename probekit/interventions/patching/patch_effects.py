@@ -11,7 +11,7 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.bootstrap import patch_p_values
 from probekit.interventions.patching.recovery import ratio_of_sums, resamples_of, skewed_interval
 from probekit.model.sites.catalogue import layer_of
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.solve.design import Floats

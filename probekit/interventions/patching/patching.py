@@ -35,9 +35,8 @@ from probekit.interventions.patching.patch_effects import (
 from probekit.interventions.stream import linear_entry, stream_entry
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.parts import head_or_neuron
-from probekit.model.sites.selection import SiteSelection
-from probekit.model.sites.sites import SitePattern
+from probekit.model.passes.taps import head_or_neuron
+from probekit.model.sites.sites import SitePattern, SiteSelection
 from probekit.probes.solve.design import Floats
 
 PAIRS_AT_ONCE = 32

@@ -1,73 +1,102 @@
-"""Gemma 2 and Gemma 3 (text): sizes and switches.
+"""Gemma 2 and Gemma 3 (text), written to be read.
 
-They are one network, `probekit.model.gemma`, with these differences:
+    Gemma: resid = sqrt(d_model) embed_tokens[tokens]; Block, ..., Block
+           logits = cap(norm(resid) @ embed_tokens.T)
+    Block: resid = resid + post_attention_layernorm(attn(input_layernorm(resid)))
+           resid = resid + post_feedforward_layernorm(mlp(pre_feedforward_layernorm(resid)))
 
-    gemma2       scores and logits have softcaps; windows in every other block
-    gemma3_text  queries and keys pass an RMS norm per head; blocks with a window have a rotary base
-                 of their own, and are five of six
+The gain of a norm is 1 + weight. cap(x) = c tanh(x / c) bounds the logits, and in Gemma 2 the
+attention scores. Most blocks attend to a sliding window; in Gemma 3 these rotate queries and keys
+with a smaller base. Parameters have the names of the Hugging Face checkpoints.
 
-Source of the keys and their defaults: config.json of the published checkpoints.
+Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size"; Gemma Team
+2025, "Gemma 3 Technical Report".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from probekit.errors import CheckpointError, ConfigError
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probekit.errors import ConfigError
 from probekit.model.config import (
     MAX_LAYERS,
-    ModelConfig,
-    check_between_0_and_1,
-    check_keys,
+    Component,
+    Kind,
+    WeightNames,
     check_layer_types,
     check_required,
-    check_sizes,
-    check_switches,
     is_number,
 )
-from probekit.model.families.gemma_tables import (
-    FROM_OUTPUT,
-    NORM_COMPONENTS,
-    SITES_OF_GEMMA2,
-    SITES_OF_GEMMA3,
-    UP_TO_MAPS,
+from probekit.model.families.rotary import (
+    GATED_FORMULAS,
+    GATED_WEIGHTS,
+    NORMS_OF_HEADS,
+    NORMS_OF_INPUTS,
+    GatedConfig,
+    GroupedAttention,
+    RotaryNetwork,
+    RotaryPositions,
+    components,
 )
-from probekit.model.families.rotary import RotaryPositions
-from probekit.model.parameters import Component
-from probekit.model.sites.sites import Sites
-from probekit.model.weights.names import WeightNames
+from probekit.model.layers.cross_entropy import cross_entropy
+from probekit.model.layers.modules import GatedMLP, RMSNorm
+from probekit.model.network import stream_of
+from probekit.model.passes.context import BlockContext, Context
+from probekit.model.passes.taps import Taps
+from probekit.model.sites.catalogue import GROUPED, Site, table
+from probekit.products import GELU_TANH
 
-WEIGHTS = WeightNames(
-    prefix="model.",
-    embedding="embed_tokens.weight",
-    unembedding="lm_head.weight",
-    layers="layers.",
-    n_layers="num_hidden_layers",
-    sizes=(
-        ("embed_tokens.weight", ("vocab_size", "hidden_size")),
-        ("layers.0.mlp.gate_proj.weight", ("intermediate_size",)),
-    ),
-    buffers=r"\.rotary_emb\.inv_freq$",
-    switches=(("lm_head.weight", '"tie_word_embeddings": false'),),
+_FORMULAS = (
+    GATED_FORMULAS
+    | NORMS_OF_INPUTS
+    | {
+        "hook_embed": "sqrt(d_model) embed_tokens[tokens]",
+        "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q",
+        "blocks.{l}.attn.hook_k": "input_layernorm(resid_pre) W_K",
+        "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V",
+        "blocks.{l}.attn.hook_result": "z W_O per head, before the norm that follows attention",
+        "blocks.{l}.ln1_post.hook_scale": "sqrt(mean((z W_O)^2) + eps)",
+        "blocks.{l}.ln1_post.hook_normalized": "z W_O / scale",
+        "blocks.{l}.hook_attn_out": "post_attention_layernorm(z W_O)",
+        "blocks.{l}.mlp.hook_pre": "pre_feedforward_layernorm(resid_mid) W_gate",
+        "blocks.{l}.mlp.hook_pre_linear": "pre_feedforward_layernorm(resid_mid) W_up",
+        "blocks.{l}.mlp.hook_post": "gelu_tanh(pre) * pre_linear",
+        "blocks.{l}.ln2_post.hook_scale": "sqrt(mean((post W_down)^2) + eps)",
+        "blocks.{l}.ln2_post.hook_normalized": "post W_down / scale",
+        "blocks.{l}.hook_mlp_out": "post_feedforward_layernorm(post W_down)",
+    }
 )
+_SCORES_2 = {
+    "blocks.{l}.attn.hook_rot_q": "q rotated by its position",
+    "blocks.{l}.attn.hook_rot_k": "k rotated by its position",
+    "blocks.{l}.attn.hook_attn_scores": (
+        "c tanh(rot_q rot_k / (c sqrt(query_pre_attn_scalar))) with c = attn_logit_softcapping, "
+        "-inf where masked"
+    ),
+}
+_SCORES_3 = NORMS_OF_HEADS | {
+    "blocks.{l}.attn.hook_rot_q": "q_norm(q) rotated by its position, with the base of the block",
+    "blocks.{l}.attn.hook_rot_k": "k_norm(k) rotated by its position, with the base of the block",
+    "blocks.{l}.attn.hook_attn_scores": (
+        "rot_q rot_k / sqrt(query_pre_attn_scalar), -inf where masked"
+    ),
+}
+SITES_OF_GEMMA2 = table(_FORMULAS | _SCORES_2, GROUPED)
+SITES_OF_GEMMA3 = table(_FORMULAS | _SCORES_3, GROUPED)
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_MODEL_TYPES = ("gemma2", "gemma3_text")
-# The hub's values of keys that a config.json of Gemma 3 leaves out.
-_DEFAULTS_3 = {
-    "vocab_size": 262208,
-    "max_position_embeddings": 131072,
-    "final_logit_softcapping": None,
-    "attn_logit_softcapping": None,
-}
-_OF_GEMMA3 = frozenset({"rope_local_base_freq", "sliding_window_pattern"})
 
 
 @dataclass(frozen=True)
-class GemmaConfig(ModelConfig):
+class GemmaConfig(GatedConfig):
     """Sizes and switches of a Gemma 2 or 3; the defaults are those of Gemma 2 2B.
 
     >>> config = GemmaConfig()
@@ -80,60 +109,51 @@ class GemmaConfig(ModelConfig):
     """
 
     TITLE: ClassVar[str] = "Gemma"
-    WEIGHTS: ClassVar[WeightNames] = WEIGHTS
+    KINDS: ClassVar[Mapping[str, Kind]] = {
+        "gemma2": Kind(),
+        "gemma3_text": Kind(
+            frozenset({"rope_local_base_freq", "sliding_window_pattern"}),
+            {
+                "vocab_size": 262208,
+                "max_position_embeddings": 131072,
+                "final_logit_softcapping": None,
+                "attn_logit_softcapping": None,
+            },
+        ),
+    }
+    WEIGHTS: ClassVar[WeightNames] = replace(GATED_WEIGHTS, after_heads="post_attention_layernorm")
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "hidden_activation": ("gelu_pytorch_tanh",),
         "hidden_act": ("gelu_pytorch_tanh", None),
         "use_bidirectional_attention": (False, None),
     }
-    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
+    OTHER_KEYS: ClassVar[frozenset[str]] = GatedConfig.OTHER_KEYS | {
         # The last one repeats sliding_window_pattern in files that list layer_types.
-        {"rope_parameters", "rope_theta", "rope_scaling", "cache_implementation"}
-        | {"sliding_window_size", "_sliding_window_pattern"}
-    )
+        "cache_implementation",
+        "sliding_window_size",
+        "_sliding_window_pattern",
+    }
+    COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary", "rotary_in_windows"})
 
     model_type: str = "gemma2"
-    vocab_size: int = 256000  # d_vocab
-    hidden_size: int = 2304  # d_model
-    intermediate_size: int = 9216  # d_mlp
-    num_hidden_layers: int = 26  # n_layers
-    num_attention_heads: int = 8  # n_heads
-    num_key_value_heads: int = 4  # n_kv_heads
+    vocab_size: int = 256000
+    hidden_size: int = 2304
+    intermediate_size: int = 9216
+    num_hidden_layers: int = 26
+    num_attention_heads: int = 8
+    num_key_value_heads: int = 4
     head_dim: int = 256  # d_head
-    max_position_embeddings: int = 8192  # n_ctx
-    rms_norm_eps: float = 1e-6
-    rotary: RotaryPositions = field(default_factory=RotaryPositions)
+    max_position_embeddings: int = 8192
     rotary_in_windows: RotaryPositions = field(default_factory=RotaryPositions)
-    attention_bias: bool = False  # the four maps of attention have a bias
     query_pre_attn_scalar: float = 256  # scores are divided by its square root
     sliding_window: int = 4096
     layer_types: tuple[str, ...] | None = None  # which blocks have a window
     attn_logit_softcapping: float | None = 50.0  # of Gemma 2
     final_logit_softcapping: float | None = 30.0
-    tie_word_embeddings: bool = True  # the unembedding is the token embedding
-    # Not used for the forward pass.
-    bos_token_id: int | list[int] | None = field(default=None, compare=False)
-    eos_token_id: int | list[int] | None = field(default=None, compare=False)
+    tie_word_embeddings: bool = True
 
     def __post_init__(self) -> None:
-        sizes = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"]
-        sizes += ["num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window"]
-        check_sizes(self, [*sizes, "max_position_embeddings"], "num_hidden_layers")
-        check_between_0_and_1(self, ("rms_norm_eps",))
-        check_switches(self, ("attention_bias", "tie_word_embeddings"))
-        if self.model_type not in _MODEL_TYPES:
-            raise ConfigError(
-                f"model_type is {self.model_type!r}. Allowed: {', '.join(_MODEL_TYPES)}."
-            )
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ConfigError(
-                f"num_key_value_heads={self.num_key_value_heads} does not divide "
-                f"num_attention_heads={self.num_attention_heads}."
-            )
-        self._check_numbers()
-        check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
-
-    def _check_numbers(self) -> None:
+        super().__post_init__()
         for name in (
             "query_pre_attn_scalar",
             "attn_logit_softcapping",
@@ -154,6 +174,7 @@ class GemmaConfig(ModelConfig):
                     f"partial_rotary_factor is {rotary.partial_rotary_factor!r}. Allowed: 1, "
                     "because Gemma rotates all features of a head."
                 )
+        check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
 
     @classmethod
     def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
@@ -162,34 +183,25 @@ class GemmaConfig(ModelConfig):
         Raises:
             CheckpointError: an entry is invalid or unknown, or describes another network.
         """
-        check_required(entries, {"model_type": _MODEL_TYPES, **cls.REQUIRED}, path)
-        is_gemma3 = entries.get("model_type") == "gemma3_text"
-        names = {entry.name for entry in fields(cls)} - {"rotary", "rotary_in_windows"}
-        known = names | cls.REQUIRED.keys() | cls.OTHER_KEYS | (_OF_GEMMA3 if is_gemma3 else set())
-        check_keys(entries, known, path, cls.TITLE)
-        defaults = _DEFAULTS_3 if is_gemma3 else {}
-        given = {**defaults, **{key: entries[key] for key in names if key in entries}}
-        try:
-            given |= _rotary_of_gemma3(entries) if is_gemma3 else _rotary_of_gemma2(entries)
-            given["layer_types"] = _types_of_layers(entries, given)
-            config = cls(**given)
-        except ConfigError as error:
-            raise CheckpointError(f"{path}: {error}") from error
-        check_required(
-            entries, {"sliding_window_size": (config.sliding_window, None)}, path
-        )  # a second spelling in some files of Gemma 2
+        config = super().from_hub(entries, path)
+        # A second spelling in some files of Gemma 2.
+        check_required(entries, {"sliding_window_size": (config.sliding_window, None)}, path)
         return config
+
+    @classmethod
+    def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the rotary positions of both types of blocks, and the type of each block."""
+        rotary, local = _rotary(entries)
+        types = _types_of_layers(entries)
+        return {"rotary": rotary, "rotary_in_windows": local, "layer_types": types}
 
     def to_json(self) -> dict[str, Any]:
         """Return sizes and switches under the keys of config.json, without special tokens."""
-        unread = ("rotary", "rotary_in_windows")
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
-        own = {key: value for key, value in own.items() if key not in unread}
-        own["layer_types"] = list(self.types_of_layers)
-        rotary = self.rotary.to_json()
+        own = super().to_json() | {"layer_types": list(self.types_of_layers)}
         if self.model_type == "gemma3_text":
-            rotary = {_FULL: rotary, _SLIDING: self.rotary_in_windows.to_json()}
-        return own | {"rope_parameters": rotary}
+            local = self.rotary_in_windows.to_json()
+            own["rope_parameters"] = {_FULL: own["rope_parameters"], _SLIDING: local}
+        return own
 
     @property
     def types_of_layers(self) -> tuple[str, ...]:
@@ -203,52 +215,31 @@ class GemmaConfig(ModelConfig):
         """Number of tokens that each block attends to; None for all."""
         return tuple(self.sliding_window if t == _SLIDING else None for t in self.types_of_layers)
 
+    def rotary_in(self, window: int | None) -> RotaryPositions:
+        """Return the rotary positions of the blocks with a window."""
+        return self.rotary if window is None else self.rotary_in_windows
+
     @property
     def has_norms_of_heads(self) -> bool:
         """Whether queries and keys pass an RMS norm per head."""
         return self.model_type == "gemma3_text"
 
     @property
-    def axis_sizes(self) -> dict[str, int]:
-        """Size of each axis that does not depend on the input."""
-        return {
-            "d_model": self.hidden_size,
-            "n_heads": self.num_attention_heads,
-            "n_kv_heads": self.num_key_value_heads,
-            "d_head": self.head_dim,
-            "d_mlp": self.intermediate_size,
-            "d_vocab": self.vocab_size,
-            "n_ctx": self.max_position_embeddings,
-            "n_layers": self.num_hidden_layers,
-            "1": 1,
-        }
-
-    @property
-    def sites(self) -> Sites:
-        """The sites of the network."""
-        rows = SITES_OF_GEMMA3 if self.has_norms_of_heads else SITES_OF_GEMMA2
-        return Sites(rows, self.axis_sizes)
+    def site_rows(self) -> tuple[Site, ...]:
+        """The table of sites of the `model_type`."""
+        return SITES_OF_GEMMA3 if self.has_norms_of_heads else SITES_OF_GEMMA2
 
     @property
     def components(self) -> tuple[Component, ...]:
         """The modules with parameters, in the order of the forward pass."""
-        norms = NORM_COMPONENTS if self.has_norms_of_heads else ()
-        return (*UP_TO_MAPS, *norms, *FROM_OUTPUT)
-
-    @property
-    def norm_epsilon(self) -> float:
-        """Number that the RMS norms add to the mean square."""
-        return self.rms_norm_eps
-
-    @property
-    def norm_is_centred(self) -> bool:
-        """Whether the norms subtract the mean; false for RMS norms."""
-        return False
-
-    @property
-    def end_of_text(self) -> int | list[int] | None:
-        """Id of the end-of-text token or tokens, if the checkpoint has any."""
-        return self.eos_token_id
+        return components(
+            before=("input_layernorm",),
+            of_heads=(("q_norm", "d_head"), ("k_norm", "d_head"))
+            if self.has_norms_of_heads
+            else (),
+            between=("post_attention_layernorm", "pre_feedforward_layernorm"),
+            after=("post_feedforward_layernorm",),
+        )
 
 
 def _pattern(n_layers: int, period: int) -> tuple[str, ...]:
@@ -260,9 +251,7 @@ def _pattern(n_layers: int, period: int) -> tuple[str, ...]:
     return tuple(_SLIDING if layer % period else _FULL for layer in range(1, n_layers + 1))
 
 
-def _types_of_layers(
-    entries: Mapping[str, Any], given: Mapping[str, Any]
-) -> tuple[str, ...] | None:
+def _types_of_layers(entries: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the types of the blocks; None means the default of the `model_type`.
 
     Raises:
@@ -275,37 +264,121 @@ def _types_of_layers(
         return None
     if not isinstance(period, int) or isinstance(period, bool) or period < 1:
         raise ConfigError(f"sliding_window_pattern must be a positive integer, not {period!r}.")
-    n_layers = given.get("num_hidden_layers", GemmaConfig.num_hidden_layers)
+    n_layers = entries.get("num_hidden_layers", GemmaConfig.num_hidden_layers)
     is_possible = isinstance(n_layers, int) and n_layers <= MAX_LAYERS
     return _pattern(n_layers, period) if is_possible else None
 
 
-def _rotary_of_gemma2(entries: Mapping[str, Any]) -> dict[str, RotaryPositions]:
-    rotary = RotaryPositions.from_hub(entries)
-    return {"rotary": rotary, "rotary_in_windows": rotary}
+def _rotary(entries: Mapping[str, Any]) -> tuple[RotaryPositions, RotaryPositions]:
+    """Return the rotary positions of the blocks without and with a window.
 
-
-def _rotary_of_gemma3(entries: Mapping[str, Any]) -> dict[str, RotaryPositions]:
-    """Return the rotary positions of both types of blocks.
-
-    Releases of transformers before 5 write `rope_theta`, `rope_scaling` and `rope_local_base_freq`,
-    later ones a section for each type.
+    Those of Gemma 2 are equal. For Gemma 3, releases of transformers before 5 write `rope_theta`,
+    `rope_scaling` and `rope_local_base_freq`, later ones a section for each type.
 
     Raises:
         ConfigError: a key is unknown, or a number is invalid.
     """
+    if entries.get("model_type") != "gemma3_text":
+        return (RotaryPositions.from_hub(entries),) * 2
     sections = entries.get("rope_parameters") or {}
     if not isinstance(sections, Mapping) or not sections.keys() <= {_FULL, _SLIDING}:
         raise ConfigError(
             f"rope_parameters must have the sections {_FULL} and {_SLIDING}, not {sections!r}."
         )
     full = sections.get(_FULL) or entries.get("rope_scaling")
-    local = {"rope_theta": entries.get("rope_local_base_freq")}
-    return {
-        "rotary": RotaryPositions.from_hub(
-            {"rope_parameters": full, "rope_theta": entries.get("rope_theta")}, theta=1e6
-        ),
-        "rotary_in_windows": RotaryPositions.from_hub(
-            local | {"rope_parameters": sections.get(_SLIDING)}
-        ),
+    given = {"rope_parameters": full, "rope_theta": entries.get("rope_theta")}
+    local = {
+        "rope_parameters": sections.get(_SLIDING),
+        "rope_theta": entries.get("rope_local_base_freq"),
     }
+    return RotaryPositions.from_hub(given, theta=1e6), RotaryPositions.from_hub(local)
+
+
+class GemmaNorm(RMSNorm):
+    """RMS norm with the gain 1 + weight, computed in float32 for half-precision weights."""
+
+    weight_of_gain_1 = 0.0
+
+    @property
+    def gain(self) -> Tensor:
+        """Factor of each feature, shape [width]."""
+        return 1 + self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
+
+
+class GemmaBlock(nn.Module):
+    """Transformer block: attention and gated MLP, each between two norms, added to the stream."""
+
+    def __init__(self, config: GemmaConfig) -> None:
+        super().__init__()
+        width, eps, norms = config.d_model, config.rms_norm_eps, None
+        if config.has_norms_of_heads:
+            norms = GemmaNorm(config.d_head, eps), GemmaNorm(config.d_head, eps)
+        self.input_layernorm = GemmaNorm(width, eps)
+        self.self_attn = GroupedAttention(
+            config,
+            norms,
+            qkv_bias=config.attention_bias,
+            divisor=math.sqrt(config.query_pre_attn_scalar),
+            softcap=config.attn_logit_softcapping,
+        )
+        self.post_attention_layernorm = GemmaNorm(width, eps)
+        self.pre_feedforward_layernorm = GemmaNorm(width, eps)
+        self.mlp = GatedMLP(width, config.d_mlp, GELU_TANH, bias=False)
+        self.post_feedforward_layernorm = GemmaNorm(width, eps)
+
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the residual stream after this block; arguments as in `GroupedAttention`."""
+        resid = tap("hook_resid_pre", resid)
+        normed = self.input_layernorm(resid, tap.within("ln1"))
+        heads_out = self.self_attn(normed, context, tap.within("attn"))
+        attn_out = self.post_attention_layernorm(heads_out, tap.within("ln1_post"))
+        resid = context.selected(resid)
+        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
+        normed = self.pre_feedforward_layernorm(resid, tap.within("ln2"))
+        neurons_out = self.mlp(normed, tap.within("mlp"))
+        mlp_out = self.post_feedforward_layernorm(neurons_out, tap.within("ln2_post"))
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
+
+
+class Gemma(RotaryNetwork):
+    """Gemma 2 or Gemma 3 (text) with a tap at every site.
+
+    Args:
+        config: sizes and switches.
+        seed: random seed for the initialisation. None leaves the weights on the meta device,
+            without storage, to be filled by `load_state_dict(..., assign=True)`.
+
+    >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11, "head_dim": 10}
+    >>> heads = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}
+    >>> model = Gemma(GemmaConfig(**sizes, **heads))
+    >>> logits, cache = model.run_with_cache(torch.tensor([[3, 14, 15]]), ["blocks.*.attn.hook_q"])
+    >>> logits.shape, cache["q", 0].shape
+    (torch.Size([1, 3, 97]), torch.Size([1, 3, 6, 10]))
+    """
+
+    CONFIG = GemmaConfig
+    BLOCK = GemmaBlock
+    NORM = GemmaNorm
+    config: GemmaConfig
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Return logits after the softcap."""
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else cap * (logits / cap).tanh()
+
+    def mean_loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of the logits of `x`, shape [n_tokens d_model]."""
+        cap = self.config.final_logit_softcapping
+        return cross_entropy(x, self.unembedding, targets, softcap=cap)
+
+    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
+        """Return the residual stream after the last block, shape [batch pos d_model]."""
+        embed = F.embedding(tokens, self.token_embedding)
+        # The published code rounds the scale to the dtype of the weights.
+        scale = torch.tensor(math.sqrt(self.config.d_model), dtype=embed.dtype, device=embed.device)
+        resid = stream_of(tap("hook_embed", embed * scale))
+        return self.run_blocks(resid, context, tap)

@@ -1,28 +1,46 @@
-"""GPT-2: sizes and switches, sites, and parameters; `probekit.model.gpt2` computes it.
+"""GPT-2, written to be read.
 
-Source of the keys: config.json of the published checkpoints.
+    GPT2:  resid = wte[tokens] + wpe[positions]; Block, ..., Block; logits = ln_f(resid) @ wte.T
+    Block: resid = resid + attn(ln_1(resid)); resid = resid + mlp(ln_2(resid))
+
+Every intermediate tensor passes through a tap at its site: `tap("hook_x", x)` returns x, or the
+value that the caller of the forward pass substitutes for it. `SITES` lists them all.
+Parameters have the names of the Hugging Face checkpoints.
+
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", and the code
+published with it (tanh GELU, layer norm before each sublayer, learned position embeddings).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
 
 from probekit.errors import CheckpointError, ConfigError
 from probekit.model.config import (
+    Component,
+    Kind,
     ModelConfig,
+    WeightNames,
     check_between_0_and_1,
-    check_sizes,
-    check_switches,
+    check_sizes_and_switches,
     is_number,
 )
-from probekit.model.parameters import Component
-from probekit.model.sites.catalogue import table
-from probekit.model.sites.sites import Sites
-from probekit.model.weights.json_files import read_json
-from probekit.model.weights.names import HPARAMS, VOCABULARY_FILES, WeightNames
+from probekit.model.layers.attention import attend_heads, project_heads
+from probekit.model.layers.modules import LayerNorm, Linear
+from probekit.model.network import Network, embedding, initialise, stream_of
+from probekit.model.passes.context import BlockContext, Context
+from probekit.model.passes.taps import Taps
+from probekit.model.sites.catalogue import Site, table
+from probekit.model.weights.files import read_json
+from probekit.model.weights.sources import HPARAMS, VOCABULARY_FILES
+from probekit.products import GELU_TANH
 
 SITES = table(
     {  # in forward order
@@ -83,6 +101,16 @@ WEIGHTS = WeightNames(
         (".c_attn.bias", '"qkv_bias": true'),
         (".bias", '"bias": true'),
     ),
+    norm="ln_f",
+    heads="attn.c_proj",
+    neurons="mlp.c_proj",
+)
+
+
+# n_ctx repeats n_positions; the others are about dropout of a classifier, and rounding.
+_OTHER_KEYS = (
+    "n_ctx reorder_and_upcast_attn summary_activation summary_first_dropout "
+    "summary_proj_to_labels summary_type summary_use_proj"
 )
 
 
@@ -105,27 +133,19 @@ class GPT2Config(ModelConfig):
     """
 
     TITLE: ClassVar[str] = "GPT-2"
+    KINDS: ClassVar[Mapping[str, Kind]] = {"gpt2": Kind()}
     WEIGHTS: ClassVar[WeightNames] = WEIGHTS
     VOCABULARY: ClassVar[Sequence[tuple[str, ...]]] = VOCABULARY_FILES
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "model_type": ("gpt2",),
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
         "scale_attn_weights": (True,),
         "scale_attn_by_inverse_layer_idx": (False,),
         "add_cross_attention": (False,),
     }
-    # n_ctx repeats n_positions; the others are about dropout of a classifier, and rounding.
-    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {
-            "n_ctx",
-            "reorder_and_upcast_attn",
-            "summary_activation",
-            "summary_first_dropout",
-            "summary_proj_to_labels",
-            "summary_type",
-            "summary_use_proj",
-        }
-    )
+    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(_OTHER_KEYS.split())
+    site_rows: ClassVar[tuple[Site, ...]] = SITES
+    components: ClassVar[tuple[Component, ...]] = COMPONENTS
+    norm_is_centred: ClassVar[bool] = True
 
     vocab_size: int = 50257  # d_vocab
     n_positions: int = 1024  # n_ctx
@@ -146,8 +166,7 @@ class GPT2Config(ModelConfig):
     eos_token_id: int | list[int] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
-        check_sizes(self, sizes if self.n_inner is None else (*sizes, "n_inner"), "n_layer")
+        check_sizes_and_switches(self)
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_head={self.n_head} does not divide n_embd={self.n_embd}.")
         check_between_0_and_1(self, ("layer_norm_epsilon", "initializer_range"))
@@ -157,9 +176,6 @@ class GPT2Config(ModelConfig):
                     f"{name} must be a dropout rate of at least 0 and below 1, not "
                     f"{getattr(self, name)!r}."
                 )
-        check_switches(self, ("bias", "tie_word_embeddings"))
-        if self.qkv_bias is not None:
-            check_switches(self, ("qkv_bias",))
 
     @property
     def has_qkv_bias(self) -> bool:
@@ -185,39 +201,15 @@ class GPT2Config(ModelConfig):
         }
 
     @property
-    def sites(self) -> Sites:
-        """The sites of the network."""
-        return Sites(SITES, self.axis_sizes)
-
-    @property
-    def components(self) -> tuple[Component, ...]:
-        """The modules with parameters, in the order of the forward pass."""
-        return COMPONENTS
-
-    @property
     def norm_epsilon(self) -> float:
         """Number that the layer norms add to the variance."""
         return self.layer_norm_epsilon
-
-    @property
-    def norm_is_centred(self) -> bool:
-        """Whether the norms subtract the mean; true for layer norms."""
-        return True
-
-    @property
-    def end_of_text(self) -> int | list[int] | None:
-        """Id of the end-of-text token or tokens, if the checkpoint has any."""
-        return self.eos_token_id
 
     @classmethod
     def from_folder(cls, folder: Path) -> GPT2Config:
         """Return the config of a folder, from config.json or else OpenAI's hparams.json."""
         is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
         return read_hparams(folder) if is_original else super().from_folder(folder)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return sizes and switches under the keys of config.json, without the special tokens."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens.
@@ -244,13 +236,8 @@ PUBLISHED = {
     "gpt2-xl": GPT2Config(n_layer=48, n_head=25, n_embd=1600),
 }
 # OpenAI's names of sizes -> ours.
-_SIZES = {
-    "n_vocab": "vocab_size",
-    "n_ctx": "n_positions",
-    "n_embd": "n_embd",
-    "n_head": "n_head",
-    "n_layer": "n_layer",
-}
+_SIZES = {"n_vocab": "vocab_size", "n_ctx": "n_positions"}
+_SIZES |= {name: name for name in ("n_embd", "n_head", "n_layer")}
 
 
 def read_hparams(folder: Path) -> GPT2Config:
@@ -270,3 +257,121 @@ def read_hparams(folder: Path) -> GPT2Config:
         return GPT2Config(**{_SIZES[key]: size for key, size in sizes.items()})
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+class Attention(nn.Module):
+    """Causal multi-head attention."""
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.n_heads = config.n_head
+        self.pdrop = config.attn_pdrop
+        self.c_attn = Linear(config.n_embd, 3 * config.n_embd, bias=config.has_qkv_bias)
+        self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(self, x: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
+
+        Args:
+            x: normalized residual stream, shape [batch pos d_model].
+            context: visibility, earlier keys and values, and positions of the queries.
+            tap: taps at the sites of this module.
+        """
+        qkv = rearrange(
+            self.c_attn(x), "batch pos (qkv n_heads d_head) -> qkv batch pos n_heads d_head",
+            qkv=3, n_heads=self.n_heads,
+        )  # fmt: skip
+        # Indexed, not unpacked: torch forbids in-place changes to unpacked views.
+        q, k, v = tap("hook_q", qkv[0]), tap("hook_k", qkv[1]), tap("hook_v", qkv[2])
+        k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
+        pdrop = self.pdrop if self.training else 0.0
+        z = tap("hook_z", attend_heads(q, k, v, context, tap, pdrop=pdrop))
+        return project_heads(z, self.c_proj, tap)
+
+
+class MLP(nn.Module):
+    """Feed-forward layer with d_mlp neurons and a tanh GELU."""
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.c_fc = Linear(config.n_embd, config.d_mlp, bias=config.bias)
+        self.c_proj = Linear(config.d_mlp, config.n_embd, bias=config.bias)
+
+    def forward(self, x: Tensor, tap: Taps) -> Tensor:
+        """Return the output of the MLP, shape [batch pos d_model]."""
+        # GPT-2 was trained with this approximation; the exact GELU gives slightly wrong logits.
+        post = self.c_fc.activated(x, GELU_TANH, tap)  # [batch pos d_mlp]
+        return cast(Tensor, self.c_proj(tap("hook_post", post)))
+
+
+class Block(nn.Module):
+    """Transformer block: attention and MLP, each after a layer norm and added to the residual."""
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.ln_1 = LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
+        self.attn = Attention(config)
+        self.ln_2 = LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
+        self.mlp = MLP(config)
+        self.drop = nn.Dropout(config.resid_pdrop)
+
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the residual stream after this block; arguments and shape as in `Attention`."""
+        resid = tap("hook_resid_pre", resid)
+        normed = self.ln_1(resid, tap.within("ln1"))
+        attn_out = self.attn(normed, context, tap.within("attn"))
+        resid = context.selected(resid)
+        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", self.drop(attn_out)))
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
+        mlp_out = self.mlp(self.ln_2(resid, tap.within("ln2")), tap.within("mlp"))
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))
+
+
+class GPT2(Network):
+    """GPT-2 with a tap at every site.
+
+    Args:
+        config: sizes and switches.
+        seed: random seed for GPT-2's initialisation. None leaves the weights on the meta device,
+            without storage, to be filled by `load_state_dict(..., assign=True)`.
+
+    >>> model = GPT2(GPT2Config(n_layer=2, n_head=3, n_embd=21, vocab_size=97, n_positions=16))
+    >>> tokens = torch.tensor([[3, 14, 15, 92, 65]])
+    >>> model(tokens).shape
+    torch.Size([1, 5, 97])
+    >>> logits, cache = model.run_with_cache(tokens, sites=["blocks.*.hook_resid_post"])
+    >>> cache["resid_post", 1].shape
+    torch.Size([1, 5, 21])
+    """
+
+    CONFIG = GPT2Config
+    config: GPT2Config
+
+    def __init__(self, config: GPT2Config, seed: int | None = 0) -> None:
+        super().__init__(config)
+        with torch.device("meta"):
+            self.wte = embedding(config.vocab_size, config.n_embd)
+            self.wpe = embedding(config.n_positions, config.n_embd)
+            self.drop = nn.Dropout(config.embd_pdrop)
+            self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+            self.ln_f = LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
+            if not config.tie_word_embeddings:
+                self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        if seed is not None:
+            self.to_empty(device="cpu")
+            initialise(self, seed, output_maps="c_proj.weight")
+        self.eval()  # no dropout until model.train()
+
+    @property
+    def position_embedding(self) -> Tensor:
+        """Embedding of every position, shape [n_ctx d_model]."""
+        return self.wpe.weight
+
+    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
+        """Return the residual stream after the last block, shape [batch pos d_model]."""
+        embed = stream_of(tap("hook_embed", self.wte(tokens)))
+        pos_embed = tap("hook_pos_embed", self.wpe(context.positions.to(self.device)))
+        return self.run_blocks(self.drop(embed + pos_embed), context, tap)

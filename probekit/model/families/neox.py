@@ -1,31 +1,42 @@
-"""Pythia and GPT-NeoX: sizes and switches, sites, and parameters of `probekit.model.neox`.
+"""Pythia and GPT-NeoX, written to be read.
 
-Source of the keys and their defaults: config.json of the published checkpoints.
+    NeoX:  resid = embed_in[tokens]; Block, ..., Block
+           logits = final_layer_norm(resid) @ embed_out.T
+    Block: resid = resid + attention(input_layernorm(resid)) + mlp(post_attention_layernorm(resid))
+
+Attention and MLP of a block read the same residual stream, so that there is none between them. Each
+block rotates a quarter of the features of its queries and keys by angles proportional to their
+positions. Parameters have the names of the Hugging Face checkpoints.
+
+Source: Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language Model"; Biderman et
+al. 2023, "Pythia: A Suite for Analyzing Large Language Models Across Training and Scaling".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
 
-from probekit.errors import CheckpointError, ConfigError
-from probekit.model.config import (
-    ModelConfig,
-    check_between_0_and_1,
-    check_keys,
-    check_required,
-    check_sizes,
-    check_switches,
+from einops import rearrange
+from torch import Tensor, nn
+
+from probekit.errors import ConfigError
+from probekit.model.config import Component, Kind, WeightNames, check_between_0_and_1
+from probekit.model.families.rotary import (
+    RotaryConfig,
+    RotaryNetwork,
+    RotaryPositions,
+    rotate,
 )
-from probekit.model.families.rotary import RotaryPositions
-from probekit.model.parameters import Component
-from probekit.model.sites.catalogue import table
-from probekit.model.sites.sites import Sites
-from probekit.model.weights.names import WeightNames
+from probekit.model.layers.attention import attend_heads, project_heads
+from probekit.model.layers.modules import LayerNorm, Linear
+from probekit.model.passes.context import BlockContext
+from probekit.model.passes.taps import Taps
+from probekit.model.sites.catalogue import Site, table
+from probekit.products import GELU, GELU_TANH
 
-_UP_TO_ATTENTION = {  # in forward order
+_FORMULAS = {
     "hook_embed": "embed_in[tokens]",
     "blocks.{l}.hook_resid_pre": "embed, or resid_post of block l-1",
     "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",
@@ -40,16 +51,15 @@ _UP_TO_ATTENTION = {  # in forward order
     "blocks.{l}.attn.hook_z": "pattern v",
     "blocks.{l}.attn.hook_result": "z W_O per head, without b_O",
     "blocks.{l}.hook_attn_out": "z W_O + b_O",
-}
-_NEURONS = {
     "blocks.{l}.mlp.hook_post": "gelu(pre)",
     "blocks.{l}.hook_mlp_out": "post W_out + b_out",
+    "ln_final.hook_scale": "sqrt(var(resid_post of the last block) + eps)",
+    "ln_final.hook_normalized": "(resid_post - mean) / scale",
 }
 _PARALLEL = {
     "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_pre) + eps)",
     "blocks.{l}.ln2.hook_normalized": "(resid_pre - mean) / scale",
     "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_pre) W_in + b_in",
-    **_NEURONS,
     "blocks.{l}.hook_resid_post": "resid_pre + attn_out + mlp_out",
 }
 _SEQUENTIAL = {
@@ -57,40 +67,25 @@ _SEQUENTIAL = {
     "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_mid) + eps)",
     "blocks.{l}.ln2.hook_normalized": "(resid_mid - mean) / scale",
     "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_mid) W_in + b_in",
-    **_NEURONS,
     "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
 }
-_OUTPUT = {
-    "ln_final.hook_scale": "sqrt(var(resid_post of the last block) + eps)",
-    "ln_final.hook_normalized": "(resid_post - mean) / scale",
-}
-SITES_IN_PARALLEL = table(_UP_TO_ATTENTION | _PARALLEL | _OUTPUT)
-SITES_IN_SEQUENCE = table(_UP_TO_ATTENTION | _SEQUENTIAL | _OUTPUT)
+SITES_IN_PARALLEL = table(_FORMULAS | _PARALLEL)
+SITES_IN_SEQUENCE = table(_FORMULAS | _SEQUENTIAL)
 
-_ATTN, _MLP = "layers.{l}.attention", "layers.{l}.mlp"
+_BLOCK = "layers.{l}."
+_ATTENTION = (
+    ("attention.query_key_value", ("d_model", "3 d_model")),
+    ("attention.dense", ("d_model", "d_model")),
+)
+_MLP = (("mlp.dense_h_to_4h", ("d_model", "d_mlp")), ("mlp.dense_4h_to_h", ("d_mlp", "d_model")))
+_NORM = (("d_model",), "has_bias")
 COMPONENTS = (  # in forward order
     Component("token embedding", "embed_in", ("d_vocab", "d_model")),
-    Component("input_layernorm", "layers.{l}.input_layernorm", ("d_model",), "has_bias"),
-    Component(
-        "attention.query_key_value",
-        f"{_ATTN}.query_key_value",
-        ("d_model", "3 d_model"),
-        "attention_bias",
-        "attention",
-    ),
-    Component(
-        "attention.dense", f"{_ATTN}.dense", ("d_model", "d_model"), "attention_bias", "attention"
-    ),
-    Component(
-        "post_attention_layernorm", "layers.{l}.post_attention_layernorm", ("d_model",), "has_bias"
-    ),
-    Component(
-        "mlp.dense_h_to_4h", f"{_MLP}.dense_h_to_4h", ("d_model", "d_mlp"), "has_bias", "MLP"
-    ),
-    Component(
-        "mlp.dense_4h_to_h", f"{_MLP}.dense_4h_to_h", ("d_mlp", "d_model"), "has_bias", "MLP"
-    ),
-    Component("final norm", "final_layer_norm", ("d_model",), "has_bias"),
+    Component("input_layernorm", _BLOCK + "input_layernorm", *_NORM),
+    *(Component(n, _BLOCK + n, axes, "attention_bias", "attention") for n, axes in _ATTENTION),
+    Component("post_attention_layernorm", _BLOCK + "post_attention_layernorm", *_NORM),
+    *(Component(name, _BLOCK + name, axes, "has_bias", "MLP") for name, axes in _MLP),
+    Component("final norm", "final_layer_norm", *_NORM),
     Component("unembedding", "embed_out", ("d_vocab", "d_model"), tied="tie_word_embeddings"),
 )
 
@@ -112,6 +107,9 @@ WEIGHTS = WeightNames(
         ("attention.dense.bias", '"attention_bias": true'),
     ),
     other_names=(("lm_head.weight", "embed_out.weight"),),  # in transformers 5
+    norm="final_layer_norm",
+    heads="attention.dense",
+    neurons="mlp.dense_4h_to_h",
 )
 
 ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
@@ -121,7 +119,7 @@ _RENAMED = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_thet
 
 
 @dataclass(frozen=True)
-class NeoXConfig(ModelConfig):
+class NeoXConfig(RotaryConfig):
     """Sizes and switches of a Pythia or GPT-NeoX; the defaults are those of Pythia 70M.
 
     >>> config = NeoXConfig(num_attention_heads=4)
@@ -134,47 +132,39 @@ class NeoXConfig(ModelConfig):
     """
 
     TITLE: ClassVar[str] = "GPT-NeoX"
+    KINDS: ClassVar[Mapping[str, Kind]] = {"gpt_neox": Kind()}
     WEIGHTS: ClassVar[WeightNames] = WEIGHTS
-    REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {"model_type": ("gpt_neox",)}
-    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {"rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor", *_RENAMED}
+    OTHER_KEYS: ClassVar[frozenset[str]] = (
+        RotaryConfig.OTHER_KEYS
+        | {"partial_rotary_factor", *_RENAMED}
         # dropout rates, which act in training only
         | {"hidden_dropout", "attention_dropout", "classifier_dropout"}
         | {"hidden_dropout_prob", "attention_probs_dropout_prob"}
     )
+    components: ClassVar[tuple[Component, ...]] = COMPONENTS
+    norm_is_centred: ClassVar[bool] = True
+    has_bias: ClassVar[bool] = True  # norms and MLPs have biases
 
-    vocab_size: int = 50304  # d_vocab
-    hidden_size: int = 512  # d_model
-    intermediate_size: int = 2048  # d_mlp
-    num_hidden_layers: int = 6  # n_layers
-    num_attention_heads: int = 8  # n_heads
-    max_position_embeddings: int = 2048  # n_ctx
+    model_type: str = "gpt_neox"
+    vocab_size: int = 50304
+    hidden_size: int = 512
+    intermediate_size: int = 2048
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 8
     layer_norm_eps: float = 1e-5
     hidden_act: str = "gelu"  # the others are its approximation by tanh
     rotary: RotaryPositions = field(
         default_factory=lambda: RotaryPositions(partial_rotary_factor=_SHARE)
     )
     use_parallel_residual: bool = True  # attention and MLP read the same residual stream
-    attention_bias: bool = True  # the maps of attention have a bias
-    tie_word_embeddings: bool = False  # the unembedding is the token embedding
-    # Not used for the forward pass.
-    bos_token_id: int | list[int] | None = field(default=None, compare=False)
-    eos_token_id: int | list[int] | None = field(default=None, compare=False)
+    attention_bias: bool = True
 
     def __post_init__(self) -> None:
-        sizes = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"]
-        sizes += ["num_attention_heads", "max_position_embeddings"]
-        check_sizes(self, sizes, "num_hidden_layers")
+        super().__post_init__()
         check_between_0_and_1(self, ("layer_norm_eps",))
-        check_switches(self, ("use_parallel_residual", "attention_bias", "tie_word_embeddings"))
         if self.hidden_act not in ACTIVATIONS:
             raise ConfigError(
                 f"hidden_act is {self.hidden_act!r}. Allowed: {', '.join(ACTIVATIONS)}."
-            )
-        if self.hidden_size % self.num_attention_heads:
-            raise ConfigError(
-                f"num_attention_heads={self.num_attention_heads} does not divide "
-                f"hidden_size={self.hidden_size}."
             )
         if self.rotary.partial_rotary_factor > 1:
             raise ConfigError(
@@ -183,71 +173,120 @@ class NeoXConfig(ModelConfig):
             )
 
     @classmethod
-    def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
-        """Return the config described by the entries of a config.json.
-
-        Raises:
-            CheckpointError: an entry is invalid or unknown, or describes another network.
-        """
-        check_required(entries, cls.REQUIRED, path)
-        names = {entry.name for entry in fields(cls)} - {"rotary"}
-        check_keys(entries, names | cls.REQUIRED.keys() | cls.OTHER_KEYS, path, cls.TITLE)
-        given = {key: entries[key] for key in names if key in entries}
+    def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the rotary positions; old keys have other names."""
         renamed = {new: entries[old] for old, new in _RENAMED.items() if old in entries}
-        try:
-            return cls(
-                **given, rotary=RotaryPositions.from_hub({**renamed, **entries}, share=_SHARE)
-            )
-        except ConfigError as error:
-            raise CheckpointError(f"{path}: {error}") from error
-
-    def to_json(self) -> dict[str, Any]:
-        """Return sizes and switches under the keys of config.json, without special tokens."""
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
-        del own["rotary"]
-        return own | {"model_type": "gpt_neox", "rope_parameters": self.rotary.to_json()}
+        return {"rotary": RotaryPositions.from_hub({**renamed, **entries}, share=_SHARE)}
 
     @property
-    def has_bias(self) -> bool:
-        """Whether norms and MLPs have biases; always true."""
-        return True
-
-    @property
-    def axis_sizes(self) -> dict[str, int]:
-        """Size of each axis that does not depend on the input."""
-        return {
-            "d_model": self.hidden_size,
-            "n_heads": self.num_attention_heads,
-            "d_head": self.hidden_size // self.num_attention_heads,
-            "d_mlp": self.intermediate_size,
-            "d_vocab": self.vocab_size,
-            "n_ctx": self.max_position_embeddings,
-            "n_layers": self.num_hidden_layers,
-            "1": 1,
-        }
-
-    @property
-    def sites(self) -> Sites:
-        """The sites of the network; parallel blocks have no `hook_resid_mid`."""
-        rows = SITES_IN_PARALLEL if self.use_parallel_residual else SITES_IN_SEQUENCE
-        return Sites(rows, self.axis_sizes)
-
-    @property
-    def components(self) -> tuple[Component, ...]:
-        """The modules with parameters, in the order of the forward pass."""
-        return COMPONENTS
+    def site_rows(self) -> tuple[Site, ...]:
+        """The table of sites; parallel blocks have no `hook_resid_mid`."""
+        return SITES_IN_PARALLEL if self.use_parallel_residual else SITES_IN_SEQUENCE
 
     @property
     def norm_epsilon(self) -> float:
         """Number that the layer norms add to the variance."""
         return self.layer_norm_eps
 
-    @property
-    def norm_is_centred(self) -> bool:
-        """Whether the norms subtract the mean; true for layer norms."""
-        return True
 
-    @property
-    def end_of_text(self) -> int | list[int] | None:
-        """Id of the end-of-text token or tokens, if the checkpoint has any."""
-        return self.eos_token_id
+class NeoXAttention(nn.Module):
+    """Causal attention of several heads with rotated queries and keys."""
+
+    def __init__(self, config: NeoXConfig) -> None:
+        super().__init__()
+        self.n_heads, d_model = config.n_heads, config.d_model
+        self.query_key_value = Linear(d_model, 3 * d_model, bias=config.attention_bias)
+        self.dense = Linear(d_model, d_model, bias=config.attention_bias)
+
+    def forward(self, x: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
+
+        Args:
+            x: normalized residual stream, shape [batch pos d_model].
+            context: visibility, earlier keys and values, and positions of the queries.
+            tap: taps at the sites of this module.
+        """
+        qkv = rearrange(
+            self.query_key_value(x),
+            "batch pos (n_heads qkv d_head) -> qkv batch pos n_heads d_head",
+            qkv=3, n_heads=self.n_heads,
+        )  # fmt: skip
+        # Indexed, not unpacked: torch forbids in-place changes to unpacked views.
+        q, k, v = tap("hook_q", qkv[0]), tap("hook_k", qkv[1]), tap("hook_v", qkv[2])
+        q = tap("hook_rot_q", rotate(q, context.angles))
+        k = tap("hook_rot_k", rotate(k, context.angles))
+        k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
+        z = tap("hook_z", attend_heads(q, k, v, context, tap))
+        return project_heads(z, self.dense, tap)
+
+
+class NeoXMLP(nn.Module):
+    """Feed-forward layer with d_mlp neurons and a GELU, exact or approximated by tanh."""
+
+    def __init__(self, config: NeoXConfig) -> None:
+        super().__init__()
+        self.dense_h_to_4h = Linear(config.d_model, config.d_mlp)
+        self.dense_4h_to_h = Linear(config.d_mlp, config.d_model)
+        self.activation = GELU if config.hidden_act == "gelu" else GELU_TANH
+
+    def forward(self, x: Tensor, tap: Taps) -> Tensor:
+        """Return the output of the MLP, shape [batch pos d_model]."""
+        post = self.dense_h_to_4h.activated(x, self.activation, tap)  # [batch pos d_mlp]
+        return cast(Tensor, self.dense_4h_to_h(tap("hook_post", post)))
+
+
+class NeoXBlock(nn.Module):
+    """Transformer block: attention and MLP, each after a layer norm and added to the stream.
+
+    Parallel blocks read the same residual stream twice; in others the MLP reads the stream after
+    attention.
+    """
+
+    def __init__(self, config: NeoXConfig) -> None:
+        super().__init__()
+        self.is_parallel = config.use_parallel_residual
+        self.input_layernorm = LayerNorm(config.d_model, config.layer_norm_eps)
+        self.attention = NeoXAttention(config)
+        self.post_attention_layernorm = LayerNorm(config.d_model, config.layer_norm_eps)
+        self.mlp = NeoXMLP(config)
+
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the residual stream after this block; arguments as in `NeoXAttention`."""
+        resid = tap("hook_resid_pre", resid)
+        normed = self.input_layernorm(resid, tap.within("ln1"))
+        attn_out = self.attention(normed, context, tap.within("attn"))
+        resid = context.selected(resid)
+        attn_out = tap("hook_attn_out", attn_out)
+        if self.is_parallel:
+            return tap("hook_resid_post", resid + attn_out + self._mlp_out(resid, tap))
+        return self.after_attention(tap("hook_resid_mid", resid + attn_out), tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after a sequential block, from that after its attention."""
+        return tap("hook_resid_post", resid + self._mlp_out(resid, tap))
+
+    def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
+        normed = self.post_attention_layernorm(resid, tap.within("ln2"))
+        return tap("hook_mlp_out", self.mlp(normed, tap.within("mlp")))
+
+
+class NeoX(RotaryNetwork):
+    """Pythia or GPT-NeoX with a tap at every site.
+
+    Args:
+        config: sizes and switches.
+        seed: random seed for the initialisation. None leaves the weights on the meta device,
+            without storage, to be filled by `load_state_dict(..., assign=True)`.
+
+    >>> import torch
+    >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11}
+    >>> model = NeoX(NeoXConfig(**sizes, num_hidden_layers=2, num_attention_heads=6))
+    >>> logits, cache = model.run_with_cache(torch.tensor([[3, 14, 15]]), ["blocks.*.attn.hook_z"])
+    >>> logits.shape, cache["z", 1].shape
+    (torch.Size([1, 3, 97]), torch.Size([1, 3, 6, 4]))
+    """
+
+    CONFIG = NeoXConfig
+    BLOCK = NeoXBlock
+    NORM = LayerNorm
+    config: NeoXConfig

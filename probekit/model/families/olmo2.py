@@ -1,33 +1,42 @@
-"""OLMo 2: sizes and switches, sites, and parameters of `probekit.model.olmo2`.
+"""OLMo 2, written to be read.
 
-Source of the keys and their defaults: config.json of the published checkpoints.
+    OLMo 2: resid = embed_tokens[tokens]; Block, ..., Block; logits = norm(resid) @ lm_head.T
+    Block:  resid = resid + post_attention_layernorm(attn(resid))
+            resid = resid + post_feedforward_layernorm(mlp(resid))
+
+Attention and MLP read the residual stream as it is; what they add to it is normalized. Queries and
+keys are each normalized over all heads together, then rotated by angles proportional to their
+positions. Parameters have the names of the Hugging Face checkpoints.
+
+Source: OLMo team 2024, "2 OLMo 2 Furious".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from probekit.errors import CheckpointError, ConfigError
-from probekit.model.config import (
-    ModelConfig,
-    check_between_0_and_1,
-    check_keys,
-    check_required,
-    check_sizes,
-    check_switches,
+import torch
+from torch import Tensor, nn
+
+from probekit.model.config import Component, Kind, WeightNames
+from probekit.model.families.rotary import (
+    GATED_FORMULAS,
+    GATED_WEIGHTS,
+    GatedConfig,
+    GroupedAttention,
+    RotaryNetwork,
+    components,
 )
-from probekit.model.families.rotary import RotaryPositions
-from probekit.model.parameters import Component
-from probekit.model.sites.catalogue import GROUPED, Axes, table
-from probekit.model.sites.sites import Sites
-from probekit.model.weights.names import WeightNames
+from probekit.model.layers.modules import GatedMLP, RMSNorm
+from probekit.model.passes.context import BlockContext
+from probekit.model.passes.taps import Taps
+from probekit.model.sites.catalogue import GROUPED, Site, table
+from probekit.products import SILU
 
-_FORMULAS = {  # in forward order
+_FORMULAS = GATED_FORMULAS | {
     "hook_embed": "embed_tokens[tokens]",
-    "blocks.{l}.hook_resid_pre": "embed, or resid_post of block l-1",
     "blocks.{l}.attn.hook_q": "resid_pre W_Q + b_Q",
     "blocks.{l}.attn.hook_k": "resid_pre W_K + b_K",
     "blocks.{l}.attn.hook_v": "resid_pre W_V + b_V",
@@ -38,181 +47,117 @@ _FORMULAS = {  # in forward order
     "blocks.{l}.attn.hook_rot_q": "q_norm(q) rotated by its position",
     "blocks.{l}.attn.hook_rot_k": "k_norm(k) rotated by its position",
     "blocks.{l}.attn.hook_attn_scores": "rot_q rot_k / sqrt(d_head), -inf where masked",
-    "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
-    "blocks.{l}.attn.hook_z": "pattern v",
     "blocks.{l}.attn.hook_result": "z W_O per head, without b_O, before the norm",
     "blocks.{l}.ln1_post.hook_scale": "sqrt(mean((z W_O + b_O)^2) + eps)",
     "blocks.{l}.ln1_post.hook_normalized": "(z W_O + b_O) / scale",
     "blocks.{l}.hook_attn_out": "post_attention_layernorm(z W_O + b_O)",
-    "blocks.{l}.hook_resid_mid": "resid_pre + attn_out",
     "blocks.{l}.mlp.hook_pre": "resid_mid W_gate",
     "blocks.{l}.mlp.hook_pre_linear": "resid_mid W_up",
     "blocks.{l}.mlp.hook_post": "silu(pre) * pre_linear",
     "blocks.{l}.ln2_post.hook_scale": "sqrt(mean((post W_down)^2) + eps)",
     "blocks.{l}.ln2_post.hook_normalized": "post W_down / scale",
     "blocks.{l}.hook_mlp_out": "post_feedforward_layernorm(post W_down)",
-    "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
-    "ln_final.hook_scale": "sqrt(mean(resid_post of the last block^2) + eps)",
-    "ln_final.hook_normalized": "resid_post / scale",
 }
-_SCALE_OF_ALL_HEADS: Axes = ("batch", "pos", "1")
-SITES = table(
-    _FORMULAS,
-    {
-        **GROUPED,
-        "blocks.{l}.attn.q_norm.hook_scale": _SCALE_OF_ALL_HEADS,
-        "blocks.{l}.attn.k_norm.hook_scale": _SCALE_OF_ALL_HEADS,
-    },
-)
-
-_ATTN, _MLP = "layers.{l}.self_attn", "layers.{l}.mlp"
-_BIAS, _QUERIES, _KEYS = "attention_bias", "n_heads d_head", "n_kv_heads d_head"
-COMPONENTS = (  # in forward order
-    Component("token embedding", "embed_tokens", ("d_vocab", "d_model")),
-    Component("attn.q_proj", f"{_ATTN}.q_proj", ("d_model", _QUERIES), _BIAS, "attention"),
-    Component("attn.k_proj", f"{_ATTN}.k_proj", ("d_model", _KEYS), _BIAS, "attention"),
-    Component("attn.v_proj", f"{_ATTN}.v_proj", ("d_model", _KEYS), _BIAS, "attention"),
-    Component("attn.q_norm", f"{_ATTN}.q_norm", (_QUERIES,), part="attention"),
-    Component("attn.k_norm", f"{_ATTN}.k_norm", (_KEYS,), part="attention"),
-    Component("attn.o_proj", f"{_ATTN}.o_proj", (_QUERIES, "d_model"), _BIAS, "attention"),
-    Component("post_attention_layernorm", "layers.{l}.post_attention_layernorm", ("d_model",)),
-    Component("mlp.gate_proj", f"{_MLP}.gate_proj", ("d_model", "d_mlp"), part="MLP"),
-    Component("mlp.up_proj", f"{_MLP}.up_proj", ("d_model", "d_mlp"), part="MLP"),
-    Component("mlp.down_proj", f"{_MLP}.down_proj", ("d_mlp", "d_model"), part="MLP"),
-    Component("post_feedforward_layernorm", "layers.{l}.post_feedforward_layernorm", ("d_model",)),
-    Component("final norm", "norm", ("d_model",)),
-    Component("unembedding", "lm_head", ("d_vocab", "d_model"), tied="tie_word_embeddings"),
-)
-
-WEIGHTS = WeightNames(
-    prefix="model.",
-    embedding="embed_tokens.weight",
-    unembedding="lm_head.weight",
-    layers="layers.",
-    n_layers="num_hidden_layers",
-    sizes=(
-        ("embed_tokens.weight", ("vocab_size", "hidden_size")),
-        ("layers.0.mlp.gate_proj.weight", ("intermediate_size",)),
-    ),
-    buffers=r"\.rotary_emb\.inv_freq$",
-    switches=(
-        ("lm_head.weight", '"tie_word_embeddings": false'),
-        ("q_proj.bias", '"attention_bias": true'),
-    ),
-)
+_SCALES = ("blocks.{l}.attn.q_norm.hook_scale", "blocks.{l}.attn.k_norm.hook_scale")
+SITES = table(_FORMULAS, {**GROUPED, **dict.fromkeys(_SCALES, ("batch", "pos", "1"))})
 
 
 @dataclass(frozen=True)
-class OLMo2Config(ModelConfig):
+class OLMo2Config(GatedConfig):
     """Sizes and switches of an OLMo 2; the defaults are those of the hub.
 
     >>> OLMo2Config(num_attention_heads=32, num_key_value_heads=8).axis_sizes["n_kv_heads"]
     8
-
-    Raises:
-        ConfigError: a size is not a positive integer, the heads cannot be grouped or do not divide
-            the width, or a switch is invalid.
     """
 
     TITLE: ClassVar[str] = "OLMo 2"
-    WEIGHTS: ClassVar[WeightNames] = WEIGHTS
-    REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "model_type": ("olmo2",),
-        "hidden_act": ("silu",),
-    }
-    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {"rope_parameters", "rope_theta", "rope_scaling"}
+    KINDS: ClassVar[Mapping[str, Kind]] = {"olmo2": Kind()}
+    WEIGHTS: ClassVar[WeightNames] = replace(
+        GATED_WEIGHTS,
+        switches=(*GATED_WEIGHTS.switches, ("q_proj.bias", '"attention_bias": true')),
+        after_heads="post_attention_layernorm",
     )
+    site_rows: ClassVar[tuple[Site, ...]] = SITES
 
-    vocab_size: int = 50304  # d_vocab
-    hidden_size: int = 4096  # d_model
-    intermediate_size: int = 11008  # d_mlp
-    num_hidden_layers: int = 32  # n_layers
-    num_attention_heads: int = 32  # n_heads
-    num_key_value_heads: int | None = None  # n_kv_heads; None means n_heads
-    max_position_embeddings: int = 2048  # n_ctx
+    model_type: str = "olmo2"
+    vocab_size: int = 50304
     rms_norm_eps: float = 1e-5
-    rotary: RotaryPositions = field(default_factory=RotaryPositions)
-    attention_bias: bool = False  # the four maps of attention have a bias
-    tie_word_embeddings: bool = False  # the unembedding is the token embedding
-    # Not used for the forward pass.
-    bos_token_id: int | list[int] | None = field(default=None, compare=False)
     eos_token_id: int | list[int] | None = field(default=50279, compare=False)
-
-    def __post_init__(self) -> None:
-        sizes = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"]
-        sizes += ["num_attention_heads", "max_position_embeddings"]
-        sizes += ["num_key_value_heads"] if self.num_key_value_heads is not None else []
-        check_sizes(self, sizes, "num_hidden_layers")
-        check_between_0_and_1(self, ("rms_norm_eps",))
-        check_switches(self, ("attention_bias", "tie_word_embeddings"))
-        for whole, part in (
-            ("hidden_size", "num_attention_heads"),
-            ("num_attention_heads", "num_key_value_heads"),
-        ):
-            if getattr(self, whole) % (getattr(self, part) or 1):
-                raise ConfigError(
-                    f"{part}={getattr(self, part)} does not divide {whole}={getattr(self, whole)}."
-                )
-
-    @classmethod
-    def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
-        """Return the config described by the entries of a config.json.
-
-        Raises:
-            CheckpointError: an entry is invalid or unknown, or describes another network.
-        """
-        check_required(entries, cls.REQUIRED, path)
-        names = {entry.name for entry in fields(cls)} - {"rotary"}
-        check_keys(entries, names | cls.REQUIRED.keys() | cls.OTHER_KEYS, path, cls.TITLE)
-        given = {key: entries[key] for key in names if key in entries}
-        try:
-            return cls(**given, rotary=RotaryPositions.from_hub(entries))
-        except ConfigError as error:
-            raise CheckpointError(f"{path}: {error}") from error
-
-    def to_json(self) -> dict[str, Any]:
-        """Return sizes and switches under the keys of config.json, without special tokens."""
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
-        del own["rotary"]
-        return {"model_type": "olmo2", **own, "rope_parameters": self.rotary.to_json()}
-
-    @property
-    def axis_sizes(self) -> dict[str, int]:
-        """Size of each axis that does not depend on the input."""
-        return {
-            "d_model": self.hidden_size,
-            "n_heads": self.num_attention_heads,
-            "n_kv_heads": self.num_key_value_heads or self.num_attention_heads,
-            "d_head": self.hidden_size // self.num_attention_heads,
-            "d_mlp": self.intermediate_size,
-            "d_vocab": self.vocab_size,
-            "n_ctx": self.max_position_embeddings,
-            "n_layers": self.num_hidden_layers,
-            "1": 1,
-        }
-
-    @property
-    def sites(self) -> Sites:
-        """The sites of the network."""
-        return Sites(SITES, self.axis_sizes)
 
     @property
     def components(self) -> tuple[Component, ...]:
         """The modules with parameters, in the order of the forward pass."""
-        return COMPONENTS
+        return components(
+            of_heads=(("q_norm", "n_heads d_head"), ("k_norm", "n_kv_heads d_head")),
+            between=("post_attention_layernorm",),
+            after=("post_feedforward_layernorm",),
+        )
 
-    @property
-    def norm_epsilon(self) -> float:
-        """Number that the RMS norms add to the mean square."""
-        return self.rms_norm_eps
 
-    @property
-    def norm_is_centred(self) -> bool:
-        """Whether the norms subtract the mean; false for RMS norms."""
-        return False
+class NormOfAllHeads(RMSNorm):
+    """RMS norm of queries or keys over all heads together, with a gain for each feature."""
 
-    @property
-    def end_of_text(self) -> int | list[int] | None:
-        """Id of the end-of-text token or tokens, if the checkpoint has any."""
-        return self.eos_token_id
+    def forward(self, x: Tensor, tap: Taps) -> Tensor:
+        """Return the norm of queries or keys, shape [batch pos heads d_head]."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        mean_square = wide.square().mean((-2, -1)).unsqueeze(-1)
+        scale = tap("hook_scale", (mean_square + self.eps).sqrt())  # [batch pos 1]
+        normalized = tap("hook_normalized", wide / scale.unsqueeze(-1))
+        return (normalized * self.gain.view(x.shape[-2:])).to(self.weight.dtype)
+
+
+class OLMo2Block(nn.Module):
+    """Transformer block: attention and gated MLP, each before an RMS norm, added to the stream."""
+
+    def __init__(self, config: OLMo2Config) -> None:
+        super().__init__()
+        eps = config.rms_norm_eps
+        norms = (
+            NormOfAllHeads(config.n_heads * config.d_head, eps),
+            NormOfAllHeads(config.n_kv_heads * config.d_head, eps),
+        )
+        self.self_attn = GroupedAttention(config, norms, qkv_bias=config.attention_bias)
+        self.post_attention_layernorm = RMSNorm(config.d_model, eps)
+        self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
+        self.post_feedforward_layernorm = RMSNorm(config.d_model, eps)
+
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the residual stream after this block; arguments as in `GroupedAttention`."""
+        resid = tap("hook_resid_pre", resid)
+        x = self._as_weights(resid)
+        heads_out = self.self_attn(x, context, tap.within("attn"))
+        attn_out = self.post_attention_layernorm(heads_out, tap.within("ln1_post"))
+        resid = context.selected(resid)
+        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
+        neurons_out = self.mlp(self._as_weights(resid), tap.within("mlp"))
+        mlp_out = self.post_feedforward_layernorm(neurons_out, tap.within("ln2_post"))
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
+
+    def _as_weights(self, resid: Tensor) -> Tensor:
+        """Return the stream in the dtype of the weights, since no norm comes before the maps."""
+        return resid.to(self.post_attention_layernorm.weight.dtype)
+
+
+class OLMo2(RotaryNetwork):
+    """OLMo 2 with a tap at every site.
+
+    Args:
+        config: sizes and switches.
+        seed: random seed for the initialisation. None leaves the weights on the meta device,
+            without storage, to be filled by `load_state_dict(..., assign=True)`.
+
+    >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11}
+    >>> heads = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}
+    >>> model = OLMo2(OLMo2Config(**sizes, **heads))
+    >>> logits, cache = model.run_with_cache(torch.tensor([[3, 14, 15]]), ["blocks.*.attn.hook_k"])
+    >>> logits.shape, cache["k", 0].shape
+    (torch.Size([1, 3, 97]), torch.Size([1, 3, 2, 4]))
+    """
+
+    CONFIG = OLMo2Config
+    BLOCK = OLMo2Block
+    config: OLMo2Config

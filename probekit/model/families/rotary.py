@@ -1,25 +1,42 @@
-"""Rotary positions as config.json describes them: base, share of the head, and scaling."""
+"""What the families with rotary positions share: the positions, the config, and the network.
+
+Source of the rotation: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position
+Embedding". The features of a head are paired as in the published checkpoints: i with i + half.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from probekit.errors import ConfigError, nearest
-from probekit.model.config import is_number
+from probekit.model.config import (
+    Component,
+    ModelConfig,
+    WeightNames,
+    check_between_0_and_1,
+    check_sizes_and_switches,
+    is_number,
+)
+from probekit.model.layers.attention import attend_heads, project_heads
+from probekit.model.layers.modules import LayerNorm, Linear, RMSNorm
+from probekit.model.network import Network, embedding, initialise, stream_of
+from probekit.model.passes.context import BlockContext, Context
+from probekit.model.passes.taps import Taps
 
 _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
 # Keys that each kind of scaling reads; it needs all of them.
+_LLAMA3 = "factor low_freq_factor high_freq_factor original_max_position_embeddings"
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
-    "llama3": (
-        "factor",
-        "low_freq_factor",
-        "high_freq_factor",
-        "original_max_position_embeddings",
-    ),
+    "llama3": tuple(_LLAMA3.split()),
 }
 
 
@@ -107,3 +124,366 @@ class RotaryPositions:
         if not is_known:
             given = {}
         return cls(**(own | given | {"rope_type": kind}))
+
+
+def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
+    """Return the angle by which each pair of features turns per position, shape [n_pairs].
+
+    In float32, in which the models were trained, whatever the dtype of the weights.
+
+    >>> frequencies(RotaryPositions(), 4)
+    tensor([1.0000, 0.0100])
+    """
+    n_rotated = int(d_head * rotary.partial_rotary_factor)
+    exponent = torch.arange(0, n_rotated, 2, dtype=torch.float32, device="cpu") / n_rotated
+    plain = 1.0 / rotary.rope_theta**exponent
+    if rotary.rope_type == "linear":
+        assert rotary.factor is not None
+        return plain / rotary.factor
+    return _of_llama3(plain, rotary) if rotary.rope_type == "llama3" else plain
+
+
+def _of_llama3(plain: Tensor, rotary: RotaryPositions) -> Tensor:
+    """Return the frequencies of Llama 3.1: long wavelengths are stretched by `factor`.
+
+    Source: the code published with Llama 3.1 (models/llama3/reference_impl/model.py).
+    """
+    factor, low, high, trained = (cast(float, getattr(rotary, key)) for key in _KINDS["llama3"])
+    wavelength = 2 * math.pi / plain  # in tokens
+    turns = trained / wavelength  # of each pair over a text of the first training
+    kept = ((turns - low) / (high - low)).clamp(0, 1)  # 1: unchanged, 0: stretched
+    return (1 - kept) * plain / factor + kept * plain
+
+
+def turn(positions: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of the angles at positions, shape [batch pos 1 n_pairs] each.
+
+    Args:
+        positions: position of each token, shape [batch pos].
+        frequency: angle per position, shape [n_pairs].
+    """
+    angles = positions[:, :, None, None].float() * frequency.to(positions.device)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
+    """Return the heads with their first 2 n_pairs features rotated, in the dtype of `x`.
+
+    Args:
+        x: queries or keys, shape [batch pos n_heads d_head].
+        angles: cosine and sine, see `turn`.
+
+    >>> quarter = turn(torch.tensor([[1]]), torch.tensor([math.pi / 2]))
+    >>> rotate(torch.tensor([[[[1.0, 0.0, 5.0]]]]), quarter).round().tolist()
+    [[[[-0.0, 1.0, 5.0]]]]
+    """
+    cos, sin = angles
+    n_pairs = cos.shape[-1]
+    a, b, rest = x.tensor_split((n_pairs, 2 * n_pairs), dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1).to(x.dtype)
+
+
+GATED_FORMULAS = {  # of the sites that the families with gated MLPs compute in the same way
+    "blocks.{l}.hook_resid_pre": "embed, or resid_post of block l-1",
+    "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
+    "blocks.{l}.attn.hook_z": "pattern v",
+    "blocks.{l}.hook_resid_mid": "resid_pre + attn_out",
+    "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
+    "ln_final.hook_scale": "sqrt(mean(resid_post of the last block^2) + eps)",
+    "ln_final.hook_normalized": "resid_post / scale",
+}
+NORMS_OF_INPUTS = {  # of attention and of the MLP
+    "blocks.{l}.ln1.hook_scale": "sqrt(mean(resid_pre^2) + eps)",
+    "blocks.{l}.ln1.hook_normalized": "resid_pre / scale",
+    "blocks.{l}.ln2.hook_scale": "sqrt(mean(resid_mid^2) + eps)",
+    "blocks.{l}.ln2.hook_normalized": "resid_mid / scale",
+}
+NORMS_OF_HEADS = {
+    "blocks.{l}.attn.q_norm.hook_scale": "sqrt(mean(q^2) + eps) per head",
+    "blocks.{l}.attn.q_norm.hook_normalized": "q / scale",
+    "blocks.{l}.attn.k_norm.hook_scale": "sqrt(mean(k^2) + eps) per head",
+    "blocks.{l}.attn.k_norm.hook_normalized": "k / scale",
+}
+
+GATED_WEIGHTS = WeightNames(
+    prefix="model.",
+    embedding="embed_tokens.weight",
+    unembedding="lm_head.weight",
+    layers="layers.",
+    n_layers="num_hidden_layers",
+    sizes=(
+        ("embed_tokens.weight", ("vocab_size", "hidden_size")),
+        ("layers.0.mlp.gate_proj.weight", ("intermediate_size",)),
+    ),
+    buffers=r"\.rotary_emb\.inv_freq$",
+    switches=(("lm_head.weight", '"tie_word_embeddings": false'),),
+)
+
+
+def components(
+    before: tuple[str, ...] = (),
+    of_heads: tuple[tuple[str, str], ...] = (),
+    between: tuple[str, ...] = (),
+    after: tuple[str, ...] = (),
+    biases: tuple[str, str, str] = ("attention_bias", "attention_bias", ""),
+) -> tuple[Component, ...]:
+    """Return the modules with parameters of a network with gated MLPs, in forward order.
+
+    Args:
+        before: norms before attention.
+        of_heads: norms of queries and keys, each with its axis.
+        between: norms between attention and MLP.
+        after: norms after the MLP.
+        biases: members of the config that turn on the biases of queries, keys and values, of the
+            output of attention, and of the MLP; empty for none.
+    """
+
+    def norms(names: tuple[str, ...]) -> tuple[Component, ...]:
+        return tuple(Component(name, f"layers.{{l}}.{name}", ("d_model",)) for name in names)
+
+    def attention(name: str, *axes: str, bias: str = "") -> Component:
+        return Component(f"attn.{name}", f"layers.{{l}}.self_attn.{name}", axes, bias, "attention")
+
+    def mlp(name: str, *axes: str) -> Component:
+        return Component(f"mlp.{name}", f"layers.{{l}}.mlp.{name}", axes, biases[2], "MLP")
+
+    queries, keys = "n_heads d_head", "n_kv_heads d_head"
+    return (
+        Component("token embedding", "embed_tokens", ("d_vocab", "d_model")),
+        *norms(before),
+        attention("q_proj", "d_model", queries, bias=biases[0]),
+        attention("k_proj", "d_model", keys, bias=biases[0]),
+        attention("v_proj", "d_model", keys, bias=biases[0]),
+        *(attention(name, axis) for name, axis in of_heads),
+        attention("o_proj", queries, "d_model", bias=biases[1]),
+        *norms(between),
+        mlp("gate_proj", "d_model", "d_mlp"),
+        mlp("up_proj", "d_model", "d_mlp"),
+        mlp("down_proj", "d_mlp", "d_model"),
+        *norms(after),
+        Component("final norm", "norm", ("d_model",)),
+        Component("unembedding", "lm_head", ("d_vocab", "d_model"), tied="tie_word_embeddings"),
+    )
+
+
+@dataclass(frozen=True)
+class RotaryConfig(ModelConfig):
+    """Sizes and switches that the families with rotary positions share.
+
+    Raises:
+        ConfigError: a size is not a positive integer, the number of heads does not divide the
+            width, or a switch is invalid.
+    """
+
+    OTHER_KEYS: ClassVar[frozenset[str]] = frozenset(
+        {"rope_parameters", "rope_theta", "rope_scaling"}
+    )
+    COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary"})
+
+    model_type: str
+    vocab_size: int = 32000  # d_vocab
+    hidden_size: int = 4096  # d_model
+    intermediate_size: int = 11008  # d_mlp
+    num_hidden_layers: int = 32  # n_layers
+    num_attention_heads: int = 32  # n_heads
+    max_position_embeddings: int = 2048  # n_ctx
+    rotary: RotaryPositions = field(default_factory=RotaryPositions)
+    attention_bias: bool = False  # the maps of attention have a bias
+    tie_word_embeddings: bool = False  # the unembedding is the token embedding
+    # Not used for the forward pass.
+    bos_token_id: int | list[int] | None = field(default=None, compare=False)
+    eos_token_id: int | list[int] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        check_sizes_and_switches(self)
+        if self.model_type not in self.KINDS:
+            raise ConfigError(
+                f"model_type is {self.model_type!r}. Allowed: {', '.join(self.KINDS)}."
+            )
+        if getattr(self, "head_dim", None) is None:
+            self.check_divides("num_attention_heads", "hidden_size")
+
+    def check_divides(self, part: str, whole: str) -> None:
+        """Raise ConfigError if one size is not a multiple of another.
+
+        Raises:
+            ConfigError: there is a remainder.
+        """
+        if getattr(self, whole) % getattr(self, part):
+            raise ConfigError(
+                f"{part}={getattr(self, part)} does not divide {whole}={getattr(self, whole)}."
+            )
+
+    @classmethod
+    def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the rotary positions."""
+        return {"rotary": RotaryPositions.from_hub(entries)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return sizes and switches under the keys of config.json, without special tokens."""
+        return super().to_json() | {"rope_parameters": self.rotary.to_json()}
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Number of tokens that each block attends to; None for all."""
+        return (None,) * self.num_hidden_layers
+
+    def rotary_in(self, window: int | None) -> RotaryPositions:  # noqa: ARG002
+        """Return the rotary positions of the blocks with a window."""
+        return self.rotary
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Size of each axis that does not depend on the input."""
+        d_head = getattr(self, "head_dim", None) or self.hidden_size // self.num_attention_heads
+        return {
+            "d_model": self.hidden_size,
+            "n_heads": self.num_attention_heads,
+            "d_head": d_head,
+            "d_mlp": self.intermediate_size,
+            "d_vocab": self.vocab_size,
+            "n_ctx": self.max_position_embeddings,
+            "n_layers": self.num_hidden_layers,
+            "1": 1,
+        }
+
+
+@dataclass(frozen=True)
+class GatedConfig(RotaryConfig):
+    """What the families with RMS norms, grouped heads and gated MLPs have in addition.
+
+    Raises:
+        ConfigError: the heads cannot be grouped, or as in `RotaryConfig`.
+    """
+
+    WEIGHTS: ClassVar[WeightNames] = GATED_WEIGHTS
+    REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {"hidden_act": ("silu",)}
+    norm_is_centred: ClassVar[bool] = False
+
+    num_key_value_heads: int | None = None  # n_kv_heads; None means n_heads
+    rms_norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between_0_and_1(self, ("rms_norm_eps",))
+        if self.num_key_value_heads is not None:
+            self.check_divides("num_key_value_heads", "num_attention_heads")
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Size of each axis that does not depend on the input."""
+        sizes, n_kv_heads = super().axis_sizes, self.num_key_value_heads or self.num_attention_heads
+        of_heads = {"n_heads": sizes["n_heads"], "n_kv_heads": n_kv_heads}
+        return {"d_model": sizes["d_model"]} | of_heads | sizes
+
+    @property
+    def norm_epsilon(self) -> float:
+        """Number that the RMS norms add to the mean square."""
+        return self.rms_norm_eps
+
+
+class GroupedAttention(nn.Module):
+    """Causal attention with rotated queries and keys; groups of heads share a key and a value.
+
+    Args:
+        config: sizes and switches.
+        norms: norms of queries and keys before the rotation; None for none.
+        qkv_bias: whether the maps to queries, keys and values have a bias.
+        divisor: number that the scores are divided by; None means sqrt(d_head).
+        softcap: cap c of the scores s, which become c tanh(s / c); None for none.
+    """
+
+    def __init__(
+        self,
+        config: GatedConfig,
+        norms: tuple[RMSNorm, RMSNorm] | None = None,
+        *,
+        qkv_bias: bool,
+        divisor: float | None = None,
+        softcap: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.d_head, self.divisor, self.softcap = config.d_head, divisor, softcap
+        d_model, heads = config.d_model, config.n_heads * config.d_head
+        kv_heads = config.n_kv_heads * config.d_head
+        self.q_proj = Linear(d_model, heads, bias=qkv_bias)
+        self.k_proj = Linear(d_model, kv_heads, bias=qkv_bias)
+        self.v_proj = Linear(d_model, kv_heads, bias=qkv_bias)
+        self.o_proj = Linear(heads, d_model, bias=config.attention_bias)
+        self.has_norms = norms is not None
+        if norms is not None:
+            self.q_norm, self.k_norm = norms
+
+    def forward(self, x: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model].
+
+        Args:
+            x: input of the maps, shape [batch pos d_model].
+            context: visibility, earlier keys and values, and positions of the queries.
+            tap: taps at the sites of this module.
+        """
+        q = tap("hook_q", self.q_proj(x).unflatten(-1, (-1, self.d_head)))
+        k = tap("hook_k", self.k_proj(x).unflatten(-1, (-1, self.d_head)))
+        v = tap("hook_v", self.v_proj(x).unflatten(-1, (-1, self.d_head)))
+        if self.has_norms:
+            q, k = self.q_norm(q, tap.within("q_norm")), self.k_norm(k, tap.within("k_norm"))
+        q = tap("hook_rot_q", rotate(q, context.angles))
+        k = tap("hook_rot_k", rotate(k, context.angles))
+        k, v = context.extend(k, v)  # [batch key_pos n_kv_heads d_head]
+        z = attend_heads(q, k, v, context, tap, divisor=self.divisor, softcap=self.softcap)
+        return project_heads(tap("hook_z", z), self.o_proj, tap)
+
+
+class RotaryNetwork(Network):
+    """Token embeddings, blocks with rotary positions, a norm, and the unembedding.
+
+    Its modules have the names in `config.WEIGHTS`.
+
+    Args:
+        config: sizes and switches.
+        seed: random seed for the initialisation. None leaves the weights on the meta device,
+            without storage, to be filled by `load_state_dict(..., assign=True)`.
+
+    Attributes:
+        BLOCK: class of the blocks, made from the config.
+        NORM: class of the last norm.
+    """
+
+    BLOCK: type[nn.Module]
+    NORM: type[RMSNorm | LayerNorm] = RMSNorm
+    config: RotaryConfig
+
+    def __init__(self, config: RotaryConfig, seed: int | None = 0) -> None:
+        super().__init__(config)
+        self.frequencies = {  # neither parameters nor buffers
+            window: frequencies(config.rotary_in(window), config.d_head)
+            for window in set(config.windows)
+        }
+        names, d_vocab, d_model = config.WEIGHTS, config.vocab_size, config.hidden_size
+        with torch.device("meta"):
+            self.add_module(names.embedding.removesuffix(".weight"), embedding(d_vocab, d_model))
+            blocks = [self.BLOCK(config) for _ in range(config.num_hidden_layers)]
+            self.add_module(names.layers.removesuffix("."), nn.ModuleList(blocks))
+            self.add_module(names.norm, self.NORM(d_model, config.norm_epsilon))
+            if not config.tie_word_embeddings:
+                unembedding = nn.Linear(d_model, d_vocab, bias=False)
+                self.add_module(names.unembedding.removesuffix(".weight"), unembedding)
+        if seed is not None:
+            self.to_empty(device="cpu")
+            maps = (f"{names.heads}.weight", f"{names.neurons}.weight")
+            initialise(self, seed, output_maps=maps, norm_weight=self.NORM.weight_of_gain_1)
+        self.eval()
+
+    def residual_stream(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:
+        """Return the residual stream after the last block, shape [batch pos d_model]."""
+        resid = stream_of(tap("hook_embed", F.embedding(tokens, self.token_embedding)))
+        return self.run_blocks(resid, context, tap)
+
+    def block_inputs(self, context: Context) -> list[tuple[Any, ...]]:
+        """Return visibility and angles for each block."""
+        positions = context.positions.to(self.device)
+        inputs = {
+            window: (context.visible_in(window), turn(positions, frequency))
+            for window, frequency in self.frequencies.items()
+        }
+        return [inputs[window] for window in self.config.windows]

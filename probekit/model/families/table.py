@@ -1,7 +1,8 @@
-"""The table of families, and the config of a model of any of them.
+"""The table of families, and the config, network and tokenizer of a model of any of them.
 
 No other module of the package lists families. A network's own code does not import this one, so
-that a change of one family leaves the caches of all others valid.
+that a change of one family leaves the caches of all others valid. A family is imported when a model
+needs it, so that commands check their arguments without torch.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
 from probekit.model.config import ModelConfig, read_entries
-from probekit.model.families.gpt2 import PUBLISHED, GPT2Config
-from probekit.model.weights.names import HPARAMS
-from probekit.model.weights.sources import find_model
+from probekit.model.weights.sources import HPARAMS, PUBLISHED_NAMES, at_revision, find_model
+
+if TYPE_CHECKING:
+    import torch
+
+    from probekit.model.network import Network
 
 
 @dataclass(frozen=True)
@@ -26,50 +30,33 @@ class NetworkFamily:
     Attributes:
         title: names of the models, for messages.
         model_types: values of `model_type` in config.json.
-        config: import path of the config, in a module without torch.
         network: import path of the network.
         tokenizer: import path of the tokenizer.
     """
 
     title: str
     model_types: tuple[str, ...]
-    config: str
     network: str
     tokenizer: str = "probekit.model.text.hub_tokenizer:HubTokenizer"
 
+    @property
+    def config(self) -> type[ModelConfig]:
+        """The class of the configs."""
+        return cast(type[ModelConfig], imported(self.network).CONFIG)
 
+
+_FAMILIES = "probekit.model.families."
 FAMILIES = (
     NetworkFamily(
         "GPT-2",
         ("gpt2",),
-        "probekit.model.families.gpt2:GPT2Config",
-        "probekit.model.gpt2:GPT2",
+        _FAMILIES + "gpt2:GPT2",
         "probekit.model.text.byte_pairs:BytePairTokenizer",
     ),
-    NetworkFamily(
-        "Llama",
-        ("llama", "mistral", "qwen2", "qwen3"),
-        "probekit.model.families.llama:LlamaConfig",
-        "probekit.model.llama:Llama",
-    ),
-    NetworkFamily(
-        "Gemma",
-        ("gemma2", "gemma3_text"),
-        "probekit.model.families.gemma:GemmaConfig",
-        "probekit.model.gemma:Gemma",
-    ),
-    NetworkFamily(
-        "Pythia",
-        ("gpt_neox",),
-        "probekit.model.families.neox:NeoXConfig",
-        "probekit.model.neox:NeoX",
-    ),
-    NetworkFamily(
-        "OLMo 2",
-        ("olmo2",),
-        "probekit.model.families.olmo2:OLMo2Config",
-        "probekit.model.olmo2:OLMo2",
-    ),
+    NetworkFamily("Llama", ("llama", "mistral", "qwen2", "qwen3"), _FAMILIES + "llama:Llama"),
+    NetworkFamily("Gemma", ("gemma2", "gemma3_text"), _FAMILIES + "gemma:Gemma"),
+    NetworkFamily("Pythia", ("gpt_neox",), _FAMILIES + "neox:NeoX"),
+    NetworkFamily("OLMo 2", ("olmo2",), _FAMILIES + "olmo2:OLMo2"),
 )
 
 
@@ -101,8 +88,7 @@ def config_of(entries: Mapping[str, Any], path: Path | str = "config.json") -> M
     Raises:
         CheckpointError: no family has its architecture, or an entry is invalid or unknown.
     """
-    config = cast(type[ModelConfig], imported(family_of(entries, path).config))
-    return config.from_hub(entries, path)
+    return family_of(entries, path).config.from_hub(entries, path)
 
 
 def model_config(folder: Path) -> ModelConfig:
@@ -113,7 +99,7 @@ def model_config(folder: Path) -> ModelConfig:
         CheckpointError: the folder contains a model that no family computes.
     """
     if (folder / HPARAMS).is_file() and not (folder / "config.json").is_file():
-        return GPT2Config.from_folder(folder)
+        return FAMILIES[0].config.from_folder(folder)
     return config_of(read_entries(folder), folder / "config.json")
 
 
@@ -127,8 +113,8 @@ def find_config(source: str | Path) -> ModelConfig:
         MissingError: no local folder or model of the hub has this name.
         CheckpointError: the config describes a network that no family computes.
     """
-    if source in PUBLISHED:
-        return PUBLISHED[str(source)]
+    if source in PUBLISHED_NAMES:
+        return cast(ModelConfig, imported(_FAMILIES + "gpt2:PUBLISHED")[source])
     return model_config(find_model(source, "config"))
 
 
@@ -142,9 +128,82 @@ def read_tokenizer(source: str | Path) -> Any:
     folder, family = find_model(source, "config"), FAMILIES[0]
     if (folder / "config.json").exists():
         family = family_of(read_entries(folder), folder / "config.json")
-    config = cast(type[ModelConfig], imported(family.config))
-    files = find_model(source, "vocabulary", vocabulary=config.VOCABULARY)
+    files = find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
     return imported(family.tokenizer).from_folder(files)
+
+
+def network_class(config: ModelConfig) -> type[Network]:
+    """Return the class of the network that a config describes.
+
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> network_class(GPT2Config()).__name__
+    'GPT2'
+    """
+    family = next(one for one in FAMILIES if one.network.startswith(f"{type(config).__module__}:"))
+    return cast("type[Network]", imported(family.network))
+
+
+def load_model(
+    source: str | Path,
+    dtype: str | torch.dtype | None = None,
+    device: str = "cpu",
+    *,
+    revision: str | None = None,
+) -> Network:
+    """Return a pretrained network of the family that its config.json names, parameters frozen.
+
+    Args:
+        source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder.
+        dtype: float32, float16, bfloat16 or float64, for weights and computation; None means the
+            dtype of the checkpoint, and float32 for checkpoints in float16.
+        device: device of the weights, e.g. `cuda`.
+        revision: commit, tag or branch of a model on the hub, such as `step1000` of Pythia; the
+            same as `org/name@revision`.
+
+    >>> model = load_model("mini")
+    >>> type(model).__name__, model.dtype
+    ('GPT2', torch.float32)
+
+    Raises:
+        ConfigError: a revision of a folder is given.
+        MissingError: no model has this name, or it has no such revision.
+        CheckpointError: a file is damaged, no family has the architecture, or the tensors are not
+            those that the config describes.
+    """
+    source = at_revision(source, revision)
+    config = model_config(find_model(source, "config"))
+    return network_class(config).from_pretrained(source, dtype, device)
+
+
+def from_transformers(model: Any) -> Network:
+    """Return the network of a loaded model of transformers, such as a LlamaForCausalLM.
+
+    The network uses the model's own tensors: nothing is copied, and a change of one changes the
+    other.
+
+    Raises:
+        CheckpointError: no family has the architecture, or the tensors are not those that the
+            config describes.
+    """
+    from probekit.model.weights.state_dict import shared_tensors
+
+    config = config_of(model.config.to_dict(), f"The config of {type(model).__name__}")
+    network = network_class(config)(config, seed=None)
+    tensors = shared_tensors(
+        model.state_dict(), config.WEIGHTS, network.state_dict(), type(model).__name__
+    )
+    network.load_state_dict(tensors, assign=True)
+    return network.requires_grad_(False)
+
+
+def random_network(config: ModelConfig, seed: int) -> Network:
+    """Return a network with random weights.
+
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> random_network(GPT2Config(n_layer=1, n_embd=12), seed=0).axis_sizes["n_layers"]
+    1
+    """
+    return network_class(config)(config, seed)
 
 
 def imported(path: str) -> Any:

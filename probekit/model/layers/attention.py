@@ -11,6 +11,7 @@ from einops import einsum, rearrange
 from torch import Tensor, nn
 
 from probekit.model.layers.visibility import causal, visible_at
+from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.products import attend, is_derived, with_gradient
 
@@ -19,10 +20,9 @@ def attend_heads(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    visible: Tensor | None,
+    context: BlockContext,
     tap: Taps,
     *,
-    at: Tensor | None = None,
     pdrop: float = 0.0,
     divisor: float | None = None,
     softcap: float | None = None,
@@ -36,17 +36,16 @@ def attend_heads(
         q: queries, shape [batch pos n_heads d_head].
         k: keys, shape [batch key_pos n_kv_heads d_head].
         v: values, shape [batch key_pos n_kv_heads d_head].
-        visible: True where a query attends to a key, shape [batch 1 pos key_pos]; None means a
-            causal mask.
+        context: visibility, and positions of the queries.
         tap: taps at the sites of the attention module.
-        at: positions of the queries, shape [batch n_at]; None means all.
         pdrop: dropout rate of the pattern.
         divisor: number that the scores are divided by; None means sqrt(d_head).
         softcap: cap c of the scores s, which become c tanh(s / c); None for none.
     """
-    if at is not None:
-        visible = visible_at(at, visible, q.shape[1], k.shape[1])
-        q = select_positions(q, at)
+    visible = context.visible
+    if context.at is not None:
+        visible = visible_at(context.at, visible, q.shape[1], k.shape[1])
+        q = context.selected(q)
     is_read = tap.wants("hook_attn_scores", "hook_pattern")
     n_queries, n_keys, group = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
     if group > 1:
@@ -91,8 +90,3 @@ def project_heads(z: Tensor, output: nn.Linear, tap: Taps) -> Tensor:
         return summed
     # Reading the site must not change a bit of the output, and `summed` rounds differently.
     return with_gradient(attn_out, summed) if is_derived(summed) else attn_out
-
-
-def select_positions(value: Tensor, at: Tensor) -> Tensor:
-    """Select some positions of each row: [batch pos ...] becomes [batch n_at ...]."""
-    return value[torch.arange(len(at), device=at.device)[:, None], at]

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import UnknownNameError, nearest
-from probekit.model.passes.taps import Tap
-from probekit.model.sites.parts import head_or_neuron
+from probekit.model.passes.taps import Tap, head_or_neuron
 from probekit.model.sites.sites import SitePattern, Sites
 
 

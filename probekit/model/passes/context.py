@@ -1,15 +1,133 @@
-"""Positions, visibility and cache of one forward pass, which all its blocks share."""
+"""Positions, visibility and cached keys and values of one forward pass, shared by its blocks."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from probekit.errors import DataError
 from probekit.model.layers.visibility import in_window, positions_and_visible
-from probekit.model.passes.kv_cache import Extend, KeyValueCache
+
+KeysValues = tuple[Tensor, Tensor]  # of one block, shape [batch pos n_kv_heads d_head] each
+
+
+@dataclass(frozen=True)
+class BlockContext:
+    """What one block reads in a forward pass, besides the residual stream.
+
+    Attributes:
+        visible: True where a query attends to a key, shape [batch 1 pos key_pos]; None means a
+            causal mask.
+        angles: cosine and sine of the angles of every position, in a block that rotates its queries
+            and keys.
+        extend: function that puts the keys and values of earlier tokens before the new ones.
+        at: positions of the queries, shape [batch n_at]; None means all.
+    """
+
+    visible: Tensor | None
+    angles: tuple[Tensor, ...]
+    extend: Callable[[Tensor, Tensor], KeysValues]
+    at: Tensor | None
+
+    def selected(self, value: Tensor) -> Tensor:
+        """Return a value at the positions of the queries: [batch pos ...], or [batch n_at ...]."""
+        return value if self.at is None else select_positions(value, self.at)
+
+
+def select_positions(value: Tensor, at: Tensor) -> Tensor:
+    """Select some positions of each row: [batch pos ...] becomes [batch n_at ...]."""
+    return value[torch.arange(len(at), device=at.device)[:, None], at]
+
+
+def _join(earlier: KeysValues | None, k: Tensor, v: Tensor) -> KeysValues:
+    if earlier is None:
+        return k, v
+    return torch.cat([earlier[0], k], 1), torch.cat([earlier[1], v], 1)
+
+
+class KeyValueCache:
+    """Keys and values of all tokens read so far, for each block of one model; initially empty.
+
+    Pass the same cache to consecutive forward passes, under `torch.no_grad()`. A tap is then called
+    with the new positions only, and the keys and values that it returns are cached. A pass that
+    fails or stops early leaves the cache unchanged.
+
+    >>> from probekit import GPT2
+    >>> model, past = GPT2.from_pretrained("mini"), KeyValueCache()
+    >>> tokens = torch.tensor([[5, 6, 7]])
+    >>> _ = model(tokens[:, :2], past=past)
+    >>> torch.allclose(model(tokens[:, 2:], past=past), model(tokens)[:, 2:], atol=1e-4)
+    True
+    >>> past.length
+    3
+    """
+
+    def __init__(self) -> None:
+        self.length = 0  # columns read, including padding
+        self._model: weakref.ref[nn.Module] | None = None
+        self._mask: Tensor | None = None  # [batch length]; None until there is padding
+        self._storage: dict[int, Tensor] = {}  # by block, [kv batch n_heads capacity d_head]
+
+    def join_mask(self, model: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Return the mask of cached and new columns, or None if none of them is padding.
+
+        Raises:
+            DataError: the cache belongs to another model or has another batch size.
+        """
+        if self.length and self._model is not None and self._model() is not model:
+            raise DataError(
+                "The cache was filled by another model. Pass a new KeyValueCache for each model."
+            )
+        self._model = weakref.ref(model)
+        if self.length and self._storage[0].shape[1] != len(tokens):
+            raise DataError(
+                f"The cache holds {self._storage[0].shape[1]} rows, the tokens have {len(tokens)}. "
+                "Continue the same rows, or pass a new KeyValueCache."
+            )
+        if mask is None and self._mask is None:
+            return None
+        old, new = self._mask, mask
+        if old is None:
+            old = torch.ones(len(tokens), self.length, dtype=torch.bool, device=tokens.device)
+        if new is None:
+            new = torch.ones_like(tokens, dtype=torch.bool)
+        return torch.cat([old, new.to(device=tokens.device, dtype=torch.bool)], dim=1)
+
+    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of all columns, shape [batch key_pos n_heads d_head] each.
+
+        Args:
+            layer: index of the block.
+            k: keys of the new columns, shape [batch pos n_heads d_head].
+            v: values of the new columns, shape [batch pos n_heads d_head].
+        """
+        end = self.length + k.shape[1]
+        previous = self._storage[layer] if self.length else None
+        storage = self._storage[layer] = self._with_capacity(previous, end, k)
+        for part, new in zip(storage, (k, v), strict=True):
+            part[:, :, self.length : end] = new.transpose(1, 2)
+        keys, values = storage[:, :, :, :end].transpose(2, 3)
+        return keys, values
+
+    def advance(self, n_new: int, mask: Tensor | None) -> None:
+        """Add the new columns to `length`, after the last block has extended the cache."""
+        self.length += n_new
+        self._mask = mask
+
+    def _with_capacity(self, storage: Tensor | None, end: int, like: Tensor) -> Tensor:
+        """Return storage for `end` columns; doubling it when full keeps the copies few."""
+        if storage is not None and storage.shape[3] >= end:
+            return storage
+        batch, _, n_heads, d_head = like.shape
+        larger = like.new_empty(2, batch, n_heads, max(end, 2 * self.length), d_head)
+        if storage is not None:
+            larger[:, :, :, : self.length] = storage[:, :, :, : self.length]
+        return larger
 
 
 @dataclass(frozen=True)
@@ -25,6 +143,7 @@ class Context:
         at: positions at which the last block computes its queries, shape [batch n_at]; None means
             all.
         past: cache with the keys and values of earlier tokens.
+        before: keys, rotated if the network rotates them, and values of earlier tokens, by block.
     """
 
     positions: Tensor
@@ -32,30 +151,25 @@ class Context:
     mask: Tensor | None
     n_before: int
     at: Tensor | None
-    past: KeyValueCache | None
+    past: KeyValueCache | None = None
+    before: Sequence[KeysValues | None] = ()
 
     @classmethod
     def of(
-        cls, model: nn.Module, tokens: Tensor, mask: Tensor | None,
-        at: Tensor | None, past: KeyValueCache | None, device: torch.device,
+        cls, tokens: Tensor, mask: Tensor | None, at: Tensor | None, device: torch.device,
+        *, past: KeyValueCache | None = None, before: Sequence[KeysValues | None] | None = None,
     ) -> Context:  # fmt: skip
-        """Return the context of a pass that reads `tokens` after those of the cache.
+        """Return the context of a pass that reads `tokens` after those in `past` or `before`.
 
         Positions and visibility are computed on the device of the tokens, so that host tokens cause
         no GPU synchronisation.
         """
-        if past is not None:
-            mask = past.join_mask(model, tokens, mask)
-        n_before = past.length if past else 0
+        given = [one[0].shape[1] for one in before or () if one is not None]
+        n_before = past.length if past else next(iter(given), 0)
         positions, visible = positions_and_visible(tokens, mask, n_before)
-        return cls(
-            positions,
-            None if visible is None else visible.to(device),
-            mask,
-            n_before,
-            None if at is None else at.to(device),
-            past,
-        )
+        visible = None if visible is None else visible.to(device)
+        at = None if at is None else at.to(device)
+        return cls(positions, visible, mask, n_before, at, past, before or ())
 
     def visible_in(self, window: int | None) -> Tensor | None:
         """Return the attention mask of a sliding window; `visible` without one.
@@ -69,12 +183,16 @@ class Context:
         like = self.positions if self.visible is None else self.visible
         return in_window(self.visible, self.mask, n_new, n_keys, window, like)
 
-    def extend(self, layer: int) -> Extend | None:
-        """Return the function that puts the cached keys and values of a block before the new ones.
-
-        See `KeyValueCache.extend`; None without a cache.
-        """
-        return None if self.past is None else partial(self.past.extend, layer)
+    def of_block(
+        self, layer: int, visible: Tensor | None, angles: tuple[Tensor, ...], *, is_last: bool
+    ) -> BlockContext:
+        """Return the context of a block; only the last one leaves out positions."""
+        earlier = self.before[layer] if self.before else None
+        if self.past is not None:
+            extend = partial(self.past.extend, layer)
+        else:
+            extend = partial(_join, earlier)
+        return BlockContext(visible, angles, extend, self.at if is_last else None)
 
     def end(self) -> None:
         """Add the new columns to the cache, after the last block."""

@@ -97,33 +97,28 @@ def check_tokens(config: ModelConfig, tokens: Tensor, mask: Tensor | None = None
         )
     if mask is not None:
         _check_mask(tokens, mask)
-    tokens = _without_padding(tokens, mask)
-    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.d_vocab:
-        _check_padding(tokens, mask)
-        raise DataError(
-            f"Token ids run from {int(tokens.min())} to {int(tokens.max())}; the vocabulary has "
-            f"ids 0 to {config.d_vocab - 1}."
-        )
+    plain = _without_padding(tokens, mask)
+    if plain.numel() and not 0 <= int(plain.min()) <= int(plain.max()) < config.d_vocab:
+        padding = (plain == NO_TOKEN).nonzero()
+        if not len(padding):
+            raise DataError(
+                f"Token ids run from {int(plain.min())} to {int(plain.max())}; the vocabulary has "
+                f"ids 0 to {config.d_vocab - 1}."
+            )
+        row, position = padding[0].tolist()
+        where = f"Row {row} has padding (id {NO_TOKEN}) at position {position}"
+        if mask is None:
+            raise DataError(
+                f"{where}, and no mask was given. Pass the TokenBatch itself, or `mask=batch.mask` "
+                "together with its ids."
+            )
+        raise DataError(f"{where}, where the mask is True. Set the mask to False at padding.")
 
 
 def _without_padding(tokens: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return tokens
     return tokens.masked_fill(~mask.to(device=tokens.device, dtype=torch.bool), 0)
-
-
-def _check_padding(tokens: Tensor, mask: Tensor | None) -> None:
-    padding = tokens == NO_TOKEN
-    if not bool(padding.any()):
-        return
-    row, position = (int(index) for index in padding.nonzero()[0])
-    where = f"Row {row} has padding (id {NO_TOKEN}) at position {position}"
-    if mask is None:
-        raise DataError(
-            f"{where}, and no mask was given. Pass the TokenBatch itself, or `mask=batch.mask` "
-            "together with its ids."
-        )
-    raise DataError(f"{where}, where the mask is True. Set the mask to False at padding.")
 
 
 def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
@@ -135,7 +130,7 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> warn_of_padding(GPT2Config(eos_token_id=50256), torch.tensor([[50256, 5], [50256, 6]]))
     """
-    end = config.end_of_text
+    end = config.eos_token_id
     if not isinstance(end, int) or tokens.shape[1] < 2 or not bool((tokens[:, 0] == end).any()):
         return
     leading = (tokens == end).cumprod(-1).sum(-1)  # [batch]

@@ -117,19 +117,21 @@ GROUPED: Mapping[str, Axes] = {
 
 
 def table(formulas: Mapping[str, str], axes: Mapping[str, Axes] | None = None) -> tuple[Site, ...]:
-    """Return a family's table of sites.
+    """Return a family's table of sites, in forward order.
 
     Args:
-        formulas: formula of each site by its name, in forward order.
+        formulas: formula of each site by its name.
         axes: axes that differ from those of the catalogue, such as `GROUPED`.
 
     >>> table({"hook_embed": "wte[tokens]"})[0].formula
     'wte[tokens]'
     """
+    assert formulas.keys() <= _BY_NAME.keys(), formulas.keys() - _BY_NAME.keys()
     other = axes or {}
     return tuple(
-        replace(_BY_NAME[name], formula=formula, axes=other.get(name, _BY_NAME[name].axes))
-        for name, formula in formulas.items()
+        replace(site, formula=formulas[site.name], axes=other.get(site.name, site.axes))
+        for site in CATALOGUE
+        if site.name in formulas
     )
 
 

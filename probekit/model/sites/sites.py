@@ -1,4 +1,4 @@
-"""The sites of one network: its family's table, bound to its sizes.
+"""The sites of one network: its family's table, bound to its sizes, and selections of them.
 
 `Sites.expand` turns names, globs and shorthands into names. `Sites.select` also reads heads and
 neurons in brackets.
@@ -9,14 +9,80 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import SupportsIndex, cast, get_args, overload
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.model.sites.catalogue import Site, Stage, general_name, layer_of
-from probekit.model.sites.selection import SELECTED_AXES, SiteSelection
+
+JOINT = " + "  # between the parts of a concatenation
+
+# Axis of the tensor that each selector in brackets selects from.
+SELECTED_AXES = {"head": "n_heads", "kv_head": "n_kv_heads", "neuron": "d_mlp"}
+
+
+@dataclass(frozen=True)
+class SiteSelection:
+    """A site, or one head, one key-value head or one neuron of it.
+
+    >>> SiteSelection("blocks.5.attn.hook_z", head=3).text
+    'blocks.5.attn.hook_z[head=3]'
+    """
+
+    site: str
+    head: int | None = None
+    neuron: int | None = None
+    kv_head: int | None = None
+
+    @property
+    def parts(self) -> tuple[SiteSelection, ...]:
+        """This selection as a tuple, like the parts of a `SiteConcatenation`."""
+        return (self,)
+
+    @property
+    def selector(self) -> str | None:
+        """`head`, `kv_head` or `neuron`; None for a whole site."""
+        chosen = (name for name in SELECTED_AXES if getattr(self, name) is not None)
+        return next(chosen, None)
+
+    @property
+    def index(self) -> int | None:
+        """The number of the head or neuron; None for a whole site."""
+        return None if self.selector is None else getattr(self, self.selector)
+
+    @property
+    def axis(self) -> str | None:
+        """The axis that the number selects from, such as `n_heads`; None for a whole site."""
+        return None if self.selector is None else SELECTED_AXES[self.selector]
+
+    @property
+    def without_head(self) -> SiteSelection:
+        """The same selection without the restriction to a head."""
+        return replace(self, head=None)
+
+    @property
+    def text(self) -> str:
+        """The selection as it is written in an experiment file."""
+        return self.site if self.selector is None else f"{self.site}[{self.selector}={self.index}]"
+
+
+@dataclass(frozen=True)
+class SiteConcatenation:
+    """Several selections whose features are concatenated and probed together.
+
+    >>> SiteConcatenation((SiteSelection("hook_embed"), SiteSelection("hook_pos_embed"))).text
+    'hook_embed + hook_pos_embed'
+    """
+
+    parts: tuple[SiteSelection, ...]
+
+    @property
+    def text(self) -> str:
+        """The parts as they are written in an experiment file, joined by `+`."""
+        return JOINT.join(part.text for part in self.parts)
+
 
 # "blocks.*.hook_resid_post", ("resid_post", 3), or a function that selects names
 _Pattern = str | tuple[str, int] | Callable[[str], bool]
@@ -153,12 +219,11 @@ class Sites(Sequence[str]):
         for pattern in listed(patterns):
             selections.update(self._selected(pattern))
         order = {site: rank for rank, site in enumerate(self.names)}
-
-        def rank(part: SiteSelection) -> tuple[int, ...]:
-            # A whole site comes before its heads and neurons.
-            return order[part.site], -1 if part.index is None else part.index
-
-        return tuple(sorted(selections, key=rank))
+        # A whole site comes before its heads and neurons.
+        ranks = {
+            one: (order[one.site], -1 if one.index is None else one.index) for one in selections
+        }
+        return tuple(sorted(selections, key=ranks.__getitem__))
 
     def _selected(self, pattern: _Pattern) -> Iterator[SiteSelection]:
         if isinstance(pattern, tuple) and "[" in str(pattern[0]):
@@ -194,7 +259,9 @@ class Sites(Sequence[str]):
         """Return the message for a name or glob that matches no site."""
         layer = layer_of(pattern)
         if layer is not None and layer >= self.n_layers:
-            return f"Site {pattern!r}: the model has {self.n_layers} blocks, {self._all_layers}."
+            return (
+                f"Site {pattern!r}: the model has {self.n_layers} blocks, 0 to {self.n_layers - 1}."
+            )
         candidates = self._by_short_name(pattern.replace("hook_", ""))
         if not candidates:
             return f"No site matches {pattern!r}. {nearest(pattern, self.names)}"
@@ -207,10 +274,6 @@ class Sites(Sequence[str]):
             f"{pattern!r} is a site of every block: add the layer, as in ({pattern!r}, 0), or "
             f"write {every!r} for all."
         )
-
-    @property
-    def _all_layers(self) -> str:
-        return f"0 to {self.n_layers - 1}"
 
     def _by_short_name(self, text: str) -> list[Site]:
         """Return the sites of a block with a short name such as "pattern" or "attn.pattern"."""
@@ -251,10 +314,11 @@ class Sites(Sequence[str]):
         selectors = (name for name in SELECTED_AXES if choice.strip().startswith(name))
         selector = next(selectors, None)
         if bracket and selector:
+            digits = "".join(filter(str.isdecimal, choice.partition(",")[0]))
             raise ConfigError(
                 f"{pattern!r}: write [{selector}=3] to select one {selector}, [{selector}=0,3] for "
                 f"several, [{selector}=*] for all. Nearest: "
-                f"{site}[{selector}={_digits(choice) or 0}]."
+                f"{site}[{selector}={digits or 0}]."
             )
 
     def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:
@@ -275,7 +339,7 @@ class Sites(Sequence[str]):
         if match["index"] == "*":
             return [{selector: index} for index in range(size)]
         numbers = [text.strip() for text in match["index"].split(",")]
-        if not all(_is_index(text, size) for text in numbers):
+        if not all(re.fullmatch("[0-9]{1,9}", one) and int(one) < size for one in numbers):
             raise ConfigError(
                 f"{match[0]!r}: {selector} must be an integer from 0 to {size - 1}, several "
                 "separated by commas, or * for all."
@@ -327,11 +391,3 @@ def _matching(names: Iterable[str], pattern: str | Callable[[str], bool]) -> lis
     if isinstance(pattern, str):
         return [name for name in names if fnmatchcase(name, pattern)]
     return [name for name in names if pattern(name)]
-
-
-def _digits(text: str) -> str:
-    return "".join(filter(str.isdecimal, text.partition(",")[0]))
-
-
-def _is_index(text: str, size: int) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < size

@@ -1,17 +1,24 @@
-"""GPT-2's tokenizer: byte-level byte-pair encoding by tiktoken."""
+"""GPT-2's tokenizer: byte-level byte-pair encoding by tiktoken, and its vocabulary on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tiktoken
 
-from probekit.errors import ConfigError, DataError
+from probekit.amounts import counted
+from probekit.drafts import write_atomic
+from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.model.config import MAX_SIZE
 from probekit.model.text.tokenizer import END_OF_TEXT, IntArray, TokenizedText, Tokenizer
-from probekit.model.text.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
+from probekit.model.weights.files import json_object, read_verified, write_digests
+from probekit.model.weights.sources import VOCABULARY_FILES, vocabulary_files
 from probekit.provenance import digest_json
 
 # GPT-2's pre-tokenization. Source: encoder.py, published with GPT-2.
@@ -49,7 +56,16 @@ class BytePairTokenizer(Tokenizer):
             ConfigError: the folder has a vocabulary of another format, which takes precedence.
             StoreError: the folder cannot be written.
         """
-        write_vocabulary(Path(folder), self.vocabulary)
+        folder, files = Path(folder), self.vocabulary.files
+        existing = {path.name for path in vocabulary_files(folder)}
+        known = (set(names) for names in VOCABULARY_FILES)
+        if next(names for names in known if names in (existing, files.keys())) != files.keys():
+            raise ConfigError(
+                f"{folder} has another vocabulary, {' and '.join(sorted(existing))}, which takes "
+                f"precedence over {' and '.join(sorted(files))}. Delete it, or save to another "
+                "folder."
+            )
+        write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
 
     @cached_property
     def digest(self) -> str:
@@ -104,3 +120,212 @@ class BytePairTokenizer(Tokenizer):
     @cached_property
     def _lengths(self) -> IntArray:
         return np.array([len(token) for token in self.vocabulary.ranked], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens of a byte-level BPE.
+
+    Attributes:
+        ranked: the 256 single bytes, then the merged tokens in order of priority.
+        ids: id of each token in `ranked`.
+        special: ids of tokens that encoding never produces, such as `<|endoftext|>`.
+        files: contents of the vocabulary files, by name.
+    """
+
+    ranked: tuple[bytes, ...]
+    ids: Mapping[bytes, int]
+    special: Mapping[str, int]
+    files: Mapping[str, bytes]
+
+
+def read_vocabulary(folder: Path) -> Vocabulary:
+    """Return the vocabulary of a model folder.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> vocabulary = read_vocabulary(MINI)
+    >>> len(vocabulary.ids), dict(vocabulary.special)
+    (8191, {'<|endoftext|>': 0})
+
+    Raises:
+        MissingError: the folder has no vocabulary in a known format.
+        CheckpointError: a file is damaged, or the vocabulary is not a byte-level BPE.
+    """
+    paths = vocabulary_files(folder)
+    if not paths:
+        choices = ", or ".join(" + ".join(files) for files in VOCABULARY_FILES)
+        raise MissingError(
+            f"{folder} has no vocabulary. Add one of these: {choices}. GPT-2's are published "
+            "together with the weights."
+        )
+    try:
+        files = {path.name: read_verified(path) for path in paths}
+    except OSError as error:
+        raise CheckpointError(f"The vocabulary of {folder} cannot be read ({error}).") from error
+    if len(paths) == 2:
+        parts = _read_pair(paths[0], paths[1], *files.values())
+    else:
+        parts = _read_tokenizer_json(paths[0], *files.values())
+    return _build(paths[0], *parts, files)
+
+
+Merge = tuple[str, str]
+_Parts = tuple[dict[str, int], list[Merge], set[str]]  # ids, merges, special tokens
+
+# Form of a special token, such as <|endoftext|> or [PAD].
+_SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+
+# BPE settings that change how a text is tokenized.
+_OTHER_SETTINGS = [
+    "byte_fallback",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "ignore_merges",
+    "dropout",
+]
+
+
+def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Parts:
+    """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same format."""
+    try:
+        text = lines.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{merges} is not UTF-8: {error}") from error
+    pairs = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.startswith("#version") or not line.strip():
+            continue
+        parts = line.rstrip("\r").split(" ")
+        if len(parts) != 2 or not all(parts):
+            raise CheckpointError(
+                f"{merges}, line {number}: expected a merge of two tokens, not {line!r}."
+            )
+        pairs.append((parts[0], parts[1]))
+    return _token_ids(vocabulary, json_object(vocabulary, ids)), pairs, set()
+
+
+def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
+    content = json_object(path, text)
+    if not _is_byte_level_bpe(content):
+        raise CheckpointError(f"{path} does not describe a byte-level BPE with GPT-2's settings.")
+    try:
+        return _parts_of(path, content)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} does not have the structure of a tokenizer.json: {error!r}."
+        ) from error
+
+
+def _parts_of(path: Path, content: dict[str, Any]) -> _Parts:
+    merges: list[Merge] = []
+    for merge in content["model"]["merges"]:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+            raise CheckpointError(f"{path}: expected a merge of two tokens, not {merge!r}.")
+        merges.append((parts[0], parts[1]))
+    ids = _token_ids(path, content["model"].get("vocab"))
+    added = content.get("added_tokens") or []
+    for token in added:
+        text, number = token["content"], token["id"]
+        if not token.get("special"):
+            raise CheckpointError(
+                f"{path}: the added token {text!r} is not special, so it would be matched before "
+                "the merges. Such vocabularies are not supported."
+            )
+        if ids.setdefault(text, number) != number:
+            raise CheckpointError(f"{path} assigns two ids to the token {text!r}.")
+    return _token_ids(path, ids), merges, {token["content"] for token in added}
+
+
+def _is_byte_level_bpe(content: dict[str, Any]) -> bool:
+    model, splitter = content.get("model"), content.get("pre_tokenizer")
+    return (
+        isinstance(model, dict)
+        and model.get("type") == "BPE"
+        and isinstance(splitter, dict)
+        and splitter.get("type") == "ByteLevel"
+        and not splitter.get("add_prefix_space")
+        and splitter.get("use_regex", True)
+        and not any(model.get(setting) for setting in _OTHER_SETTINGS)
+        and content.get("normalizer") is None
+    )
+
+
+def _build(
+    path: Path,
+    ids: Mapping[str, int],
+    merges: Sequence[Merge],
+    special: Set[str],
+    files: Mapping[str, bytes],
+) -> Vocabulary:
+    missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
+    if missing:
+        # tiktoken would abort the process at the first text with one of them.
+        raise CheckpointError(
+            f"{path} lacks {len(missing)} of the 256 single bytes, the first is "
+            f"0x{missing[0]:02X}. A byte-level BPE has all of them."
+        )
+    if not merges:
+        raise CheckpointError(f"{path} has no merges, so every token would be a single byte.")
+    ranked = dict.fromkeys([*_BYTE_CHARACTER, *(left + right for left, right in merges)])
+    unknown = [token for token in ranked if token not in ids]
+    if unknown:
+        raise CheckpointError(
+            f"{path} lacks {counted(len(unknown), 'token')} that the merges produce, the first is "
+            f"{unknown[0]!r}."
+        )
+    produced = set(_BYTE_CHARACTER)
+    for left, right in merges:
+        if left not in produced or right not in produced:
+            raise CheckpointError(
+                f"{path}: the merge of {left!r} and {right!r} comes before the merges that produce "
+                "them. The merges are not in their original order."
+            )
+        produced.add(left + right)
+    others = [token for token in ids if token not in ranked]
+    orphans = [token for token in others if token not in special and not _SPECIAL.fullmatch(token)]
+    if orphans:
+        raise CheckpointError(
+            f"{path} has {counted(len(orphans), 'token')} that no merge produces, the first is "
+            f"{orphans[0]!r}. The merges are incomplete, or of another vocabulary."
+        )
+    if len(set(ids.values())) < len(ids):
+        raise CheckpointError(f"{path} assigns the same id to several tokens.")
+    return Vocabulary(
+        ranked=tuple(_to_bytes(path, token) for token in ranked),
+        ids={_to_bytes(path, token): ids[token] for token in ranked},
+        special={token: number for token, number in ids.items() if token not in ranked},
+        files=files,
+    )
+
+
+def _to_bytes(path: Path, token: str) -> bytes:
+    try:
+        return bytes(CHARACTER_BYTE[character] for character in token)
+    except KeyError as error:
+        raise CheckpointError(
+            f"{path}: the token {token!r} contains {error.args[0]!r}, which represents no byte."
+        ) from error
+
+
+def _token_ids(path: Path, content: Any) -> dict[str, int]:
+    if not isinstance(content, dict) or not all(
+        type(number) is int and 0 <= number < MAX_SIZE for number in content.values()
+    ):
+        raise CheckpointError(f"{path} must map tokens to integer ids.")
+    return content
+
+
+def _byte_characters() -> tuple[str, ...]:
+    """Return the character that represents each byte in vocabulary files.
+
+    Printable bytes represent themselves; the others map to the characters from U+0100 on, in order.
+    Source: bytes_to_unicode in encoder.py, published with GPT-2.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
+
+
+_BYTE_CHARACTER = _byte_characters()
+CHARACTER_BYTE = {character: byte for byte, character in enumerate(_BYTE_CHARACTER)}

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from string import Formatter
 from typing import Any
 
-from jinja2 import nodes
+from jinja2 import Template, Undefined, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
 from probekit.errors import CheckpointError, DataError
-from probekit.model.text.sandbox import Sandbox
 
 ROLES = ("user", "assistant")  # in turn
 
@@ -42,9 +49,7 @@ class ChatTemplate:
         self, template: str, special: Mapping[str, str] | None = None, where: object = "template"
     ) -> None:
         self._special, self._where = dict(special or {}), where
-        self._sandbox = Sandbox(
-            (loopcontrols, _Generation), {"tojson": _to_json}, {"raise_exception": _refuse}
-        )
+        self._sandbox = Sandbox()
         try:
             self._template = self._sandbox.compiled(template)
         except Exception as error:  # Jinja and Python's compiler have errors of many classes
@@ -128,3 +133,208 @@ class _Generation(Extension):
         """Return the contents of the block."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+MAX_TEMPLATE = 200_000  # characters; published ones have at most about 20,000
+BUDGET = 3 * 10**7  # characters that a render without messages may read
+_STEP = 1000  # cost of a step, in characters; more in longer templates, which can write more
+_ITEM = 100  # cost of an item of a list
+
+# All that templates of the hub use; none depends on chance, on the date, or on addresses in memory.
+_FILTERS = (
+    "abs capitalize count d default dictsort e escape first float format groupby indent int items "
+    "join last length list lower map max min reject rejectattr replace reverse safe select "
+    "selectattr sort string title trim truncate unique upper"
+)
+_TESTS_OF_FUNCTIONS = {"callable", "defined", "none", "undefined"}
+_GLOBALS = "dict namespace range"
+_METHODS = (
+    "capitalize center changed copy count cycle endswith find format get index isalnum isalpha "
+    "isdecimal isdigit islower isnumeric isspace istitle isupper items join keys ljust lower "
+    "lstrip partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit "
+    "rstrip split splitlines startswith strip title upper values zfill"
+)
+# The length of the result, or the time, is at most the product of the sizes of the operands, not
+# their sum: Python searches from the right, and strips, without the shortcuts of its `find`.
+_PRODUCTS = (
+    "* % format format_map indent join lstrip replace rfind rindex rpartition rsplit rstrip strip "
+    "tojson trim"
+)
+# A width of three digits, or one that is an operand, in a format with % or in a field of braces.
+_WIDE = re.compile(r"[%)][-+ #.\d]*(\d{3}|\*)")
+_WIDE_FIELD = re.compile(r"\d{3}|\{")
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """A Jinja environment whose templates are deterministic and limited in time and memory.
+
+    Jinja's own sandbox keeps a template from files and from the interpreter, but not from chance,
+    and not from filling the memory or running for ever. Here a template may use what is listed
+    above, and each render has a budget: every step of a loop, call, filter, operator, comparison
+    and output costs the size of what it reads, or more if its result can be longer, before it is
+    computed.
+
+    >>> sandbox = Sandbox()
+    >>> sandbox.compiled("{{ 'ab' * n }}").render(n=2)
+    'abab'
+    >>> sandbox.compiled("{{ 'ab' * n }}").render(n=10**12)
+    Traceback (most recent call last):
+        ...
+    ValueError: its loops or texts are too long
+    """
+
+    intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=(loopcontrols, _Generation),
+            finalize=self._measured,
+        )
+        self._budget, self._step = math.inf, _STEP
+        listed = {name: self.filters[name] for name in _FILTERS.split()} | {"tojson": _to_json}
+        self.filters = {name: self._limited(name, one) for name, one in listed.items()}
+        self.filters |= {"_measured": self._measured, "_steps": self._steps}
+        others = self.tests.keys() - _TESTS_OF_FUNCTIONS
+        self.tests |= {name: self._limited(name, self.tests[name]) for name in others}
+        self.globals = {name: self.globals[name] for name in _GLOBALS.split()}
+        self.globals["raise_exception"] = _refuse
+
+    def compiled(self, text: str) -> Template:
+        """Return a template.
+
+        Raises:
+            Exception: Jinja or Python cannot compile it; it may be of any class.
+        """
+        if len(text) > MAX_TEMPLATE:
+            raise ValueError(f"it has {len(text):,} characters. Allowed: {MAX_TEMPLATE:,}")
+        self._step = max(_STEP, len(text))
+        tree = _Measuring().visit(self.parse(text))
+        tree.set_environment(self)
+        self.begin(())
+        return self.from_string(tree)
+
+    def begin(self, messages: Sequence[str]) -> None:
+        """Begin a render of messages: give it its budget, which grows with them."""
+        self._budget = BUDGET + _STEP * sum(_STEP + len(message) for message in messages)
+
+    def _spend(self, cost: float) -> None:
+        self._budget -= self._step + cost
+        if self._budget < 0:
+            raise ValueError("its loops or texts are too long")
+
+    def _spend_on(self, operation: str, *operands: Any) -> None:
+        if operation == "**":
+            raise ValueError("it computes a power")
+        text = operands[0] if operands else None
+        is_product = operation in _PRODUCTS.split() and not (
+            operation == "%" and isinstance(text, int)
+        )
+        sizes = [_size(operand, self._budget) for operand in operands]
+        self._spend(math.prod(sizes) if is_product else sum(sizes))
+        is_percent, is_braces = operation == "%", operation.startswith("format")
+        if (is_percent and _WIDE.search(str(text))) or (is_braces and _has_wide_field(str(text))):
+            self._spend(math.inf)
+
+    def _limited(self, name: str, function: Any) -> Callable[..., Any]:
+        """Return a filter or test that pays for its operands and returns no iterator."""
+        n_own = int(hasattr(function, "jinja_pass_arg"))
+        operation = "%" if name == "format" else name  # the method of that name has braces
+
+        @wraps(function)
+        def limited(*args: Any, **options: Any) -> Any:
+            self._spend_on(operation, *args[n_own:], *options.values())
+            result = function(*args, **options)
+            # The text of an iterator is its address; a number can be longer than the text it is of.
+            return self._measured(list(result) if isinstance(result, Iterator) else result)
+
+        return limited
+
+    def _measured(self, value: Any) -> Any:
+        self._spend_on("", value)
+        return value
+
+    def _steps(self, iterable: Iterable[Any]) -> Iterator[Any]:
+        for item in iterable:
+            self._spend(0)
+            yield item
+
+    def call(self, context: Context, function: Any, /, *args: Any, **options: Any) -> Any:
+        """Return the result of a call in a template."""
+        # Jinja wraps the method `format`.
+        owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)
+        operands = (*([] if owner is None else [owner]), *args, *options.values())
+        self._spend_on(getattr(function, "__name__", ""), *operands)
+        return super().call(context, function, *args, **options)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Return the result of an operator in a template."""
+        self._spend_on(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may read an attribute."""
+        is_listed = attr in _METHODS.split() or not inspect.isroutine(value)
+        return is_listed and super().is_safe_attribute(obj, attr, value)
+
+
+class _Measuring(NodeTransformer):
+    """Passes what the environment cannot intercept through filters that pay for it."""
+
+    def visit(self, node: Any, *args: Any, **options: Any) -> Any:
+        """Return the node, or the filter that it passes through."""
+        self.generic_visit(node, *args, **options)
+        if isinstance(node, nodes.For):
+            node.iter = _filtered(node.iter, "_steps")
+        elif isinstance(node, nodes.Compare):
+            node.expr = _filtered(node.expr, "_measured")
+            for operand in node.ops:
+                operand.expr = _filtered(operand.expr, "_measured")
+        elif isinstance(node, nodes.Concat):
+            return _filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
+        is_value = isinstance(node, nodes.List | nodes.Dict)
+        is_value |= isinstance(node, nodes.Tuple) and node.ctx == "load"
+        is_value |= isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+        return _filtered(node, "_measured") if is_value else node
+
+
+def _filtered(node: Any, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+def _has_wide_field(text: str) -> bool:
+    """Return whether a field of a format with braces has a width of three digits or an operand.
+
+    >>> [_has_wide_field(text) for text in ("{:2} 1000", "{:900}", "{:{w}}", "{a[}]:900}")]
+    [False, True, True, True]
+    """
+    return any(_WIDE_FIELD.search(spec or "") for _, _, spec, _ in Formatter().parse(text))
+
+
+def _size(value: Any, most: float) -> float:
+    """Return the number of characters of a text, the magnitude of a number, or the sum of a list.
+
+    Above `most` it is not complete.
+
+    Raises:
+        TypeError: the value has no text that is always the same.
+    """
+    total, rest = 0.0, [value]
+    while rest and total <= most:
+        item = rest.pop()
+        if isinstance(item, str):
+            total += len(item)
+        elif isinstance(item, int):
+            total += min(abs(item), 10**30)
+        elif isinstance(item, range):
+            total += len(item) + abs(item.start) + abs(item.stop)
+        elif isinstance(item, Namespace):
+            rest.append(object.__getattribute__(item, "_Namespace__attrs"))
+        elif isinstance(item, Collection):
+            parts = [*item.keys(), *item.values()] if isinstance(item, Mapping) else [*item]
+            total += _ITEM * len(parts)
+            rest += parts
+        elif not isinstance(item, float | Undefined | Macro | LoopContext | None):
+            raise TypeError(f"it uses a {type(item).__name__} as a value")
+    return max(1.0, total)

@@ -16,11 +16,10 @@ from tokenizers import Tokenizer as Encoder
 from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
 from probekit.model.config import check_token_ids
+from probekit.model.text.byte_pairs import CHARACTER_BYTE
 from probekit.model.text.chat import ChatTemplate
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
-from probekit.model.text.vocabulary import CHARACTER_BYTE
-from probekit.model.weights.digests import read_verified, write_digests
-from probekit.model.weights.json_files import json_object
+from probekit.model.weights.files import json_object, read_verified, write_digests
 from probekit.provenance import digest_json
 
 TOKENIZER, SETTINGS, CONFIG = "tokenizer.json", "tokenizer_config.json", "config.json"

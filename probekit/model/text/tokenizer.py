@@ -204,7 +204,8 @@ class Tokenizer(ABC):
 
     def strings(self, ids: Sequence[int] | IntArray) -> list[str]:
         """Return each token as a string; bytes that are not valid UTF-8 are written as <0xE2>."""
-        return [_show(self._bytes(int(token))) for token in ids]
+        texts = [self._bytes(int(token)).decode(errors="surrogateescape") for token in ids]
+        return [re.sub("[\udc80-\udcff]", _hexadecimal, text) for text in texts]
 
     def str_tokens(self, text: str, *, bos: bool = False) -> list[str]:
         """Return the tokens of a text as strings, for reading and for labels of axes.
@@ -303,6 +304,5 @@ def _only_place(text: str, part: str, tokens: Sequence[str]) -> int:
     return places[0]
 
 
-def _show(token: bytes) -> str:
-    text = token.decode(errors="surrogateescape")
-    return re.sub("[\udc80-\udcff]", lambda match: f"<0x{ord(match[0]) - 0xDC00:02X}>", text)
+def _hexadecimal(byte: re.Match[str]) -> str:
+    return f"<0x{ord(byte[0]) - 0xDC00:02X}>"

@@ -1,25 +1,57 @@
-"""Opening a checkpoint: names and shapes of its tensors, which are read later."""
+"""Opening a checkpoint: names and shapes of its tensors, which are read later.
+
+The formats are those of the hub (safetensors or PyTorch, single or sharded) and OpenAI's original
+checkpoints of GPT-2, TensorFlow variables that are renamed as in files of the hub:
+
+    hparams.json                                n_vocab, n_ctx, n_embd, n_head, n_layer
+    checkpoint                                  name of the newest model.ckpt
+    model.ckpt.index  .data-00000-of-00001      model/wte, model/h0/attn/c_attn/w [1, in, out], ...
+
+Source: model.py, published with GPT-2.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
+import pickle
 import re
+import struct
+import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from probekit.distribution import install_command
 from probekit.errors import CheckpointError, MissingError
-from probekit.model.text.vocabulary import vocabulary_files
-from probekit.model.weights.digests import origin_of_digest
-from probekit.model.weights.hub_files import has_own_checksum, open_weights
-from probekit.model.weights.json_files import shard_of_tensors
-from probekit.model.weights.names import HPARAMS, WeightNames
-from probekit.model.weights.openai import open_openai
-from probekit.model.weights.sources import WEIGHT_FILES
-from probekit.model.weights.stored import StoredTensor
+from probekit.model.config import WeightNames
+from probekit.model.weights.files import CHUNK, origin_of_digest, shard_of_tensors, verify
+from probekit.model.weights.sources import HPARAMS, WEIGHT_FILES, vocabulary_files
+from probekit.provenance import digest
 
 # In order of precedence: the first that exists is read.
 CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file, read on demand.
+
+    Attributes:
+        shape: shape in the file.
+        read: returns the tensor, memory-mapped if the format allows it; a copy releases the file.
+    """
+
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
@@ -50,7 +82,16 @@ def open_checkpoint(source: Path, names: WeightNames) -> Checkpoint:
     """
     path = source if source.is_file() else _weight_file(source)
     stored = open_openai(path) if path.name == HPARAMS else open_weights(path)
-    return Checkpoint(path, _without_prefix(path, stored, names))
+    short = {names.in_network(name): tensor for name, tensor in stored.items()}
+    if len(short) < len(stored):
+        count = Counter(map(names.in_network, stored))
+        twice = sorted(name for name, times in count.items() if times > 1)
+        raise CheckpointError(
+            f"{path} contains these tensors twice, for example with and without the prefix "
+            f"`{names.prefix}`: {', '.join(twice)}."
+        )
+    tensors = {name: one for name, one in short.items() if not re.search(names.buffers, name)}
+    return Checkpoint(path, tensors)
 
 
 def file_checks(folder: Path) -> dict[str, str]:
@@ -85,16 +126,242 @@ def _weight_file(folder: Path) -> Path:
     )
 
 
-def _without_prefix(
-    path: Path, stored: Mapping[str, StoredTensor], names: WeightNames
-) -> dict[str, StoredTensor]:
-    """Remove the family's prefix from the names of tensors, and drop its buffers."""
-    short = {names.in_network(name): tensor for name, tensor in stored.items()}
-    if len(short) < len(stored):
-        count = Counter(map(names.in_network, stored))
-        twice = sorted(name for name, times in count.items() if times > 1)
+# Exceptions that readers raise for truncated or changed files.
+_DAMAGED: tuple[type[Exception], ...] = (
+    SafetensorError,
+    zipfile.BadZipFile,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    AttributeError,
+)
+
+
+@contextmanager
+def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Convert exceptions of a damaged file, and `others`, to a CheckpointError with its path."""
+    try:
+        yield
+    except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} contains these tensors twice, for example with and without the prefix "
-            f"`{names.prefix}`: {', '.join(twice)}."
+            f"{path} is damaged, or contains other objects than tensors, and reading it could run "
+            "code. If you trust the file, convert it to model.safetensors."
+        ) from error
+    except _DAMAGED + others as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(
+            f"{path} is damaged or has another format ({error}). Copy or download it again."
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}).") from error
+
+
+# Metadata key with the digest of the tensors' bytes, in files that we write.
+DIGEST = "blake3"
+
+
+def open_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a safetensors file by name; each read maps the file again.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> open_safetensors(MINI / "model.safetensors")["transformer.wte.weight"].shape
+    (8192, 256)
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    with reading_tensor(path):
+        with safe_open(path, "pt") as file:
+            names, metadata = file.keys(), file.metadata() or {}
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        if not verify(path) and DIGEST in metadata and digest(_chunks(path)) != metadata[DIGEST]:
+            raise CheckpointError(
+                f"{path} is damaged: its tensors do not match the digest in its header. Copy or "
+                "download it again."
+            )
+
+    def read(name: str) -> Tensor:
+        with reading_tensor(path), safe_open(path, "pt") as file:
+            return cast(Tensor, file.get_tensor(name))
+
+    return {name: StoredTensor(shape, partial(read, name)) for name, shape in shapes.items()}
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes after the header of a safetensors file."""
+    with path.open("rb") as file:
+        (header,) = struct.unpack("<Q", file.read(8))
+        file.seek(8 + header)
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def has_own_checksum(path: Path) -> bool:
+    """Return whether a weight file contains a checksum of its tensors.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> has_own_checksum(MINI / "model.safetensors")
+    True
+    """
+    if path.suffix != ".safetensors":
+        return path.suffix == ".bin" and zipfile.is_zipfile(path)
+    with reading_tensor(path), safe_open(path, "pt") as file:
+        return DIGEST in (file.metadata() or {})
+
+
+def open_pytorch(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a PyTorch file by name; each read maps the file again.
+
+    Files written before PyTorch 1.6 cannot be mapped and are read completely.
+
+    Raises:
+        CheckpointError: the file is damaged or contains other objects than tensors.
+    """
+    with reading_tensor(path):
+        verify(path)
+    is_mapped = zipfile.is_zipfile(path)
+    if is_mapped:
+        with reading_tensor(path), zipfile.ZipFile(path) as archive:
+            # torch.load does not verify the checksums.
+            if (damaged := archive.testzip()) is not None:
+                raise CheckpointError(
+                    f"{path} is damaged: its member {damaged} has a wrong checksum."
+                )
+
+    def load() -> dict[str, Tensor]:
+        with reading_tensor(path):
+            # weights_only rejects pickles that would run code.
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
+        if not isinstance(found, Mapping) or not all(
+            isinstance(name, str)
+            and isinstance(tensor, Tensor)
+            and tensor.device.type == "cpu"
+            and tensor.layout == torch.strided
+            for name, tensor in found.items()
+        ):
+            raise CheckpointError(f"{path} must contain a dictionary of named tensors.")
+        return dict(found)
+
+    def read(name: str) -> Tensor:
+        return load()[name].detach()  # the file may contain an nn.Parameter
+
+    return {
+        name: StoredTensor(tuple(one.shape), partial(read, name) if is_mapped else one.detach)
+        for name, one in load().items()
+    }
+
+
+def open_shards(index: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of all shards in an index.
+
+    Raises:
+        MissingError: a shard is missing.
+        CheckpointError: index and shards list different tensors, or a file is damaged.
+    """
+    shards = shard_of_tensors(index)
+    absent = [name for name in sorted(set(shards.values())) if not (index.parent / name).is_file()]
+    if absent:
+        raise MissingError(f"{index} lists shards that are not in its folder: {', '.join(absent)}.")
+    stored: dict[str, StoredTensor] = {}
+    actual: list[tuple[str, str]] = []
+    for name in sorted(set(shards.values())):
+        tensors = open_weights(index.parent / name)
+        actual += [(tensor, name) for tensor in tensors]
+        stored |= tensors
+    if differing := sorted({tensor for tensor, _ in set(actual) ^ set(shards.items())}):
+        raise CheckpointError(
+            f"{index} and its shards disagree on which shard contains: {', '.join(differing)}."
         )
-    return {name: tensor for name, tensor in short.items() if not re.search(names.buffers, name)}
+    return stored
+
+
+def open_weights(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a weight file or of an index of shards.
+
+    Raises:
+        MissingError: a shard is missing.
+        CheckpointError: a file is damaged, or its extension is unknown.
+    """
+    openers = {".safetensors": open_safetensors, ".bin": open_pytorch, ".json": open_shards}
+    if path.suffix not in openers:
+        raise CheckpointError(
+            f"{path} is not a weight file. Allowed extensions: {', '.join(openers)}."
+        )
+    return openers[path.suffix](path)
+
+
+# Last part of a variable's name (weight, gain, bias) -> the hub's; embeddings have none.
+_ENDINGS = {"w": "weight", "g": "weight", "b": "bias"}
+
+
+def hub_name(variable: str) -> str:
+    """Return the hub's name of a variable.
+
+    >>> hub_name("model/h11/attn/c_attn/w"), hub_name("model/ln_f/g"), hub_name("model/wpe")
+    ('h.11.attn.c_attn.weight', 'ln_f.weight', 'wpe.weight')
+    """
+    *parts, last = re.sub(r"^model/(h(?=\d))?", r"\1/", variable).strip("/").split("/")
+    return ".".join([*parts, _ENDINGS[last]] if last in _ENDINGS else [*parts, last, "weight"])
+
+
+def open_openai(hparams: Path) -> dict[str, StoredTensor]:
+    """Return the variables of the checkpoint in the folder of hparams.json, by the hub's names.
+
+    TensorFlow verifies the checksum of each variable.
+
+    Raises:
+        MissingError: the checkpoint is missing, or TensorFlow is not installed.
+        CheckpointError: the checkpoint is damaged.
+    """
+    path, tensorflow = _newest(hparams.parent), _tensorflow()
+    failure = tensorflow.errors.OpError
+    with reading_tensor(path, failure):
+        reader = tensorflow.train.load_checkpoint(str(path))
+        shapes = reader.get_variable_to_shape_map()
+
+    def read(variable: str) -> Tensor:
+        with reading_tensor(path, failure):
+            array = reader.get_tensor(variable)
+        return torch.from_numpy(array).view(_linear_shape(shapes[variable]))
+
+    return {
+        hub_name(variable): StoredTensor(_linear_shape(shape), partial(read, variable))
+        for variable, shape in shapes.items()
+    }
+
+
+def _linear_shape(shape: list[int]) -> tuple[int, ...]:
+    """Return the shape of a linear map, stored as a convolution of width 1, as [in, out]."""
+    return tuple(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape)
+
+
+def _newest(folder: Path) -> Path:
+    """Return the path named in the file `checkpoint`; model.ckpt if there is no such file."""
+    name, state = "model.ckpt", folder / "checkpoint"
+    if state.is_file():
+        with reading_tensor(state):
+            named = re.search(r'^model_checkpoint_path: "(.+)"', state.read_text("utf-8"), re.M)
+        # Only the file name, because the folder may have been moved.
+        name = Path(named[1]).name if named else name
+    path = folder / name
+    if not path.with_name(f"{name}.index").is_file():
+        raise MissingError(
+            f"{folder} has {HPARAMS} but no {name}.index. A folder with an original GPT-2 contains "
+            f"{HPARAMS}, checkpoint, model.ckpt.index, model.ckpt.data-00000-of-00001, "
+            "encoder.json and vocab.bpe."
+        )
+    return path
+
+
+def _tensorflow() -> Any:
+    # Suppresses log output of TensorFlow; its errors are exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        return importlib.import_module("tensorflow")
+    except ImportError as error:
+        raise MissingError(
+            "Reading an original GPT-2 checkpoint needs TensorFlow, which is not installed. "
+            f"Install it with: {install_command('openai')}."
+        ) from error

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.hub import constants, errors, hf_hub_download, how_to_access, is_hub_reachable
-from probekit.model.config import KNOWN_MODELS, PUBLISHED_NAMES
-from probekit.model.weights.json_files import shard_of_tensors
-from probekit.model.weights.names import VOCABULARY_FILES
+from probekit.model.weights.files import shard_of_tensors
 
+# Names on the hub without an organisation.
+PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+KNOWN_MODELS = ("mini", *PUBLISHED_NAMES)
 MINI = Path(__file__).parents[1] / "mini"
 
 # Files of a model that are downloaded: the config alone, with the vocabulary, or with all weights.
 Files = Literal["config", "vocabulary", "all"]
 
+HPARAMS = "hparams.json"  # config of OpenAI's original checkpoints of GPT-2
+# Sets of files with GPT-2's vocabulary, in order of precedence.
+VOCABULARY_FILES = (
+    ("vocab.json", "merges.txt"),
+    ("encoder.json", "vocab.bpe"),
+    ("tokenizer.json",),
+)
 WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -57,25 +65,52 @@ def find_model(
         ConfigError: the name is neither a path nor a valid hub name.
         CheckpointError: the hub's local cache is damaged.
     """
-    return _local_folder(source) or _download(str(source), files, check, vocabulary)
+    return local_folder(source) or _download(str(source), files, check, vocabulary)
 
 
-def check_model(source: str | Path) -> None:
-    """Check the name of a model without reading or downloading anything.
+def at_revision(source: str | Path, revision: str | None) -> str | Path:
+    """Return the name `org/name@revision` of a model of the hub; `source` itself without revision.
+
+    >>> at_revision("EleutherAI/pythia-70m", "step1000")
+    'EleutherAI/pythia-70m@step1000'
 
     Raises:
-        MissingError: there is no such folder, or no model of that name.
-        ConfigError: the name is empty, or that of a file.
+        ConfigError: `source` is a folder or `mini`, or contains another revision.
     """
-    _local_folder(source)
+    if revision is None:
+        return source
+    name, _, given = str(source).partition("@")
+    is_path = name.startswith((".", "~", "/")) or "\\" in name or name.count("/") > 1
+    if isinstance(source, Path) or is_path or name == "mini" or Path(name).is_dir():
+        raise ConfigError(
+            f"The model {str(source)!r} is a folder, which has no revision {revision!r}. Leave the "
+            "revision out, or give the name of a model on the hub, org/name."
+        )
+    if given not in ("", revision):
+        raise ConfigError(
+            f"The model {source!r} contains the revision {given!r}, but the revision {revision!r} "
+            "is given too. Give one of them."
+        )
+    return f"{name}@{revision}"
+
+
+def vocabulary_files(folder: Path) -> list[Path]:
+    """Return the vocabulary files of a folder; empty if it has none."""
+    formats = ([folder / name for name in files] for files in VOCABULARY_FILES)
+    return next((paths for paths in formats if all(path.is_file() for path in paths)), [])
 
 
 # Common misspellings of published names.
 _ALIASES = {"gpt-2": "gpt2", "gpt2-small": "gpt2", "gpt2-base": "gpt2", "gpt2-sm": "gpt2"}
 
 
-def _local_folder(source: str | Path) -> Path | None:
-    """Return the local folder of a model, or None if `source` can only be a hub name."""
+def local_folder(source: str | Path) -> Path | None:
+    """Return the local folder of a model, or None if `source` can only be a hub name.
+
+    Raises:
+        MissingError: there is no such folder, or no model of that name.
+        ConfigError: the name is empty, or that of a file.
+    """
     text = str(source)
     if isinstance(source, str) and text in PUBLISHED_NAMES:
         return None
@@ -124,14 +159,15 @@ def _download(
             check(config.parent)
         if files == "all":
             weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
-            for shard in sorted(set(_shards(weight_file))):
-                fetch(shard)
+            if weight_file.suffix == ".json":
+                for shard in sorted(set(shard_of_tensors(weight_file).values())):
+                    fetch(shard)
         if files != "config":
             _fetch_first(fetch, name, vocabulary, is_online)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
-            f"The model {source!r} is not in the hub's local cache ({_hub_cache()}), and the hub "
-            f"could not be reached. {_OFFLINE_ADVICE}"
+            f"The model {source!r} is not in the hub's local cache ({constants.HF_HUB_CACHE}), and "
+            f"the hub could not be reached. {_OFFLINE_ADVICE}"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise MissingError(
@@ -147,17 +183,13 @@ def _download(
     except UnicodeDecodeError as error:  # the hub's client reads the name of a commit from a file
         raise CheckpointError(
             f"The hub's local cache of {name!r} is damaged: a file in its folder refs is not text. "
-            f"Delete that folder in {_hub_cache()} and run again to download it again."
+            f"Delete that folder in {constants.HF_HUB_CACHE} and run again to download it again."
         ) from error
     except errors.HFValidationError as error:
         raise ConfigError(f"{source!r} is neither a folder nor a valid hub name.") from error
     except errors.HfHubHTTPError as error:
         raise MissingError(f"Downloading {source!r} failed: {error}. {_OFFLINE_ADVICE}") from error
     return config.parent
-
-
-def _shards(weight_file: Path) -> Iterable[str]:
-    return shard_of_tensors(weight_file).values() if weight_file.suffix == ".json" else ()
 
 
 def _fetch_first(
@@ -178,7 +210,3 @@ def _fetch_first(
         raise absent
     expected = " or ".join(" + ".join(files) for files in choices)
     raise MissingError(f"The model {name!r} on the hub has no {expected}.")
-
-
-def _hub_cache() -> str:
-    return str(constants.HF_HUB_CACHE)

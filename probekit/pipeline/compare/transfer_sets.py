@@ -13,7 +13,7 @@ from probekit.activations.files.local import Location
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import DataSection
 from probekit.experiment.schema import Experiment
-from probekit.model.load import load_model
+from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.pipeline.capture.captures import capture_rows
 from probekit.pipeline.capture.devices import check_device

@@ -17,7 +17,7 @@ from probekit.errors import ConfigError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.model.config import ModelConfig
-from probekit.model.sites.selection import SiteConcatenation, SiteSelection
+from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 
 Probed = SiteSelection | SiteConcatenation | GivenSite
 

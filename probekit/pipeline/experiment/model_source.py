@@ -10,7 +10,7 @@ from probekit.activations.identity import identify
 from probekit.experiment.schema import Experiment
 from probekit.experiment.tokens import PositionSection
 from probekit.model.families.table import config_of
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.experiment.features import FeatureReader, Probed

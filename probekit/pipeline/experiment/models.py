@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from probekit.experiment.schema import Experiment
-from probekit.model.families.table import find_config
-from probekit.model.load import load_model, random_network
+from probekit.model.families.table import find_config, load_model, random_network
 from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device
 from probekit.probes.targets import NETWORKS, TARGETS

@@ -19,7 +19,7 @@ from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.experiment.schema import Experiment
-from probekit.model.load import random_network
+from probekit.model.families.table import random_network
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.given.rows import prepare_given

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from probekit.activations.given.given import GivenArrays
 from probekit.activations.store.layout import FloatArray
 from probekit.experiment.activations import ActivationExperiment
-from probekit.model.sites.selection import SiteConcatenation
+from probekit.model.sites.sites import SiteConcatenation
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.models import TASK
 from probekit.pipeline.experiment.rows import PositionRows

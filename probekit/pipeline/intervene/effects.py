@@ -23,7 +23,7 @@ from probekit.interventions.patching.patch_effects import (
 )
 from probekit.interventions.patching.patching import Positions, patched_values
 from probekit.model.network import Network
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
 from probekit.pipeline.intervene.parts import Part, floats_of
 

@@ -17,7 +17,7 @@ from probekit.interventions.causes.responses import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.stream import stream_entry
 from probekit.model.network import Network
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.intervene.effects import EffectStep
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs

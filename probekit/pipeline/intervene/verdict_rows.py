@@ -26,7 +26,7 @@ from probekit.interventions.names import Along
 from probekit.interventions.stream import linear_entry
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import layer_of
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
 from probekit.pipeline.intervene.parts import Part, floats_of
 from probekit.probes.score.intervals import Interval

@@ -14,10 +14,9 @@ from probekit.activations.capture import stream_rows
 from probekit.activations.identity import digest_weights
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.errors import ConfigError, DataError, MissingError, check_has
-from probekit.model.families.table import find_config
-from probekit.model.load import load_model
+from probekit.model.families.table import find_config, load_model
 from probekit.model.network import Network
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.encoding import TextEncoder

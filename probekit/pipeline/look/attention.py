@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probekit.errors import check_has
-from probekit.model.load import load_model
+from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device

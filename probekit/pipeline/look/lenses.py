@@ -12,7 +12,7 @@ from torch import Tensor
 from probekit.analysis.attribution import logit_attribution, position_from_start
 from probekit.analysis.logit_lens import SITES, TOP_K, lens_rows, lens_sites, logit_lens
 from probekit.errors import ConfigError, DataError
-from probekit.model.load import load_model
+from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.passes.inputs import check_context, check_tokens
 from probekit.model.sites.sites import SitePattern

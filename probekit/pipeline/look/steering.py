@@ -15,9 +15,7 @@ import torch
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.interventions import edits
 from probekit.interventions.compose import compose
-from probekit.model.decoder import Decoder
-from probekit.model.generation.continuation import Continuation, continue_texts
-from probekit.model.generation.decoding import Decoding
+from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.pipeline.look.apply import ProbedModel
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.solve.design import Floats
@@ -102,7 +100,6 @@ def steered_texts(
         DataError: the site has another width than the vector.
     """
     model, tokenizer = network.model, network.tokenizer
-    assert isinstance(model, Decoder)
     stop = (*stop, *tokenizer.ends_of_text)
     tap = compose(
         model, [(site or network.selections[0], edits.add(torch.from_numpy(by * vector)))]

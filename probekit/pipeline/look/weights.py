@@ -14,11 +14,11 @@ from torch import Tensor
 from probekit.analysis.weights import circuits, head_norms, output, query_key_value, summarise
 from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, UnknownNameError, nearest
+from probekit.model.config import WeightNames
 from probekit.model.families.gpt2 import PUBLISHED, WEIGHTS
 from probekit.model.families.table import model_config
 from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
-from probekit.model.weights.names import HPARAMS, WeightNames
-from probekit.model.weights.sources import find_model
+from probekit.model.weights.sources import HPARAMS, find_model
 from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
 from probekit.results.network import HeadWeights, WeightTensor
 

@@ -14,7 +14,7 @@ from probekit.disk import as_store_error
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
 from probekit.model.sites.catalogue import component_of, layer_of
-from probekit.model.sites.selection import JOINT, SiteSelection
+from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.rows import PositionRows

@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from probekit.csv_files import csv_text
 from probekit.model.sites.catalogue import describe
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.source import RowsReader

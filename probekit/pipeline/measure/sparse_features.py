@@ -9,7 +9,7 @@ import pandas as pd
 
 from probekit.activations.given.sites import GivenSite
 from probekit.model.sites.catalogue import describe
-from probekit.model.sites.selection import SiteConcatenation, SiteSelection
+from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.source import RowsReader
 from probekit.pipeline.measure.selected_probe import find_site

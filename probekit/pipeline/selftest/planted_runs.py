@@ -19,8 +19,7 @@ import pandas as pd
 from probekit.csv_files import csv_text
 from probekit.drafts import write_atomic
 from probekit.experiment.schema import Experiment
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.corpus import train_vocabulary
 

@@ -15,7 +15,7 @@ from probekit.activations.capture import stream_rows
 from probekit.activations.store.layout import FloatArray, IntArray
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.text.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from probekit.activations.shared.locks import compute_shards, shard_locks
 from probekit.activations.shared.work import Work
 from probekit.activations.upkeep.maintenance import collect_garbage, remove_cache
 from probekit.disk import Disk
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
 from tests.model.reference import TINY
 

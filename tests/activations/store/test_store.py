@@ -10,7 +10,7 @@ import pytest
 from probekit.activations.store.store import ActivationStore
 from probekit.activations.upkeep.maintenance import collect_garbage
 from probekit.errors import ConfigError, StoreError, StoreMismatchError, UnknownNameError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES, files, make_tokens, record_file, run, shard_file
 from tests.model.reference import TINY
 

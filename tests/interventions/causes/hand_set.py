@@ -16,8 +16,7 @@ True.
 
 import torch
 
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.passes.inputs import TokenBatch
 
 N_NOISE = 30

@@ -14,7 +14,7 @@ from probekit.interventions.causes.responses import Responder
 from probekit.interventions.causes.summary import summary
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from tests.interventions.causes.hand_set import (
     IDLE,
     LAST,

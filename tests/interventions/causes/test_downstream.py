@@ -9,7 +9,7 @@ from probekit.interventions.causes.downstream import downstream_scores
 from probekit.interventions.causes.responses import Responder
 from probekit.interventions.erasure import leace
 from probekit.interventions.measures import AnswerMeasure
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from tests.interventions.causes.hand_set import LAST, hand_set, texts
 
 PRE = SiteSelection("blocks.0.hook_resid_pre")

@@ -12,9 +12,9 @@ from probekit.interventions.causes.directions import DirectionSet, directions_of
 from probekit.interventions.causes.responses import Responder
 from probekit.interventions.compose import run_edited
 from probekit.interventions.measures import AnswerMeasure
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from tests.model.reference import TINY, pad, ragged
 
 LENGTHS = [5, 3, 8, 4]

@@ -9,9 +9,9 @@ from probekit.interventions.compose import run_edited
 from probekit.interventions.edits import replace, zero
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.ablation import ablated_values
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.sites.sites import SiteSelection
 from tests.model.reference import TINY
 
 HEAD = SiteSelection("blocks.1.attn.hook_z", head=1)

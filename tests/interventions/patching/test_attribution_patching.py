@@ -10,7 +10,7 @@ from probekit.interventions.edits import add
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.attribution_patching import estimated_effects, patch_top
 from probekit.interventions.patching.patching import patch
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch
 from tests.model.reference import TINY, pad, ragged
 

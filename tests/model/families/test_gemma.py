@@ -10,12 +10,9 @@ import torch.nn.functional as F
 from probekit.analysis.attribution import logit_attribution
 from probekit.analysis.logit_lens import logit_lens, logits_of
 from probekit.errors import CheckpointError
-from probekit.model.families.gemma import GemmaConfig
-from probekit.model.families.rotary import RotaryPositions
-from probekit.model.families.table import config_of, model_config
-from probekit.model.gemma import Gemma
-from probekit.model.layers.rotary import frequencies
-from probekit.model.load import from_transformers
+from probekit.model.families.gemma import Gemma, GemmaConfig
+from probekit.model.families.rotary import RotaryPositions, frequencies
+from probekit.model.families.table import config_of, from_transformers, model_config
 from tests.model.families.configurations import CONFIGURATIONS
 from tests.model.families.test_llama import rotated
 

@@ -8,12 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from probekit.errors import CheckpointError, ConfigError
-from probekit.model.families.llama import LlamaConfig
-from probekit.model.families.rotary import RotaryPositions
-from probekit.model.families.table import config_of, model_config
-from probekit.model.layers.rotary import frequencies
-from probekit.model.llama import Llama
-from probekit.model.load import from_transformers
+from probekit.model.families.llama import Llama, LlamaConfig
+from probekit.model.families.rotary import RotaryPositions, frequencies
+from probekit.model.families.table import config_of, from_transformers, model_config
 from tests.model.families.configurations import CONFIGURATIONS
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89]])

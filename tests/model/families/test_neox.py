@@ -9,10 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from probekit.errors import CheckpointError
 from probekit.model.families.neox import NeoXConfig
-from probekit.model.families.rotary import RotaryPositions
-from probekit.model.families.table import config_of, model_config
-from probekit.model.layers.rotary import frequencies
-from probekit.model.load import from_transformers, load_model
+from probekit.model.families.rotary import RotaryPositions, frequencies
+from probekit.model.families.table import config_of, from_transformers, load_model, model_config
 from tests.model.families.configurations import CONFIGURATIONS
 from tests.model.families.test_llama import rotated
 
@@ -114,7 +112,7 @@ def test_the_published_config_is_read():
     config = config_of(PYTHIA)
     assert config == NeoXConfig()
     assert config.rotary == RotaryPositions(partial_rotary_factor=0.25)
-    assert config.end_of_text == 0
+    assert config.eos_token_id == 0
 
 
 def test_a_config_survives_its_json():

@@ -8,10 +8,8 @@ import torch.nn.functional as F
 
 from probekit.errors import CheckpointError
 from probekit.model.families.olmo2 import OLMo2Config
-from probekit.model.families.rotary import RotaryPositions
-from probekit.model.families.table import config_of, model_config
-from probekit.model.layers.rotary import frequencies
-from probekit.model.load import from_transformers
+from probekit.model.families.rotary import RotaryPositions, frequencies
+from probekit.model.families.table import config_of, from_transformers, model_config
 from tests.model.families.configurations import CONFIGURATIONS
 from tests.model.families.test_llama import rotated
 
@@ -116,7 +114,7 @@ def test_the_published_config_is_read():
         rms_norm_eps=1e-6,
         rotary=RotaryPositions(rope_theta=500000),
     )
-    assert config.end_of_text == 100257
+    assert config.eos_token_id == 100257
 
 
 def test_a_config_survives_its_json():

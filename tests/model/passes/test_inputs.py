@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from probekit.errors import DataError
-from probekit.model.generation.generate import generate
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
+from probekit.model.generation import generate
 from probekit.model.text.tokenizer import Tokenizer
 from tests.model.reference import unpadded
 

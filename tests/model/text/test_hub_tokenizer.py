@@ -1,20 +1,25 @@
-"""Tokenizers of tokenizer.json equal those of transformers, with the characters of each token."""
+"""Tokenizers of tokenizer.json equal those of transformers, or their file is refused by key."""
 
 import json
+from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Encoder
 from transformers import PreTrainedTokenizerFast
 
-from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
-from probekit.model.generation.continuation import continue_texts
-from probekit.model.generation.decoding import Decoding
+from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, ProbekitError
+from probekit.model.generation import Decoding, continue_texts
 from probekit.model.text.hub_tokenizer import HubTokenizer
 from probekit.model.text.tokenizer import Tokenizer
 from tests.model.families.configurations import CONFIGURATIONS
 
+CHAT_ML = (
+    "{% for m in messages %}<|begin|>{{ m['role'] + '\n' + m['content'] + '<|end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
 TRAINING = ["The keys to the old cabinet are here.", "She said that 1234 doors were open."] * 5
 TEXTS = [
     "The keys to the cabinet",
@@ -161,8 +166,7 @@ def test_a_text_is_continued(tokenizer):
 
 
 def larger(configuration):
-    from probekit.model.families.llama import LlamaConfig
-    from probekit.model.llama import Llama
+    from probekit.model.families.llama import Llama, LlamaConfig
 
     sizes = {"hidden_size": 24, "intermediate_size": 11, "num_hidden_layers": 2}
     return Llama(LlamaConfig(vocab_size=330, num_attention_heads=6, **sizes)).requires_grad_(False)
@@ -215,3 +219,132 @@ def test_a_lone_surrogate_is_refused(tokenizer):
 
 def test_ids_fit_a_model(tokenizer):
     assert torch.from_numpy(tokenizer.encode(TEXTS[0], bos=True).ids).max() < tokenizer.n_ids
+
+
+SETTINGS = {"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}, "chat_template": CHAT_ML}
+CONFIG = {"bos_token_id": 0, "eos_token_id": [1]}
+
+
+@pytest.fixture(scope="module", params=[byte_level, sentence_piece], ids=lambda make: make.__name__)
+def contents(request):
+    """The three files of a tokenizer."""
+    encoder = json.loads(request.param()[0].to_str())
+    return {"tokenizer.json": encoder, "tokenizer_config.json": SETTINGS, "config.json": CONFIG}
+
+
+def use(contents):
+    """Read a tokenizer, and use all that reads its files."""
+    files = {name: json.dumps(content).encode() for name, content in contents.items()}
+    tokenizer = HubTokenizer(files)
+    _ = tokenizer.digest, tokenizer.special, tokenizer.ends_of_text, tokenizer.n_ids
+    tokens = tokenizer.encode("The keys é 😀", bos=False)
+    tokenizer.strings(tokens.ids)
+    tokenizer.encode_chat("The keys")
+    return tokenizer
+
+
+def damaged(contents, name, keys, value):
+    """The files with another value of an entry."""
+    contents = deepcopy(contents)
+    *outer, last = keys
+    place = contents[name]
+    for key in outer:
+        place = place[key]
+    place[last] = value
+    return contents
+
+
+def test_the_files_can_be_used(contents):
+    assert use(contents).ends_of_text[0] == "<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "value"),
+    [
+        *(("tokenizer_config.json", ["bos_token"], bos) for bos in (5, [], [{}], {"content": 7})),
+        ("tokenizer_config.json", ["eos_token"], {}),
+        ("tokenizer_config.json", ["chat_template"], [None]),
+        ("tokenizer_config.json", ["chat_template"], [{"name": "default", "template": 5}]),
+        ("config.json", ["eos_token_id"], -1),
+        ("config.json", ["eos_token_id"], [10**30]),
+        ("config.json", ["bos_token_id"], True),
+        *(("tokenizer.json", ["decoder"], decoder) for decoder in ([], "x", 5)),
+        *(("tokenizer.json", ["model"], model) for model in ("BPE", None, [])),
+        ("tokenizer.json", ["model", "vocab"], {}),
+        ("tokenizer.json", ["model", "vocab"], ["x"]),
+        ("tokenizer.json", ["model", "continuing_subword_prefix"], "BPE"),  # the library panics
+        ("tokenizer.json", ["added_tokens"], 5),
+    ],
+)
+def test_the_message_has_file_and_key(contents, name, keys, value):
+    with pytest.raises(CheckpointError, match=rf"^{name}\b.*\b({'|'.join(keys)})\b"):
+        use(damaged(contents, name, keys, value))
+
+
+def test_a_pattern_that_the_library_cannot_match(contents):
+    splitter = {"type": "Split", "pattern": {"Regex": "(?=(a+)+b)"}, "behavior": "Isolated"}
+    files = damaged(contents, "tokenizer.json", ["pre_tokenizer"], splitter | {"invert": False})
+    with pytest.raises(CheckpointError, match=r"^tokenizer\.json cannot tokenize the text 'aaa"):
+        use(files).encode("a" * 30 + "c", bos=False)
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+
+
+@pytest.mark.parametrize(
+    ("key", "step"),
+    [
+        ("normalizer", {"type": "Sequence", "normalizers": [DOUBLE] * 40}),
+        ("normalizer", {"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 40}),
+        ("normalizer", {"type": "Prepend", "prepend": "a" * 10**6}),
+        ("normalizer", DOUBLE | {"content": "a" * 10**6}),
+        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [BYTES] * 40}),
+        # its first four bytes say how much the library allocates
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}),
+    ],
+)
+def test_a_step_that_would_fill_the_memory(contents, key, step):
+    """The library aborts the process, so this test has no weaker form of failing."""
+    with pytest.raises(CheckpointError, match=r"^tokenizer\.json.*(longer than 100|Precompiled)"):
+        use(damaged(contents, "tokenizer.json", [key], step))
+
+
+def test_a_token_that_only_looks_like_a_byte(contents):
+    vocabulary = contents["tokenizer.json"]["model"]["vocab"]
+    files = damaged(contents, "tokenizer.json", ["model", "vocab", "<0xZZ>"], len(vocabulary))
+    assert use(files).strings([len(vocabulary)]) == ["<0xZZ>"]
+
+
+VALUES = [None, True, -1, 10**30, 10**400, 1e308, "", "x", "\ud800", [], [None], {}, {"a": [{}]}]
+
+
+def places(value, keys=()):
+    """Return the keys of all entries inside a value, at most three in each list or object."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    few = [(key, item) for number, (key, item) in enumerate(inner) if keys == () or number < 3]
+    nested = [
+        one
+        for key, item in few
+        if isinstance(item, dict | list)
+        for one in places(item, (*keys, key))
+    ]
+    return [*((*keys, key) for key, _ in few), *nested]
+
+
+def test_any_wrong_value_is_an_error_of_ours(contents):
+    """A sample of all entries, each replaced by values of other types and by extremes."""
+    rng = np.random.default_rng(0)
+    pairs = [
+        (name, keys, value)
+        for name, content in contents.items()
+        for keys in places(content)
+        for value in VALUES
+    ]
+    n_refused = 0
+    for number in rng.permutation(len(pairs))[:300]:
+        try:
+            use(damaged(contents, *pairs[number]))
+        except ProbekitError:
+            n_refused += 1
+    assert n_refused > 100

@@ -6,7 +6,7 @@ import pytest
 from probekit.activations.capture import capture
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.loader import load_experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.experiment.features import FeatureReader, find_features, normalized
 from probekit.pipeline.experiment.prepare import prepare
 from tests.model.gpt2_sites import select

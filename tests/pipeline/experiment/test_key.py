@@ -49,4 +49,4 @@ def test_report_launchers_and_upkeep_are_not_in_the_key(modules, room):
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.title)
 def test_the_code_of_a_network_covers_its_random_weights(family):
     """The key has no digest of these weights: they follow from code, seed and config."""
-    assert "probekit.model.initialisation" in closure(family.network.partition(":")[0])
+    assert "probekit.model.network" in closure(family.network.partition(":")[0])

@@ -14,7 +14,7 @@ from probekit.activations.store.store import ActivationStore
 from probekit.analysis.head_scores import HEAD_SCORES, head_scores
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.experiment import norms as norms_module
 from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.prepare import prepare

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
-from probekit.model.gpt2 import GPT2, Block
+from probekit.model.families.gpt2 import GPT2, Block
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 from probekit.pipeline.look.apply import apply_probe, caution, choose_per

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError, DataError, MissingError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.look.heads import score_random_repeats, score_texts
 from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute, one_token, read_lens
 from probekit.results.network import MEAN

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError, DataError, UnknownNameError
-from probekit.model.generation.continuation import continue_texts
-from probekit.model.generation.decoding import Decoding
-from probekit.model.gpt2 import GPT2
-from probekit.model.sites.selection import SiteSelection
+from probekit.model.families.gpt2 import GPT2
+from probekit.model.generation import Decoding, continue_texts
+from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.look.apply import ProbedModel
 from probekit.pipeline.look.steering import steered_texts, steering_vector

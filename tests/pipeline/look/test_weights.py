@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, StoreError
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.look.weights import write_weights_page
 from tests.model.reference import TINY
 

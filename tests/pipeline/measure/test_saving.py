@@ -3,7 +3,7 @@
 import numpy as np
 
 from probekit.activations.identity import digest_weights
-from probekit.model.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.model_source import captured_origin
 from probekit.pipeline.measure.probing import make_probers

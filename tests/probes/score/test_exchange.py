@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 
 from probekit.probes.score.association import RowScores
-from probekit.probes.score.exchange import (
-    FEWEST_ARRANGEMENTS,
-    MOST_EXACT,
-    WIDER_OVER_FOLDS,
-    sign_patterns,
-)
+from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS, MOST_EXACT, sign_patterns
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS
 from tests.probes.score.exchanges import exchange_of, judged
 
 

@@ -1,0 +1,481 @@
+"""Generation of tokens and texts with a key-value cache: decoding, loop, stop strings."""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probekit.errors import ConfigError, DataError
+from probekit.model.config import ModelConfig, is_number
+from probekit.model.network import Network
+from probekit.model.passes.cache import Recording
+from probekit.model.passes.context import KeyValueCache
+from probekit.model.passes.inputs import NO_TOKEN, TokenBatch, prepare_tokens, warn_of_padding
+from probekit.model.passes.taps import Tap
+from probekit.model.sites.sites import SitePattern
+from probekit.model.text.tokenizer import Tokenizer
+
+# NumPy splits larger entries of a seed into 32-bit words, so that different seeds could collide.
+MAX_SEED = 2**32 - 1
+
+# Stopping criterion: the new ids of one row -> whether the row ends.
+Stop = Callable[[Sequence[int]], bool]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Decoding parameters.
+
+    Attributes:
+        max_new_tokens: maximum number of new tokens of each prompt.
+        temperature: 0 is greedy decoding, 1 samples from the model's distribution; lower values
+            sharpen it, higher values flatten it.
+        top_k: sample from the k most probable tokens only, and from those tied with the last.
+        top_p: sample from the smallest set of most probable tokens whose probabilities, after
+            temperature and top_k, sum to at least p.
+        num_samples: number of continuations of each prompt.
+        seed: random seed for sampling, below 2^32. Samples depend only on it, on the tokens of the
+            prompt and on the index of the sample, not on the rest of the batch.
+        stop: stopping criterion: receives the new ids of a row, returns whether the row ends.
+        slide: when the context is full, drop the earliest tokens instead of raising an error. Each
+            new token then needs a full forward pass, because all positions shift.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    num_samples: int = 1
+    seed: int = 0
+    stop: Stop | None = None
+    slide: bool = False
+
+    def __post_init__(self) -> None:
+        _check_integer("max_new_tokens", self.max_new_tokens, minimum=1)
+        _check_integer("num_samples", self.num_samples, minimum=1)
+        _check_integer("seed", self.seed, minimum=0, maximum=MAX_SEED)
+        if self.top_k is not None:
+            _check_integer("top_k", self.top_k, minimum=1)
+        if not is_number(self.temperature) or not 0 <= self.temperature < math.inf:
+            raise ConfigError(
+                f"temperature must be at least 0 (greedy decoding), not {self.temperature!r}."
+            )
+        if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
+            raise ConfigError(f"top_p must be above 0 and at most 1, not {self.top_p!r}.")
+
+    def check_length(self, config: ModelConfig, n_prompt: int) -> None:
+        """Raise DataError if `n_prompt` prompt tokens and the new ones exceed the context.
+
+        Raises:
+            DataError: there are more tokens than the context, and `slide` is false.
+        """
+        if self.slide or n_prompt + self.max_new_tokens - 1 <= config.n_ctx:
+            return
+        room = config.n_ctx - n_prompt + 1
+        remedy = f"request at most {room} new ones" if room > 0 else "shorten the prompt"
+        raise DataError(
+            f"{n_prompt} prompt tokens and {self.max_new_tokens} new ones do not fit the context "
+            f"of {config.n_ctx}: {remedy}, or set slide, which drops the earliest tokens."
+        )
+
+    def generators(self, prompts: Sequence[Sequence[int]]) -> list[np.random.Generator]:
+        """Return the random generator of each row; none for greedy decoding.
+
+        The samples of a prompt are consecutive rows.
+
+        >>> len(Decoding(1, temperature=1, num_samples=2).generators([[5, 6], [7]]))
+        4
+        """
+        if self.temperature == 0:
+            return []
+        # NumPy pads short seeds with zeros: without the length, [5] and [5, 0] would be equal.
+        return [
+            np.random.default_rng([self.seed, sample, len(prompt), *prompt])
+            for prompt in prompts
+            for sample in range(self.num_samples)
+        ]
+
+    def choose(self, logits: Tensor, draws: Tensor) -> Tensor:
+        """Return the next token of each row, shape [batch].
+
+        Args:
+            logits: shape [batch d_vocab].
+            draws: uniform in [0, 1), shape [batch]; unused if temperature is 0.
+
+        >>> logits = torch.tensor([[0.0, 3.0, 2.9, 0.0]])
+        >>> Decoding(1, temperature=1, top_k=2).choose(logits, torch.tensor([0.99]))
+        tensor([2])
+
+        Raises:
+            DataError: a row has a logit that is NaN or inf, or none above -inf.
+        """
+        best = logits.amax(-1, keepdim=True)
+        # The maximum of a row with a NaN is NaN, that of a row of -inf is -inf.
+        if len(wrong := (~best[:, 0].isfinite()).nonzero()):
+            row = int(wrong[0])
+            prompt, sample = (number + 1 for number in divmod(row, self.num_samples))
+            raise DataError(
+                f"The logits of prompt {prompt}, sample {sample} are not finite (the largest is "
+                f"{best[row].item()}), so no token can be chosen. Either a tap returns NaN or inf, "
+                "or float16 overflows: check the tap, or load the model in float32 or bfloat16."
+            )
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        # Relative to the maximum, so that a small temperature gives -inf rather than NaN.
+        scaled = (logits - best).double() / self.temperature
+        if self.top_k is not None:
+            scaled = keep_top_k(scaled, self.top_k)
+        if self.top_p is not None:
+            scaled = keep_top_p(scaled, self.top_p)
+        sums = scaled.softmax(-1).cumsum(-1)
+        # The first token whose cumulative sum exceeds the draw; never one of probability 0.
+        return torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True)[:, 0]
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the k highest logits of each row, and any equal to the last of them; -inf elsewhere.
+
+    >>> keep_top_k(torch.tensor([[1.0, 3.0, 2.0]]), 2)
+    tensor([[-inf, 3., 2.]])
+    """
+    threshold = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
+    return logits.masked_fill(logits < threshold, -torch.inf)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the logits of the nucleus of each row; -inf elsewhere.
+
+    The nucleus is the smallest set of most probable tokens whose probabilities sum to at least p.
+
+    Source: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1.
+
+    >>> keep_top_p(torch.tensor([[0.5, 0.2, 0.3]]).log(), 0.6).exp()
+    tensor([[0.5000, 0.0000, 0.3000]])
+    """
+    ordered, order = logits.softmax(-1).sort(descending=True, stable=True)
+    outside = ordered.cumsum(-1) - ordered >= p  # the more probable tokens reach p
+    return logits.masked_fill(outside.scatter(1, order, outside), -torch.inf)
+
+
+def _check_integer(name: str, value: object, minimum: int, maximum: float = math.inf) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        allowed = (
+            f"of at least {minimum}" if maximum == math.inf else f"from {minimum} to {maximum}"
+        )
+        raise ConfigError(f"{name} must be an integer {allowed}, not {value!r}.")
+
+
+ENDED = NO_TOKEN  # the id after the end of a row
+
+
+def generate(
+    model: Network,
+    tokens: Tensor | TokenBatch,
+    max_new_tokens: int,
+    *,
+    mask: Tensor | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    num_samples: int = 1,
+    seed: int = 0,
+    stop: Stop | None = None,
+    slide: bool = False,
+    tap: Tap | None = None,
+    sites: SitePattern | Iterable[SitePattern] | None = None,
+) -> Tensor:
+    """Return the new token ids, shape [batch * num_samples new].
+
+    The samples of a prompt are consecutive rows. Without `stop`, every row has `max_new_tokens`
+    tokens. With it, there are as many columns as the longest row has tokens, and shorter rows end
+    with -1.
+
+    Args:
+        model: the network.
+        tokens: token ids of the prompts, shape [batch pos], or a `TokenBatch`.
+        max_new_tokens: maximum number of new tokens of each prompt.
+        mask: True at tokens, False at padding on either side, shape [batch pos]; a `TokenBatch`
+            contains it.
+        temperature: 0 is greedy decoding; higher values flatten the distribution.
+        top_k: sample from the k most probable tokens only.
+        top_p: sample from the smallest set of most probable tokens whose probabilities sum to at
+            least p.
+        num_samples: number of continuations of each prompt.
+        seed: random seed for sampling, below 2^32. Samples depend only on it, on the prompt and on
+            the index of the sample, not on the rest of the batch.
+        stop: stopping criterion, such as `StopStrings`: receives the new ids of a row, returns
+            whether the row ends.
+        slide: when the context is full, drop the earliest tokens instead of raising an error.
+        tap: called at each site in each pass; may replace the value. The first pass has all prompt
+            tokens, later ones the newest token only; with `slide`, a full context.
+        sites: names, globs and shorthands of the sites at which the tap is called; None means all
+            except those computed on request.
+
+    >>> from probekit import GPT2
+    >>> model = GPT2.from_pretrained("mini")
+    >>> generate(model, torch.tensor([[10, 20]]), 3, temperature=0.8, num_samples=2).shape
+    torch.Size([2, 3])
+
+    Raises:
+        ConfigError: a decoding parameter is out of range, or the model is in training mode.
+        DataError: the prompts are invalid, or exceed the context together with the new tokens; the
+            logits are not finite; or `slide` is used with a `Recording`.
+    """
+    decoding = Decoding(
+        max_new_tokens,
+        temperature,
+        top_k,
+        top_p,
+        num_samples=num_samples,
+        seed=seed,
+        stop=stop,
+        slide=slide,
+    )
+    steps = new_tokens(model, tokens, decoding, mask=mask, tap=tap, sites=sites)
+    return torch.stack(list(steps), dim=1)
+
+
+@torch.no_grad()
+def new_tokens(
+    model: Network,
+    tokens: Tensor | TokenBatch,
+    decoding: Decoding,
+    *,
+    mask: Tensor | None = None,
+    tap: Tap | None = None,
+    sites: SitePattern | Iterable[SitePattern] | None = None,
+) -> Iterator[Tensor]:
+    """Yield the next token of every row, shape [batch * num_samples]; -1 in rows that have ended.
+
+    Arguments and errors are those of `generate`.
+
+    >>> from probekit import GPT2
+    >>> model = GPT2.from_pretrained("mini")
+    >>> [len(step) for step in new_tokens(model, torch.tensor([[10, 20]]), Decoding(3))]
+    [1, 1, 1]
+    """
+    if model.training:
+        raise ConfigError(
+            "The model is in training mode, so dropout would make the tokens random. Call "
+            "model.eval() first."
+        )
+    if decoding.slide and isinstance(tap, Recording):
+        raise DataError(
+            "A Recording joins consecutive passes, but with slide the windows of the passes "
+            "overlap. Leave slide out, or pass a tap that handles windows."
+        )
+    ids, mask = prepare_tokens(model.config, tokens, mask)
+    if mask is None:
+        warn_of_padding(model.config, ids)
+    if not len(ids):
+        raise DataError("tokens has no rows. Pass at least one prompt.")
+    ids, mask = _left_padded(ids.to(model.device), mask)
+    decoding.check_length(model.config, ids.shape[1])
+    prompts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+    generators = decoding.generators(prompts)
+    ids, mask = (x.repeat_interleave(decoding.num_samples, 0) for x in (ids, mask))
+    sites = list(sites) if isinstance(sites, Iterator) else sites  # every step reads them again
+    past, n_ctx = KeyValueCache(), model.config.n_ctx
+    rows: list[list[int]] = [[] for _ in ids]
+    ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    for _ in range(decoding.max_new_tokens):
+        if ids.shape[1] > n_ctx:
+            past, ids, mask = KeyValueCache(), ids[:, -n_ctx:], mask[:, -n_ctx:]
+        logits = _next_logits(model, ids, mask, past, tap, sites)
+        draws = torch.tensor([row.random() for row in generators], dtype=torch.float64)
+        chosen = decoding.choose(logits.float(), draws.to(ids.device))
+        yield chosen.masked_fill(ended, ENDED)
+        if decoding.stop is not None:
+            for row, token in zip(rows, chosen.tolist(), strict=True):
+                row.append(token)
+            ended |= torch.tensor([decoding.stop(row) for row in rows], device=ids.device)
+            if bool(ended.all()):
+                return
+        ids = torch.cat([ids, chosen[:, None]], dim=1)
+        mask = F.pad(mask, (0, 1), value=True)
+
+
+def _next_logits(
+    model: Network,
+    ids: Tensor,
+    mask: Tensor,
+    past: KeyValueCache,
+    tap: Tap | None,
+    sites: SitePattern | Iterable[SitePattern] | None,
+) -> Tensor:
+    """Return the logits of the next token of every row, shape [batch d_vocab]."""
+    new, mask = ids[:, past.length :], mask[:, past.length :]
+    # Only the last position of a prompt is needed, unless a tap reads all of them.
+    only_last = new.shape[1] > 1 and tap is None
+    at = torch.full_like(new[:, :1], new.shape[1] - 1) if only_last else None
+    read = None if bool(mask.all()) else mask
+    logits: Tensor = model(new, read, tap, sites, past=past, at=at)
+    return logits[:, -1]
+
+
+def _left_padded(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return tokens and mask with all padding moved to the left, before new tokens."""
+    mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()
+    mask = mask.to(tokens.device)
+    order = mask.to(torch.int8).argsort(dim=-1, stable=True)
+    longest = int(mask.sum(-1).max())
+    return tokens.gather(1, order)[:, -longest:], mask.gather(1, order)[:, -longest:]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Generated continuation of a prompt.
+
+    Attributes:
+        text: generated text before the stop string.
+        ids: generated tokens, including those of the stop string.
+        stopped: whether a stop string ended it, rather than `max_new_tokens`.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    stopped: bool
+
+
+class StopStrings:
+    """Stopping criterion: ends a row when its new text contains one of the given strings.
+
+    >>> tokenizer = Tokenizer.from_pretrained("mini")
+    >>> stop = StopStrings(tokenizer, ["."])
+    >>> stop(tokenizer.encode("The end", bos=False).ids), stop.cut("The end. And")
+    (False, 'The end')
+
+    Raises:
+        ConfigError: one of the strings is empty.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, strings: Sequence[str]) -> None:
+        if isinstance(strings, str) or not all(strings):
+            raise ConfigError(f"Stop strings must be a list of non-empty strings, not {strings!r}.")
+        self.strings = tuple(strings)
+        self._tokenizer = tokenizer
+        self._longest = max((len(text.encode()) for text in strings), default=0)
+
+    def __call__(self, ids: Sequence[int]) -> bool:
+        """Return whether the last of the ids completes a stop string."""
+        # A token has at least one byte, so this many tokens contain the longest stop string.
+        tail = self._tokenizer.bytes_of(ids[-self._longest :])
+        return any(text.encode() in tail for text in self.strings)
+
+    def cut(self, text: str) -> str:
+        """Return the text before the first stop string in it."""
+        starts = [text.find(stop) for stop in self.strings if stop in text]
+        return text[: min(starts, default=len(text))]
+
+    def n_final(self, text: str) -> int:
+        """Return how many characters of a growing text cannot become part of a stop string.
+
+        >>> StopStrings(Tokenizer.from_pretrained("mini"), ["<end>"]).n_final("so <en")
+        3
+        """
+        prefixes = {stop[:n] for stop in self.strings for n in range(1, len(stop))}
+        n_open = max((len(part) for part in prefixes if text.endswith(part)), default=0)
+        return min(len(self.cut(text)), len(text) - n_open)
+
+
+def continue_texts(
+    model: Network,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    decoding: Decoding,
+    *,
+    bos: bool,
+    stop: Sequence[str] | None = None,
+    tap: Tap | None = None,
+    sites: Sequence[str] | None = None,
+) -> list[list[Continuation]]:
+    """Return `decoding.num_samples` continuations of each prompt, generated in one batch.
+
+    Args:
+        model: the network.
+        tokenizer: its tokenizer.
+        prompts: texts to continue.
+        decoding: decoding parameters; `stop` replaces its stopping criterion.
+        bos: whether to put the beginning-of-text token before each prompt.
+        stop: strings that end a continuation; None means the tokenizer's ends of text.
+        tap: called at each site in each pass; see `generate`.
+        sites: names of the sites at which the tap is called; None means all.
+
+    >>> from probekit import GPT2
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> [[first]] = continue_texts(model, tokenizer, ["She said"], Decoding(3), bos=False)
+    >>> len(first.ids), first.stopped
+    (3, False)
+
+    Raises:
+        ConfigError: a stop string is empty.
+        DataError: a prompt is empty, or exceeds the context together with the new tokens.
+    """
+    stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
+    batch = _encode(model, tokenizer, prompts, bos=bos)
+    steps = list(new_tokens(model, batch, replace(decoding, stop=stopping), tap=tap, sites=sites))
+    rows = []
+    for row in torch.stack(steps, 1).tolist():
+        ids = [token for token in row if token != ENDED]
+        rows.append(Continuation(stopping.cut(tokenizer.decode(ids)), tuple(ids), stopping(ids)))
+    return [rows[n : n + decoding.num_samples] for n in range(0, len(rows), decoding.num_samples)]
+
+
+def stream_text(
+    model: Network,
+    tokenizer: Tokenizer,
+    prompt: str,
+    decoding: Decoding,
+    *,
+    bos: bool,
+    stop: Sequence[str] | None = None,
+) -> Iterator[str]:
+    """Yield the first continuation of a prompt in pieces, as soon as each is final.
+
+    The pieces join to the text that `continue_texts` returns: an incomplete character, or a
+    possible beginning of a stop string, is held back until the next token. Arguments and errors are
+    those of `continue_texts`.
+
+    >>> from probekit import GPT2
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> pieces = list(stream_text(model, tokenizer, "She said", Decoding(3), bos=False))
+    >>> [[full]] = continue_texts(model, tokenizer, ["She said"], Decoding(3), bos=False)
+    >>> len(pieces), "".join(pieces) == full.text
+    (3, True)
+    """
+    stopping = StopStrings(tokenizer, tokenizer.ends_of_text if stop is None else stop)
+    batch = _encode(model, tokenizer, [prompt], bos=bos)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    text, n_shown = "", 0
+    for step in new_tokens(model, batch, replace(decoding, stop=stopping, num_samples=1)):
+        text += decoder.decode(tokenizer.bytes_of([int(step)]))
+        n_final = stopping.n_final(text)
+        if n_final > n_shown:
+            yield text[n_shown:n_final]
+            n_shown = n_final
+    rest = stopping.cut(text + decoder.decode(b"", final=True))[n_shown:]
+    if rest:
+        yield rest
+
+
+def _encode(
+    model: Network, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: bool
+) -> TokenBatch:
+    """Return the tokens of the prompts, padded on the left, on the device of the model."""
+    for number, prompt in enumerate(prompts, start=1):
+        if not prompt and not bos:
+            which = f"Prompt {number}" if len(prompts) > 1 else "The prompt"
+            raise DataError(
+                f"{which} is empty. Give a text, or set bos to start from beginning-of-text."
+            )
+    return tokenizer.batch(prompts, bos=bos, side="left").to(model.device)

@@ -1,0 +1,214 @@
+"""Files of a model folder: JSON, and their verification against `digests.json` or the hub's cache.
+
+`save_pretrained` of a model and of a tokenizer write `digests.json`, with the digests of weights,
+config and vocabulary. The hub's cache names each file by its digest. A file without a digest is not
+verified. Digests detect damage, not an attacker who replaces file and digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from probekit.drafts import write_atomic
+from probekit.errors import CheckpointError, MissingError
+from probekit.provenance import digest, digest_json, pretty_json
+
+DIGESTS = "digests.json"
+CHUNK = 1 << 22  # bytes hashed at a time
+# The hub's cache names large files by their SHA-256, all others by their git blob hash.
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_GIT = re.compile(r"[0-9a-f]{40}")
+
+
+def write_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    """Add digests of files to the digests.json of a folder.
+
+    Raises:
+        CheckpointError: the existing digests.json is damaged.
+        StoreError: the file cannot be written.
+    """
+    write_atomic(folder / DIGESTS, _pack(read_digests(folder) | dict(digests)))
+
+
+def _pack(files: dict[str, str]) -> bytes:
+    return pretty_json({"digest": digest_json(files), "files": files}).encode()
+
+
+def read_digests(folder: Path) -> dict[str, str]:
+    """Return the digests in a folder's digests.json by file name, empty without that file.
+
+    Raises:
+        CheckpointError: the file is damaged or cannot be read.
+    """
+    path = folder / DIGESTS
+    try:
+        content = read_regular(path)
+        files = json.loads(content)["files"]
+        if not isinstance(files, dict) or _pack(files) != content:
+            raise ValueError("its digest does not match its contents")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except CheckpointError:  # a ValueError with a complete message
+        raise
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}. {_remedy(folder)}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
+    return files
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the contents of a regular file; reading a named pipe or a device might never end.
+
+    Raises:
+        CheckpointError: it is a folder, a named pipe or a device.
+        OSError: the file cannot be read.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise CheckpointError(f"{path} is not a regular file, but a folder, named pipe or device.")
+    return path.read_bytes()
+
+
+def read_verified(path: Path) -> bytes:
+    """Return the contents of a regular file after verifying its digest, if it has one.
+
+    Raises:
+        CheckpointError: it is not a regular file, or the contents do not match the digest.
+        OSError: the file cannot be read.
+    """
+    content = read_regular(path)
+    _compare(path, [content], len(content))
+    return content
+
+
+def verify(path: Path) -> bool:
+    """Verify the digest of a file; return False if it has none.
+
+    Raises:
+        CheckpointError: the contents do not match the digest.
+        OSError: the file cannot be read.
+    """
+    return _compare(path, _chunks(path), path.stat().st_size)
+
+
+def origin_of_digest(path: Path) -> str | None:
+    """Return the source of a file's digest: `digests.json`, `hub`, or None if it has none."""
+    if path.name in read_digests(path.parent):
+        return DIGESTS
+    name = path.resolve().name
+    return "hub" if _SHA256.fullmatch(name) or _GIT.fullmatch(name) else None
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
+    files, blob = read_digests(path.parent), path.resolve()
+    if path.name in files:
+        if digest(chunks) != files[path.name]:
+            raise CheckpointError(
+                f"{path} is damaged or from another model: it does not match its digest in "
+                f"{DIGESTS}. {_remedy(path.parent)}"
+            )
+        return True
+    if _SHA256.fullmatch(blob.name):
+        hasher = hashlib.sha256()
+    elif _GIT.fullmatch(blob.name):
+        hasher = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    else:
+        return False
+    for chunk in chunks:
+        hasher.update(chunk)
+    if hasher.hexdigest() != blob.name:
+        raise CheckpointError(
+            f"{path} is damaged: it does not match the hub's digest. Delete {blob} and run again "
+            "to download it."
+        )
+    return True
+
+
+def _remedy(folder: Path) -> str:
+    return (
+        "Copy or save the model again. If the change is intended, delete "
+        f"{folder / DIGESTS}; the folder is then loaded without verification."
+    )
+
+
+_MAX_DEPTH = 100  # of lists and objects in each other; published files have at most 10
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a model folder.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> read_json(MINI / "config.json")["n_layer"]
+    6
+
+    Raises:
+        MissingError: the file does not exist or cannot be read.
+        CheckpointError: the file is not a regular one, does not match its digest, or is not a JSON
+            object.
+    """
+    try:
+        return json_object(path, read_verified(path))
+    except OSError as error:
+        raise MissingError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def json_object(path: Path, content: bytes) -> dict[str, Any]:
+    """Return the object in the contents of a JSON file.
+
+    >>> json_object(Path("config.json"), b'{"n_layer": 6}')
+    {'n_layer': 6}
+
+    Args:
+        path: the file, for messages.
+        content: its bytes.
+
+    Raises:
+        CheckpointError: it is not a JSON object in UTF-8, or has a number, a character or a nesting
+            that other programs cannot read.
+    """
+    try:
+        value = json.loads(content.decode())
+        if b"\\ud" in content.lower():  # a pair of them is a character, a single one is none
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} must contain a JSON object, not a {type(value).__name__}.")
+    inner: list[Any] = [value]
+    for _ in range(_MAX_DEPTH):
+        parts = [part.values() if isinstance(part, dict) else part for part in inner]
+        inner = [item for part in parts for item in part if isinstance(item, dict | list)]
+    if inner:
+        raise CheckpointError(f"{path} has more than {_MAX_DEPTH} lists and objects in each other.")
+    return value
+
+
+def shard_of_tensors(index: Path) -> dict[str, str]:
+    """Return the file name of each tensor from the index of a sharded model.
+
+    Raises:
+        CheckpointError: the index is damaged, or a shard is not a weight file in its folder.
+    """
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise CheckpointError(f"{index} has no weight_map from tensors to files.")
+    for shard in shards.values():
+        is_file_name = isinstance(shard, str) and Path(shard).name == shard
+        if not is_file_name or Path(shard).suffix not in (".safetensors", ".bin"):
+            raise CheckpointError(
+                f"{index} lists the shard {shard!r}. Allowed: a .safetensors or .bin file in the "
+                "folder of the index."
+            )
+    return shards

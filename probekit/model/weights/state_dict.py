@@ -1,0 +1,270 @@
+"""Reading the state dict of a network from a checkpoint, and writing it for the hub."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probekit.drafts import write_atomic
+from probekit.errors import CheckpointError, ConfigError, nearest
+from probekit.model.config import ModelConfig, WeightNames
+from probekit.model.weights.checkpoint import DIGEST, StoredTensor, open_checkpoint
+from probekit.model.weights.files import read_digests, write_digests
+from probekit.provenance import digest, pretty_json
+
+MAX_FAULTS = 200  # mismatches that an error lists
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+TensorShape = tuple[int, ...]
+
+
+def read_checkpoint(
+    folder: Path,
+    names: WeightNames,
+    like: Mapping[str, Tensor],
+    dtype: torch.dtype | None,
+    title: str,
+) -> dict[str, Tensor]:
+    """Return the state dict of the network in `folder`, linear maps as [out, in].
+
+    Tensors are read one at a time from a memory map, to avoid a second copy in memory.
+
+    Args:
+        folder: folder with weights in a format of the hub or of OpenAI.
+        names: the family's names of tensors.
+        like: state dict of the model to fill; only names and shapes are used.
+        dtype: dtype of the returned tensors; None means that of the stored token embedding, and
+            float32 instead of float16.
+        title: name of the family in messages.
+
+    Raises:
+        MissingError: the folder has no weight file.
+        CheckpointError: the weights cannot be read, or names or shapes differ from those of `like`.
+    """
+    checkpoint = open_checkpoint(folder, names)
+    path, tensors = checkpoint.path, checkpoint.tensors
+    _drop_redundant(tensors, like, names)
+    expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if faults := _faults(shapes, expected, names):
+        raise CheckpointError(
+            f"{path} does not contain the {title} that its config describes; its tensors have "
+            f"{_described(shapes, names)}:\n  " + "\n  ".join(faults)
+        )
+    if dtype is None:
+        stored = tensors[names.embedding].read().dtype
+        allowed = (torch.bfloat16, torch.float64)
+        dtype = stored if stored in allowed else torch.float32
+    read = partial(_converted, path, names, dtype)
+    # Largest first: each tensor is in memory twice while it is copied.
+    order = sorted(tensors, key=lambda name: -math.prod(tensors[name].shape))
+    return {name: read(name, tensors.pop(name).read()) for name in order}
+
+
+def shared_tensors(
+    tensors: Mapping[str, Tensor], names: WeightNames, like: Mapping[str, Tensor], title: str
+) -> dict[str, Tensor]:
+    """Return the state dict of a network that shares the tensors of a state dict of the hub.
+
+    Args:
+        tensors: tensors by their names in checkpoints.
+        names: the family's names of tensors.
+        like: state dict of the network to fill; only names and shapes are used.
+        title: where the tensors are from, for messages.
+
+    Raises:
+        CheckpointError: names or shapes differ from those of `like`.
+    """
+    short = {names.in_network(name): tensor for name, tensor in tensors.items()}
+    found = {
+        name: transposed(names, name, tensor.detach())
+        for name, tensor in short.items()
+        if name in like or not (name == names.unembedding or re.search(names.buffers, name))
+    }
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in like.items()}
+    if faults := _faults(shapes, expected, names):
+        raise CheckpointError(
+            f"{title} does not have the tensors that its config describes:\n  "
+            + "\n  ".join(faults)
+        )
+    return found
+
+
+def transposed(names: WeightNames, name: str, tensor: Tensor) -> Tensor:
+    """Return a linear map transposed between [in, out] and [out, in] if it is stored as [in, out].
+
+    >>> from probekit.model.families.gpt2 import WEIGHTS
+    >>> transposed(WEIGHTS, "h.0.mlp.c_fc.weight", torch.zeros(4, 1)).shape
+    torch.Size([1, 4])
+    """
+    return tensor.T if re.search(names.transposed, name) else tensor
+
+
+def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """Return the torch dtype of a name.
+
+    >>> as_dtype("bfloat16")
+    torch.bfloat16
+
+    Raises:
+        ConfigError: the dtype is not supported.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ConfigError(f"Unsupported dtype {name!r}. {nearest(name, DTYPES)}")
+    return DTYPES[name]
+
+
+def _converted(
+    path: Path, names: WeightNames, dtype: torch.dtype, name: str, stored: Tensor
+) -> Tensor:
+    if stored.dtype not in DTYPES.values():
+        stored_dtype = str(stored.dtype).removeprefix("torch.")
+        raise CheckpointError(
+            f"{path}: {name} has the dtype {stored_dtype}. Allowed: {', '.join(DTYPES)}."
+        )
+    source = transposed(names, name, stored)
+    converted = torch.empty(source.shape, dtype=dtype).copy_(source)
+    wider = "bfloat16 or float32" if dtype == torch.float16 else "float64"
+    overflow = f"they exceed {str(dtype).removeprefix('torch.')}; load the model in {wider}"
+    for numbers, reason in ((stored, "the file is damaged"), (converted, overflow)):
+        if not all(map(math.isfinite, torch.stack(torch.aminmax(numbers)).tolist())):
+            raise CheckpointError(f"{path}: {name} has values that are not finite: {reason}.")
+    return converted
+
+
+def _drop_redundant(
+    tensors: dict[str, StoredTensor], like: Mapping[str, Tensor], names: WeightNames
+) -> None:
+    """Drop biases of 0 that the model lacks, and an unembedding equal to the embedding."""
+    for name in tensors.keys() - like.keys():
+        if _is_bias(name, like) and not tensors[name].read().any():
+            del tensors[name]
+    tied, embedding = tensors.get(names.unembedding), tensors.get(names.embedding)
+    if names.unembedding in like or not tied or not embedding:
+        return
+    if torch.equal(tied.read(), embedding.read()):
+        del tensors[names.unembedding]
+
+
+def _faults(
+    shapes: Mapping[str, TensorShape], expected: Mapping[str, TensorShape], names: WeightNames
+) -> list[str]:
+    """Return a line for each tensor that is missing, extra or of another shape, and remedies."""
+    faults = [f"missing: {name} {expected[name]}" for name in expected.keys() - shapes.keys()]
+    extra = shapes.keys() - expected.keys()
+    faults += [f"extra: {name} {shapes[name]}" for name in extra]
+    faults += [
+        f"wrong shape: {name} is {shapes[name]}, must be {expected[name]}"
+        for name in expected.keys() & shapes.keys()
+        if shapes[name] != expected[name]
+    ]
+    shown = sorted(faults)[:MAX_FAULTS]
+    rest = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+    remedies = _remedies(extra, expected, names) if extra and len(extra) == len(faults) else []
+    return [*shown, *rest, *remedies]
+
+
+def _remedies(extra: Collection[str], expected: Collection[str], names: WeightNames) -> list[str]:
+    """Return a sentence with the config entry that would make all extra tensors part of the model.
+
+    The list is empty if no entry does.
+
+    >>> from probekit.model.families.gpt2 import WEIGHTS
+    >>> _remedies({"lm_head.weight"}, {"wte.weight"}, WEIGHTS)
+    ['To load the extra tensors, set in config.json: "tie_word_embeddings": false.']
+    """
+    if not all(name == names.unembedding or _is_bias(name, expected) for name in extra):
+        return []
+    entries = [entry for end, entry in names.switches if all(name.endswith(end) for name in extra)]
+    return [f"To load the extra tensors, set in config.json: {entry}." for entry in entries[:1]]
+
+
+def _is_bias(name: str, expected: Collection[str]) -> bool:
+    """Return whether a tensor is the bias of a module of the model to fill."""
+    return name.endswith(".bias") and name.removesuffix("bias") + "weight" in expected
+
+
+def _described(shapes: Mapping[str, TensorShape], names: WeightNames) -> str:
+    """Return the sizes that the shapes of the tensors imply.
+
+    >>> from probekit.model.families.gpt2 import WEIGHTS
+    >>> shapes = {"wte.weight": (97, 21), "wpe.weight": (16, 21), "h.0.ln_1.bias": (21,)}
+    >>> _described(shapes, WEIGHTS)
+    'n_layer=1, vocab_size=97, n_embd=21, n_positions=16'
+    """
+    inner = (name.removeprefix(names.layers) for name in shapes if name.startswith(names.layers))
+    sizes = {names.n_layers: len({name.partition(".")[0] for name in inner})}
+    for name, keys in names.sizes:
+        sizes |= dict(zip(keys, shapes.get(name, ()), strict=False))
+    return ", ".join(f"{key}={size}" for key, size in sizes.items())
+
+
+# Names of dtypes in the header of a safetensors file.
+_CODES = dict(zip(DTYPES.values(), ("F32", "F16", "BF16", "F64"), strict=True))
+
+
+def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
+    """Write config.json, model.safetensors and digests.json, as transformers reads them.
+
+    The digests are written last. If the folder already had digests of older files, the files of an
+    interrupted call fail verification. The header of model.safetensors also contains a digest, for
+    copies of that file alone.
+
+    Raises:
+        StoreError: a file cannot be written.
+        CheckpointError: the existing digests.json is damaged.
+    """
+    read_digests(folder)  # fails before gigabytes are written
+    names = config.WEIGHTS
+    stored = {
+        names.in_checkpoint(name): transposed(names, name, tensor)
+        for name, tensor in sorted(tensors.items())
+    }
+    dtype = str(tensors[names.embedding].dtype).removeprefix("torch.")
+    header = _header(stored, digest(_chunks(stored)))
+    files = {
+        "config.json": [pretty_json({"dtype": dtype, **config.to_hub()}).encode()],
+        "model.safetensors": chain([header], _chunks(stored)),
+    }
+    write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
+
+
+def _header(stored: Mapping[str, Tensor], tensor_digest: str) -> bytes:
+    """Return the header of a safetensors file: the length of a JSON object, and the object."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", DIGEST: tensor_digest}}
+    end = 0
+    for name, tensor in stored.items():
+        start, end = end, end + tensor.nbytes
+        entries[name] = {
+            "dtype": _CODES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # aligns the tensors
+    return struct.pack("<Q", len(text)) + text
+
+
+def _chunks(stored: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of each tensor, one at a time to save memory."""
+    for tensor in stored.values():
+        contiguous = tensor.detach().cpu().contiguous()
+        yield contiguous.flatten().view(torch.uint8).numpy().data

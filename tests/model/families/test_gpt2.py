@@ -1,0 +1,445 @@
+"""GPT-2: parity, padding, stopping, taps, initialisation, dropout, refusals."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from probekit.activations.capture import capture
+from probekit.errors import ConfigError, DataError, UnknownNameError
+from probekit.model.families.gpt2 import GPT2, GPT2Config
+from probekit.model.layers.modules import LayerNorm
+from tests.activations.captures import SITES, last_and_mean, make_tokens
+from tests.model.gpt2_sites import site_names
+from tests.model.reference import SMALL, TINY, differences, pad, ragged, unpadded
+
+TOKENS = torch.tensor([[3, 14, 15, 92, 6], [5, 35, 8, 9, 79]])
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A float64 model, so that only real differences show."""
+    return GPT2(TINY, seed=1).double().requires_grad_(False)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    side=st.sampled_from(["left", "right"]),
+    filler=st.integers(0, TINY.vocab_size - 1),
+)
+def test_padding_changes_no_number_at_any_site(lengths, side, filler):
+    model = GPT2(TINY, seed=1).double().requires_grad_(False)
+    sequences = ragged(TINY, lengths, seed=sum(lengths))
+    tokens, mask = pad(sequences, side, filler)
+    logits, batched = model.run_with_cache(tokens, mask=mask)
+    for row, sequence in enumerate(sequences):
+        alone_logits, alone = model.run_with_cache(sequence[None])
+        torch.testing.assert_close(logits[row][mask[row]], alone_logits[0], rtol=1e-9, atol=1e-12)
+        for site, value in alone.items():
+            got = unpadded(batched[site][row], site, mask[row])
+            torch.testing.assert_close(got, value[0], rtol=1e-9, atol=1e-12)
+
+
+def test_no_value_is_nan_under_left_padding(model):
+    mask = torch.tensor([[False, False, False, True, True], [True] * 5])
+    _, cache = model.run_with_cache(TOKENS, mask=mask)
+    for site, value in cache.items():
+        if not site.endswith("attn_scores"):
+            assert value.isfinite().all(), site
+    pattern = cache["pattern", 2]
+    assert (pattern[0, :, 3:, :3] == 0).all()
+
+
+def test_positions_are_counted_from_the_mask(model):
+    mask = torch.tensor([[False, True, True, True, True], [True, True, False, True, True]])
+    _, cache = model.run_with_cache(TOKENS, sites=["hook_pos_embed"], mask=mask, logits=False)
+    wpe = model.wpe.weight
+    assert torch.equal(cache["hook_pos_embed"][0, 1:], wpe[:4])
+    assert torch.equal(cache["hook_pos_embed"][1, 3:], wpe[2:4])
+
+
+def test_fused_and_explicit_attention_agree(model):
+    explicit, _ = model.run_with_cache(TOKENS)
+    torch.testing.assert_close(model(TOKENS), explicit, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("site", site_names(TINY.n_layer, on_request=True))
+def test_a_write_at_a_site_reaches_the_logits_as_read_there(model, site):
+    """A tap that returns its value changes nothing; one that returns another changes the output."""
+    plain = model(TOKENS)
+    same = model(TOKENS, tap=lambda name, value: value.clone(), sites=[site])
+    torch.testing.assert_close(same, plain, rtol=1e-9, atol=1e-12)
+    changed = model(TOKENS, tap=lambda name, value: value * 0.5 + 0.1, sites=[site])
+    assert (changed - plain).abs().max() > 1e-6
+
+
+def test_a_failing_tap_leaves_no_state(model):
+    plain = model(TOKENS)
+
+    def fail(site, value):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model(TOKENS, tap=fail)
+    assert torch.equal(model(TOKENS), plain)
+
+
+def test_a_tap_without_return_value_raises_an_error_with_the_site(model):
+    with pytest.raises(ConfigError, match=r"a NoneType at hook_embed.*\(2, 5, 21\)"):
+        model(TOKENS, tap=lambda site, value: None)
+    with pytest.raises(ConfigError, match=r"\(1,\).*hook_embed"):
+        model(TOKENS, tap=lambda site, value: torch.zeros(1))
+    with pytest.raises(ConfigError, match=r"torch\.float16 at hook_embed.*torch\.float"):
+        model(TOKENS, tap=lambda site, value: value.half())
+
+
+def test_the_forward_stops_after_the_deepest_site(model):
+    ran = []
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: ran.append(name))
+        for name, module in model.named_modules()
+        if name.count(".") in (1, 2)
+    ]
+    logits, cache = model.run_with_cache(TOKENS, sites=[("attn_out", 1)], logits=False)
+    for handle in handles:
+        handle.remove()
+    assert logits is None
+    assert list(cache) == ["blocks.1.hook_attn_out"]
+    assert "h.1.attn" in ran
+    assert "h.1.mlp" not in ran
+    assert not any(name.startswith("h.2") for name in ran)
+
+
+def test_only_requested_sites_are_cached_and_keep_no_larger_storage(model):
+    _, cache = model.run_with_cache(TOKENS, sites=[("q", 0), ("resid_post", 3)])
+    assert list(cache) == ["blocks.0.attn.hook_q", "blocks.3.hook_resid_post"]
+    for value in cache.values():
+        assert value.untyped_storage().nbytes() == value.nbytes
+
+
+def test_a_tap_sees_every_site_in_forward_order(model):
+    seen = []
+    model(TOKENS, tap=lambda site, value: seen.append(site) or value)
+    assert tuple(seen) == site_names(TINY.n_layer)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "mask", "message"),
+    [
+        (torch.tensor([[97]]), None, "ids 0 to 96"),
+        (torch.tensor([[-2]]), None, "from -2 to -2"),
+        (torch.zeros(1, 24, dtype=torch.int64), None, "24 tokens are more than the context of 23"),
+        (torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 4), r"\(2, 4\).*\(2, 3\)"),
+        (torch.zeros(2, 2, dtype=torch.int64), torch.tensor([[1, 0], [0, 0]]), "Row 1 of the mask"),
+        (torch.zeros(1, 3), None, "integer ids"),
+        (torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[1, 2]]), "other values than True"),
+        ([[1, 2]], None, r"a tensor of ids, not list\. .*tokenizer\.batch"),
+        (torch.ones(1, 3, dtype=torch.bool), None, "integer ids"),
+        (torch.ones(1, 1, dtype=torch.int64), [[True]], "mask must be a tensor, not list"),
+        (torch.zeros(3, dtype=torch.int64), None, r"\[batch pos\]"),
+    ],
+)
+def test_impossible_inputs_are_refused(model, tokens, mask, message):
+    with pytest.raises(DataError, match=message):
+        model(tokens, mask)
+
+
+def test_padding_may_be_wider_than_the_context(model):
+    tokens, mask = torch.zeros(1, 30, dtype=torch.int64), torch.zeros(1, 30, dtype=torch.bool)
+    mask[0, -4:] = True
+    assert model(tokens, mask).shape == (1, 30, 97)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_zeroed_head_results_leave_exactly_the_bias(dtype):
+    model = GPT2(TINY, seed=1).to(dtype)
+    with torch.no_grad():
+        model.h[1].attn.c_proj.bias.normal_()
+    seen = {}
+
+    def ablate(site, value):
+        seen[site] = value
+        return value * 0 if "result" in site else value
+
+    model(TOKENS, tap=ablate, sites=["blocks.1.attn.hook_result", "blocks.1.hook_attn_out"])
+    bias = model.h[1].attn.c_proj.bias
+    assert torch.equal(seen["blocks.1.hook_attn_out"], bias.expand(2, 5, -1))
+
+
+@pytest.mark.parametrize("switches", [{"bias": False}, {"qkv_bias": False}], ids=str)
+def test_no_bias_is_the_same_as_a_bias_of_zero(switches):
+    without = GPT2(replace(TINY, **switches), seed=1).double()
+    model = GPT2(TINY, seed=1).double()
+    assert not without.load_state_dict(model.state_dict(), strict=False).missing_keys
+    torch.testing.assert_close(without(TOKENS), model(TOKENS))
+
+    def ablate(site, value):
+        return value * 0.5
+
+    results = [m(TOKENS, tap=ablate, sites=["blocks.*.attn.hook_result"]) for m in (model, without)]
+    torch.testing.assert_close(*results)
+
+
+def test_an_unembedding_of_its_own_makes_the_logits():
+    untied = GPT2(replace(TINY, tie_word_embeddings=False), seed=1).double()
+    tied = GPT2(TINY, seed=1).double()
+    assert torch.equal(tied.wte.weight, untied.wte.weight)  # the same draws
+    logits, cache = untied.run_with_cache(TOKENS)
+    torch.testing.assert_close(logits, cache["ln_final.hook_normalized"] @ untied.lm_head.weight.T)
+    assert not torch.allclose(logits, tied(TOKENS))
+
+
+def test_a_model_starts_without_importing_the_compiler():
+    code = (
+        "import sys, probekit; probekit.GPT2(probekit.GPT2Config(), seed=None);"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"
+
+
+def test_a_pass_without_logits_and_sites_is_an_error(model):
+    with pytest.raises(ConfigError, match="Neither logits nor a site"):
+        model(TOKENS, logits=False)
+    with pytest.raises(ConfigError, match="was given without"):
+        model(TOKENS, sites=["blocks.0.hook_resid_post"])
+    with pytest.raises(UnknownNameError, match="resid_post"):
+        model(TOKENS, tap=lambda site, value: value, sites=["blocks.0.hook_resid_pots"])
+
+
+def test_loss_is_the_mean_cross_entropy(model):
+    targets = torch.tensor([[14, 15, 92, 6, -100], [35, 8, 9, 79, 3]])
+    logp = model(TOKENS).log_softmax(-1)
+    rows = [(r, p) for r in range(2) for p in range(5) if targets[r, p] >= 0]
+    expected = -sum(logp[r, p, targets[r, p]] for r, p in rows) / len(rows)
+    loss = model.loss(TOKENS, targets=targets).double()
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_invalid_targets_are_refused(model):
+    with pytest.raises(DataError, match=r"shape \(2, 5\), like the tokens, not .*\(5, 2\)"):
+        model.loss(TOKENS, targets=TOKENS.T)
+    with pytest.raises(DataError, match="Targets run from 97 to 97"):
+        model.loss(TOKENS, targets=torch.full_like(TOKENS, 97))
+    for nothing in (TOKENS[:, :1], TOKENS[:0]):
+        with pytest.raises(DataError, match="All targets are -100"):
+            model.loss(nothing)
+
+
+def test_padding_is_neither_predicted_nor_predicts(model):
+    alone = model.loss(TOKENS[:1, :3])
+    for side in ("left", "right"):
+        ids, mask = pad([TOKENS[0, :3], TOKENS[1]], side, filler=7)
+        losses = [model.loss(ids[row, None], mask[row, None]) for row in range(2)]
+        torch.testing.assert_close(losses[0], alone, rtol=1e-5, atol=1e-5)
+        together = (2 * losses[0] + 4 * losses[1]) / 6
+        torch.testing.assert_close(model.loss(ids, mask), together, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float16, 0.01), (torch.bfloat16, 0.08)], ids=str
+)
+def test_half_precision_is_close_at_positions_of_large_norm(dtype, tolerance):
+    model = GPT2(TINY, seed=1)
+    with torch.no_grad():
+        model.wpe.weight[0, 5] = 3000.0  # GPT-2's position 0, whose squares no float16 holds
+    expected, cache = model.run_with_cache(TOKENS)
+    logits, halved = model.to(dtype).run_with_cache(TOKENS)
+    spread = expected.std()
+    assert (logits.float() - expected).abs().max() < 5 * tolerance * spread
+    for site in ("blocks.0.ln1.hook_normalized", "ln_final.hook_normalized"):
+        assert (halved[site].float() - cache[site]).abs().max() < 5 * tolerance * cache[site].std()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name"),
+    [
+        ({"n_embd": 20, "n_head": 3}, "n_head=3 does not divide n_embd=20"),
+        ({"vocab_size": 0}, "vocab_size"),
+        ({"n_layer": -1}, "n_layer"),
+        ({"n_inner": 0}, "n_inner must be an integer from 1"),
+        ({"n_inner": "3"}, "n_inner must be an integer from 1"),
+        ({"n_positions": 1.5}, "n_positions"),
+        ({"layer_norm_epsilon": 0}, "layer_norm_epsilon"),
+        ({"initializer_range": True}, "initializer_range"),
+        ({"attn_pdrop": -0.1}, "attn_pdrop must be a dropout rate"),
+        ({"resid_pdrop": 1}, "resid_pdrop"),
+        ({"embd_pdrop": float("nan")}, "embd_pdrop"),
+        ({"embd_pdrop": "0.1"}, "embd_pdrop"),
+        ({"bias": 1}, "^bias must be true or false, not 1"),
+        ({"qkv_bias": "no"}, "^qkv_bias must be true or false, not 'no'"),
+        ({"tie_word_embeddings": None}, "tie_word_embeddings"),
+    ],
+)
+def test_bad_sizes_are_refused_by_name(sizes, name):
+    with pytest.raises(ConfigError, match=name):
+        GPT2Config(**sizes)
+
+
+CASES = [
+    pytest.param(TINY, [5, 1, 8, 3], id="tiny"),
+    pytest.param(SMALL, [7, 2], id="gpt2-shape"),
+]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(
+    ("dtype", "logit_bound", "site_bound"),
+    [(torch.float32, 5e-5, 1e-5), (torch.float64, 1e-10, 1e-10)],
+    ids=["float32", "float64"],
+)
+@pytest.mark.parametrize(("config", "lengths"), CASES)
+def test_every_site_equals_the_reference(config, lengths, dtype, logit_bound, site_bound, side):
+    worst = differences(config, dtype, side, lengths)
+    assert len(worst) == 2 + 4 + 18 * config.n_layer
+    for site, (absolute, relative) in worst.items():
+        if site.startswith("logits"):
+            assert absolute < logit_bound, site
+        else:
+            assert relative < site_bound, site
+
+
+SIZES = GPT2Config(n_layer=3, n_embd=192, n_head=3, vocab_size=500, tie_word_embeddings=False)
+
+
+def test_every_matrix_is_drawn_from_its_normal_distribution():
+    names = []
+    for name, parameter in GPT2(SIZES, seed=0).named_parameters():
+        if parameter.ndim == 2:
+            expected = 0.02 / (6**0.5) if name.endswith("c_proj.weight") else 0.02
+            drawn = parameter.detach().flatten().double()
+            assert abs(drawn.std().item() / expected - 1) < 0.02, name
+            assert abs(drawn.mean().item()) < 5 * expected / len(drawn) ** 0.5, name
+            assert stats.kstest((drawn / expected).numpy(), "norm").pvalue > 1e-4, name
+            names.append(name)
+    assert len(names) == 3 * 4 + 3
+    assert "lm_head.weight" in names
+
+
+def test_biases_are_zero_and_gains_are_one():
+    model = GPT2(SIZES, seed=0)
+    gains = {m.weight.data_ptr() for m in model.modules() if isinstance(m, LayerNorm)}
+    assert len(gains) == 2 * 3 + 1
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            assert (parameter == float(parameter.data_ptr() in gains)).all(), name
+
+
+def test_the_standard_deviation_is_that_of_the_config():
+    model = GPT2(replace(SIZES, initializer_range=0.1), seed=0)
+    assert abs(model.wpe.weight.std().item() / 0.1 - 1) < 0.02
+    assert abs(model.h[1].mlp.c_proj.weight.std().item() / (0.1 / 6**0.5) - 1) < 0.02
+
+
+def test_seeded_weights_are_reproducible_and_leave_the_global_generator_alone():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first, second, other = GPT2(TINY, seed=5), GPT2(TINY, seed=5), GPT2(TINY, seed=6)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first.wte.weight, second.wte.weight)
+    assert not torch.equal(first.wte.weight, other.wte.weight)
+
+
+@pytest.mark.parametrize("switch", ["bias", "qkv_bias"])
+def test_a_switch_removes_only_its_biases(switch):
+    full = dict(GPT2(TINY, seed=0).named_parameters())
+    less = dict(GPT2(replace(TINY, **{switch: False}), seed=0).named_parameters())
+    gone = [name for name in full if name not in less]
+    endings = (".bias",) if switch == "bias" else ("c_attn.bias",)
+    assert gone == [name for name in full if name.endswith(endings)]
+    assert all(torch.equal(full[name], less[name]) for name in less)
+
+
+DROPPED = torch.randint(TINY.vocab_size, (7, 19), generator=torch.Generator().manual_seed(4))
+NONE = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+RATES = tuple(NONE)
+EXPLICIT = "blocks.*.attn.hook_pattern"
+
+
+def training_model(**rates):
+    model = GPT2(replace(TINY, **(NONE | rates), initializer_range=0.3), seed=1).double()
+    return model.train().requires_grad_(False)
+
+
+def look(site: str, value: Tensor) -> Tensor:
+    return value
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_each_rate_acts_in_training_and_nowhere_else(rate):
+    plain, model = training_model(), training_model(**{rate: 0.5})
+    assert not torch.equal(model(DROPPED), plain(DROPPED))
+    assert torch.equal(model.eval()(DROPPED), plain(DROPPED))
+
+
+def test_a_new_model_is_in_evaluation_mode():
+    model = GPT2(TINY, seed=1)
+    assert not model.training
+    assert torch.equal(model(DROPPED), model(DROPPED))
+
+
+@pytest.mark.parametrize("sites", [None, [EXPLICIT]], ids=["fused", "explicit"])
+def test_attention_is_dropped_on_both_paths_by_the_same_share(sites):
+    """With v all ones, z is the sum of the remaining pattern: mean 1, spread set by p."""
+    model, p = training_model(attn_pdrop=0.4), 0.4
+    seen = {}
+
+    def ones(site, value):
+        seen[site] = value
+        return torch.ones_like(value) if site.endswith("hook_v") else value
+
+    asked = ["blocks.0.attn.hook_v", "blocks.0.attn.hook_z", *(sites or [])]
+    torch.manual_seed(0)
+    model(DROPPED.repeat(60, 1), tap=ones, sites=asked)
+    z = seen["blocks.0.attn.hook_z"][..., 0]  # [batch pos n_heads]
+    first = z[:, 0]  # a single key with weight 1: scaled by 1 / (1 - p) or dropped
+    values = {round(value, 6) for value in first.unique().tolist()}
+    assert values == {0.0, round(1 / (1 - p), 6)}
+    assert abs((first == 0).double().mean().item() - p) < 0.05
+    assert abs(z[:, 10:].mean().item() - 1) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("rate", "site", "also"),
+    [
+        ("resid_pdrop", "blocks.1.hook_attn_out", "blocks.1.hook_resid_mid"),
+        ("resid_pdrop", "blocks.1.hook_mlp_out", "blocks.1.hook_resid_post"),
+        ("embd_pdrop", "blocks.0.hook_resid_pre", "blocks.0.ln1.hook_normalized"),
+    ],
+)
+def test_the_share_of_zeros_is_the_rate_and_the_rest_is_scaled(rate, site, also):
+    torch.manual_seed(0)
+    _, cache = training_model(**{rate: 0.25}).run_with_cache(DROPPED.repeat(20, 1), [site, also])
+    _, plain = training_model().run_with_cache(DROPPED.repeat(20, 1), [site])
+    kept = cache[site] != 0
+    assert abs(kept.double().mean().item() - 0.75) < 0.01
+    if rate == "embd_pdrop":  # no dropout before it
+        torch.testing.assert_close(cache[site][kept], plain[site][kept] / 0.75)
+
+
+def test_the_value_at_a_site_is_the_one_that_is_added():
+    """Dropout is applied before the site: the residual stream is the sum of the site values."""
+    _, cache = training_model(resid_pdrop=0.3).run_with_cache(DROPPED)
+    added = cache["resid_pre", 2] + cache["attn_out", 2]
+    assert torch.equal(cache["resid_mid", 2], added)
+
+
+def test_reading_a_site_does_not_change_the_dropout_masks():
+    model = training_model(resid_pdrop=0.3, embd_pdrop=0.1)
+    torch.manual_seed(5)
+    plain = model(DROPPED)
+    torch.manual_seed(5)
+    assert torch.allclose(model(DROPPED, tap=look, sites=["*"]), plain, atol=1e-12)
+
+
+def test_capture_from_a_model_in_training_is_refused(tmp_path):
+    tokens = make_tokens()
+    with pytest.raises(ConfigError, match=r"training mode.*model\.eval\(\)"):
+        capture(training_model(), "t", tokens, last_and_mean(tokens), SITES, root=tmp_path)

@@ -1,0 +1,94 @@
+"""Sites of the networks of every family: shapes, gradients, and heads."""
+
+import pytest
+import torch
+
+from probekit.model.families.table import from_transformers
+from tests.model.families.configurations import CONFIGURATIONS
+
+TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89], [79, 32, 38, 46, 26, 43, 38]])
+
+
+@pytest.fixture(scope="module", params=CONFIGURATIONS, ids=lambda row: row.name)
+def model(request):
+    return from_transformers(request.param.reference(torch.float64))
+
+
+@pytest.fixture(scope="module")
+def values(model):
+    return model.run_with_cache(TOKENS, ["*", "blocks.*.attn.hook_result"])[1]
+
+
+def test_every_site_is_reached_once_in_the_order_of_the_table(model):
+    seen = []
+    model(TOKENS, tap=lambda site, value: seen.append(site) or value, sites=list(model.sites))
+    assert tuple(seen) == model.sites.names
+
+
+def test_shapes_are_those_of_the_table(model, values):
+    sizes = model.axis_sizes | {"batch": 2, "pos": 7, "query_pos": 7, "key_pos": 7}
+    for site in model.sites:
+        expected = tuple(sizes[axis] for axis in model.sites.describe(site).axes)
+        assert tuple(values[site].shape) == expected, site
+
+
+def test_reading_sites_changes_no_bit(model):
+    by_site = [site for site in model.sites if "attn_scores" not in site and "pattern" not in site]
+    read = model(TOKENS, tap=lambda _, value: value, sites=by_site)
+    assert torch.equal(read, model(TOKENS))
+
+
+def test_an_edit_at_every_site_changes_the_loss_by_the_gradient(model, values):
+    """A value that is read is the value that a write changes: derivatives by edits and autograd."""
+    step = 1e-6
+    generator = torch.Generator().manual_seed(2)
+    for site in model.sites:
+        logits, cache = model.run_with_cache(TOKENS, [site], grad=True)
+        (gradient,) = torch.autograd.grad(logits.logsumexp(-1).sum(), cache[site])
+        direction = torch.randn(values[site].shape, generator=generator, dtype=torch.float64)
+
+        def moved(sign, site=site, direction=direction):
+            def tap(_, value):
+                return value + sign * step * direction
+
+            return model(TOKENS, tap=tap, sites=[site]).logsumexp(-1).sum()
+
+        finite = value_of(gradient, direction)
+        by_edits = ((moved(1) - moved(-1)) / (2 * step)).item()
+        assert by_edits == pytest.approx(finite, rel=1e-4, abs=1e-6), site
+
+
+def value_of(gradient, direction):
+    return (gradient.nan_to_num() * direction).sum().item()
+
+
+def test_parts_of_a_site(model, values):
+    n_kv, n_heads = model.config.n_kv_heads, model.config.n_heads
+    axes = model.sites.describe("blocks.1.attn.hook_k").axes
+    selector = "kv_head" if "n_kv_heads" in axes else "head"
+    key = f"blocks.1.attn.hook_k[{selector}={n_kv - 1}]"
+    head = f"blocks.1.attn.hook_z[head={n_heads - 1}]"
+    _, cache = model.run_with_cache(TOKENS, [key, head])
+    torch.testing.assert_close(cache[key], values["blocks.1.attn.hook_k"][:, :, -1])
+    torch.testing.assert_close(cache[head], values["blocks.1.attn.hook_z"][:, :, -1])
+
+
+def test_the_gain_of_a_norm_after_attention_is_known(model, values):
+    """Attribution to heads relies on it."""
+    gain = model.attention_norm_gain(1)
+    assert (gain is not None) == ("blocks.1.ln1_post.hook_scale" in model.sites)
+    if gain is not None:
+        attn_out = values["blocks.1.ln1_post.hook_normalized"] * gain
+        torch.testing.assert_close(values["blocks.1.hook_attn_out"], attn_out)
+
+
+def test_the_stream_is_the_sum_of_its_parts(model, values):
+    for layer in range(model.config.n_layers):
+        parts = ("attn_out", "mlp_out")
+        total = values["resid_pre", layer] + sum(values[part, layer] for part in parts)
+        torch.testing.assert_close(total, values["resid_post", layer])
+        weight, bias = model.head_output(layer)
+        result = values["result", layer].sum(2)
+        direct = values["z", layer].flatten(2) @ weight.T
+        torch.testing.assert_close(result, direct)
+        assert bias is None or bias.shape == (model.config.d_model,)

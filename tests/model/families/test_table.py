@@ -1,0 +1,102 @@
+"""Checkpoints of every family: shards, dtypes, memory, and what is refused."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+import probekit
+from probekit.errors import CheckpointError
+from probekit.model.families.table import FAMILIES, from_transformers, load_model
+from tests.model.families.configurations import CONFIGURATIONS
+
+TOKENS = torch.tensor([[3, 14, 15, 92, 65]])
+# Prints how much larger the peak of the process is after a load than before, in units of weights.
+# Files that are read count as memory of the process while they are mapped.
+MEMORY = """
+import resource, sys
+import torch
+from probekit.model.families.table import load_model, model_config, network_class
+network_class(model_config(__import__("pathlib").Path(sys.argv[1])))  # imports count before
+torch.ones(2, 2) @ torch.ones(2, 2)
+scale = 1024 if sys.platform != "darwin" else 1
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model = load_model(sys.argv[1])
+assert model.dtype == torch.bfloat16, model.dtype
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+weights = sum(tensor.nbytes for tensor in model.state_dict().values())
+print(scale * (after - before) / weights)
+"""
+
+
+@pytest.mark.parametrize("row", CONFIGURATIONS, ids=lambda row: row.name)
+def test_sharded_bfloat16_folders_load_in_their_dtype(row, tmp_path):
+    reference = row.reference(torch.bfloat16)
+    reference.save_pretrained(tmp_path, max_shard_size="8KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    loaded = load_model(tmp_path)
+    assert loaded.dtype == torch.bfloat16
+    shared = from_transformers(reference)
+    assert type(loaded) is type(shared)
+    for name, tensor in shared.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)(TOKENS).logits
+    torch.testing.assert_close(load_model(tmp_path, "float32")(TOKENS), theirs, atol=5e-5, rtol=0)
+
+
+def test_the_networks_of_the_families_are_those_of_the_table():
+    for family in FAMILIES:
+        assert set(family.model_types) == set(family.config.KINDS)
+    types = [name for family in FAMILIES for name in family.model_types]
+    assert len(set(types)) == len(types)
+    assert probekit.load_model is load_model
+
+
+@pytest.mark.parametrize("row", CONFIGURATIONS, ids=lambda row: row.name)
+def test_what_we_save_transformers_and_we_open_again(row, tmp_path):
+    reference = row.reference()
+    ours = from_transformers(reference)
+    ours.save_pretrained(tmp_path)
+    again = load_model(tmp_path)
+    assert again.config == ours.config
+    assert all(torch.equal(again.state_dict()[n], t) for n, t in ours.state_dict().items())
+    theirs, report = AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation=row.attention, output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert torch.equal(theirs(TOKENS).logits, reference(TOKENS).logits)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no resource module")
+def test_loading_needs_little_more_memory_than_the_weights(tmp_path):
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12}
+    config = LlamaConfig(vocab_size=8192, num_attention_heads=8, **sizes)
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(tmp_path, max_shard_size="50MB")
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr
+    assert float(done.stdout) < 1.1
+
+
+def test_an_architecture_that_is_not_carried_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    with pytest.raises(CheckpointError, match=r"'t5'. probekit computes these.*gpt2.*llama"):
+        load_model(tmp_path)
+
+
+def test_missing_and_extra_tensors_are_listed(tmp_path):
+    reference = CONFIGURATIONS[0].reference()
+    reference.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
+    with pytest.raises(CheckpointError, match=r"the Llama that its config .*num_hidden_layers=3"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    with pytest.raises(CheckpointError, match='"tie_word_embeddings": false'):
+        load_model(tmp_path)

@@ -1,0 +1,467 @@
+"""Generation: the choice of a token, the reference, ragged prompts, stop strings, streams."""
+
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+from probekit.errors import ConfigError, DataError
+from probekit.model.families.gpt2 import GPT2
+from probekit.model.generation import (
+    ENDED,
+    Continuation,
+    Decoding,
+    StopStrings,
+    continue_texts,
+    generate,
+    keep_top_k,
+    keep_top_p,
+    new_tokens,
+    stream_text,
+)
+from probekit.model.passes.cache import Recording
+from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
+from tests.model.reference import TINY, our_model, pad, ragged, reference_model
+
+
+def logits(rows=5, size=97, seed=0):
+    return 3 * torch.randn(rows, size, generator=torch.Generator().manual_seed(seed)).double()
+
+
+@pytest.mark.parametrize("k", [1, 3, 97, 500])
+def test_top_k_equals_the_reference(k):
+    assert torch.equal(keep_top_k(logits(), k), TopKLogitsWarper(k)(None, logits()))
+
+
+@pytest.mark.parametrize("p", [0.01, 0.3, 0.9, 0.999])
+def test_top_p_equals_the_reference(p):
+    assert torch.equal(keep_top_p(logits(), p), TopPLogitsWarper(p)(None, logits()))
+
+
+def test_the_nucleus_is_the_fewest_that_sum_to_p():
+    kept = keep_top_p(logits(), 0.7).softmax(-1) > 0
+    probabilities = logits().softmax(-1)
+    for row, keep in zip(probabilities, kept, strict=True):
+        assert row[keep].sum() >= 0.7
+        assert row[keep].sum() - row[keep].min() < 0.7
+        assert row[keep].min() > row[~keep].max()
+    assert torch.equal(keep_top_p(logits(), 1.0), logits())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.6},
+        {"temperature": 1.3, "top_k": 4},
+        {"temperature": 1.0, "top_p": 0.8},
+        {"temperature": 2.0, "top_k": 6, "top_p": 0.7},
+    ],
+    ids=str,
+)
+def test_tokens_are_sampled_with_their_probabilities(options):
+    row = logits(rows=1, size=9) / 3
+    expected = row / options["temperature"]
+    if "top_k" in options:
+        expected = TopKLogitsWarper(options["top_k"])(None, expected)
+    if "top_p" in options:
+        expected = TopPLogitsWarper(options["top_p"])(None, expected)
+    n = 20_000
+    draws = torch.rand(n, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    counts = Decoding(1, **options).choose(row.expand(n, -1), draws).bincount(minlength=9)
+    probabilities = expected.softmax(-1)[0]
+    possible = probabilities > 0
+    assert counts[~possible].sum() == 0
+    assert possible.sum() > 1
+    assert stats.chisquare(counts[possible], n * probabilities[possible]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("draw", [0.0, 1 - 2**-53])
+def test_the_extreme_draws_take_a_token_that_is_possible(draw):
+    row = torch.tensor([[-torch.inf, 2.0, 1.0, -torch.inf]])
+    expected = 1 if draw == 0 else 2
+    for options in ({}, {"top_k": 2}, {"top_p": 0.99}):
+        how = Decoding(1, temperature=1.0, **options)
+        assert how.choose(row, torch.tensor([draw], dtype=torch.float64)).item() == expected
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-30, 1e300])
+def test_an_extreme_temperature_makes_no_nan(temperature):
+    draws = torch.linspace(0, 0.999, 5).double()
+    chosen = Decoding(1, temperature=temperature).choose(logits(), draws)
+    assert ((chosen >= 0) & (chosen < 97)).all()
+    if temperature < 1:
+        assert torch.equal(chosen, logits().argmax(-1))
+
+
+def test_samples_depend_only_on_seed_prompt_and_index():
+    alone = draws(4, [[5, 6]], num_samples=2, seed=3)
+    beside = draws(9, [[7], [5, 6], [5]], num_samples=3, seed=3)
+    assert np.array_equal(alone, beside[3:5, :4])
+    assert len(np.unique(beside)) == 9 * 9
+    assert not np.array_equal(alone, draws(4, [[5, 6]], num_samples=2, seed=4))
+
+
+def draws(n, prompts, **options):
+    generators = Decoding(1, temperature=1.0, **options).generators(prompts)
+    return np.stack([generator.random(n) for generator in generators])
+
+
+def test_prompts_seeds_and_samples_have_independent_generators():
+    prompts = [[5], [5, 0], [0, 5], [0, 0, 5], [7], [0, 7], [1, 7]]
+    first = np.stack([draws(1, prompts, num_samples=3, seed=s) for s in (0, 1, 2**32 - 1)])
+    assert len(np.unique(first)) == 3 * 3 * len(prompts)
+
+
+def test_greedy_decoding_needs_no_random_numbers():
+    assert Decoding(1).generators([[5, 6]]) == []
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_are_not_finite_are_no_token(number, temperature):
+    bad = logits()
+    bad[3, slice(None) if number == -torch.inf else slice(96, 97)] = number
+    how = Decoding(1, temperature=temperature, num_samples=2)
+    with pytest.raises(DataError, match=r"prompt 2, sample 2 are not finite.*tap.*float16"):
+        how.choose(bad, torch.full((5,), 0.5))
+    bad[3] = torch.tensor([0.0] + [-torch.inf] * 96)
+    assert how.choose(bad, torch.full((5,), 0.5))[3] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -0.1}, "temperature must be at least 0"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_k": 0}, "top_k must be an integer of at least 1, not 0"),
+        ({"top_k": 2.5}, "top_k"),
+        ({"top_p": 0}, "top_p must be above 0"),
+        ({"top_p": 1.01}, "top_p must be above 0 and at most 1, not 1.01"),
+        ({"num_samples": 0}, "num_samples"),
+        ({"seed": -1}, "seed must be an integer from 0 to 4294967295, not -1"),
+        ({"seed": 2**32}, "seed must be an integer from 0 to 4294967295"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": True}, "max_new_tokens"),
+    ],
+)
+def test_out_of_range_parameters_are_refused_by_name(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Decoding(**{"max_new_tokens": 3} | options)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A float64 model of random weights so wide that its greedy texts vary."""
+    return our_model(reference_model(TINY, torch.float64), TINY)
+
+
+LONG = replace(TINY, n_positions=260)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_greedy_tokens_equal_the_reference_over_200_steps(batch):
+    reference = reference_model(LONG, torch.float64)
+    prompts = torch.stack(ragged(TINY, [40] * batch))
+    expected = reference.generate(
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        max_new_tokens=200,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    ours = generate(our_model(reference, LONG), prompts, 200)
+    assert torch.equal(ours, expected[:, 40:])
+    assert len(ours[0].unique()) > 5, "a text of one token would equal many a wrong one"
+
+
+def test_greedy_tokens_are_those_of_full_passes(model):
+    tokens = ragged(TINY, [4])[0][None]
+    for _ in range(19):
+        tokens = torch.cat([tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)], dim=1)
+    assert torch.equal(generate(model, tokens[:, :4], 19), tokens[:, 4:])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_ragged_prompts_equal_one_at_a_time(model, side):
+    prompts = ragged(TINY, [6, 2, 4])
+    tokens, mask = pad(prompts, side, filler=5)
+    together = generate(model, tokens, 8, mask=mask)
+    for row, prompt in enumerate(prompts):
+        assert together[row].tolist() == generate(model, prompt[None], 8)[0].tolist()
+
+
+@pytest.mark.parametrize("slide", [False, True])
+def test_samples_in_a_batch_equal_those_of_single_prompts(model, slide):
+    prompts = ragged(TINY, [6, 2, 4])
+    tokens, mask = pad(prompts, "right", filler=5)
+    options = {"temperature": 1.0, "num_samples": 3, "seed": 4, "slide": slide}
+    n = 30 if slide else 8
+    together = generate(model, tokens, n, mask=mask, **options)
+    assert together.shape == (9, n)
+    for row, prompt in enumerate(prompts):
+        assert torch.equal(
+            together[3 * row : 3 * row + 3], generate(model, prompt[None], n, **options)
+        )
+    assert len({tuple(row) for row in together.tolist()}) == 9
+    first = generate(model, prompts[0][None], n, **options | {"num_samples": 1})
+    assert torch.equal(first, together[:1])
+
+
+def test_sliding_drops_the_earliest_tokens(model):
+    tokens = ragged(TINY, [10])[0][None]
+    slid = generate(model, tokens, 30, slide=True)
+    for _ in range(30):
+        window = tokens[:, -TINY.n_positions :]
+        tokens = torch.cat([tokens, model(window)[:, -1].argmax(-1, keepdim=True)], dim=1)
+    assert torch.equal(slid, tokens[:, 10:])
+    long = torch.stack(ragged(TINY, [40]))
+    assert torch.equal(
+        generate(model, long, 3, slide=True), generate(model, long[:, -23:], 3, slide=True)
+    )
+
+
+def test_a_row_that_has_ended_has_no_more_tokens_and_the_others_go_on(model):
+    prompts = torch.stack(ragged(TINY, [4, 4, 4]))
+    whole = generate(model, prompts, 12, temperature=1.0)
+    ends = [3, 9, 6]
+    last = [whole[row, : end + 1].tolist() for row, end in enumerate(ends)]
+    stopped = generate(model, prompts, 12, temperature=1.0, stop=lambda ids: list(ids) in last)
+    assert stopped.shape == (3, 10)
+    for row, end in enumerate(ends):
+        assert torch.equal(stopped[row, : end + 1], whole[row, : end + 1])
+        assert (stopped[row, end + 1 :] == ENDED).all()
+
+
+@pytest.mark.parametrize("site", ["blocks.1.hook_resid_post", "blocks.2.attn.hook_pattern"])
+def test_a_steering_vector_is_added_at_every_step(model, site):
+    def steer(name, value):
+        return value + torch.linspace(-2, 3, 21) if "resid" in name else value * 0.3
+
+    prompts = torch.stack(ragged(TINY, [4, 4]))
+    steered, tokens = generate(model, prompts, 12, tap=steer, sites=[site]), prompts
+    for _ in range(12):
+        logits = model(tokens, tap=steer, sites=[site])
+        tokens = torch.cat([tokens, logits[:, -1].argmax(-1, keepdim=True)], dim=1)
+    assert torch.equal(steered, tokens[:, 4:])
+    assert not torch.equal(steered, generate(model, prompts, 12))
+
+
+def test_a_recording_equals_the_activations_of_one_pass(model):
+    prompts = ragged(TINY, [5, 2])
+    tokens, mask = pad(prompts, "left", filler=1)
+    record = Recording()
+    new = generate(model, tokens, 9, mask=mask, tap=record, sites=["*", "blocks.*.hook_result"])
+    cache = record.cache(TINY.sites)
+    whole = torch.cat([tokens, new], dim=1)[:, :-1]
+    whole_mask = torch.cat([mask, torch.ones(2, 8, dtype=torch.bool)], dim=1)
+    _, expected = model.run_with_cache(whole, ["*", "blocks.*.hook_result"], whole_mask)
+    assert list(cache) == list(expected)
+    for site, value in expected.items():
+        torch.testing.assert_close(cache[site], value, rtol=1e-9, atol=1e-12, msg=site)
+
+
+def test_a_recording_does_not_slide(model):
+    with pytest.raises(DataError, match="Recording joins consecutive passes"):
+        generate(model, torch.stack(ragged(TINY, [5])), 30, tap=Recording(), slide=True)
+
+
+def test_a_tap_that_returns_nan_is_named_as_the_likely_cause(model):
+    with pytest.raises(DataError, match=r"prompt 1, sample 1 are not finite.*a tap"):
+        generate(
+            model,
+            torch.stack(ragged(TINY, [5, 5])),
+            3,
+            temperature=1.0,
+            tap=lambda site, value: value * torch.nan,
+            sites=["blocks.1.hook_resid_mid"],
+        )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_memory_does_not_grow_with_max_new_tokens(model, temperature):
+    prompt = torch.stack(ragged(TINY, [5]))
+    short = generate(model, prompt, 3, temperature=temperature, slide=True)
+    how = Decoding(10**12, temperature=temperature, slide=True)
+    for expected, step in zip(short.T, new_tokens(model, prompt, how), strict=False):
+        assert torch.equal(step, expected)
+
+
+def test_an_iterator_of_sites_is_used_at_every_step(model):
+    record = Recording()
+    prompt = torch.stack(ragged(TINY, [3]))
+    generate(model, prompt, 4, tap=record, sites=iter(["hook_embed"]))
+    assert record.cache(TINY.sites)["hook_embed"].shape == (1, 6, 21)
+
+
+def test_a_model_in_training_does_not_generate():
+    with pytest.raises(ConfigError, match=r"training mode.*model\.eval\(\)"):
+        generate(GPT2(TINY).train(), torch.ones(1, 2, dtype=torch.int64), 3)
+
+
+def test_draws_are_seeded_and_top_k_one_is_greedy(model):
+    prompt = ragged(TINY, [4])[0][None]
+    draw = [generate(model, prompt, 12, temperature=1.0, seed=s).tolist() for s in (1, 1, 2)]
+    assert draw[0] == draw[1] != draw[2]
+    greedy = generate(model, prompt, 12)
+    assert torch.equal(generate(model, prompt, 12, temperature=2.0, top_k=1), greedy)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "name"),
+    [
+        ({"temperature": -1}, ConfigError, "temperature"),
+        ({"temperature": float("nan")}, ConfigError, "temperature"),
+        ({"top_k": 0}, ConfigError, "top_k"),
+        ({"max_new_tokens": 0}, ConfigError, "max_new_tokens"),
+        ({"top_p": 1.5}, ConfigError, "top_p"),
+        ({"num_samples": 0}, ConfigError, "num_samples"),
+        ({"seed": -3}, ConfigError, "seed"),
+        ({"max_new_tokens": 21}, DataError, "context of 23: request at most 20 new ones"),
+    ],
+)
+def test_bad_options_are_refused_by_name(model, options, error, name):
+    with pytest.raises(error, match=name):
+        generate(model, torch.ones(1, 4, dtype=torch.int64), **{"max_new_tokens": 2} | options)
+
+
+def test_a_mask_of_another_shape_is_refused_and_not_cut_to_fit(model):
+    tokens = torch.tensor([[5, 6, 7, 8], [1, 2, 3, 4]])
+    for shape in ((2, 3), (1, 4), (2, 5)):
+        with pytest.raises(DataError, match="mask has shape"):
+            generate(model, tokens, 2, mask=torch.ones(shape))
+
+
+def test_padding_does_not_count_for_the_context(model):
+    tokens, mask = pad(ragged(TINY, [3, 1]), "left", filler=0)
+    wide = torch.cat([torch.zeros(2, 30, dtype=torch.int64), tokens], dim=1)
+    wide_mask = torch.cat([torch.zeros(2, 30, dtype=torch.bool), mask], dim=1)
+    expected = generate(model, tokens, 15, mask=mask)
+    assert torch.equal(generate(model, wide, 15, mask=wide_mask), expected)
+
+
+def test_an_empty_batch_is_refused(model):
+    with pytest.raises(DataError, match="at least one prompt"):
+        generate(model, torch.ones(0, 3, dtype=torch.int64), 2)
+
+
+PROMPTS = ["She said that", "The old man", "In"]
+DRAWN = {"temperature": 0.9, "top_p": 0.95, "num_samples": 2, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return GPT2.from_pretrained("mini")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.from_pretrained("mini")
+
+
+@pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
+def test_prompts_in_a_batch_get_the_continuations_of_single_prompts(mini, tokenizer, options):
+    how = Decoding(12, **options)
+    together = continue_texts(mini, tokenizer, PROMPTS, how, bos=False)
+    for prompt, samples in zip(PROMPTS, together, strict=True):
+        assert continue_texts(mini, tokenizer, [prompt], how, bos=False) == [samples]
+        assert all(len(sample.ids) == 12 for sample in samples)
+    if options:
+        assert all(first != second for first, second in together)
+
+
+@pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
+def test_a_text_ends_before_its_stop_string(mini, tokenizer, options):
+    how = Decoding(40, **options)
+    whole = continue_texts(mini, tokenizer, PROMPTS, how, bos=False)
+    stop = whole[1][0].text[7:10]  # three characters within one of them
+    stopped = continue_texts(mini, tokenizer, PROMPTS, how, bos=False, stop=["\0", stop])
+    assert stopped[1][0].stopped
+    for before, after in zip(chain(*whole), chain(*stopped), strict=True):
+        assert after.text == before.text.partition(stop)[0]
+        assert after.stopped == (stop in before.text)
+        assert after.ids == before.ids[: len(after.ids)]
+        if after.stopped:
+            assert stop in tokenizer.decode(after.ids)
+            assert stop not in tokenizer.decode(after.ids[:-1])
+
+
+@pytest.mark.parametrize("stop", [[], [" of"], ["old", "n of his"], [" great deal of "]])
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.6, "seed": 2}], ids=["greedy", "drawn"])
+def test_a_stream_is_the_text_in_pieces(mini, tokenizer, stop, options):
+    how = Decoding(60, **options)
+    [[whole]] = continue_texts(mini, tokenizer, PROMPTS[1:2], how, bos=False, stop=stop)
+    pieces = list(stream_text(mini, tokenizer, PROMPTS[1], how, bos=False, stop=stop))
+    assert "".join(pieces) == whole.text
+    assert all(pieces)
+    assert len(pieces) > 1
+
+
+def test_an_incomplete_character_is_held_back(tokenizer, monkeypatch):
+    """At a high temperature bytes that are no text come up too; they are shown once."""
+    ids = tokenizer.encode("Größe ✓ ✓", bos=False).ids.tolist()
+    halves = [n for n in range(len(ids)) if "\ufffd" in tokenizer.decode(ids[: n + 1])]
+    assert halves, "the text must be cut within a character"
+    pieces = list(_stream_of(tokenizer, ids, monkeypatch, stop=[]))
+    assert "".join(pieces) == "Größe ✓ ✓"
+    assert not any("\ufffd" in piece for piece in pieces)
+    cut_off = list(_stream_of(tokenizer, ids[: halves[0] + 1], monkeypatch, stop=[]))
+    assert "".join(cut_off) == tokenizer.decode(ids[: halves[0] + 1])
+
+
+def test_the_end_of_a_text_in_the_model_s_own_word_ends_it(tokenizer, monkeypatch):
+    ids = [*tokenizer.encode("So it ends", bos=False).ids.tolist(), tokenizer.bos_id, 5, 6]
+    pieces = list(_stream_of(tokenizer, ids, monkeypatch, stop=[END_OF_TEXT]))
+    assert "".join(pieces) == "So it ends"
+
+
+def _stream_of(tokenizer, ids, monkeypatch, stop):
+    """Stream of a model whose chosen tokens are replaced by these."""
+    says = iter(ids)
+    monkeypatch.setattr(
+        Decoding, "choose", lambda self, logits, draws: logits[:, 0].long() * 0 + next(says)
+    )
+    mini = GPT2.from_pretrained("mini")
+    return stream_text(mini, tokenizer, "x", Decoding(len(ids)), bos=False, stop=stop)
+
+
+def test_a_stop_string_is_found_across_tokens_and_bytes(tokenizer):
+    stop = StopStrings(tokenizer, ["öß", "end"])
+    ids = tokenizer.encode("Größe", bos=False).ids.tolist()
+    assert [stop(ids[: n + 1]) for n in range(len(ids))].count(True) >= 1
+    assert stop.cut("the bend, Größe") == "the b"
+    assert stop.n_final("a be") == 3
+    assert stop.n_final("a bend") == 3
+    assert not StopStrings(tokenizer, [])(ids)
+
+
+def test_beginning_of_text_lets_a_prompt_be_empty(mini, tokenizer):
+    [[only]] = continue_texts(mini, tokenizer, [""], Decoding(5), bos=True)
+    assert isinstance(only, Continuation)
+    assert len(only.ids) == 5
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "error", "message"),
+    [
+        ([""], {}, DataError, "The prompt is empty.*bos"),
+        (["a", ""], {}, DataError, "Prompt 2 is empty"),
+        (["a"], {"stop": [""]}, ConfigError, "non-empty"),
+        (["a"], {"stop": "end"}, ConfigError, "a list of non-empty strings"),
+        (["a b" * 200], {}, DataError, "do not fit the context of 256: shorten the prompt"),
+        (["a b" * 100], {}, DataError, "request at most 57 new ones"),
+        ([], {}, DataError, "at least one text"),
+    ],
+)
+def test_invalid_prompts_and_stop_strings_are_refused(
+    mini, tokenizer, prompts, options, error, message
+):
+    with pytest.raises(error, match=message):
+        continue_texts(mini, tokenizer, prompts, Decoding(60), bos=False, **options)

@@ -1,0 +1,275 @@
+"""Weights in shards, of old PyTorch, of OpenAI, with flipped bits: each is equal or refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.table import find_config
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.checkpoint import hub_name
+from probekit.model.weights.sources import MINI
+from tests.model.originals import variable_name, write_original
+from tests.model.reference import TINY, our_model, reference_model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    reference_model(TINY, torch.float32).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def tensors(folder):
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.fixture
+def expected(folder):
+    return GPT2.from_pretrained(folder).state_dict()
+
+
+def assert_equal(folder, expected):
+    loaded = GPT2.from_pretrained(folder).state_dict()
+    assert loaded.keys() == expected.keys()
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+@pytest.fixture(params=["safetensors", "bin"])
+def shards(request, folder, tensors, expected):
+    """A folder with three shards and their index, of either format."""
+    stem = {"safetensors": "model", "bin": "pytorch_model"}[request.param]
+    names = sorted(tensors)
+    files = {
+        name: f"{stem}-0000{i % 3 + 1}-of-00003.{request.param}" for i, name in enumerate(names)
+    }
+    for file in set(files.values()):
+        part = {name: tensors[name] for name in names if files[name] == file}
+        (save_file if request.param == "safetensors" else torch.save)(part, folder / file)
+    (folder / "model.safetensors").unlink()
+    index = folder / f"{stem}.{request.param}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return index
+
+
+def test_shards_load_equal(shards, expected):
+    assert_equal(shards.parent, expected)
+
+
+def test_shards_of_transformers_load_equal(folder, expected):
+    (folder / "model.safetensors").unlink()
+    reference_model(TINY, torch.float32).save_pretrained(folder, max_shard_size="20KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    assert_equal(folder, expected)
+
+
+def test_a_missing_shard_is_named(shards):
+    shard = sorted(shards.parent.glob("*-00002-of-*"))[0]
+    shard.unlink()
+    with pytest.raises(MissingError, match=shard.name):
+        GPT2.from_pretrained(shards.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda files: files.popitem(), "disagree"),
+        (lambda files: files.update({"h.9.ln_1.bias": next(iter(files.values()))}), "h.9.ln_1"),
+        (
+            lambda files: files.update({"wte.weight": "../model.safetensors"}),
+            "in the folder of the index",
+        ),
+        (lambda files: files.update({"wte.weight": "model.py"}), r"shard 'model\.py'"),
+        (lambda files: files.clear(), "no weight_map"),
+    ],
+)
+def test_an_index_that_is_wrong_is_refused(shards, change, message):
+    content = json.loads(shards.read_text())
+    change(content["weight_map"])
+    shards.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=message):
+        GPT2.from_pretrained(shards.parent)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_pytorch_file_new_or_old_loads_equal(folder, tensors, expected, is_old):
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not is_old)
+    assert_equal(folder, expected)
+
+
+def test_a_bit_flipped_in_a_pytorch_file_is_found(folder, tensors):
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    torch.save(tensors, path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is damaged.*checksum"):
+        GPT2.from_pretrained(folder)
+
+
+def test_a_blob_of_the_hub_is_verified_against_its_name(folder, expected, tmp_path):
+    content = (folder / "model.safetensors").read_bytes()
+    name = __import__("hashlib").sha256(content).hexdigest()
+    (tmp_path / name).write_bytes(content)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(tmp_path / name)
+    assert_equal(folder, expected)
+    (tmp_path / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match="does not match the hub's digest"):
+        GPT2.from_pretrained(folder)
+
+
+def test_mixed_dtypes_are_converted(folder, tensors):
+    kinds = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+    mixed = {name: tensors[name].to(kinds[i % 4]) for i, name in enumerate(sorted(tensors))}
+    save_file(mixed, folder / "model.safetensors")
+    for dtype in ("float32", "float16", "bfloat16", "float64", torch.float16):
+        state = GPT2.from_pretrained(folder, dtype=dtype).state_dict()
+        kind = getattr(torch, str(dtype).removeprefix("torch."))
+        assert {tensor.dtype for tensor in state.values()} == {kind}
+        for name in ("wte.weight", "h.1.ln_2.bias", "wpe.weight"):
+            assert torch.equal(state[name], mixed[f"transformer.{name}"].to(kind)), name
+
+
+@pytest.mark.parametrize("dtype", ["float8", "int8", "fp16", "", torch.int64])
+def test_an_unknown_dtype_raises_an_error_with_the_allowed_ones(dtype):
+    with pytest.raises(ConfigError, match="float16"):
+        GPT2.from_pretrained("mini", dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "message"),
+    [
+        (float("nan"), "float32", "wpe.weight.*not finite: the file is damaged"),
+        (float("inf"), "float16", "wpe.weight.*not finite: the file is damaged"),
+        (1e6, "float16", "wpe.weight.*they exceed float16; load the model in bfloat16 or float32"),
+        (1e300, "float32", "wpe.weight.*they exceed float32; load the model in float64"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_refused(folder, tensors, number, dtype, message):
+    tensors["transformer.wpe.weight"] = tensors["transformer.wpe.weight"].double()
+    tensors["transformer.wpe.weight"][3, 4] = number
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        GPT2.from_pretrained(folder, dtype=dtype)
+
+
+def test_integers_are_no_weights(folder, tensors):
+    tensors["transformer.wpe.weight"] = tensors["transformer.wpe.weight"].int()
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"wpe\.weight has the dtype int32"):
+        GPT2.from_pretrained(folder)
+
+
+def test_loaded_weights_do_not_depend_on_the_file(folder):
+    model = GPT2.from_pretrained(folder)
+    before = model.wte.weight.clone()
+    path = folder / "model.safetensors"
+    with path.open("r+b") as file:
+        file.truncate(10)
+    assert torch.equal(model.wte.weight, before)
+    assert all(parameter.is_contiguous() for parameter in model.parameters())
+
+
+def test_a_weight_file_of_another_name_is_reported(folder):
+    shutil.move(folder / "model.safetensors", folder / "part.safetensors")
+    with pytest.raises(MissingError, match=r"It has part\.safetensors"):
+        GPT2.from_pretrained(folder)
+
+
+# hparams.json has no MLP width: it is always four times that of the residual stream.
+ORIGINAL = type(TINY)(vocab_size=97, n_positions=23, n_embd=21, n_layer=4, n_head=3)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return reference_model(ORIGINAL, torch.float32)
+
+
+@pytest.fixture(scope="module")
+def written(reference, tmp_path_factory):
+    original = tmp_path_factory.mktemp("124M")
+    state = reference.transformer.state_dict()
+    write_original(original, ORIGINAL, state)
+    assert len(state) == 4 * 12 + 4
+    return original
+
+
+@pytest.fixture
+def original(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "124M")
+
+
+def test_it_loads_equal_to_the_hub_route(original, reference, tmp_path):
+    reference.save_pretrained(tmp_path / "hub")
+    expected = GPT2.from_pretrained(tmp_path / "hub").state_dict()
+    loaded = GPT2.from_pretrained(original)
+    assert loaded.config == ORIGINAL == find_config(original)
+    assert loaded.state_dict().keys() == expected.keys()
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+    tokens = torch.tensor([[3, 14, 15, 92, 65]])
+    logits = our_model(reference, ORIGINAL)(tokens)
+    assert torch.equal(loaded(tokens), logits)
+    assert GPT2.from_pretrained(original, dtype="bfloat16").wte.weight.dtype == torch.bfloat16
+
+
+def test_names_are_turned_there_and_back(reference):
+    for name in reference.transformer.state_dict():
+        assert hub_name(variable_name(name)) == name
+
+
+def test_its_tokenizer_is_read_from_beside_it(original):
+    shutil.copy(MINI / "vocab.json", original / "encoder.json")
+    shutil.copy(MINI / "merges.txt", original / "vocab.bpe")
+    ours, mini = (Tokenizer.from_pretrained(source) for source in (original, "mini"))
+    assert ours.digest == mini.digest
+
+
+def test_the_newest_checkpoint_is_read_wherever_the_folder_is_now(original):
+    (original / "checkpoint").write_text('model_checkpoint_path: "/elsewhere/run1/model-20"\n')
+    with pytest.raises(MissingError, match=r"no model-20\.index"):
+        GPT2.from_pretrained(original)
+    for path in original.glob("model.ckpt.*"):
+        path.rename(path.with_name(path.name.replace("model.ckpt", "model-20")))
+    assert GPT2.from_pretrained(original).config == ORIGINAL
+
+
+@pytest.mark.parametrize("part", ["index", "data-00000-of-00001"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_file_is_named(original, part, damage):
+    path = original / f"model.ckpt.{part}"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes({"cut": content[:-500], "flipped": content, "empty": b""}[damage])
+    with pytest.raises(CheckpointError, match=r"model\.ckpt is damaged"):
+        GPT2.from_pretrained(original)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_layer": 5}, r"missing: h\.4\."),
+        ({"n_vocab": 98}, r"vocab_size=97.*\n.*wrong shape: wte\.weight is \(97, 21\)"),
+        ({"n_head": 4}, "n_head=4 does not divide"),
+        ({"n_vocab": 0}, "vocab_size"),
+        ({"n_inner": 4}, "exactly the keys .*; it has .*n_inner"),
+    ],
+)
+def test_sizes_that_disagree_are_refused(original, change, message):
+    sizes = json.loads((original / "hparams.json").read_text()) | change
+    (original / "hparams.json").write_text(json.dumps(sizes))
+    with pytest.raises(CheckpointError, match=message):
+        GPT2.from_pretrained(original)
+
+
+def test_without_tensorflow_the_error_says_what_to_install(original, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
+    with pytest.raises(MissingError, match=r"pip install .*\[openai\]'"):
+        GPT2.from_pretrained(original)

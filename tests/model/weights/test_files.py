@@ -1,0 +1,267 @@
+"""Files of a model folder are those that were saved together, or are refused by name."""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.model.families.gpt2 import GPT2, WEIGHTS, GPT2Config
+from probekit.model.families.table import find_config
+from probekit.model.text.byte_pairs import read_vocabulary
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.checkpoint import file_checks, open_checkpoint
+from probekit.model.weights.files import json_object, read_json, read_verified
+from probekit.model.weights.sources import MINI
+from tests.damage import cut, flipped
+from tests.model.reference import TINY
+
+FILES = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
+UNVERIFIED = "nothing: it has no digest"
+
+
+def write_small_vocabulary(folder):
+    """Write the vocabulary of mini with its first merges only, so that it is quick to read."""
+    ids = json.loads((MINI / "vocab.json").read_text())
+    merges = (MINI / "merges.txt").read_text().split("\n")[:40]
+    made = {"".join(line.split(" ")) for line in merges if not line.startswith("#")}
+    kept = {t: i for t, i in ids.items() if len(t) == 1 or t in made or t == "<|endoftext|>"}
+    (folder / "vocab.json").write_text(json.dumps(kept, ensure_ascii=False))
+    (folder / "merges.txt").write_text("\n".join(merges))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder that a model and a tokenizer were saved into."""
+    small = tmp_path_factory.mktemp("vocabulary")
+    write_small_vocabulary(small)
+    folder = tmp_path_factory.mktemp("saved")
+    GPT2(TINY, seed=0).save_pretrained(folder)
+    Tokenizer.from_pretrained(small).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "model")
+
+
+def load(folder):
+    GPT2.from_pretrained(folder)
+    Tokenizer.from_pretrained(folder)
+
+
+READ = {
+    "config.json": GPT2Config.from_folder,
+    "merges.txt": read_vocabulary,
+    "vocab.json": read_vocabulary,
+    "model.safetensors": partial(open_checkpoint, names=WEIGHTS),
+    "digests.json": GPT2Config.from_folder,
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_changed_or_cut_file_is_refused(folder, name):
+    content = (folder / name).read_bytes()
+    for damaged in (*flipped(content, 100), *cut(content, 20), content + b" " * (name in FILES)):
+        if damaged == content:
+            continue
+        (folder / name).write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=name):
+            READ[name](folder)
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def swap_ids(ids):
+    ids["!"], ids["#"] = ids["#"], ids["!"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("config.json", lambda config: config.update(n_head=1)),
+        ("config.json", lambda config: config.update(layer_norm_epsilon=1e-6)),
+        ("vocab.json", swap_ids),
+    ],
+    ids=["heads", "epsilon", "two ids"],
+)
+def test_an_edit_that_fits_the_weights_is_refused_until_the_digests_are_deleted(
+    folder, name, change
+):
+    edit(folder / name, change)
+    with pytest.raises(CheckpointError, match=rf"{name} is damaged.*delete .*digests\.json"):
+        load(folder)
+    (folder / "digests.json").unlink()
+    load(folder)
+
+
+@pytest.mark.parametrize("name", [*FILES, "digests.json"])
+def test_a_file_of_another_model_is_refused(folder, tmp_path, name):
+    other = save_other(tmp_path / "other")
+    assert (other / name).read_bytes() != (folder / name).read_bytes()
+    shutil.copy(other / name, folder)
+    with pytest.raises(CheckpointError, match="is damaged or from another model"):
+        load(folder)
+
+
+def save_other(folder):
+    GPT2(replace(TINY, layer_norm_epsilon=0.1), seed=1).save_pretrained(folder)
+    Tokenizer.from_pretrained("mini").save_pretrained(folder)
+    return folder
+
+
+def test_what_was_compared_is_said(folder):
+    assert file_checks(folder) == dict.fromkeys(FILES, "digests.json")
+    (folder / "digests.json").unlink()  # as in folders that an older release has saved
+    load(folder)
+    assert file_checks(folder) == dict.fromkeys(FILES, UNVERIFIED) | {
+        "model.safetensors": "checksum in the file"
+    }
+
+
+def test_a_vocabulary_that_was_copied_into_the_folder_is_not_said_to_be_verified(tmp_path):
+    GPT2(TINY, seed=0).save_pretrained(tmp_path)
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(MINI / name, tmp_path)
+    load(tmp_path)
+    assert file_checks(tmp_path) == {
+        "config.json": "digests.json",
+        "model.safetensors": "digests.json",
+        "merges.txt": UNVERIFIED,
+        "vocab.json": UNVERIFIED,
+    }
+
+
+def test_a_tokenizer_comes_back_as_it_was(tmp_path):
+    mini = Tokenizer.from_pretrained("mini")
+    mini.save_pretrained(tmp_path)
+    assert Tokenizer.from_pretrained(tmp_path).digest == mini.digest
+    for name in ("vocab.json", "merges.txt"):
+        assert (tmp_path / name).read_bytes() == (MINI / name).read_bytes()
+
+
+def test_a_vocabulary_that_would_not_be_read_is_not_saved(folder, tmp_path):
+    for name, other in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
+        (tmp_path / "openai").mkdir(exist_ok=True)
+        shutil.copy(folder / name, tmp_path / "openai" / other)
+    before = (folder / "digests.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"has another vocabulary, merges\.txt and vocab\.json"):
+        Tokenizer.from_pretrained(tmp_path / "openai").save_pretrained(folder)
+    assert (folder / "digests.json").read_bytes() == before
+
+
+def test_a_model_killed_while_it_is_saved_over_another_is_refused(folder, tmp_path):
+    other = save_other(tmp_path / "other")
+    shutil.copy(other / "config.json", folder)  # the first file that is written
+    with pytest.raises(CheckpointError, match=r"config\.json is damaged or from another model"):
+        load(folder)
+    GPT2(TINY, seed=1).save_pretrained(folder)
+    load(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"files": []}', "null", '{"files": "x"}'])
+def test_digests_of_another_form_are_refused(folder, content):
+    (folder / "digests.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"digests\.json is damaged"):
+        load(folder)
+
+
+def as_blob(folder, name, content, digest):
+    """Store a file as the hub's cache does, which names it by its digest."""
+    (folder / "blobs").mkdir(exist_ok=True)
+    (folder / "blobs" / digest).write_bytes(content)
+    (folder / name).symlink_to(folder / "blobs" / digest)
+    return folder / name
+
+
+@pytest.mark.parametrize("algorithm", ["git", "sha256"])
+def test_every_file_of_the_hub_s_cache_is_compared_with_its_name(tmp_path, algorithm):
+    content = (MINI / "config.json").read_bytes()
+    prefix = b"blob %d\0" % len(content)
+    git, sha256 = hashlib.sha1(prefix + content), hashlib.sha256(content)
+    name = (git if algorithm == "git" else sha256).hexdigest()
+    path = as_blob(tmp_path, "config.json", content, name)
+    assert read_verified(path) == content
+    assert GPT2Config.from_folder(tmp_path).n_layer == 6
+    for damaged in (*flipped(content, 100), *cut(content, 20)):
+        if damaged != content:
+            path.resolve().write_bytes(damaged)
+            with pytest.raises(
+                CheckpointError, match=r"config\.json.*does not match the hub's digest"
+            ):
+                GPT2Config.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b"\xff", "not valid JSON: 'utf-8' codec"),
+        ('{"a": 1}'.encode("utf-16"), "not valid JSON"),
+        (b"[]", "must contain a JSON object, not a list"),
+        (b"null", "not a NoneType"),
+        (b"[" * 100_000, "not valid JSON: maximum recursion"),
+        (b'{"a":' * 200 + b"1" + b"}" * 200, "more than 100 lists and objects"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "not valid JSON: Exceeds the limit"),
+        (rb'{"a": "\ud800"}', "surrogates not allowed"),
+        (rb'{"\uD800": 1}', "surrogates not allowed"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_is_no_json_object_is_refused(content, message):
+    with pytest.raises(CheckpointError, match=rf"^a\.json .*{message}"):
+        json_object(Path("a.json"), content)
+
+
+def test_pairs_of_surrogates_and_depth_are_allowed():
+    assert json_object(Path("a.json"), rb'{"a": "\ud83d\ude00", "b": [[[{}]]]}')["a"] == "😀"
+
+
+@pytest.mark.timeout(60)  # a read of a named pipe never ends
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "digests.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    ],
+)
+def test_a_named_pipe_is_refused(name, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
+        Tokenizer.from_pretrained(tmp_path)
+    if name == "config.json":
+        with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
+            find_config(tmp_path)
+
+
+def test_a_device_and_a_folder_are_refused(tmp_path):
+    (tmp_path / "config.json").symlink_to("/dev/null")
+    (tmp_path / "tokenizer.json").mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
+            read_json(tmp_path / name)
+    with pytest.raises(MissingError, match="cannot be read: No such file"):
+        read_json(tmp_path / "none.json")
+
+
+def test_the_vocabulary_of_gpt2_has_the_same_reader(tmp_path):
+    write_small_vocabulary(tmp_path)
+    (tmp_path / "vocab.json").write_bytes(b'{"a": ' + b"9" * 5000 + b"}")
+    with pytest.raises(CheckpointError, match=r"vocab\.json is not valid JSON"):
+        Tokenizer.from_pretrained(tmp_path)

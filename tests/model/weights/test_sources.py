@@ -1,0 +1,188 @@
+"""Models fetched from a hub, which here is a server on this machine."""
+
+import json
+import shutil
+import socket
+from dataclasses import replace
+
+import pytest
+import torch
+from huggingface_hub import constants
+
+from probekit.activations.identity import digest_weights
+from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.hub import is_hub_reachable
+from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.neox import NeoX
+from probekit.model.families.table import load_model
+from probekit.model.weights.sources import MINI, find_model
+from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.hub import COMMIT, GATED, connect, serving
+from tests.model.reference import TINY, reference_model
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Folder of a local hub with models as org/name, and the list of requests."""
+    (tmp_path / "hub").mkdir()
+    with serving(tmp_path / "hub") as (address, asked):
+        connect(monkeypatch, address, tmp_path / "cache")
+        yield tmp_path / "hub", asked
+
+
+@pytest.fixture
+def model(hub):
+    """The folder of org/name with shards and mini's vocabulary."""
+    folder = hub[0] / "org" / "name"
+    reference_model(TINY, torch.float32).save_pretrained(folder, max_shard_size="20KB")
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(MINI / name, folder)
+    return folder
+
+
+def test_a_model_in_shards_is_fetched_whole_and_once(hub, model):
+    _, asked = hub
+    expected = GPT2.from_pretrained(model).state_dict()
+    loaded = GPT2.from_pretrained("org/name").state_dict()
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+    shards = {path.name for path in model.glob("*.safetensors")}
+    assert len(shards) > 2
+    assert shards <= set(asked)
+    assert "generation_config.json" not in asked
+    fetched = len(asked)
+    GPT2.from_pretrained(f"org/name@{COMMIT}")
+    assert len(asked) == fetched
+
+
+def test_a_revision_has_its_own_weights_and_folder(hub, monkeypatch):
+    rows = {row.name: row for row in CONFIGURATIONS}
+    for revision, name in (("", "neox"), ("@step1000", "neox in sequence")):
+        folder = hub[0] / "org" / f"pythia{revision}"
+        spread = 0.2 if revision else 0.25  # other weights
+        replace(rows[name], spread=spread).reference().save_pretrained(folder)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / file).write_text("{}")
+    main, early = load_model("org/pythia"), load_model("org/pythia", revision="step1000")
+    assert main.config.use_parallel_residual
+    assert not early.config.use_parallel_residual
+    assert find_model("org/pythia") != find_model("org/pythia@step1000")
+    assert digest_weights(main) != digest_weights(early)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    again = NeoX.from_pretrained("org/pythia", revision="step1000")
+    for name, tensor in early.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+    with pytest.raises(MissingError, match=r"'org/pythia@step2000' is not in the hub's local"):
+        load_model("org/pythia", revision="step2000")
+
+
+def test_a_revision_of_a_folder_is_an_error(model):
+    with pytest.raises(ConfigError, match="is a folder, which has no revision 'step1'"):
+        load_model(model, revision="step1")
+    with pytest.raises(ConfigError, match="'mini' is a folder"):
+        load_model("mini", revision="step1")
+    with pytest.raises(ConfigError, match="contains the revision 'a', but the revision 'b'"):
+        load_model("org/name@a", revision="b")
+
+
+def test_a_flipped_bit_in_the_cache_is_found(model):
+    folder = find_model("org/name")
+    blob = max(folder.glob("*.safetensors"), key=lambda path: path.stat().st_size).resolve()
+    content = bytearray(blob.read_bytes())
+    content[-1] ^= 1
+    blob.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"does not match the hub's digest\. Delete"):
+        GPT2.from_pretrained("org/name")
+
+
+def test_a_flipped_bit_in_the_name_of_a_commit_is_found(model, monkeypatch):
+    folder = find_model("org/name")
+    (folder.parents[1] / "refs" / "main").write_bytes(b"\xb0" + b"0" * 39)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=r"local cache of 'org/name' is damaged.*refs"):
+        find_model("org/name")
+
+
+def test_another_architecture_is_named_before_its_weights_are_fetched(hub, model):
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    with pytest.raises(CheckpointError, match="model_type is 'llama'"):
+        GPT2.from_pretrained("org/name")
+    assert hub[1] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("org/nothing", "The hub has no model 'org/nothing'"),
+        ("org/name@v9", "has no revision 'v9'"),
+    ],
+)
+def test_missing_models_of_the_hub_are_reported(model, source, message):
+    with pytest.raises(MissingError, match=message):
+        GPT2.from_pretrained(source)
+
+
+def test_a_model_without_weights_raises_an_error_with_the_file_names(model):
+    for path in model.glob("model*"):
+        path.unlink()
+    with pytest.raises(MissingError, match=r"has no model\.safetensors or .*pytorch_model\.bin"):
+        GPT2.from_pretrained("org/name")
+
+
+@pytest.mark.parametrize("token", [None, "hf_abc"])
+def test_a_gated_model_names_its_page(model, monkeypatch, token):
+    (model / GATED).touch()
+    monkeypatch.setattr("huggingface_hub.utils._headers.get_token", lambda: token)
+    with pytest.raises(MissingError, match=r"'org/name' is gated: .* Request it on .*/org/name,"):
+        GPT2.from_pretrained("org/name")
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    """Fail where the hub's client waits before it tries again."""
+
+    def refuse(seconds):
+        pytest.fail(f"waits {seconds} s")
+
+    monkeypatch.setattr("time.sleep", refuse)
+
+
+@pytest.fixture
+def closed_port():
+    """The address of a port of this machine that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture
+def no_proxy(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def test_an_unreachable_hub_is_reported_without_retries(
+    hub, monkeypatch, closed_port, no_waiting, no_proxy
+):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
+    with pytest.raises(MissingError, match="hub could not be reached"):
+        find_model("org/name")
+    assert hub[1] == []
+
+
+def test_a_cached_model_needs_no_hub(model, monkeypatch, closed_port, no_waiting, no_proxy):
+    folder = find_model("org/name")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
+    assert find_model("org/name") == folder
+
+
+@pytest.mark.parametrize("scheme", ["", "http://"])
+def test_with_a_proxy_the_proxy_must_be_reachable(hub, monkeypatch, no_proxy, closed_port, scheme):
+    address = constants.ENDPOINT.removeprefix("http://")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
+    assert not is_hub_reachable()
+    monkeypatch.setenv("http_proxy", scheme + address)
+    assert is_hub_reachable()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert not is_hub_reachable()
