@@ -297,7 +297,7 @@ def selftest_command(quick: bool) -> None:
     """Test the engine on data and tiny models with known answers: signals, noise, intervals."""
     from probekit.cli.show.progress import watching
     from probekit.cli.show.runs import show_verdicts
-    from probekit.pipeline.selftest.selftest import selftest as run_selftest
+    from probekit.pipeline.selftest import selftest as run_selftest
 
     with watching() as watcher:
         verdicts = run_selftest(quick=quick, watcher=watcher)
