@@ -13,7 +13,6 @@ import pandas as pd
 
 from probekit.errors import ConfigError, UnknownNameError, nearest, path_of
 from probekit.report.figures.figure_files import file_names
-from probekit.report.notebooks.picture import HEIGHT, figure_svg
 from probekit.report.notebooks.result_figure import ResultFigure
 from probekit.report.pages.parts import FigurePart, first_part
 from probekit.report.pages.run_page import older_caveats, run_figures
@@ -31,7 +30,6 @@ from probekit.results.selection import HeadlineScore, chosen_row, headline_score
 from probekit.results.settings import load_config
 from probekit.results.table import SERIES, figure_rows, load_table, n_blocks, only, placed, row_tick
 
-REM = 16  # pixels
 TEXT_WIDTH = 100  # characters
 MOST_POINTS = 16  # of the layer curve in the text
 
@@ -149,18 +147,20 @@ class RunResult:
         """
         return headline_score(self.table)
 
+    def _ipython_display_(self) -> None:
+        """Show the answer and the warnings, then the layer curve."""
+        from IPython.display import display
+
+        display({"text/html": self._repr_html_(), "text/plain": repr(self)}, raw=True)
+        if self._curve is not None:
+            display(ResultFigure.of(self._curve))
+
     def _repr_html_(self) -> str:
-        curve = self._curve
-        height = HEIGHT if curve is None or curve.height is None else REM * curve.height
-        picture = figure_svg(curve.figure, curve.description, height=height) if curve else ""
         return render(
             "run_card.html",
             run=self._record.run,
             question=self._record.question,
             answer=self.answer,
-            title=curve.title if curve else "",
-            picture=picture,
-            caption=curve.caption if curve else "",
             metric=metric_name(main_metric(self.table)),
             compared=self._compared,
             warnings=self.warnings,
