@@ -149,8 +149,9 @@ class RunResult:
 
     def _ipython_display_(self) -> None:
         """Show the answer and the warnings, then the layer curve."""
-        from IPython.display import display
+        from IPython import display as ipython
 
+        display: Any = ipython.display  # it has no types
         display({"text/html": self._repr_html_(), "text/plain": repr(self)}, raw=True)
         if self._curve is not None:
             display(ResultFigure.of(self._curve))
