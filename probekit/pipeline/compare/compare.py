@@ -41,7 +41,7 @@ from probekit.probes.solve.design import Floats
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
 from probekit.results.finished_run import FinishedRun
-from probekit.results.record import OLD_RECORD
+from probekit.results.record import NO_DIGEST
 from probekit.results.selection import is_nested, main_metric
 from probekit.results.settings import load_config, settings_of
 from probekit.results.titles import run_titles
@@ -321,4 +321,4 @@ def _notes_on_runs(
                 "the same `probe.baselines`."
             )
         if not own.record.is_sealed:
-            yield f"{title}: {OLD_RECORD}"
+            yield f"{title}: {NO_DIGEST}"

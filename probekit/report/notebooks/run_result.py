@@ -15,7 +15,7 @@ from probekit.errors import ConfigError, UnknownNameError, nearest, path_of
 from probekit.report.figures.figure_files import file_names
 from probekit.report.notebooks.result_figure import ResultFigure
 from probekit.report.pages.parts import FigurePart, first_part
-from probekit.report.pages.run_page import older_caveats, run_figures
+from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.comparison_table import NO_SCORE, ComparedScore, comparison_table
@@ -25,7 +25,7 @@ from probekit.results.causes.record import has_causes_alone
 from probekit.results.causes.tables import CauseTables
 from probekit.results.differences import RivalDifferences, load_differences, rival_differences
 from probekit.results.metrics import metric_name
-from probekit.results.record import RunRecord, check_finished, open_record
+from probekit.results.record import NO_DIGEST, RunRecord, check_finished, open_record
 from probekit.results.selection import HeadlineScore, chosen_row, headline_score, main_metric
 from probekit.results.settings import load_config
 from probekit.results.table import SERIES, figure_rows, load_table, n_blocks, only, placed, row_tick
@@ -80,8 +80,8 @@ class RunResult:
         config = load_config(self.folder / "config.yaml")
         sections = [config.get(name) for name in ("model", "activations", "data")]
         paths = MachinePaths.of(*sections, self._record.model.source)
-        older = older_caveats(self.folder, self.table, config, self._record)
-        found = warnings(self.table, self._record, self._comparisons, older=older)
+        found = warnings(self.table, self._record, self._comparisons)
+        found += [NO_DIGEST] * (not self._record.is_sealed)
         return tuple(paths.hide(one) for one in found)
 
     @property

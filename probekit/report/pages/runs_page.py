@@ -25,7 +25,7 @@ from probekit.report.sentences.words import colour_words, description
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
-from probekit.results.record import OLD_RECORD, RunRecord, check_finished, open_record
+from probekit.results.record import NO_DIGEST, RunRecord, check_finished, open_record
 from probekit.results.selection import (
     is_nested,
     main_metric,
@@ -105,7 +105,7 @@ class ShownRun:
             settings_of(config),
             {name: paths.hide(text) for name, text in facts.items()},
             answer(table, comparisons, record.question),
-            () if record.is_sealed else (OLD_RECORD,),
+            () if record.is_sealed else (NO_DIGEST,),
         )
 
 
