@@ -19,7 +19,7 @@ class Token(RecordPart):
     """A token of an example, the characters it covers, and the prediction of the probe there."""
 
     token: str
-    span: tuple[int, int]
+    span: tuple[int, int] = (0, 0)
     label: str | None
     score: float
 
@@ -82,8 +82,8 @@ class WrongExamples(RecordPart):
 
     classes: list[str]
     examples: list[WrongExample]
-    probes: tuple[WrongOfProbe, ...]
-    rows: tuple[WrongRow, ...]
+    probes: tuple[WrongOfProbe, ...] = ()
+    rows: tuple[WrongRow, ...] = ()
 
     @model_validator(mode="after")
     def _rows_exist(self) -> WrongExamples:
