@@ -1,11 +1,11 @@
-"""Errors planted in a copy of the package, and the test and the self-test check that notice them.
+"""Errors planted in a copy of the package, and the test that notices each.
 
     python -m benchmarks.planted_errors [NAME ...]
 
 Each error replaces one passage of one file. The script copies package, tests and data to a
 temporary folder, and runs all named tests there, which must pass. Then it plants one error at a
-time, runs its test and its check, and prints whether each notices: `failed` for a test or check
-that fails, `error` for one that stops with an exception, `MISSED` for one that passes.
+time, runs its test, and prints the outcome: `failed` for a test that fails, `error` for one that
+stops with an exception, `MISSED` for one that passes.
 """
 
 from __future__ import annotations
@@ -21,22 +21,13 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COPIED = ("probekit", "tests", "benchmarks", "data", "experiments", "pyproject.toml")
-PASSED, FAILED = 0, 1  # exit codes of pytest, and of a check below
-
-CHECK = """
-import sys
-from probekit.pipeline.selftest.selftest import CHECKS, TOOLS
-from probekit.probes.selftest.checks import QUICK
-
-sys.exit(0 if all(verdict.ok for verdict in CHECKS[sys.argv[1]](TOOLS, QUICK)) else 3)
-"""
-CHECK_OUTCOMES = {0: "MISSED", 3: "failed"}
-TEST_OUTCOMES = {PASSED: "MISSED", FAILED: "failed"}
+PASSED, FAILED = 0, 1  # exit codes of pytest
+OUTCOMES = {PASSED: "MISSED", FAILED: "failed"}
 
 
 @dataclass(frozen=True)
 class PlantedError:
-    """An error and what notices it.
+    """An error and the test that notices it.
 
     Attributes:
         name: what the code does wrong.
@@ -44,7 +35,6 @@ class PlantedError:
         old: passage of the file, which occurs once.
         new: the passage with the error.
         test: test that fails, as pytest names it.
-        check: check of the self-test that fails; None if the error does not affect any.
     """
 
     name: str
@@ -52,7 +42,6 @@ class PlantedError:
     old: str
     new: str
     test: str
-    check: str | None = None
 
 
 ERRORS = (
@@ -93,7 +82,6 @@ ERRORS = (
         "return _assign(counts, order, folds)[group_of_row]",
         "return np.arange(len(labels)) % folds",
         "tests/probes/test_folds.py::test_no_group_is_on_both_sides_and_no_fold_is_empty",
-        "copied_groups_checks",
     ),
     PlantedError(
         "the split ignores the groups",
@@ -101,7 +89,6 @@ ERRORS = (
         "split = _split(group in chosen for group in groups)\n    if",
         "split = _split(row % 4 == 0 for row in range(len(groups)))\n    if",
         "tests/data/test_splits.py::test_groups_stay_whole_and_every_label_has_its_share",
-        "planted_layer",
     ),
     PlantedError(
         "control labels are drawn for each row",
@@ -110,7 +97,6 @@ ERRORS = (
         "names = type_of_row = np.arange(len(types))",
         "tests/probes/controls/test_control_labels.py"
         "::test_labels_are_per_type_and_depend_on_no_other_row",
-        "labels_looked_up",
     ),
     PlantedError(
         "the chance level comes from test labels",
@@ -122,11 +108,10 @@ ERRORS = (
     ),
     PlantedError(
         "activations have the name of the next layer",
-        "model/families/gpt2.py",
+        "model/network.py",
         'tap.within(f"blocks.{layer}")',
-        'tap.within(f"blocks.{(layer + 1) % len(self.h)}")',
+        'tap.within(f"blocks.{(layer + 1) % len(blocks)}")',
         "tests/model/families/test_gpt2.py::test_every_site_equals_the_reference",
-        "planted_layer",
     ),
     PlantedError(
         "stored rows have the name of the next site",
@@ -136,7 +121,6 @@ ERRORS = (
         "    moved = dict(zip([*names[1:], names[0]], values.values(), strict=True))\n"
         "    return BatchRows(batch.rows, moved, dtype, arrival)",
         "tests/activations/test_capture.py::test_every_row_is_what_one_forward_pass_gives",
-        "planted_layer",
     ),
     PlantedError(
         "attention ignores the mask",
@@ -144,7 +128,6 @@ ERRORS = (
         "causal(n_new, n_keys, tokens.device) & (mask[:, None, None, :] | itself)",
         "causal(n_new, n_keys, tokens.device)[None, None]",
         "tests/model/families/test_gpt2.py::test_padding_changes_no_number_at_any_site",
-        "padded_batches",
     ),
     PlantedError(
         "positions count the padding",
@@ -152,7 +135,6 @@ ERRORS = (
         "positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]",
         "positions = torch.arange(n_before, n_keys).expand_as(tokens)",
         "tests/model/families/test_gpt2.py::test_positions_are_counted_from_the_mask",
-        "padded_batches",
     ),
     PlantedError(
         "the last token is taken from the left",
@@ -160,7 +142,6 @@ ERRORS = (
         'elif pick == "last":\n        first = stop - 1',
         'elif pick == "last":\n        stop = first + 1',
         "tests/data/test_positions.py::test_each_rule_reads_its_tokens",
-        "captured_positions",
     ),
     PlantedError(
         "features are ranked on all rows",
@@ -174,7 +155,6 @@ ERRORS = (
         "            for fold in folds:",
         "tests/probes/test_fitters.py"
         "::test_held_out_rows_neither_rank_nor_scale_the_features_of_their_fold",
-        "ranked_in_folds",
     ),
     PlantedError(
         "features are scaled with all rows",
@@ -183,7 +163,6 @@ ERRORS = (
         "units=torch.ones(len(stacked), rows.raw.shape[1], dtype=dtype, device=device),",
         "tests/probes/test_fitters.py"
         "::test_held_out_rows_neither_rank_nor_scale_the_features_of_their_fold",
-        "scaled_in_folds",
     ),
     PlantedError(
         "rows of position 0 are used for scaling",
@@ -192,7 +171,6 @@ ERRORS = (
         "typical=None",
         "tests/pipeline/experiment/test_prepare.py"
         "::test_position_0_does_not_affect_scaling_by_default",
-        "first_position",
     ),
     PlantedError(
         "labels are exchanged by rows",
@@ -201,7 +179,6 @@ ERRORS = (
         "return cls(labels, np.arange(len(groups)), fold_of_row, draws, seed)",
         "tests/probes/score/test_exchange.py"
         "::test_the_statistic_equals_brute_force_over_all_arrangements",
-        "uniform_p_values",
     ),
     PlantedError(
         "the jackknife leaves out rows",
@@ -210,7 +187,6 @@ ERRORS = (
         "names = group_of_row = np.arange(len(groups))\n        unit",
         "tests/test_pitfalls.py"
         "::test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired",
-        "interval_coverage",
     ),
     PlantedError(
         "the jackknife variance lacks the factor G - 1",
@@ -218,7 +194,6 @@ ERRORS = (
         "return float((n_units - 1) * values[1:].var())",
         "return float(values[1:].var())",
         "tests/probes/score/test_intervals.py::test_the_variance_of_a_mean_is_the_usual_one",
-        "interval_coverage",
     ),
 )
 
@@ -233,28 +208,20 @@ def plant(error: PlantedError, root: Path) -> str:
     return text
 
 
-def notices(error: PlantedError, root: Path) -> tuple[str, str]:
-    """Return the outcomes of the error's test and of its check; "-" without a check."""
+def outcome(error: PlantedError, root: Path) -> str:
+    """Plant an error, run its test, restore the file, and return the outcome of the test."""
     original = plant(error, root)
     try:
-        test = TEST_OUTCOMES.get(run_tests([error.test], root), "error")
-        check = "-"
-        if error.check is not None:
-            check = CHECK_OUTCOMES.get(_python(["-c", CHECK, error.check], root), "error")
+        return OUTCOMES.get(run_tests([error.test], root), "error")
     finally:
         (root / "probekit" / error.file).write_text(original)
-    return test, check
 
 
 def run_tests(tests: Sequence[str], root: Path) -> int:
     """Return the exit code of pytest."""
-    return _python(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests], root)
-
-
-def _python(arguments: Sequence[str], root: Path) -> int:
     # Bytecode is not written: a file may change twice within the resolution of its date.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     return subprocess.run(
         command, cwd=root, env=environment, capture_output=True, check=False
     ).returncode
@@ -271,7 +238,7 @@ def copy_repository(root: Path) -> None:
 
 
 def main(names: Sequence[str]) -> int:
-    """Print a row for each error; return 1 if one of them is not noticed by its test or check."""
+    """Print a row for each error; return 1 if one of them is not noticed by its test."""
     errors = [error for error in ERRORS if not names or error.name in names]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -281,13 +248,9 @@ def main(names: Sequence[str]) -> int:
             return 1
         n_missed = 0
         for error in errors:
-            outcomes = notices(error, root)
-            n_missed += "MISSED" in outcomes
-            test, check = outcomes
-            print(f"{error.name} ({error.file})")
-            print(f"    {test}: {error.test}")
-            if error.check is not None:
-                print(f"    {check}: selftest {error.check}", flush=True)
+            found = outcome(error, root)
+            n_missed += found == "MISSED"
+            print(f"{error.name} ({error.file})\n    {found}: {error.test}", flush=True)
     print(f"{len(errors)} errors, {n_missed} missed.")
     return int(n_missed > 0)
 

@@ -21,7 +21,6 @@ LEVELS = (
         "errors",
         "disk",
         "drafts",
-        "moved",
         "interrupts",
         "code_digest",
         "csv_files",

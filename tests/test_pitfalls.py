@@ -17,6 +17,7 @@ from probekit.errors import DataError
 from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
 from probekit.pipeline.experiment.record import best_site
+from probekit.pipeline.selftest import KIND_SPECS, planted_direction
 from probekit.probes.controls.baselines import TEXT_BASELINES, text_lengths
 from probekit.probes.controls.control_labels import (
     control_labels,
@@ -38,14 +39,12 @@ from probekit.probes.score.metrics import (
     accuracy,
 )
 from probekit.probes.score.permutation import p_values
-from probekit.probes.selftest import planted
-from probekit.probes.selftest.checks import SPECS
-from probekit.probes.settings import ProbeSettings
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.targets import BASELINES
 from tests.pipeline.planted import rows_of_sites
 
 METRICS = metric_functions("class", frozenset({"scores"}))
-BY_ROW = [spec for spec in SPECS.values() if spec.kind != "mlp"]
+BY_ROW = [spec for spec in KIND_SPECS if spec.kind != "mlp"]
 
 
 def ids(spec):
@@ -70,9 +69,9 @@ def tuned(spec, X, codes, **settings):
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
-    data = planted.class_direction(120, seed=0)
-    codes = (data.data.y == "yes").astype(int)
-    X, held_out = data.X, np.arange(120) % 3 == 0
+    X, data, _ = planted_direction(120, seed=0)
+    codes = (data.y == "yes").astype(int)
+    held_out = np.arange(120) % 3 == 0
     other = X.copy()
     other[held_out] = other[held_out] * [1, 9, 1, 3, 1, 1, 1, 5, 1, 1, 1, 1] + 20
     known = [tuned(spec, X, codes)]  # at one penalty, which held-out rows would select differently
@@ -84,16 +83,16 @@ def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
 
 
 def test_pitfall_17_feature_scale_is_no_prior_and_non_convergence_is_reported():
-    data = planted.class_direction(300, seed=0)
-    codes = (data.data.y == "yes").astype(int)
-    logistic = SPECS["logistic"]
+    X, data, _ = planted_direction(300, seed=0)
+    codes = (data.y == "yes").astype(int)
+    logistic = ProbeSpec("logistic")
     sizes = 10.0 ** np.arange(-6, 6)
-    plain, sized = (tuned(logistic, X, codes) for X in (data.X, data.X * sizes))
+    plain, sized = (tuned(logistic, X, codes) for X in (X, X * sizes))
     assert plain.penalty == sized.penalty
     np.testing.assert_allclose(
-        plain.solution.scores(data.X), sized.solution.scores(data.X * sizes), rtol=1e-5, atol=1e-6
+        plain.solution.scores(X), sized.solution.scores(X * sizes), rtol=1e-5, atol=1e-6
     )
-    short = tuned(logistic, data.X, codes, max_iter=1).solution
+    short = tuned(logistic, X, codes, max_iter=1).solution
     assert (short.converged, short.n_iter) == (False, 1)
     assert short.gradient_norm > 10 * plain.solution.gradient_norm
     assert plain.solution.converged
@@ -101,10 +100,10 @@ def test_pitfall_17_feature_scale_is_no_prior_and_non_convergence_is_reported():
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_18_the_bias_takes_up_the_mean_of_raw_rows(spec):
-    data = planted.class_direction(300, seed=0)
-    codes = (data.data.y == "yes").astype(int)
-    here, there = (tuned(spec, data.X + shift, codes).solution for shift in (0, 50))
-    np.testing.assert_allclose(here.scores(data.X), there.scores(data.X + 50), rtol=1e-5, atol=1e-5)
+    X, data, _ = planted_direction(300, seed=0)
+    codes = (data.y == "yes").astype(int)
+    here, there = (tuned(spec, X + shift, codes).solution for shift in (0, 50))
+    np.testing.assert_allclose(here.scores(X), there.scores(X + 50), rtol=1e-5, atol=1e-5)
 
 
 def test_pitfall_19_no_group_is_on_two_sides_of_anything():
@@ -174,11 +173,11 @@ def test_pitfall_22_control_labels_are_learnable_by_word_in_every_draw():
 
 
 def test_pitfall_23_test_rows_choose_nothing():
-    data = planted.class_direction(300, seed=0)
-    turned = replace(data.data, y=data.data.y.copy())
+    X, data, _ = planted_direction(300, seed=0)
+    turned = replace(data, y=data.y.copy())
     turned.y[turned.test] = np.where(turned.y[turned.test] == "yes", "no", "yes")
     settings = ProbeSettings(C=(1e-3, 1.0), folds=3, control_draws=0)
-    first, second = (Prober(one, settings).site(data.X) for one in (data.data, turned))
+    first, second = (Prober(one, settings).site(X) for one in (data, turned))
     ours, theirs = (next(iter(one.predictions.values())).guess for one in (first, second))
     assert ours.tolist() == theirs.tolist()
     for ours, theirs in zip(first.measurements, second.measurements, strict=True):
@@ -233,9 +232,9 @@ def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_26_fits_of_float32_rows_are_those_of_float64(spec):
-    data = planted.class_direction(300, seed=0)
-    codes = (data.data.y == "yes").astype(int)
-    near, wide = (data.X + 300).astype(np.float32), (data.X + 300).astype(np.float32)
+    X, data, _ = planted_direction(300, seed=0)
+    codes = (data.y == "yes").astype(int)
+    near, wide = (X + 300).astype(np.float32), (X + 300).astype(np.float32)
     wide = wide.astype(np.float64)
     ours, exact = (tuned(spec, X, codes).solution for X in (near, wide))
     assert ours.layers[0].weight.dtype == np.float64
@@ -283,15 +282,15 @@ def test_pitfall_30_every_site_has_controls_unless_disabled():
     assert schema.control_draws > 0
     assert set(schema.baselines) == set(BASELINES)
     assert ModelSection(source="mini").random_weights
-    data = planted.class_direction(120, seed=0)
+    X, data, _ = planted_direction(120, seed=0)
     texts = np.array([f"word {n % 5}" for n in range(120)], dtype=object)
     settings = replace(schema.settings(), folds=3)
     neighbours = np.array([["the", ""]] * 120, dtype=object)
     words = (np.arange(120) % 12).astype(str)
-    rows = replace(data.data, types=words, texts=texts, neighbours=neighbours)
+    rows = replace(data, types=words, texts=texts, neighbours=neighbours)
     prober = Prober(rows, settings)
-    assert {one.target for one in prober.site(data.X).measurements} == {"task", "control"}
+    assert {one.target for one in prober.site(X).measurements} == {"task", "control"}
     assert {one.target for one in prober.baselines().predictions} == set(schema.baselines)
-    for one in prober.site(data.X).measurements:
+    for one in prober.site(X).measurements:
         assert np.isfinite([one.chance, one.ci_low, one.ci_high]).all()
         assert min(one.n_train, one.n_test, one.n_groups) > 0

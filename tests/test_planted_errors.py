@@ -1,11 +1,10 @@
-"""The errors of `benchmarks.planted_errors` can be planted, and name existing tests and checks."""
+"""The errors of `benchmarks.planted_errors` can be planted, and name existing tests."""
 
 import ast
 
 import pytest
 
 from benchmarks.planted_errors import ERRORS, PlantedError, plant
-from probekit.pipeline.selftest.selftest import CHECKS
 
 
 def test_there_are_at_least_twelve():
@@ -21,11 +20,10 @@ def test_an_error_replaces_one_passage_and_leaves_python(error, repository):
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.name)
-def test_an_error_names_a_test_and_a_check_that_exist(error, repository):
+def test_an_error_names_a_test_that_exists(error, repository):
     file, _, function = error.test.partition("::")
     tree = ast.parse((repository / file).read_text())
     assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert error.check is None or error.check in CHECKS
 
 
 def test_a_passage_that_does_not_occur_once_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""`probekit experiments` and `probekit init`: bundled experiments, and a new one."""
+"""`probekit experiments` and `probekit init`: bundled experiments and models, and a new one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import click
 
 @click.command()
 def experiments() -> None:
-    """List the bundled experiments, which every command accepts by name."""
+    """List the bundled experiments and the models that can be used by name."""
     from probekit.cli.show.experiments import show_experiments
+    from probekit.cli.show.models import show_models
     from probekit.experiment.catalogue import bundled_experiments
 
     show_experiments(bundled_experiments())
+    click.echo()
+    show_models()
 
 
 @click.command()

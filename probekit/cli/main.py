@@ -41,7 +41,7 @@ from probekit.cli.pages import draw_figures, figure_options, report, view
 from probekit.cli.patching import patch_command
 from probekit.cli.pictures import attention, attribution, heads, lens, weights
 from probekit.cli.pretraining import pretrain_command
-from probekit.cli.saved_probes import apply, directions
+from probekit.cli.saved_probes import apply
 from probekit.cli.versions import version_option
 from probekit.errors import ProbekitError, nearest
 from probekit.interrupts import Interruptible
@@ -50,7 +50,6 @@ from probekit.terminal import streams
 
 if TYPE_CHECKING:
     from probekit.activations.files.local import Location
-    from probekit.report.notebooks.run_result import RunResult
 
 
 def main() -> None:
@@ -163,22 +162,16 @@ _run_options = together(
 @cli.command()
 @_run_options
 @figure_options
-def run_command(formats: tuple[str, ...], columns: int, **given: Any) -> None:
+@click.option("--page/--no-page", default=True, help="Page of the run, report.html.")
+def run_command(
+    file: Path,
+    overrides: tuple[str, ...],
+    formats: tuple[str, ...],
+    columns: int,
+    page: bool,
+    **options: Any,
+) -> None:
     """Run an experiment: capture activations, fit probes, write the report."""
-    result = _run(**given, page=True)
-    draw_figures(result.folder, formats, columns)
-    click.echo(str(result.report))
-
-
-@cli.command()
-@_run_options
-def probe_command(**given: Any) -> None:
-    """Run an experiment without writing a page: capture activations, fit probes, write results."""
-    click.echo(str(_run(**given, page=False).results))
-
-
-def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
-    """Run an experiment and print its results and warnings."""
     from probekit.experiment.loader import load_any_experiment
 
     experiment = load_any_experiment(file, overrides)
@@ -189,11 +182,12 @@ def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
     from probekit.pipeline.experiment.run import run as run_experiment
 
     with watching() as watcher:
-        result = run_experiment(experiment, **options, watcher=watcher)
+        result = run_experiment(experiment, **options, page=page, watcher=watcher)
     show_results(result)
     show_causes_of(result)
     show_warnings(result)
-    return result
+    draw_figures(result.folder, formats, columns)
+    click.echo(str(result.report if page else result.results))
 
 
 @cli.command()
@@ -297,21 +291,13 @@ def selftest_command(quick: bool) -> None:
     """Test the engine on data and tiny models with known answers: signals, noise, intervals."""
     from probekit.cli.show.progress import watching
     from probekit.cli.show.runs import show_verdicts
-    from probekit.pipeline.selftest.selftest import selftest as run_selftest
+    from probekit.pipeline.selftest import selftest as run_selftest
 
     with watching() as watcher:
         verdicts = run_selftest(quick=quick, watcher=watcher)
     show_verdicts(verdicts)
     if not all(verdict.ok for verdict in verdicts):
         sys.exit(1)
-
-
-@cli.command()
-def models() -> None:
-    """List the models that can be used by name."""
-    from probekit.cli.show.models import show_models
-
-    show_models()
 
 
 @cli.command()
@@ -329,7 +315,6 @@ for _command in (
     attribution,
     cache,
     cause_command,
-    directions,
     experiments,
     generate_command,
     heads,

@@ -1,4 +1,4 @@
-"""Commands that use a saved probe: `probekit apply` and `probekit directions`."""
+"""`probekit apply`, which applies a saved probe to new texts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import click
 from probekit.cli.options import OutputFile, texts_options
 from probekit.pipeline.look.endings import ANSWER_FILES
 
-_probe_argument = click.argument("probe", type=click.Path(path_type=Path))
-
 
 @click.command()
-@_probe_argument
+@click.argument("probe", type=click.Path(path_type=Path))
 @texts_options
 @click.option("--per", type=click.Choice(["text", "token"]), help="Unit of prediction.")
 @click.option("--out", type=OutputFile(*ANSWER_FILES), help="Output file (.html, .csv or .jsonl).")
@@ -69,21 +67,3 @@ def apply(
         click.echo(str(write_answers(out, readings, saved, per)))
         return
     show_answers(readings, saved, per)
-
-
-@click.command()
-@_probe_argument
-@click.option("--out", type=OutputFile(), required=True, help="Output file (.npy).")
-@click.option("--unit", is_flag=True, help="Normalisation of each direction to length 1.")
-def directions(probe: Path, out: Path, unit: bool) -> None:
-    """Export the directions of a saved probe as a numpy array, with a JSON file of their names."""
-    from probekit.results.saved_probes import load_probe
-
-    saved = load_probe(probe)
-
-    from probekit.pipeline.look.exports import write_directions
-
-    if saved.facts.untested:
-        click.echo(f"note: {saved.facts.untested}", err=True)
-    for path in write_directions(saved, out, unit=unit):
-        click.echo(str(path))

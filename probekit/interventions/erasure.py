@@ -2,14 +2,12 @@
 
     leace             removes every linear relation to the labels, with the least change
     mean_projection   projects out the differences of the class means
-    inlp              projects out the directions of classifiers, fitted again until they fail
     probe_projection  projects out given directions
 
 Every eraser replaces the removed component by that of the mean of the fitted rows, not by zero.
 Rows and labels are those of a training set; arrays have shape (n_rows, n_features).
 
-Source: Belrose et al. (2023), LEACE: Perfect linear concept erasure in closed form; Ravfogel et al.
-(2020), Null it out: guarding protected attributes by iterative nullspace projection.
+Source: Belrose et al. (2023), LEACE: Perfect linear concept erasure in closed form.
 """
 
 from __future__ import annotations
@@ -26,11 +24,10 @@ from probekit.interventions.edits import Edit
 from probekit.interventions.subspaces import orthonormal_basis, without_rounding
 from probekit.probes.kinds.class_means import class_means
 from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes, Problem, Solver
+from probekit.probes.solve.solver import Codes
 
 # Relative to the largest singular value, in float64. An absolute tolerance would keep the concept
 # of a rare class, whose covariance with the features is small.
-_ROUNDING = 1e-9  # of an accuracy
 TOLERANCE = 1e-9
 
 
@@ -141,42 +138,6 @@ def probe_projection(directions: NDArray[np.floating], mean: NDArray[np.floating
     """
     basis = orthonormal_basis(directions)
     return Eraser(basis, basis.T, np.asarray(mean, np.float64))
-
-
-def inlp(X: NDArray[np.floating], codes: Codes, *, rounds: int = 20, C: float = 1.0) -> Eraser:
-    """Return the projection that removes the directions of consecutive logistic classifiers.
-
-    Each round fits a classifier to the rows without the directions of earlier rounds; a rare class
-    counts as much as a frequent one. It ends when the classifier's balanced accuracy on these rows
-    is chance, or after `rounds`.
-
-    >>> generator = np.random.default_rng(0)
-    >>> codes = np.repeat([0, 1], 50)
-    >>> X = generator.normal(size=(100, 4)) + 3 * codes[:, None] * np.eye(4)[0]
-    >>> inlp(X, codes, rounds=3).rank <= 3
-    True
-    """
-    rows, mean = _centred(X, codes)
-    _, classes = np.unique(codes, return_inverse=True)
-    n_of_class = np.bincount(classes)
-    weights_of_rows = len(codes) / (len(n_of_class) * n_of_class[classes])
-    found: list[Floats] = []
-    left = rows
-    for _ in range(rounds):
-        (fit,) = Solver(left, [weights_of_rows]).solve([Problem(codes, C=C)])
-        balanced_accuracy = np.average(fit.predict(left) == codes, weights=weights_of_rows)
-        if balanced_accuracy <= 1 / len(n_of_class) + _ROUNDING or not np.any(fit.coef):
-            break
-        weights = fit.coef - fit.coef.mean(axis=0) if len(fit.coef) > 1 else fit.coef
-        found.append(weights)
-        basis = orthonormal_basis(np.concatenate(found))
-        if basis.shape[1] == rows.shape[1]:
-            break
-        left = rows - rows @ basis @ basis.T
-    if not found:
-        empty = np.zeros((rows.shape[1], 0))
-        return Eraser(empty, empty.T, mean)
-    return probe_projection(np.concatenate(found), mean)
 
 
 def _centred(X: NDArray[np.floating], codes: Codes) -> tuple[Floats, Floats]:

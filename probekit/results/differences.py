@@ -155,8 +155,6 @@ class RivalDifferences:
 def load_differences(path: Path) -> pd.DataFrame | None:
     """Return the validated rows of differences.csv; None if the file does not exist.
 
-    Older releases did not write the file.
-
     Raises:
         DataError: A column is missing, or a cell is not a number.
     """

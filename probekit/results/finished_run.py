@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.disk import inside
-from probekit.errors import ConfigError, DataError
+from probekit.errors import DataError
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor
@@ -73,7 +73,6 @@ class FinishedRun(Generic[Settings]):
         folder = Path(folder)
         check_finished(folder)
         record = open_record(folder)
-        _check_has_predictions(folder, record)
         with reading_run_file(folder / "test_rows.csv"):
             test_rows = read_test_rows(folder / "test_rows.csv")
         return cls(
@@ -145,11 +144,3 @@ def _is_by_row(predictions: Predictions) -> bool:
     if not isinstance(predictions, ClassPredictions):
         return True
     return len(predictions.guess) == len(predictions.truth)
-
-
-def _check_has_predictions(folder: Path, record: RunRecord) -> None:
-    if "test_rows.csv" not in record.files:
-        raise ConfigError(
-            f"{folder} was written by an older version of probekit, which did not save "
-            "predictions. Run the experiment again."
-        )

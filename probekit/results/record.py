@@ -22,7 +22,7 @@ from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
 
 STARTED = ".started"  # exists in the folder of a run while it is not finished
-FORMAT = 1  # of run.json; older releases wrote neither a format nor a digest
+FORMAT = 1  # of run.json
 # Files that pages read if they exist. Predictions and probes are in the folders sites and probes.
 RESULT_FILES = (
     "config.yaml",
@@ -45,9 +45,9 @@ NO_CONTROL = "no-control"  # code of the finding that explains why there is no c
 MOST_CLASSES = 40  # with more, confusion matrix and scatter plots would be unreadable
 MOST_NAMED = 5  # damaged files listed in a message
 MOST_RUNS = 10  # runs listed in a message
-OLD_RECORD = (
-    "This run was written by an older version of probekit, whose run.json has no digest, so that "
-    "changes to it cannot be detected. Run the experiment again to add digests."
+NO_DIGEST = (
+    "The run.json of this run has no digest of itself, so that changes to it cannot be detected. "
+    "Run the experiment again to add one."
 )
 
 
@@ -130,7 +130,7 @@ class Best(RecordPart):
     """The site that the run selected, or a head of it.
 
     For a nested cross-validation, `site` is None if the outer folds chose different sites. `sites`
-    is the number of folds that chose each site; older releases did not write it.
+    is the number of folds that chose each site.
     """
 
     site: str | None
@@ -186,12 +186,11 @@ BY_WORD = Control()
 
 
 class RunRecord(RecordPart):
-    """The contents of run.json, in the order of the file; defaults are for older releases.
+    """The contents of run.json, in the order of the file.
 
     `code_reference` names the label code whose length is divided by that of the probe's code to get
-    compression; older releases used a uniform code and did not record it. `files` has the digest of
-    each result file, by name within the folder. `is_sealed` is True if run.json contains a digest
-    of itself; older releases did not write one.
+    compression. `files` has the digest of each result file, by name within the folder. `is_sealed`
+    is True if run.json contains a digest of itself.
     """
 
     run: str
@@ -214,7 +213,6 @@ class RunRecord(RecordPart):
     norms: list[Norms] = []
     seconds: dict[str, float] = {}
     files: dict[str, str] = {}
-    warnings: list[str] = Field(default=[], exclude=True)  # only in files of older releases
     is_sealed: bool = Field(default=False, exclude=True)
 
     @property
@@ -382,12 +380,12 @@ def parse_record(content: bytes, path: Path, kind: type[Record]) -> Record:
 
 
 def check_seal(content: bytes, path: Path) -> bool:
-    """Return whether run.json contains a digest of itself, which older releases did not write.
+    """Return whether run.json contains a digest of itself.
 
     Raises:
         DataError: The digest does not match the contents, or a newer release wrote the file.
     """
-    # Either key counts, so that damage to one of them is not mistaken for an older release.
+    # Either key counts, so that damage to one of them is not mistaken for a file without a digest.
     if not {"format", "seal"} & json.loads(content).keys():
         return False
     try:

@@ -36,8 +36,7 @@ SIZED = r"^(?P<family>.+):(?P<size>\d+)$"
 def main_metrics(table: pd.DataFrame) -> tuple[str, ...]:
     """Return the main metrics that the run recorded: one, or for trees one per kind of probe.
 
-    Older releases did not record them; for their tables, the default main metrics with rows are
-    returned.
+    For a table without them, the default main metrics with rows are returned.
 
     >>> main_metrics(pd.DataFrame({"metric": ["accuracy"], "main_metric": ["auroc"]}))
     ('auroc',)

@@ -72,15 +72,15 @@ def _read_site(
     try:
         data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
         content = json.loads(data)
-        written, probes = content["digest"], content.get("probes")
-        if written != _digest(origin, content["measurements"], answers, probes):
+        contents = [origin, content["measurements"], digest([answers]), content["probes"]]
+        if content["digest"] != digest_json(contents):
             return None
         if pretty_json(content).encode() != data:  # the digest does not cover white space
             return None
         measurements = [Measurement(**entry) for entry in content["measurements"]]
         files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
         predictions = unpack(answers, truth_of, n_classes)
-        return SiteResult(measurements, predictions, probes=probes or {}, files=files)
+        return SiteResult(measurements, predictions, probes=content["probes"], files=files)
     except (FileNotFoundError, *_READ_ERRORS):
         return None
     except OSError as error:
@@ -134,7 +134,7 @@ class SavedSiteResults:
         answers = pack(site.predictions)
         entries = [_finite(asdict(measurement)) for measurement in site.measurements]
         content = {
-            "digest": _digest(origin, entries, answers, site.probes),
+            "digest": digest_json([origin, entries, digest([answers]), site.probes]),
             "measurements": entries,
             "probes": site.probes,
         }
@@ -158,17 +158,6 @@ class SavedSiteResults:
 def _names(stem: Path) -> tuple[str, str]:
     # Not `with_suffix`: site names contain dots.
     return f"{stem.as_posix()}.json", f"{stem.as_posix()}.safetensors"
-
-
-def _digest(
-    origin: Mapping[str, str],
-    entries: list[dict[str, Any]],
-    answers: bytes,
-    probes: dict[str, str] | None,
-) -> str:
-    # Older releases did not include the digests of probes.
-    optional = [] if probes is None else [probes]
-    return digest_json([origin, entries, digest([answers]), *optional])
 
 
 def _finite(entry: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,10 @@
-"""`probekit apply` and `probekit directions` on the command line."""
+"""`probekit apply` on the command line."""
 
 import csv
 import json
 import re
 
-import numpy as np
 import pytest
-
-from probekit.probes.saved.saved_probe import SavedProbe
 
 
 def columns(out):
@@ -145,9 +142,6 @@ def test_terminal_with_few_colours_shows_columns(keep, call, terminal):
         (["apply", "probe", "--text", "a " * 600], 2, "--too-long truncate or --too-long skip"),
         (["apply", "damaged", "--text", "a"], 2, "cannot be used"),
         (["apply", "elsewhere", "--text", "a"], 2, "--allow-other-model"),
-        (["directions", "probe"], 2, "--out"),
-        (["directions", "probe", "--out", "d.txt"], 2, ".npy"),
-        (["directions", "nothing", "--out", "d.npy"], 3, "no probe file"),
     ],
 )
 def test_each_error_has_one_message_and_its_exit_code(
@@ -174,21 +168,11 @@ def test_different_model_can_be_allowed_and_is_reported(keep, call):
     assert "is not the model that the probe was fitted on" in errors
 
 
-def test_directions_can_be_loaded_with_numpy(keep, call, tmp_path):
-    probe = SavedProbe.load(keep(classes=("a", "b", "c")))
-    code, out, _ = call("directions", "probe", "--out", "d.npy", "--unit")
-    assert code == 0
-    assert out.split() == ["d.npy", "d.json"]
-    np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), probe.unit_directions)
-    assert json.loads((tmp_path / "d.json").read_text())["names"] == ["a", "b", "c"]
-
-
 def test_an_untested_probe_is_named_as_such_everywhere(keep, call, tmp_path):
     text = ("--text", "The keys")
     commands = {
         "apply": ("apply", "probe", *text),
         "page": ("apply", "probe", *text, "--out", "page.html"),
-        "directions": ("directions", "probe", "--out", "d.npy"),
     }
     for is_tested in (True, False):
         keep(is_tested=is_tested)
@@ -197,4 +181,3 @@ def test_an_untested_probe_is_named_as_such_everywhere(keep, call, tmp_path):
             assert code == 0, errors
             assert ("untested: no held-out rows" in errors) != is_tested
         assert ("untested: no held-out rows" in (tmp_path / "page.html").read_text()) != is_tested
-        assert json.loads((tmp_path / "d.json").read_text())["is_tested"] == is_tested

@@ -57,12 +57,12 @@ def test_run_prints_the_table_and_then_the_report_path(probekit, folder):
     assert again.stdout.strip().endswith("report.html")
 
 
-def test_probe_reuses_the_cache(probekit):
+def test_a_run_without_a_page_reuses_the_cache(probekit):
     first = probekit("cache", "planted.yaml")
     assert re.search(r"task: 96 rows, 3 shards computed, 0 reused", first.stdout), first.stderr
     second = probekit("cache", "planted.yaml")
     assert re.search(r"task: 96 rows, 0 shards computed, 3 reused", second.stdout)
-    probed = probekit("probe", "planted.yaml")
+    probed = probekit("run", "planted.yaml", "--no-page")
     assert probed.code == 0
     assert probed.stdout.strip().endswith("results.csv")
 
@@ -108,7 +108,7 @@ def test_attention_writes_a_page(probekit, folder):
 
 
 def test_models_and_sites_need_no_network(probekit):
-    models = probekit("models")
+    models = probekit("experiments")
     assert "124,439,808" in models.stdout
     assert "mini" in models.stdout
     sites = probekit("sites", "gpt2")
@@ -243,7 +243,7 @@ def test_a_closed_pipe_is_no_error(folder, environment):
     assert not done.stderr
 
 
-@pytest.mark.parametrize("arguments", ["models", "sites mini", "--version"])
+@pytest.mark.parametrize("arguments", ["experiments", "sites mini", "--version"])
 def test_full_disk_behind_stdout_is_reported(folder, environment, arguments):
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
@@ -254,7 +254,7 @@ def test_full_disk_behind_stdout_is_reported(folder, environment, arguments):
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_stream_is_ignored(folder, environment, closed):
-    done = shell(f"{PROBEKIT} models {closed}", folder, environment)
+    done = shell(f"{PROBEKIT} experiments {closed}", folder, environment)
     assert done.returncode == 0
     assert not done.stderr
     assert ("mini" in done.stdout) == (closed == "2>&-")

@@ -11,7 +11,7 @@ import pytest
 # 1, 3 and 4 make text bold, italic or underlined: no colours.
 COLOUR = re.compile(r"\x1b\[(?:[\d;:]*;)?(?:3[0-8]|4[0-8]|9\d|10\d)[\d;:]*m")
 COMMANDS = {
-    "table": ["models"],
+    "table": ["experiments"],
     "tokens": ["apply", "probe", "--text", "The keys to the cabinet", "--per", "token"],
     "error": ["run", "there_is_none.yaml"],
 }

@@ -4,7 +4,6 @@ import pytest
 
 TO_FOLDER = {
     "run": ("e.yaml",),
-    "probe": ("e.yaml",),
     "pretrain": ("e.yaml",),
     "transfer": ("a", "b"),
     "cache export": ("key",),
@@ -12,7 +11,6 @@ TO_FOLDER = {
 TO_FILE = {
     "compare": ("a", "b"),
     "apply": ("probe", "--text", "x"),
-    "directions": ("probe",),
     "report": ("a", "b"),
     "weights": ("--model", "mini"),
     "heads": ("--model", "mini"),
@@ -22,7 +20,6 @@ TO_FILE = {
 }
 WITH_CACHE = {
     "run": ("e.yaml",),
-    "probe": ("e.yaml",),
     "transfer": ("a", "b", "--out", "o"),
     "cache": ("e.yaml",),
     "cache ls": (),

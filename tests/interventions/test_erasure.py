@@ -8,7 +8,7 @@ import torch
 
 from probekit.errors import DataError
 from probekit.interventions.edits import project_out
-from probekit.interventions.erasure import inlp, leace, mean_projection, probe_projection
+from probekit.interventions.erasure import leace, mean_projection, probe_projection
 from probekit.probes.solve.solver import Problem, Solver
 
 N_FEATURES = 9
@@ -110,35 +110,9 @@ def test_the_mean_projection_removes_the_differences_of_means():
     np.testing.assert_allclose(eraser.left, eraser.right.T)
 
 
-def test_inlp_ends_when_the_classifier_fails():
-    X, codes = sample(shares=(0.5, 0.5))
-    eraser = inlp(X, codes)
-    assert accuracy(X, codes) > 0.8
-    assert accuracy(eraser(X), codes) < 0.56
-    assert 0 < eraser.rank < N_FEATURES
-    once = inlp(X, codes, rounds=1)
-    assert once.rank == 1
-    assert accuracy(once(X), codes) > 0.5
-
-
-def test_inlp_erases_a_rare_class():
-    generator = np.random.default_rng(0)
-    codes = (np.arange(2000) % 100 == 0).astype(int)
-    X = generator.normal(size=(2000, 6)) + 1.0 * codes[:, None] * np.eye(6)[0]
-    erased = inlp(X, codes)(X)
-    gap = [rows[codes == 1].mean(0) - rows[codes == 0].mean(0) for rows in (X, erased)]
-    assert np.linalg.norm(gap[1]) < 0.2 * np.linalg.norm(gap[0])
-
-
-def test_inlp_of_unrelated_labels_keeps_the_rows():
-    X, codes = np.zeros((8, 3)), np.tile([0, 1], 4)
-    assert inlp(X, codes).rank == 0
-    np.testing.assert_array_equal(inlp(X, codes)(X), X)
-
-
 def test_the_removed_part_becomes_the_mean_not_zero():
     X, codes = sample()
-    for eraser in (leace(X + 7, codes), mean_projection(X + 7, codes), inlp(X + 7, codes)):
+    for eraser in (leace(X + 7, codes), mean_projection(X + 7, codes)):
         erased = eraser(X + 7)
         np.testing.assert_allclose(erased.mean(0), (X + 7).mean(0))
         along = eraser.right @ erased.T

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
+from probekit.pipeline.selftest import KIND_SPECS, planted_direction
 from probekit.probes.fitters import FitContext, make_fitter
 from probekit.probes.score.judging import judge_of
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.selftest import planted
-from probekit.probes.selftest.checks import SPECS
 from probekit.probes.settings import ProbeSettings
 
 # Kinds with a single penalty: held-out rows select among several.
-ONE_PENALTY = [spec for spec in SPECS.values() if spec.kind not in ("ridge", "mlp")]
+ONE_PENALTY = [spec for spec in KIND_SPECS if spec.kind not in ("ridge", "mlp")]
 FOLDS = np.arange(90) % 3
 HELD_OUT = FOLDS == 0
 
@@ -30,8 +29,8 @@ def fit_of_first_fold(spec, X, codes):
 
 @pytest.mark.parametrize("spec", ONE_PENALTY, ids=lambda spec: spec.text)
 def test_held_out_rows_neither_rank_nor_scale_the_features_of_their_fold(spec):
-    data = planted.class_direction(90, seed=0)
-    X, codes = data.X, (data.data.y == "yes").astype(int)
+    X, data, _ = planted_direction(90, seed=0)
+    codes = (data.y == "yes").astype(int)
     scale = np.where(np.arange(X.shape[1]) % 2, 1.0, 9.0)
     other = np.where(HELD_OUT[:, None], X * scale + 20, X)
     turned = np.where(HELD_OUT, 1 - codes, codes)

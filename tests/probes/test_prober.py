@@ -179,7 +179,11 @@ def test_test_rows_do_not_touch_the_scaling():
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not():
     data = make_data()
     X = signal(data, 0.5)
-    assert site(Prober(data, SETTINGS), X) == site(Prober(data, SETTINGS), X)
+    first = site(Prober(data, SETTINGS), X)
+    assert first == site(Prober(data, SETTINGS), X)
+    prober = Prober(data, SETTINGS)
+    site(prober, X[::-1])
+    assert first == site(prober, X)  # sites probed before do not matter
     other = pick(site(Prober(data, replace(SETTINGS, seed=1)), X), "control")
     assert other.value != pick(site(Prober(data, SETTINGS), X), "control").value
 

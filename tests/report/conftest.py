@@ -39,7 +39,8 @@ def row(site: str, target: str, value: float, **others) -> dict:
         "ci_low": round(value - 0.02, 4), "ci_high": round(value + 0.02, 4), "chance": 0.5,
         "n_train": 3000, "n_test": 1039, "n_groups": 15, "C": 0.01 if site else None,
         "n_iter": 7 if site else None, "converged": True if site else None, "seed": 0,
-        "view": "raw" if site else "", "null": "",
+        "view": "raw" if site else "", "null": "", "fold": None, "null_low": None,
+        "null_high": None, "main_metric": "", "positive": "", "order": None,
     }  # fmt: skip
     return common | others
 
@@ -153,7 +154,6 @@ def make_record() -> dict:
         "best": {
             "site": SITES[3], "layer": 2, "head": None, "chosen_by": "cross-validated accuracy",
         },
-        "warnings": [],
         "attention": [
             {"text": "".join(TOKENS), "tokens": TOKENS},
             {"text": "Hi you", "tokens": ["Hi", " you"]},

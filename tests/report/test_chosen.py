@@ -122,7 +122,6 @@ def test_cosines_are_compared_with_probes_of_permuted_labels(make_run, table):
         caption(with_null)
     )
     assert "±0.310" in direction_map(with_null).data[0].hovertext[0][1]
-    assert "An older version of probekit wrote this run" in caption(rows)
     assert "No probes were fitted on permuted labels" in caption(rows.assign(null_high=np.nan))
 
 

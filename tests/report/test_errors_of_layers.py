@@ -111,16 +111,6 @@ def test_a_run_without_errors_at_its_chosen_site_still_has_those_of_others(brows
     assert browser.evaluate("document.querySelector('.errors select').length") == 1 + len(SITES)
 
 
-def test_runs_of_older_releases_have_no_menu(make_run):
-    run = make_run()
-    older = {key: wrong()[key] for key in ("classes", "examples")}
-    (run / "wrong.json").write_text(json.dumps(older))
-    page = write_report(run).read_text("utf-8")
-    section = page.partition('<section class="errors">')[2].partition("</section>")[0]
-    assert "predicted as" in section
-    assert "<select" not in section
-
-
 def test_an_error_must_refer_to_a_stored_row(make_run):
     run = make_run()
     (run / "wrong.json").write_text(json.dumps(wrong() | {"rows": []}))

@@ -187,13 +187,3 @@ def test_written_differences_are_read_back(tmp_path, differences):
     pd.testing.assert_frame_equal(
         load_differences(path), differences.astype({"n_test": float, "n_groups": float})
     )
-
-
-def test_differences_of_an_older_release_are_read(tmp_path, table, differences):
-    """Their adjusted p-values were in a column `p_holm`."""
-    path = tmp_path / "differences.csv"
-    differences.rename(columns={"p_adjusted": "p_holm"}).to_csv(path, index=False)
-    found = load_differences(path)
-    assert found["p_adjusted"].tolist() == differences["p_adjusted"].tolist()
-    assert "p_holm" not in found
-    assert rival_differences(table, found).named[0].p_adjusted == 0.008

@@ -12,7 +12,7 @@ from rich.text import Text
 from probekit.amounts import counted
 from probekit.cli.show.tables import print_table
 from probekit.pipeline.experiment.validate import ValidationReport
-from probekit.probes.selftest.checks import Verdict
+from probekit.pipeline.selftest import Verdict
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.comparison_table import RULE, ComparedScore, comparison_table

@@ -30,7 +30,6 @@ from probekit.interventions.causes.other_texts import loss_under_steering
 from probekit.interventions.causes.responses import Responder
 from probekit.interventions.causes.verdicts import (
     Evidence,
-    best_p_values,
     class_gap,
     class_gap_of_many,
     detection,
@@ -78,17 +77,6 @@ def causes_of(
     settings = settings or CauseSettings()
     folds = _folds(model, data, selection, settings, directions)
     return _Test(data, settings, selection, folds).result()
-
-
-def best_of(results: Sequence[CauseResult], question: str) -> Floats:
-    """Return p-values adjusted for the best of several sites, positions or heads, (n_results,).
-
-    Args:
-        results: tests of the same rows with the same settings, so that they share permutations.
-        question: `steers`, `silences` or `swap`.
-    """
-    effects = [one.evidence(question).effect for one in results]
-    return best_p_values(np.array(effects), np.stack([one.null[question] for one in results]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,22 +57,24 @@ class Responder:
 
     def base(self) -> Floats:
         """Return the measure without edits, (n_texts,)."""
-        parts = [part.score(part.kept.final, part.everything) for part in self._parts()]
+        parts = [part.score(part.kept.final, part.everything) for part in self._parts(self.batch)]
         return np.concatenate(parts)
 
     def features(self) -> Floats:
         """Return the activations at the positions that are read, (n_texts, n_features)."""
-        return np.concatenate([part.own_features() for part in self._parts()])
+        return np.concatenate([part.own_features() for part in self._parts(self.batch)])
 
     def steered(self, directions: DirectionSet, by: Sequence[float]) -> Floats:
         """Return the measure after x + k s u, (n_texts, n_directions, n_doses)."""
         doses = directions.spread[:, None] * np.asarray(by)
-        return np.concatenate([part.along(directions, doses[None]) for part in self._parts()])
+        return np.concatenate(
+            [part.along(directions, doses[None]) for part in self._parts(self.batch)]
+        )
 
     def erased(self, directions: DirectionSet) -> Floats:
         """Return the measure after erasing each direction, (n_texts, n_directions)."""
         parts = []
-        for part in self._parts():
+        for part in self._parts(self.batch):
             reading, mean = part.tensor(directions.reading), part.tensor(directions.mean)
             parts.append(part.along_tokens(directions, -(part.value - mean) @ reading.T))
         return np.concatenate(parts)
@@ -83,7 +85,7 @@ class Responder:
         `sources` are counterfactuals of the texts, with equal numbers of tokens.
         """
         parts = []
-        for part, other in zip(self._parts(), self._source_parts(sources), strict=True):
+        for part, other in zip(self._parts(self.batch), self._parts(sources), strict=True):
             reading = part.tensor(directions.reading)
             parts.append(part.along_tokens(directions, (other.value - part.value) @ reading.T))
         return np.concatenate(parts)
@@ -91,26 +93,20 @@ class Responder:
     def without(self, mean: Floats) -> Floats:
         """Return the measure after the whole vector is replaced by a mean, (n_texts,)."""
         return np.concatenate(
-            [part.whole(part.tensor(mean) - part.value) for part in self._parts()]
+            [part.whole(part.tensor(mean) - part.value) for part in self._parts(self.batch)]
         )
 
     def exchanged(self, sources: TokenBatch) -> Floats:
         """Return the measure after the whole vector is replaced by the counterfactual's."""
-        parts = zip(self._parts(), self._source_parts(sources), strict=True)
+        parts = zip(self._parts(self.batch), self._parts(sources), strict=True)
         return np.concatenate([part.whole(other.value - part.value) for part, other in parts])
 
     def of_sources(self, sources: TokenBatch) -> Floats:
         """Return the measure of the counterfactuals, for the answers of the texts, (n_texts,)."""
-        parts = self._source_parts(sources)
+        parts = self._parts(sources)
         return np.concatenate([part.score(part.kept.final, part.everything) for part in parts])
 
-    def _parts(self) -> Iterator[_Part]:
-        return self._of(self.batch)
-
-    def _source_parts(self, sources: TokenBatch) -> Iterator[_Part]:
-        return self._of(sources)
-
-    def _of(self, batch: TokenBatch) -> Iterator[_Part]:
+    def _parts(self, batch: TokenBatch) -> Iterator[_Part]:
         for rows in torch.split(torch.arange(len(batch)), TEXTS_AT_ONCE):
             measured = None if self.measured is None else self.measured[rows]
             kept = BasePass.keep(self.model, batch[rows], measured, [self.selection.site])

@@ -42,10 +42,10 @@ from probekit.probes.solve.design import Floats
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
 from probekit.results.finished_run import FinishedRun
-from probekit.results.record import OLD_RECORD
+from probekit.results.record import NO_DIGEST
 from probekit.results.selection import is_nested, main_metric
-from probekit.results.settings import load_config
-from probekit.results.titles import TitledRun, run_titles
+from probekit.results.settings import load_config, settings_of
+from probekit.results.titles import run_titles
 
 Key = TypeVar("Key")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate
@@ -102,7 +102,9 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
     a, b = (FinishedRun.open(run, load_any_experiment) for run in (run_a, run_b))
-    titles = run_titles([_titled(run) for run in (a, b)])
+    titles = run_titles(
+        [(one.record, settings_of(load_config(one.folder / "config.yaml"))) for one in (a, b)]
+    )
     _check_labels(a, b, titles)
     pairs = match(a, b)
     metric = metric or _main_metric(a, b, titles)
@@ -128,10 +130,6 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
             *_notes_on_runs(a, b, titles),
         ),
     )
-
-
-def _titled(run: FinishedRun[AnyExperiment]) -> TitledRun:
-    return TitledRun.of(load_config(run.folder / "config.yaml"), run.record)
 
 
 def _main_metric(
@@ -327,4 +325,4 @@ def _notes_on_runs(
                 "the same `probe.baselines`."
             )
         if not own.record.is_sealed:
-            yield f"{title}: {OLD_RECORD}"
+            yield f"{title}: {NO_DIGEST}"

@@ -1,22 +1,18 @@
-"""Output files of a saved probe: predictions as a page or table, directions as numpy arrays."""
+"""Output files of a saved probe: predictions as a page or as a table."""
 
 from __future__ import annotations
 
 import glob
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from probekit.csv_files import csv_text
 from probekit.drafts import sweep_drafts, write_atomic
-from probekit.errors import ConfigError
 from probekit.pipeline.look.endings import ANSWER_FILES, PAGE_OR_ROWS, check_ending
 from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.provenance import pretty_json
 from probekit.report.pages.texts_page import texts_page
 from probekit.results.text_readings import Per, TextReading, tidy_rows
 
@@ -57,39 +53,3 @@ def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe
     else:
         _write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return path
-
-
-def write_directions(probe: SavedProbe, path: Path, *, unit: bool = False) -> tuple[Path, Path]:
-    """Write the directions (n_scores, n_features) as .npy, and their description as .json.
-
-    Entry i of `names` in the JSON file names row i of the array.
-
-    Args:
-        probe: a linear probe.
-        path: path of the .npy file; the .json file is written next to it.
-        unit: whether to normalise each direction to length 1.
-
-    Raises:
-        ConfigError: the probe is not linear, or the path does not end with .npy.
-        StoreError: the files cannot be written.
-    """
-    if path.suffix != ".npy":
-        raise ConfigError(f"--out {path}: directions are written as .npy. Use this extension.")
-    directions = probe.unit_directions if unit else probe.directions
-    content = io.BytesIO()
-    np.save(content, directions, allow_pickle=False)
-    facts = {
-        "names": list(probe.direction_names),
-        "classes": list(probe.classes),
-        "biases": probe.layers[0][1].tolist(),
-        "unit": unit,
-        "kind": probe.facts.kind,
-        "sites": list(probe.facts.sites),
-        "view": probe.facts.view,
-        "model": probe.facts.model,
-        "weights": probe.facts.weights,
-        "is_tested": probe.facts.is_tested,
-    }
-    write_atomic(path, content.getvalue())
-    write_atomic(path.with_suffix(".json"), pretty_json(facts))
-    return path, path.with_suffix(".json")

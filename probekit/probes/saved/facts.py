@@ -50,17 +50,16 @@ class ProbeFacts(Facts):
         compute: the floating-point format of the forward pass.
         dtype: the floating-point format of the stored rows.
         weights: the digest of the model's weights.
-        n_heads: the number of heads of the model, which the weights do not determine. None in
-            probes of older releases.
-        layer_norm_epsilon: the epsilon of the model's layer norms. None in probes of older
-            releases.
+        n_heads: the number of heads of the model, which the weights do not determine; None if
+            unknown.
+        layer_norm_epsilon: the epsilon of the model's layer norms; None if unknown.
         tokenizer: the digest of the vocabulary.
         cache: the key of the cache that the rows were read from.
         hyperparameters: the hyperparameters of the fit, such as the selected C.
         metrics: scores on the test rows, by the name of the metric.
         projection_sd: the standard deviation over the fitted rows of the projection on each of
-            `SavedProbe.unit_directions`, the unit of steering. Empty in probes of older releases
-            and for probes without directions.
+            `SavedProbe.unit_directions`, the unit of steering. Empty for
+            probes without directions.
         is_tested: whether rows were held out to test it. Not after a nested cross-validation, whose
             saved probes are fitted on all rows.
         seed: the random seed for folds and draws.

@@ -1,28 +1,30 @@
-"""Figures of a run for notebooks: interactive with Plotly, and as a picture everywhere else."""
+"""Figures of a run for notebooks: Plotly figures, with a picture where kaleido is installed."""
 
 from __future__ import annotations
 
-import html
+import base64
 from typing import Any
 
 import plotly.graph_objects as go
 
-from probekit.report.figures.figure_files import REM
-from probekit.report.notebooks.picture import HEIGHT, figure_svg
+from probekit.errors import MissingError
+from probekit.report.figures.figure_files import REM, check_engine
 from probekit.report.pages.parts import FigurePart, figure_json
 
 PLOTLY_TYPE = "application/vnd.plotly.v1+json"
+WIDTH, HEIGHT = 760, 400  # pixels of the picture
 
 
 class ResultFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
     """Plotly figure of a run, which can be changed like any other.
 
-    JupyterLab and VS Code draw it with Plotly. Everywhere else, such as in HTML that nbconvert
-    writes, it is an SVG picture of a few kilobytes that needs neither a script nor a network.
+    JupyterLab and VS Code draw it with Plotly. Viewers without Plotly, such as HTML that nbconvert
+    writes, show a picture if kaleido is installed (extra `png`), and a text otherwise.
     """
 
-    # IPython would prefer Plotly's own method, which leaves no picture for nbconvert.
+    # IPython would prefer Plotly's own methods, which leave no picture for nbconvert.
     _ipython_display_ = None
+    _repr_html_ = None
 
     @classmethod
     def of(cls, part: FigurePart) -> ResultFigure:
@@ -48,27 +50,19 @@ class ResultFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
         meta = self.layout.meta
         return str(meta.get(name, "")) if isinstance(meta, dict) else ""
 
-    def svg(self) -> str:
-        """Return the figure as an SVG element, drawn without a browser."""
-        height = self.layout.height or HEIGHT
-        return figure_svg(figure_json(self), self._meta("description"), height=height)
+    def _repr_mimebundle_(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+        """Return the figure for Plotly's renderer, a picture if it can be drawn, and a text."""
+        bundle = {PLOTLY_TYPE: figure_json(self), "text/plain": repr(self)}
+        try:
+            check_engine()
+        except MissingError:
+            return bundle
+        import kaleido
 
-    def _repr_html_(self) -> str:
-        caption = html.escape(self.caption)
-        return (
-            f'<figure style="margin:0;max-width:760px"><strong>{html.escape(self.title_text)}'
-            f"</strong>{self.svg()}<figcaption>{caption}</figcaption></figure>"
-        )
-
-    def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the representations of Plotly's renderer, a picture and a text."""
-        bundle: dict[str, Any] = super()._repr_mimebundle_(*args, **kwargs)
-        own = {
-            PLOTLY_TYPE: figure_json(self),
-            "text/html": self._repr_html_(),
-            "text/plain": repr(self),
-        }
-        return own | bundle
+        size = {"width": WIDTH, "height": self.layout.height or HEIGHT, "format": "png"}
+        # kaleido would load MathJax from a CDN.
+        png = kaleido.calc_fig_sync(self.to_dict(), opts=size, kopts={"mathjax": False})
+        return bundle | {"image/png": base64.b64encode(png).decode()}
 
     def __repr__(self) -> str:
         return f"{self.title_text}. {self._meta('description')}"

@@ -13,10 +13,9 @@ import pandas as pd
 
 from probekit.errors import ConfigError, UnknownNameError, nearest, path_of
 from probekit.report.figures.figure_files import file_names
-from probekit.report.notebooks.picture import HEIGHT, figure_svg
 from probekit.report.notebooks.result_figure import ResultFigure
 from probekit.report.pages.parts import FigurePart, first_part
-from probekit.report.pages.run_page import older_caveats, run_figures
+from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.comparison_table import NO_SCORE, ComparedScore, comparison_table
@@ -26,12 +25,11 @@ from probekit.results.causes.record import has_causes_alone
 from probekit.results.causes.tables import CauseTables
 from probekit.results.differences import RivalDifferences, load_differences, rival_differences
 from probekit.results.metrics import metric_name
-from probekit.results.record import RunRecord, check_finished, open_record
+from probekit.results.record import NO_DIGEST, RunRecord, check_finished, open_record
 from probekit.results.selection import HeadlineScore, chosen_row, headline_score, main_metric
 from probekit.results.settings import load_config
 from probekit.results.table import SERIES, figure_rows, load_table, n_blocks, only, placed, row_tick
 
-REM = 16  # pixels
 TEXT_WIDTH = 100  # characters
 MOST_POINTS = 16  # of the layer curve in the text
 
@@ -82,8 +80,8 @@ class RunResult:
         config = load_config(self.folder / "config.yaml")
         sections = [config.get(name) for name in ("model", "activations", "data")]
         paths = MachinePaths.of(*sections, self._record.model.source)
-        older = older_caveats(self.folder, self.table, config, self._record)
-        found = warnings(self.table, self._record, self._comparisons, older=older)
+        found = warnings(self.table, self._record, self._comparisons)
+        found += [NO_DIGEST] * (not self._record.is_sealed)
         return tuple(paths.hide(one) for one in found)
 
     @property
@@ -149,18 +147,21 @@ class RunResult:
         """
         return headline_score(self.table)
 
+    def _ipython_display_(self) -> None:
+        """Show the answer and the warnings, then the layer curve."""
+        from IPython import display as ipython
+
+        display: Any = ipython.display  # it has no types
+        display({"text/html": self._repr_html_(), "text/plain": repr(self)}, raw=True)
+        if self._curve is not None:
+            display(ResultFigure.of(self._curve))
+
     def _repr_html_(self) -> str:
-        curve = self._curve
-        height = HEIGHT if curve is None or curve.height is None else REM * curve.height
-        picture = figure_svg(curve.figure, curve.description, height=height) if curve else ""
         return render(
             "run_card.html",
             run=self._record.run,
             question=self._record.question,
             answer=self.answer,
-            title=curve.title if curve else "",
-            picture=picture,
-            caption=curve.caption if curve else "",
             metric=metric_name(main_metric(self.table)),
             compared=self._compared,
             warnings=self.warnings,

@@ -36,7 +36,7 @@ COLUMNS = {
 TEXT = ("truth", "guess", "label")  # read as strings, because "NA" and "1" are valid labels
 COUNTS = frozenset({"n", "n_directions", "n_features"})
 NUMBERS = COUNTS | {"x", "y", "cosine"}
-NULL = "null_high"  # column of cosines.csv, which older releases did not write
+NULL = "null_high"  # column of cosines.csv
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
@@ -170,11 +170,6 @@ def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
 
 def _null_of_cosines(pairs: pd.DataFrame) -> str:
     """Return the sentence about cosines of probes on permuted labels."""
-    if NULL not in pairs:
-        return (
-            "An older version of probekit wrote this run, without cosines of probes on permuted "
-            "labels to compare with."
-        )
     bounds = pairs[NULL].dropna()
     if bounds.empty:
         return "No probes were fitted on permuted labels to compare with."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
@@ -24,9 +24,8 @@ from probekit.results.record import (
     parse_record,
     reading_run_file,
 )
-from probekit.results.settings import load_config
 from probekit.results.table import load_table
-from probekit.results.titles import TitledRun, date_text, run_titles
+from probekit.results.titles import date_text
 from probekit.training.run_files import (
     LOG,
     STATE,
@@ -48,14 +47,13 @@ class Entry:
     """A run in the index.
 
     Attributes:
-        title: experiment, and the settings that differ from other runs of it.
+        title: name of the experiment.
         folder: path of the run, relative to the folder of the index.
         url: URL of its report, or empty.
         state: finished, running, quiet (no new file for a while) or damaged.
         summary: main result, progress or error message.
         created: creation time from the run's record.
         question: question of the experiment.
-        titled: facts that the title is made of; None for a run that has no record yet.
     """
 
     title: str
@@ -65,7 +63,6 @@ class Entry:
     summary: str
     created: str = ""
     question: str = ""
-    titled: TitledRun | None = None
 
 
 class _PretrainRecord(RecordPart):
@@ -98,13 +95,7 @@ def index_page(root: Path, *, now: float | None = None) -> str:
     entries = [
         entry(root, folder, time.time() if now is None else now) for folder in find_runs(root)
     ]
-    return render("index.html", root=root.resolve().name, entries=_with_titles(entries))
-
-
-def _with_titles(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries, those of finished runs with titles that distinguish them."""
-    titles = iter(run_titles([e.titled for e in entries if e.titled], with_names=True))
-    return [replace(e, title=next(titles)) if e.titled else e for e in entries]
+    return render("index.html", root=root.resolve().name, entries=entries)
 
 
 def entry(root: Path, folder: Path, now: float) -> Entry:
@@ -176,7 +167,6 @@ def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
         summary=answer(table, rival_differences(table, differences), record.question),
         created=date_text(record.created, " %H:%M"),
         question=record.question or "",
-        titled=TitledRun.of(load_config(folder / "config.yaml"), record),
     )
 
 

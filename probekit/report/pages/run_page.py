@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,12 @@ from probekit.report.pages.parts import FigurePart, norms_part, reliability_part
 from probekit.report.pages.template import render
 from probekit.report.pages.wrong_examples import WrongExample, WrongRow, load_wrong
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.choice import OLD_FOLDS
 from probekit.report.sentences.comparison_table import RULE, comparison_table, differences_table
 from probekit.report.sentences.confidence import load_bins
 from probekit.report.sentences.feature_table import load_features
 from probekit.report.sentences.method import method, size_words
-from probekit.report.sentences.severity import Caveat
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
-from probekit.report.sentences.warnings import OLD_STATISTICS, warnings
+from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.report.texts.paint import DENSEST
@@ -43,7 +40,7 @@ from probekit.results.metrics import metric_name
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
     MOST_CLASSES,
-    OLD_RECORD,
+    NO_DIGEST,
     Control,
     ExampleRecord,
     RunRecord,
@@ -51,7 +48,7 @@ from probekit.results.record import (
     open_record,
     reading_run_file,
 )
-from probekit.results.selection import chosen_row, is_nested, main_metric
+from probekit.results.selection import is_nested, main_metric
 from probekit.results.settings import load_config
 from probekit.results.table import load_table, placed, ticks
 from probekit.results.titles import date_text
@@ -123,7 +120,7 @@ def report_page(run_dir: Path) -> str:
     return render(
         "report.html",
         record=record,
-        **_first_screen(run_dir, table, record, older_caveats(run_dir, table, config, record)),
+        **_first_screen(run_dir, table, record),
         figures=[part for part in figures if part.is_open],
         folded_figures=[part for part in figures if not part.is_open],
         number=format_number,
@@ -146,9 +143,7 @@ def report_page(run_dir: Path) -> str:
     )
 
 
-def _first_screen(
-    run_dir: Path, table: pd.DataFrame, record: RunRecord, older: list[Caveat]
-) -> dict[str, Any]:
+def _first_screen(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> dict[str, Any]:
     """Return the values of the first screen, and of the sections that explain it."""
     differences = load_differences(run_dir / "differences.csv")
     comparisons = rival_differences(table, differences)
@@ -161,24 +156,12 @@ def _first_screen(
         "compared": comparison_table(table, comparisons, record.control),
         "comparison_rule": RULE,
         "other_comparisons": differences_table(comparisons.others),
-        "lacks_differences": differences is None and chosen_row(table) is not None,
-        "warnings": warnings(table, record, comparisons, older=older),
+        "warnings": [
+            *warnings(table, record, comparisons),
+            *[NO_DIGEST] * (not record.is_sealed),
+        ],
         "method": method(table, record, comparisons),
     }
-
-
-def older_caveats(
-    run_dir: Path, table: pd.DataFrame, config: Mapping[str, Any], record: RunRecord
-) -> list[Caveat]:
-    """Return the warnings about a run of an older release; [] for a run of this one."""
-    folds = (config.get("split") or {}).get("folds")
-    header = _text(run_dir / "results.csv").partition("\n")[0].split(",")
-    is_older = {
-        Caveat("old-record", OLD_RECORD): not record.is_sealed,
-        Caveat("old-folds", OLD_FOLDS): folds is not None and not is_nested(table),
-        Caveat("old-statistics", OLD_STATISTICS): "null" not in header,
-    }
-    return [caveat for caveat, holds in is_older.items() if holds]
 
 
 def _not_drawn(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> str:

@@ -25,7 +25,7 @@ from probekit.report.sentences.words import colour_words, description
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
-from probekit.results.record import OLD_RECORD, RunRecord, check_finished, open_record
+from probekit.results.record import NO_DIGEST, RunRecord, check_finished, open_record
 from probekit.results.selection import (
     is_nested,
     main_metric,
@@ -33,9 +33,9 @@ from probekit.results.selection import (
     ranked_rows,
     reported_row,
 )
-from probekit.results.settings import differing, load_config, run_facts
+from probekit.results.settings import differing, load_config, run_facts, settings_of
 from probekit.results.table import differs, load_table, only, placed, ticks
-from probekit.results.titles import TitledRun, run_titles
+from probekit.results.titles import run_titles
 
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
@@ -62,7 +62,7 @@ class ShownRun:
         folder: path of its folder.
         record: contents of its run.json, without folders of the machine.
         table: rows of its results.csv.
-        titled: the facts that its title is made of.
+        settings: settings that affect the results, by name.
         facts: settings, digests and versions, by name, without folders of the machine.
         answer: main result, in one line.
         warnings: caveats on the results.
@@ -72,7 +72,7 @@ class ShownRun:
     folder: Path
     record: RunRecord
     table: pd.DataFrame
-    titled: TitledRun
+    settings: Mapping[str, str]
     facts: Mapping[str, str]
     answer: str
     warnings: tuple[str, ...] = ()
@@ -102,10 +102,10 @@ class ShownRun:
             folder,
             paths.hide_in(record),
             table,
-            TitledRun.of(config, record),
+            settings_of(config),
             {name: paths.hide(text) for name, text in facts.items()},
             answer(table, comparisons, record.question),
-            () if record.is_sealed else (OLD_RECORD,),
+            () if record.is_sealed else (NO_DIGEST,),
         )
 
 
@@ -126,7 +126,7 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
                 "key. Give each run once."
             )
         first[run.identity] = run.folder
-    titles = run_titles([run.titled for run in runs])
+    titles = run_titles([(run.record, run.settings) for run in runs])
     named = [replace(run, name=name) for run, name in zip(runs, titles, strict=True)]
     if len({main_metric(run.table) for run in named}) > 1:
         metrics = ", ".join(f"{run.name}: {main_metric(run.table)}" for run in named)

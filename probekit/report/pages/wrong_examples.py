@@ -16,10 +16,7 @@ from probekit.results.text_readings import RowPrediction, TextReading
 
 
 class Token(RecordPart):
-    """A token of an example, with the prediction of the probe at that token.
-
-    `span` are the characters that the token covers; runs of older releases do not store it.
-    """
+    """A token of an example, the characters it covers, and the prediction of the probe there."""
 
     token: str
     span: tuple[int, int] = (0, 0)
@@ -80,8 +77,7 @@ class WrongOfProbe(RecordPart):
 class WrongExamples(RecordPart):
     """Contents of wrong.json: the class names, and the examples with the worst errors.
 
-    `examples` are those of the selected probe, `probes` those of each probe at a single site, which
-    runs of older releases do not store.
+    `examples` are those of the selected probe, `probes` those of each probe at a single site.
     """
 
     classes: list[str]

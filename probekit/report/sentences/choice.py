@@ -26,11 +26,6 @@ NESTED_LINE = (
     "the validation scores of its own training rows. It is not the score of one site; to pick the "
     "highest point of the curve would be a selection on test rows."
 )
-OLD_FOLDS = (
-    "An older version of probekit wrote this run. It chose one site for all outer folds by "
-    "validation scores of rows that are also test rows, so its test score is biased upwards. Run "
-    "the experiment again, so that each fold chooses its own site."
-)
 # Caveat that follows a ranking of sites by validation scores of all outer folds.
 POOLED_RANKING = (
     "The cross-validated scores of all outer folds were used, and every test row is a validation "

@@ -13,7 +13,6 @@ KINDS = (
     "crossing-groups",
     "duplicates-across",
     "other-choice",
-    "old-folds",
     "no-groups",
     "similar-groups",
     "missing-groups",
@@ -53,11 +52,6 @@ KINDS = (
     "edge-of-baseline",
     "constant-features",
     "left-out",
-    # Notes on runs of older releases.
-    "recorded",
-    "old-statistics",
-    "old-code",
-    "old-record",
 )
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 

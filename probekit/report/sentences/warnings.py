@@ -87,16 +87,6 @@ WORDS_DO_NOT_HELP = (
     " Memorised words do not explain the task score, because the probe is better than word "
     "identity."
 )
-OLD_STATISTICS = (
-    "An older version of probekit wrote this run: its intervals come from a bootstrap over groups, "
-    "and its p-values compare with the best constant guess and are adjusted by Holm's method. The "
-    "captions describe the present methods. Run the experiment again to use them."
-)
-OLD_CODE = (
-    "Compression is relative to a uniform code, because an older version of probekit wrote this "
-    "run: with unbalanced labels, a probe that learns only their frequencies has a compression "
-    "above 1. Run the experiment again to compare with the code of the label frequencies."
-)
 # Metrics at a threshold of training rows: the metric with the false positive rate on the test rows,
 # and the rate that the threshold allows.
 ACHIEVED = {"tpr_at_fpr_1": ("achieved_fpr_1", 0.01), "tpr_at_fpr_5": ("achieved_fpr_5", 0.05)}
@@ -107,8 +97,6 @@ def warnings(
     table: pd.DataFrame,
     record: RunRecord,
     comparisons: RivalDifferences | None = None,
-    *,
-    older: Sequence[Caveat] = (),
 ) -> list[str]:
     """Return a sentence for each reason to doubt the result, most serious first.
 
@@ -122,7 +110,6 @@ def warnings(
         table: Rows of results.csv.
         record: Contents of run.json.
         comparisons: Paired differences from the selected probe, from differences.csv.
-        older: Warnings about runs of older releases that the table does not show.
     """
     has_length = any(one.code == "length" and one.level != "info" for one in record.data.findings)
     of_scores = {
@@ -132,9 +119,7 @@ def warnings(
         "edge-of-grid": _edge_of_grid(table, record.C_grid),
         "edge-of-baseline": _edges_of_baselines(table),
         "unconverged": _unconverged(table),
-        "old-code": _old_code(table, record),
         "other-choice": _other_choice(table, record),
-        "recorded": record.warnings,
     }
     return most_serious_first(
         [
@@ -145,7 +130,6 @@ def warnings(
                 for one in record.data.findings
                 if one.level != "info"
             ),
-            *older,
         ]
     )
 
@@ -365,12 +349,6 @@ def _breakdown(stopped: pd.DataFrame, fits: pd.DataFrame) -> str:
     counts = stopped["split"].value_counts()
     parts += [f"{counts[split]:,} {name}" for split, name in names.items() if split in counts]
     return f" ({', '.join(parts)})" if parts else ""
-
-
-def _old_code(table: pd.DataFrame, record: RunRecord) -> list[str]:
-    compression = METRICS["compression"]
-    is_measured = bool(table["metric"].eq(compression.name).any())
-    return [OLD_CODE] if is_measured and record.code_reference != compression.reference else []
 
 
 def _abbreviated(names: Sequence[str]) -> str:

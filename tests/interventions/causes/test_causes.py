@@ -8,10 +8,11 @@ import torch
 
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.causes.cause_data import CauseData, CauseSettings, RowSplit
-from probekit.interventions.causes.causes import best_of, causes_of
+from probekit.interventions.causes.causes import causes_of
 from probekit.interventions.causes.directions import DirectionSet, directions_of, label_sets
 from probekit.interventions.causes.responses import Responder
 from probekit.interventions.causes.summary import summary
+from probekit.interventions.causes.verdicts import best_p_values
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
@@ -140,6 +141,11 @@ def test_edits_of_all_positions_reach_the_one_that_is_used(model):
     directions = given(model, data_of(1), READ)
     result = causes_of(model, data, PRE, SETTINGS, directions=directions)
     assert answers(result)["steers"] == answers(result)["silences"] == "yes"
+
+
+def best_of(results, question):
+    effects = np.array([one.evidence(question).effect for one in results])
+    return best_p_values(effects, np.stack([one.null[question] for one in results]))
 
 
 def test_the_best_of_several_positions_is_adjusted(model):

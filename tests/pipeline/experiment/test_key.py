@@ -34,7 +34,6 @@ def test_modules_that_affect_numbers_are_in_the_key(modules, name):
     [
         "report",
         "cli",
-        "probes.selftest",
         "pipeline.compare",
         "pipeline.selftest",
         "pipeline.capture.local_workers",

@@ -9,8 +9,7 @@ import pytest
 from probekit.csv_files import read_csv
 from probekit.errors import ConfigError, StoreError
 from probekit.pipeline.look.apply import apply_probe
-from probekit.pipeline.look.exports import write_answers, write_directions
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.pipeline.look.exports import write_answers
 
 TEXTS = ("The keys to the old, old cabinet", 'A "dog"', "=cmd|' /C calc'!A0", "-1")
 
@@ -56,30 +55,10 @@ def test_page_contains_texts_and_tokens(number_probe, readings, tmp_path):
     assert readings[0].answer.text in page
 
 
-def test_directions_are_exported_for_numpy_with_names(number_probe, tmp_path):
-    array, names = write_directions(number_probe, tmp_path / "d.npy")
-    directions = np.load(array)
-    np.testing.assert_array_equal(directions, number_probe.directions)
-    assert directions.dtype == np.float64
-    facts = json.loads(names.read_text())
-    assert facts["names"] == ["singular"]
-    assert facts["classes"] == ["plural", "singular"]
-    assert facts["sites"] == ["blocks.2.hook_resid_post"]
-    unit, names = write_directions(number_probe, tmp_path / "u.npy", unit=True)
-    np.testing.assert_allclose(np.linalg.norm(np.load(unit), axis=1), 1)
-    assert json.loads(names.read_text())["unit"] is True
-
-
 def test_unwritable_output_is_reported(number_probe, readings, tmp_path):
     with pytest.raises(ConfigError, match=r"\.html, \.csv, \.jsonl"):
         write_answers(tmp_path / "a.xlsx", readings, number_probe, "text")
-    with pytest.raises(ConfigError, match=r"\.npy"):
-        write_directions(number_probe, tmp_path / "d.npz")
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="Cannot write"):
-        write_directions(number_probe, tmp_path / "file" / "d.npy")
-    layers = (np.ones((3, 256)), np.zeros(3)), (np.ones((1, 3)), np.zeros(1))
-    network = SavedProbe(layers, number_probe.classes, number_probe.facts)
-    with pytest.raises(ConfigError, match="2 layers"):
-        write_directions(network, tmp_path / "d.npy")
+        write_answers(tmp_path / "file" / "a.csv", readings, number_probe, "text")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]

@@ -1,7 +1,5 @@
 """Generation under steering: the dose, the label, the cache, and probes that cannot steer."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -117,13 +115,3 @@ def test_standard_deviations_are_those_of_the_fitted_rows():
     two_layers = ((weights, np.zeros(3)), (np.ones((1, 3)), np.zeros(1)))
     assert projection_sds(two_layers, X, rows) == ()
     assert projection_sds(((np.zeros((1, 5)), np.zeros(1)),), X, rows) == ()
-
-
-def test_probes_of_older_releases_are_read(tmp_path):
-    probe = probe_of()
-    saved = SavedProbe.load(probe.save(tmp_path / "new"))
-    assert saved.facts.projection_sd == (2.0,)
-    older = replace(probe, facts=probe.facts.model_copy(update={"projection_sd": ()}))
-    content = older.facts.model_dump(mode="json")
-    del content["projection_sd"]
-    assert ProbeFacts.model_validate(content) == older.facts

@@ -8,8 +8,8 @@ import pytest
 
 from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.significance import difference_rows, scored
+from probekit.pipeline.selftest import planted_direction
 from probekit.probes.prober import Prober
-from probekit.probes.selftest import planted
 from probekit.probes.settings import ProbeSettings
 from probekit.results.columns import RESULTS, make_table
 from probekit.results.selection import chosen_row
@@ -27,10 +27,9 @@ def place(site):
     }  # fmt: skip
 
 
-def results_of(prober, data, networks):
+def results_of(prober, X, networks):
     """Results of a trained network, and of untrained ones given by the signal at each site."""
     generator = np.random.default_rng(0)
-    X = data.X
 
     def weak(strength):
         return X + generator.normal(size=X.shape) / strength
@@ -47,10 +46,10 @@ def results_of(prober, data, networks):
 
 @pytest.fixture(scope="module")
 def run():
-    data = planted.class_direction(300, seed=0)
-    prober = Prober(data.data, SETTINGS)
+    X, data, _ = planted_direction(300, seed=0)
+    prober = Prober(data, SETTINGS)
     # The first network has its signal at the first site, the second at the second.
-    results = results_of(prober, data, [(2.0, 0.1), (0.1, 2.0)])
+    results = results_of(prober, X, [(2.0, 0.1), (0.1, 2.0)])
     return prober, results, chosen_sites(results, {"last": prober})
 
 

@@ -10,7 +10,7 @@ import probekit
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.probe import KindSection
 from probekit.probes.kinds.registry import KINDS, find_kind
-from probekit.probes.solve.layers import apply_layers, raw_layers
+from probekit.probes.solve.layers import apply_layers
 from tests.probes.kinds import planted
 
 ON_ROWS = [kind for kind in KINDS.values() if kind.task in ("classification", "regression")]
@@ -107,7 +107,7 @@ def test_raw_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
     penalties = {"penalties": [0.1]} if kind.grid else {}
     probe = kind.build(max_iter=100, **penalties, **small)
     probe.fit(X, X[:, 0] if kind.task == "regression" else y)
-    layers = raw_layers(probe)
+    layers = probe.layers_
     answer = probe.predict if kind.task == "regression" else probe.decision_function
     values = apply_layers(layers, X)
     np.testing.assert_allclose(np.squeeze(values), answer(X), atol=1e-8)
@@ -117,14 +117,6 @@ def test_raw_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
     assert [len(layer.bias) for layer in layers] == [shape[0] for shape in shapes]
     # Not the same on scaled rows: the scaler is folded in.
     assert not np.allclose(apply_layers(layers, (X - X.mean(axis=0)) / X.std(axis=0)), values)
-
-
-@pytest.mark.parametrize("name", ["structural_distance", "attention_pooled"])
-def test_what_reads_no_single_rows_has_no_layers(name):
-    penalties = {"penalties": [1.0]} if KINDS[name].grid else {}
-    probe = KINDS[name].build(max_iter=1, **penalties).fit(np.eye(4), [-1, 0, 0, 0])
-    with pytest.raises(ConfigError, match="not a stack of layers on single rows"):
-        raw_layers(probe)
 
 
 ROW = """

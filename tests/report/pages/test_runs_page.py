@@ -70,7 +70,7 @@ def test_the_caption_states_the_ends_of_the_colour_scale(two):
     [
         ({"run": "verbs"}, ("", ""), ["plural", "verbs"]),
         ({}, ("seed: 0", "seed: 1"), ["seed 0", "seed 1"]),
-        ({}, ("seed: 0\nC: [1]", "seed: 1\nC: [2]"), ["seed 0 · C 1", "seed 1 · C 2"]),
+        ({}, ("seed: 0\nC: [1]", "seed: 1\nC: [2]"), ["seed 0 · C [1]", "seed 1 · C [2]"]),
         ({}, ("", ""), ["run 1", "run 2"]),
     ],
     ids=["experiment", "setting", "settings", "equal"],
@@ -86,7 +86,7 @@ def test_runs_are_titled_by_what_differs(two, record, others, configs, names):
     assert rows == [name.replace(" · ", "<br>") for name in names]
 
 
-def test_the_page_states_each_answer_in_one_line_and_never_a_key_as_a_title(two, table):
+def test_the_page_states_each_answer_in_one_line(two, table):
     for folder, seed in zip(two, (0, 1), strict=True):
         (folder / "config.yaml").write_text(f"name: plural\nprobe: {{seed: {seed}}}\n")
         tested = table.assign(metric="p_best", value=0.0002 if seed else 0.2)
@@ -95,12 +95,12 @@ def test_the_page_states_each_answer_in_one_line_and_never_a_key_as_a_title(two,
     page = runs_page(load_runs(two))
     header = page.partition("<header>")[2].partition("</header>")[0].replace("\xa0", " ")
     assert (
-        "<bdi>seed 0</bdi></dt>\n      <dd>No evidence: 94 % [92, 96] of held-out rows at block 2, "
-        "chance 50 %, p = 0.20, best of 6 sites in cross-validation." in header
+        "<bdi>probe.seed 0</bdi></dt>\n      <dd>No evidence: 94 % [92, 96] of held-out rows at "
+        "block 2, chance 50 %, p = 0.20, best of 6 sites in cross-validation." in header
     )
     assert (
-        "<bdi>seed 1</bdi></dt>\n      <dd>Best at block 2 (of 6 sites): 94 % [92, 96] of held-out "
-        "rows, chance 50 %, p &lt; 0.001." in header
+        "<bdi>probe.seed 1</bdi></dt>\n      <dd>Best at block 2 (of 6 sites): 94 % [92, 96] of "
+        "held-out rows, chance 50 %, p &lt; 0.001." in header
     )
     assert "3f9a0c" not in header
 
@@ -112,7 +112,7 @@ def test_lines_are_named_by_the_titles_alone(two, table):
         table.assign(probe=kind).to_csv(folder / "results.csv", index=False)
     curve, _ = runs_figures(load_runs(two))
     lines = [trace["name"] for trace in curve.figure["data"] if trace["mode"] == "lines+markers"]
-    assert lines == ["task · kind logistic", "task · kind svm"]
+    assert lines == [f"task · probe.kinds [{{kind: {kind}}}]" for kind in ("logistic", "svm")]
 
 
 def test_runs_without_a_common_kind_of_site_have_no_map(two, table):
@@ -176,12 +176,10 @@ def test_duplicate_runs_and_different_metrics_are_refused(two, write_run, tmp_pa
         load_runs([two[0], write_run(tmp_path / "numbers", numbers, record | {"key": "n"})])
 
 
-def test_the_index_titles_runs_by_experiment_and_settings(two, tmp_path):
-    for folder, seed in zip(two, (0, 1), strict=True):
-        (folder / "config.yaml").write_text(f"name: plural\nprobe: {{seed: {seed}}}\n")
+def test_the_index_names_the_experiment_and_the_folder_of_each_run(two, tmp_path):
     page = index_page(tmp_path)
-    for title in ("plural · seed 0", "plural · seed 1"):
-        assert f"<bdi>{title}</bdi></a>" in page
+    assert page.count("<bdi>plural</bdi></a>") == 2
+    assert all(f"<bdi>plural/{key}</bdi>" in page for key in ("3f9a0c", "b"))
     assert page.count("<p>Not tested against chance: 94 % [92, 96] of held-out rows ") == 1
 
 

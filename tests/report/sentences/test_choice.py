@@ -10,7 +10,6 @@ from probekit.report.maps.maps import chosen_cell, map_cells
 from probekit.report.pages.run_page import report_page
 from probekit.report.sentences.answer import answer, comparison_rows
 from probekit.report.sentences.choice import (
-    OLD_FOLDS,
     POOLED_RANKING,
     chosen_words,
     folds_of_sites,
@@ -248,10 +247,3 @@ def test_the_page_says_what_held_rows_out(make_run, table, nested, clean):
     single = report_page(make_run(table))
     assert "C and the site were selected by cross-validation on training rows." in single
     assert NOT_USED in single
-
-
-def test_a_nested_run_of_an_older_release_is_said_to_be_biased(make_run, table):
-    folder = make_run(table)
-    assert OLD_FOLDS not in report_page(folder)
-    (folder / "config.yaml").write_text("split: {folds: 3}\n")
-    assert OLD_FOLDS in report_page(folder)

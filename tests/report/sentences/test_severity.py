@@ -29,7 +29,7 @@ def test_every_rival_has_a_place_in_the_order():
 
 
 def test_errors_then_unknown_kinds_then_the_order_of_the_table():
-    kinds = ("old-record", "edge-of-grid", "new-kind", "n_grams", "duplicates-across")
+    kinds = ("left-out", "edge-of-grid", "new-kind", "n_grams", "duplicates-across")
     caveats = [Caveat(kind, kind) for kind in kinds]
     caveats += [Caveat("few-groups", "an error", is_error=True), Caveat("n_grams", "n_grams")]
     assert most_serious_first(caveats) == [
@@ -38,5 +38,5 @@ def test_errors_then_unknown_kinds_then_the_order_of_the_table():
         "duplicates-across",
         "n_grams",
         "edge-of-grid",
-        "old-record",
+        "left-out",
     ]

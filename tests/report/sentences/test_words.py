@@ -107,15 +107,6 @@ def test_only_the_c_of_the_chosen_site_counts(table, clean):
     assert warnings(table, clean) == []
 
 
-def test_compression_of_an_older_run_is_described_as_relative_to_uniform(table, record, clean):
-    table = pd.concat([table, table.assign(metric="compression", split="online")])
-    assert warnings(table, clean) == []
-    record["data"]["findings"] = []
-    del record["code_reference"]
-    (warning,) = warnings(table, RunRecord.model_validate(record))
-    assert "Compression is relative to a uniform code" in warning
-
-
 def test_errors_and_warnings_about_the_data_are_shown_but_infos_are_not(table, record):
     record["data"]["findings"] = [
         {"level": level, "code": "code", "message": f"An {level}."}

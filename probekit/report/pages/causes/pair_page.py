@@ -60,7 +60,9 @@ def pair_answer(pair: PatchedPair) -> str:
     sentences = [_strongest_positions(pair, of_family.dropna(subset="recovery"), family)]
     heads = pair.strongest(pair.of_heads, MOST_HEADS)
     if len(heads):
-        names = [f"{_name(pair, row)} ({fixed(row['recovery'], 2)})" for row in _records(heads)]
+        names = [
+            f"{_name(pair, row)} ({fixed(row['recovery'], 2)})" for row in heads.to_dict("records")
+        ]
         sentences.append(f"The heads with the largest recovery are {', '.join(names)}.")
     return " ".join(sentences)
 
@@ -69,7 +71,7 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
     """Return the strongest position of consecutive layers, as a sentence."""
     labels = pair_labels(pair.clean, pair.corrupt)
     strongest = [
-        max(_records(own), key=lambda row: abs(row["recovery"]))
+        max(own.to_dict("records"), key=lambda row: abs(row["recovery"]))
         for _, own in rows.groupby("site", sort=False)
     ]
     runs = [list(run) for _, run in groupby(strongest, key=lambda row: row["position"])]
@@ -132,7 +134,7 @@ def pair_notes(pair: PatchedPair) -> list[str]:
 
 def patch_rows(pair: PatchedPair, rows: pd.DataFrame, n: int) -> list[tuple[str, ...]]:
     """Return the strongest patches as rows of texts, with the headings `patch_columns`."""
-    return [_row(pair, row) for row in _records(pair.strongest(rows, n))]
+    return [_row(pair, row) for row in pair.strongest(rows, n).to_dict("records")]
 
 
 def _row(pair: PatchedPair, row: Mapping[Any, Any]) -> tuple[str, ...]:
@@ -257,16 +259,12 @@ def _table(pair: PatchedPair) -> Cells:
     """Return the table of all patches; those that are only estimated have no effect."""
     key = "estimate" if pair.is_estimated else "effect"
     ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
-    rows = [_row(pair, row) for row in _records(ordered)]
+    rows = [_row(pair, row) for row in ordered.to_dict("records")]
     return Cells(f"{len(rows)} patches, largest first", patch_columns(pair), rows)
 
 
 def _name(pair: PatchedPair, row: Mapping[Any, Any]) -> str:
     return patch_name(row["site"], pair_labels(pair.clean, pair.corrupt), row["position"])
-
-
-def _records(rows: pd.DataFrame) -> list[dict[Any, Any]]:
-    return rows.to_dict("records")
 
 
 def _quoted(token: str) -> str:
