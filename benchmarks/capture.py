@@ -35,8 +35,7 @@ from probekit.activations.capture import capture, stream_rows
 from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.data.words import read_sentences
-from probekit.model.families.gpt2 import PUBLISHED
-from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, PUBLISHED
 from probekit.model.passes.inputs import pad
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.products import linear

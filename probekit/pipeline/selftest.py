@@ -24,8 +24,7 @@ from probekit.analysis.verification import verify_model
 from probekit.csv_files import csv_text
 from probekit.drafts import write_atomic
 from probekit.experiment.schema import Experiment
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.run import run

@@ -15,9 +15,8 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.look.apply import apply_probe
 from tests.model.families.configurations import rows
-from tests.model.text.test_hub_tokenizer import CHAT_ML
 from tests.model.text.test_chat import messages
-from tests.model.text.test_hub_tokenizer import byte_level
+from tests.model.text.test_hub_tokenizer import CHAT_ML, byte_level
 
 N_ROWS = 24
 YAML = """\

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.training.learner import initial_model, make_optimizers, sinusoids
 from probekit.training.recipe import TrainingSection
 

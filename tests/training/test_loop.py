@@ -8,8 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from probekit.errors import CheckpointError, ConfigError, DataError
-from probekit.model.families.gpt2 import GPT2Config
-from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.passes.inputs import NOT_COUNTED
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.corpus import make_token_file, read_corpus, train_vocabulary

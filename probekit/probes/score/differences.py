@@ -233,8 +233,6 @@ def _level_at_0(a: Side, b: Side, limits: Range) -> float:
     return float(np.exp(brentq(distance, least, most, xtol=1e-6)))
 
 
-
-
 def _contributions(values: Floats, resamples: Resamples) -> Floats:
     """Return the contribution (n_tests, n_units) of each unit to the value over all groups.
 
