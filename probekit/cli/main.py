@@ -49,7 +49,7 @@ from probekit.pipeline.look.endings import PAGE_OR_ROWS
 from probekit.terminal import streams
 
 if TYPE_CHECKING:
-    from probekit.activations.files.local import Location
+    from probekit.activations.records import Location
     from probekit.report.notebooks.run_result import RunResult
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from probekit.data.bundled.subject_number import subject_number
-from probekit.disk import as_store_error
 from probekit.errors import ConfigError
 from probekit.experiment.parsing import parse_yaml
 from probekit.experiment.schema import experiment_schema
+from probekit.files import as_store_error
 from probekit.section import FolderName
 
 SCHEMA = "experiment.schema.json"

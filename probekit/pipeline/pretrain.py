@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from probekit.disk import exclusive
-from probekit.drafts import sweep_drafts, write_atomic
 from probekit.errors import ConfigError, path_of
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
+from probekit.files import exclusive, sweep_drafts, write_atomic
 from probekit.model.gpt2 import GPT2
 from probekit.model.parameters import count_parameters
 from probekit.model.text.tokenizer import Tokenizer

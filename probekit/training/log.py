@@ -11,8 +11,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, DataError, MissingError
+from probekit.files import write_atomic
 from probekit.provenance import digest
 
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from probekit.drafts import write_atomic
 from probekit.errors import ConfigError
+from probekit.files import write_atomic
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.section import FolderName, Section, Seed, SettingsFile, json_schema, rule_error
 from probekit.training.corpus import MAX_MEGABYTES

@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.optim import Optimizer
 
-from probekit.drafts import write_atomic
+from probekit.files import write_atomic
 from probekit.model.gpt2 import GPT2
 from probekit.training.progress import Progress, damaged_state, sealed
 

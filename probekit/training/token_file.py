@@ -12,7 +12,7 @@ from tokenize import TokenError
 import numpy as np
 import numpy.typing as npt
 
-from probekit.drafts import write_atomic
+from probekit.files import write_atomic
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.provenance import digest, pretty_json
 from probekit.training.corpus import Text, corpus_digest

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from probekit.disk import Disk
+from probekit.files import Disk
 
 OPERATIONS = tuple(name for name, value in vars(Disk).items() if callable(value))
 

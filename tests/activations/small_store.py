@@ -4,12 +4,11 @@ import contextlib
 
 import numpy as np
 
-from probekit.activations.files.local import LocalFiles
 from probekit.activations.identity import Identity
-from probekit.activations.store.committed import MANIFEST
-from probekit.activations.store.records import ShardRecord
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.maintenance import find_damage
+from probekit.activations.local import LocalFiles
+from probekit.activations.records import MANIFEST, ShardRecord
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import find_damage
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, MissingError
 from tests.activations.captures import files as bytes_of
@@ -49,8 +48,8 @@ class Content:
         """Write the missing shards and report everything that is promised to be durable."""
         store = self.create(files)
         done(CREATED)
-        with store.locked(lambda _: None) if alone else contextlib.nullcontext():
-            store.sweep()
+        with store.files.lock(lambda _: None) if alone else contextlib.nullcontext():
+            store.files.sweep()
             for site in self.sites:
                 for shard in store.missing(site):
                     with store.writing([site], shard) as writers:

@@ -11,9 +11,9 @@ from functools import partial
 
 import pytest
 
-from probekit.activations.files.local import LocalFiles
-from probekit.disk import Disk
+from probekit.activations.local import LocalFiles
 from probekit.errors import StoreError
+from probekit.files import Disk
 from tests.activations.captures import files as bytes_of
 from tests.activations.disks import WatchedDisk, failing, killing, writing_short
 from tests.activations.small_store import CREATED, SEALED, Content

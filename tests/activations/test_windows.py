@@ -8,14 +8,17 @@ import sys
 
 import pytest
 
-from probekit import disk as disk_module
-from probekit.activations.files.local import LocalFiles
-from probekit.activations.shared.locks import remove_dead_locks, shard_locks
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.maintenance import collect_garbage, remove_cache
-from probekit.disk import Disk, is_on_network
-from probekit.drafts import write_atomic
+from probekit import files as disk_module
+from probekit.activations.local import LocalFiles
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import (
+    collect_garbage,
+    remove_cache,
+    remove_dead_locks,
+    shard_locks,
+)
 from probekit.errors import DamagedError
+from probekit.files import Disk, is_on_network, write_atomic
 from tests.activations.disks import WatchedDisk
 from tests.activations.small_store import Content
 
@@ -134,7 +137,7 @@ def test_a_file_that_was_opened_meanwhile_is_left(tmp_path):
 
 def test_caches_are_removed_and_collected(tmp_path, monkeypatch):
     disk = WindowsDisk()
-    monkeypatch.setattr("probekit.activations.files.local.Disk", lambda: disk)
+    monkeypatch.setattr("probekit.activations.local.Disk", lambda: disk)
     CONTENT.write(LocalFiles(tmp_path / "store"))
     assert collect_garbage(tmp_path / "store") == {}
     assert remove_cache(tmp_path / "store") == []
@@ -200,7 +203,7 @@ def test_abandoned_files_are_removed_on_nfs(tmp_path):
 _HOLDER = """
 import sys
 from pathlib import Path
-from probekit.disk import Disk, is_on_network
+from probekit.files import Disk, is_on_network
 disk = Disk()
 print(disk.lock(disk.open_lock(Path(sys.argv[1])), wait=False), flush=True)
 sys.stdin.read()

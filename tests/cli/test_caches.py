@@ -5,9 +5,8 @@ import os
 
 import pytest
 
-from probekit.activations.files.local import LocalFiles
-from probekit.activations.upkeep.copying import copy_cache
-from probekit.activations.upkeep.maintenance import remove_cache
+from probekit.activations.local import LocalFiles
+from probekit.activations.upkeep import copy_cache, remove_cache
 from tests.activations.small_store import IDENTITY, SITES, Content
 
 CONTENT = Content()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.given.arrays import (
-    AtPosition,
-    CheckedArray,
-    MemoryArray,
-    SiteArray,
-)
-from probekit.activations.given.folder import find_arrays
+from probekit.activations.given.formats import NpyArray, SiteArray, as_float32, find_arrays, slices
 from probekit.activations.given.sites import (
     GivenSite,
     check_distinct,
@@ -27,9 +24,10 @@ from probekit.activations.given.sites import (
     placed_sites,
     site_name,
 )
-from probekit.activations.shared.work import check_storable
-from probekit.activations.store.layout import FloatArray
+from probekit.activations.records import FloatArray
+from probekit.activations.work import check_storable
 from probekit.amounts import counted
+from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError
 from probekit.model.sites.selection import SiteSelection
 from probekit.provenance import digest, digest_json
@@ -37,6 +35,60 @@ from probekit.provenance import digest, digest_json
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _NUMBERS_AT_ONCE = 2**20  # read and checked in one part, which fits into the processor's cache
 Position = int | Sequence[int]
+
+
+class MemoryArray(SiteArray):
+    """An array in memory: NumPy, torch, or another with shape, dtype and slices.
+
+    It is pickled as the path of a temporary file, which is written once, so that worker processes
+    share it.
+    """
+
+    remedy = "Give a dense array of NumPy or torch"
+
+    def __init__(self, values: Any, place: str) -> None:
+        has_array = all(hasattr(values, name) for name in ("shape", "dtype", "__getitem__"))
+        self._values = values if has_array else np.asarray(values)
+        self._file: Path | None = None
+        self.place = place
+        self.dtype = str(self._values.dtype).removeprefix("torch.")
+
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(map(int, self._values.shape))
+
+    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        return slices(self._values, self.shape[0], n_rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._file is None:
+            folder = tempfile.mkdtemp(prefix="probekit-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._file = Path(folder) / "rows.npy"
+            np.save(self._file, as_float32(self._values[:]), allow_pickle=False)
+        return NpyArray, (self._file,)
+
+
+class AtPosition(SiteArray):
+    """The rows of an array of shape (n_rows, n_positions, ...) at one position of each.
+
+    Args:
+        array: the array.
+        position: index of the position, the same for all rows or one for each.
+    """
+
+    def __init__(self, array: SiteArray, position: IntArray) -> None:
+        self.place, self.dtype, self.remedy = array.place, array.dtype, array.remedy
+        self._array = array
+        self._positions = np.broadcast_to(position, array.shape[:1])
+
+    def _shape(self) -> tuple[int, ...]:
+        return (self._array.shape[0], *self._array.shape[2:])
+
+    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        start = 0
+        for rows in self._array.parts(n_rows):
+            yield rows[np.arange(len(rows)), self._positions[start : start + len(rows)]]
+            start += len(rows)
 
 
 @dataclass(frozen=True)
@@ -181,13 +233,12 @@ def _in_memory(key: Any, values: Any) -> SiteArray:
             "labels. Give an array of shape (n_rows, n_features), such as numpy.stack(rows)."
         )
     try:
-        array = MemoryArray(values)
+        return MemoryArray(values, str(key))
     except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(
             f"{key}: the rows do not form an array ({str(error).rstrip('.')}). Give all rows the "
             "same number of features, in one dense array of NumPy or torch."
         ) from error
-    return CheckedArray(array, str(key), "Give a dense array of NumPy or torch")
 
 
 def _at_position(name: str, array: SiteArray, position: Position | None) -> SiteArray:
@@ -218,7 +269,7 @@ def _at_position(name: str, array: SiteArray, position: Position | None) -> Site
             f"{name}: the position{row} is {at.flat[outside[0]]}. Allowed for an array of shape "
             f"{shape}: {-shape[1]} to {shape[1] - 1}."
         )
-    return AtPosition(array, at.tolist())
+    return AtPosition(array, at.astype(np.int64))
 
 
 def _check_array(name: str, array: SiteArray) -> None:

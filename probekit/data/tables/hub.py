@@ -11,9 +11,9 @@ from typing import Any
 
 from probekit.data.tables.memory import dataset_table
 from probekit.data.tables.table import Table
-from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError, MissingError, nearest
 from probekit.hub import constants, errors, how_to_access, is_hub_reachable, snapshot_download
+from probekit.provenance import install_command
 
 _SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from probekit.data.files import require_file
 from probekit.data.tables.frames import frame_table
 from probekit.data.tables.table import Table
-from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError
+from probekit.provenance import install_command
 
 
 def parquet_table(path: Path, columns: Collection[str]) -> Table:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from probekit.amounts import counted
-from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.files import write_atomic
 from probekit.model.config import MAX_SIZE
 from probekit.model.weights.digests import read_verified, write_digests
 from probekit.model.weights.json_files import json_object

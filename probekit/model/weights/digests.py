@@ -14,8 +14,8 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError
+from probekit.files import write_atomic
 from probekit.provenance import digest, digest_json, pretty_json
 
 DIGESTS = "digests.json"

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probekit.distribution import install_command
 from probekit.errors import MissingError
 from probekit.model.weights.names import HPARAMS
 from probekit.model.weights.stored import StoredTensor, reading_tensor
+from probekit.provenance import install_command
 
 # Last part of a variable's name (weight, gain, bias) -> the hub's; embeddings have none.
 _ENDINGS = {"w": "weight", "g": "weight", "b": "bias"}

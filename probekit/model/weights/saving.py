@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probekit.drafts import write_atomic
+from probekit.files import write_atomic
 from probekit.model.config import ModelConfig
 from probekit.model.weights.digests import read_digests, write_digests
 from probekit.model.weights.hub_files import DIGEST

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from probekit.activations.files.local import Location
+from probekit.activations.records import Location
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import DataSection
 from probekit.experiment.schema import Experiment

@@ -11,13 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.files.local import Location
-from probekit.csv_files import csv_text
-from probekit.disk import exclusive
-from probekit.drafts import write_atomic
+from probekit.activations.records import Location
 from probekit.errors import StoreError, path_of
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_experiment
+from probekit.files import csv_text, exclusive, write_atomic
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.key import run_key

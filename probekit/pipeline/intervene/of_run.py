@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from probekit.disk import exclusive
 from probekit.errors import ConfigError
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
+from probekit.files import exclusive
 from probekit.pipeline.experiment.key import run_key
 from probekit.pipeline.experiment.model_source import ModelSource
 from probekit.pipeline.experiment.models import TASK

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from probekit.csv_files import csv_text
 from probekit.errors import ConfigError
 from probekit.experiment.interventions import CHOSEN, InterventionSection
 from probekit.experiment.schema import Experiment
+from probekit.files import csv_text
 from probekit.interventions.base_pass import BasePass
 from probekit.interventions.causes.responses import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from probekit.csv_files import csv_text
-from probekit.drafts import sweep_drafts, write_atomic
 from probekit.errors import ConfigError
+from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.pipeline.look.endings import ANSWER_FILES, PAGE_OR_ROWS, check_ending
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import pretty_json

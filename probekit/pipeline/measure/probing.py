@@ -10,9 +10,9 @@ from typing import Any
 from joblib import cpu_count
 
 from probekit.activations.given.sites import GivenSite
-from probekit.disk import as_store_error
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
+from probekit.files import as_store_error
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.selection import JOINT, SiteSelection
 from probekit.pipeline.experiment.features import Probed

@@ -24,7 +24,7 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
-from probekit.csv_files import csv_text
+from probekit.files import csv_text
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.selection import SiteSelection
 from probekit.pipeline.experiment.features import Probed

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.csv_files import csv_text
-from probekit.drafts import write_atomic
 from probekit.experiment.schema import Experiment
+from probekit.files import csv_text, write_atomic
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer

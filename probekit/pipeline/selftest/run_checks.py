@@ -12,8 +12,8 @@ import pandas as pd
 from torch import Tensor
 
 from probekit.activations.capture import stream_rows
-from probekit.activations.store.layout import FloatArray, IntArray
-from probekit.data.positions import PositionRule, RowPlan, plan_rows
+from probekit.activations.records import FloatArray
+from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch

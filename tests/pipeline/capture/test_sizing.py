@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-
-from probekit.activations.batches import make_batches, make_shards
-from probekit.activations.identity import BATCH_TOKENS, SHARD_ROWS
 from probekit.activations.sizing import Volume, operations
+
+from probekit.activations.forward import make_batches, make_shards
+from probekit.activations.identity import BATCH_TOKENS, SHARD_ROWS
 from probekit.cli.plans import lines
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError

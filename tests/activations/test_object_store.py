@@ -10,13 +10,13 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from probekit.activations.files.local import LocalFiles
-from probekit.activations.files.object_store import ObjectFiles
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.copying import copy_cache
-from probekit.activations.upkeep.maintenance import (
+from probekit.activations.local import LocalFiles
+from probekit.activations.object_store import ObjectFiles
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import (
     caches_in,
     collect_garbage,
+    copy_cache,
     find_cache,
     find_damage,
     remove_cache,
@@ -222,7 +222,7 @@ class PlainFiles(ObjectFiles):
 def test_a_store_without_conditional_create_refuses_a_second_writer(root):
     first, second = (PlainFiles(f"{root}/{KEY}") for _ in range(2))
     store = CONTENT.create(first)
-    with store.locked(print):
+    with store.files.lock(print):
         store.commit(SITES[0], 0, CONTENT.values[SITES[0]][store.shards[0]])
         with pytest.raises(StoreError, match="Another writer has locked"), second.lock(print):
             pass

@@ -15,12 +15,11 @@ from typing import Any
 import fsspec
 from fsspec.spec import AbstractFileSystem
 
-from probekit.activations.files.local import CHUNK, LOCK, checked, parse_array
-from probekit.activations.store.layout import ArrayHeader, FloatArray
-from probekit.disk import Disk, as_store_error
-from probekit.distribution import install_command
-from probekit.drafts import Draft
+from probekit.activations.local import CHUNK, LOCK, checked, parse_array
+from probekit.activations.records import ArrayHeader, FloatArray
 from probekit.errors import MissingError, StoreError
+from probekit.files import Disk, Draft, as_store_error
+from probekit.provenance import install_command
 
 # Errors of the libraries under fsspec that are not the documented OSErrors.
 _FOREIGN = (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError"))

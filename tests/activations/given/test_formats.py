@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from probekit.activations.given.folder import row_ids
+from probekit.activations.given.formats import row_ids
 from probekit.activations.given.given import open_activations
 from probekit.errors import DataError, ProbekitError
 

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from probekit.activations.files.local import LocalFiles
+from probekit.activations.export import FORMATS, export_cache
 from probekit.activations.given.given import open_activations
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.export import FORMATS, export_cache
-from probekit.activations.upkeep.maintenance import (
+from probekit.activations.local import LocalFiles
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import (
     caches_in,
     collect_garbage,
     find_cache,
@@ -19,8 +19,8 @@ from probekit.activations.upkeep.maintenance import (
     repair_cache,
     summarize,
 )
-from probekit.disk import Disk, is_on_network
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, UnknownNameError
+from probekit.files import Disk, is_on_network
 from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file, run, shard_file
@@ -152,7 +152,7 @@ def test_what_is_repaired_is_only_what_was_damaged(folder):
 
 def test_a_cache_that_is_written_is_not_repaired_or_removed(folder):
     store = ActivationStore.open(folder)
-    with store.locked(print):
+    with store.files.lock(print):
         for work in (
             lambda: repair_cache(ActivationStore.open(folder)),
             lambda: remove_cache(folder),
@@ -215,7 +215,7 @@ def test_age_is_counted_in_days(folder):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_exported_rows_are_the_rows(tmp_path, model, monkeypatch, format, dtype):
     pytest.importorskip({"parquet": "pyarrow", "npy": "numpy", "zarr": "zarr"}[format])
-    monkeypatch.setattr("probekit.activations.upkeep.export._ROWS_AT_ONCE", 50)
+    monkeypatch.setattr("probekit.activations.export._ROWS_AT_ONCE", 50)
     store = run(tmp_path / "caches", model, dtype=dtype).store
     paths = export_cache(store, tmp_path / "out", format)
     assert len(paths) == len(MODEL_SITES) + 2
@@ -265,7 +265,7 @@ def test_what_cannot_be_exported_is_reported(folder, tmp_path, monkeypatch):
         export_cache(store, tmp_path / "out", "csv")
     with pytest.raises(UnknownNameError, match="hook_embed"):
         export_cache(store, tmp_path / "out", "npy", ["hook_embd"])
-    monkeypatch.setattr("probekit.activations.upkeep.export.find_spec", lambda name: None)
+    monkeypatch.setattr("probekit.activations.export.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"Run pip install .*\[zarr\]'"):
         export_cache(store, tmp_path / "out", "zarr")
     assert not (tmp_path / "out").exists()
@@ -288,7 +288,7 @@ def test_a_damaged_shard_is_not_exported(folder, tmp_path):
 
 def test_an_export_that_fails_leaves_nothing_that_passes_for_one(folder, tmp_path, monkeypatch):
     pytest.importorskip("zarr")
-    monkeypatch.setattr("probekit.activations.upkeep.export._ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("probekit.activations.export._ROWS_AT_ONCE", 2)
     store, read = ActivationStore.open(folder), ActivationStore.read
 
     def fail(self, site, rows):

@@ -1,4 +1,4 @@
-"""System calls on local files.
+"""Local files: system calls, locks, atomic writes, and CSV files that are safe in a spreadsheet.
 
 The activation store accesses the local disk only through a `Disk`, so that tests can substitute one
 that kills the process, fails or loses writes at any call.
@@ -7,19 +7,29 @@ that kills the process, fails or loses writes at any call.
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import mmap
 import os
 import re
+import secrets
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from io import BytesIO
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
+from blake3 import blake3
 from filelock import lock_descriptor
 
 from probekit.errors import ConfigError, DataError, ProbekitError, StoreError
+
+if TYPE_CHECKING:  # pandas takes long to import, and few files are tables
+    import pandas as pd
 
 if sys.platform == "darwin":
     import fcntl
@@ -34,6 +44,15 @@ _FOLDER = getattr(os, "O_DIRECTORY", None)  # None: a folder cannot be opened
 _PAUSES = (0.02, 0.1, 0.5)  # seconds between attempts to replace a file that is open elsewhere
 # On network file systems each page fault of a memory map costs one round trip.
 _NETWORK = re.compile(r"nfs|cifs|smb|9p|fuse\.sshfs|ceph|lustre|glusterfs|beegfs|afs")
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{16}")
+# A spreadsheet evaluates a cell that begins with such a character as a formula, which may start
+# programs. Such texts are written with a leading single quote, as OWASP recommends, and one more
+# if they have quotes before it already, so that `parse_csv` restores every text. Numbers are
+# written unchanged. The last four are full-width forms, which some spreadsheets treat like the
+# first four.
+_FORMULA = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+_TO_QUOTE = re.compile(f"'*{_FORMULA}")
+_QUOTED = re.compile(f"'+{_FORMULA}")
 
 
 class Disk:
@@ -185,6 +204,14 @@ class Disk:
         return entries_by_name
 
 
+def _refuse_link(path: Path) -> None:
+    """Raise OSError for links and special files, on systems without O_NOFOLLOW."""
+    if not _NO_FOLLOW:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+
+
 def is_on_network(folder: Path) -> bool:
     """Return whether a folder is on a network file system; False if this cannot be determined.
 
@@ -200,14 +227,6 @@ def is_on_network(folder: Path) -> bool:
         nearest = next((str(p) for p in (path, *path.parents) if str(p) in points), "")
         return _NETWORK.match(points.get(nearest, "")) is not None
     return False
-
-
-def _refuse_link(path: Path) -> None:
-    """Raise OSError for links and special files, on systems without O_NOFOLLOW."""
-    if not _NO_FOLLOW:
-        with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISREG(path.lstat().st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
 
 
 def inside(path: Path, root: Path | None = None) -> Path:
@@ -305,3 +324,279 @@ def why_unreadable(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).strip().rstrip(".")
+
+
+class Draft:
+    """A file that is written under a temporary name and renamed when it is complete.
+
+    The file stays locked while it is open, so that a cleanup can distinguish drafts of live writers
+    from those of killed ones. Leaving the `with` block removes a draft that was not renamed.
+
+    Args:
+        disk: file operations.
+        path: final path; the temporary file is created in the same folder.
+
+    Attributes:
+        temporary: path of the temporary file.
+        size: bytes written so far.
+
+    Raises:
+        StoreError: the disk is full, the folder is not writable, ...
+    """
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self._hasher = blake3()
+        self.size = 0
+        self._descriptor: int | None  # None once it is closed
+        with self._store_errors():
+            self.temporary, self._descriptor = self._create()
+
+    def _create(self) -> tuple[Path, int]:
+        while True:
+            temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+            descriptor = self._disk.create(temporary)
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._drop, temporary, descriptor)
+                self._disk.lock(descriptor, wait=True)
+                # A cleanup may have removed it before this process held the lock.
+                if self._disk.is_named(descriptor):
+                    undo.pop_all()
+                    return temporary, descriptor
+
+    @property
+    def digest(self) -> str:
+        """BLAKE3 digest of the bytes written so far, in hexadecimal."""
+        return self._hasher.hexdigest()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all of `data`."""
+        assert self._descriptor is not None
+        rest = memoryview(data).cast("B")
+        self._hasher.update(rest)
+        self.size += len(rest)
+        with self._store_errors():
+            while rest:
+                rest = rest[self._disk.write(self._descriptor, rest) :]
+
+    def release(self) -> None:
+        """On Windows, close the file so that it can be renamed, removed and read by others.
+
+        This releases its lock. On other systems the file stays open and locked until the end.
+        """
+        if self._disk.pins_open_files and self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            with self._store_errors():
+                self._disk.close(descriptor)
+
+    def rename(self, path: Path) -> None:
+        """Sync the file and rename it to `path`, replacing an existing file."""
+        self._sync()
+        self.release()
+        with self._store_errors():
+            self._disk.rename(self.temporary, path)
+            self._disk.sync_folder(path.parent)
+
+    def link(self, path: Path, *, keep_locked: bool = False) -> bool:
+        """Sync the file and link it to `path`; return False if that name exists.
+
+        Args:
+            path: the final name.
+            keep_locked: whether the file stays locked on Windows, where a locked file cannot be
+                read by other processes. On other systems it stays locked in any case.
+        """
+        self._sync()
+        if not keep_locked:
+            self.release()
+        with self._store_errors():
+            try:
+                self._disk.link(self.temporary, path)
+            except FileExistsError:
+                return False
+            self._disk.sync_folder(path.parent)
+        return True
+
+    def _sync(self) -> None:
+        if self._descriptor is not None:
+            with self._store_errors():
+                self._disk.sync(self._descriptor)
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._drop(self.temporary, self._descriptor)
+
+    def _drop(self, temporary: Path, descriptor: int | None) -> None:
+        steps = [partial(self._disk.remove, temporary)]
+        if descriptor is not None:
+            steps.insert(
+                0 if self._disk.pins_open_files else 1, partial(self._disk.close, descriptor)
+            )
+        for step in steps:
+            # A file that cannot be removed now is swept later; the original error matters more.
+            with contextlib.suppress(OSError):
+                step()
+
+    def _store_errors(self) -> contextlib.AbstractContextManager[None]:
+        return as_store_error("write", self._path, " An existing file there is unchanged.")
+
+
+def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = bool) -> bool:
+    """Remove a file unless it is in use, and return whether it was removed.
+
+    Args:
+        path: the file.
+        disk: file operations.
+        is_in_use: returns whether the file is needed. It is called while this process holds the
+            lock of the file, so that the answer cannot become outdated.
+
+    Raises:
+        StoreError: the file cannot be opened or removed.
+    """
+    with as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
+        descriptor = disk.open(path, for_lock=True)
+        try:
+            is_abandoned = disk.lock(descriptor, wait=False) and not is_in_use()
+            # Another writer of the same rows may have replaced this file.
+            if not is_abandoned or not disk.is_named(descriptor):
+                return False
+            if not disk.pins_open_files:
+                disk.remove(path)
+        finally:
+            disk.close(descriptor)
+        if disk.pins_open_files:
+            try:
+                disk.remove(path)
+            except PermissionError:  # on Windows another program has it open
+                return False
+        return True
+    return False
+
+
+def sweep_drafts(paths: Iterable[Path]) -> list[Path]:
+    """Remove those of the given files that are drafts of dead writers; return the removed paths.
+
+    Drafts of live writers and all other files are kept.
+    """
+    swept = []
+    for path in paths:
+        # A file that cannot be opened, such as another user's, is not one of our drafts.
+        with contextlib.suppress(StoreError):
+            if _DRAFT.fullmatch(path.name) and remove_abandoned(path, Disk()):
+                swept.append(path)
+    return swept
+
+
+def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]) -> str:
+    """Write a file atomically, sync it, and return the digest of its content.
+
+    Args:
+        path: the file; missing parent folders are created.
+        content: text (encoded as UTF-8), bytes, or an iterable of chunks if it does not fit in
+            memory.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "result.txt"
+    >>> digest = write_atomic(path, "done")
+    >>> path.read_text()
+    'done'
+
+    Raises:
+        StoreError: the disk is full, the folder is not writable, ...; no partial file remains.
+    """
+    text = content.encode() if isinstance(content, str) else content
+    with as_store_error("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with Draft(Disk(), path) as draft:
+        for part in [text] if isinstance(text, bytes) else text:
+            draft.write(part)
+        draft.rename(path)
+        return draft.digest
+
+
+def quoted(cell: Any) -> Any:
+    """Add a leading quote to a text that looks like a formula; return other cells unchanged.
+
+    >>> quoted("=1+1"), quoted("-1"), quoted(-1), quoted("'-1"), quoted("it's"), quoted("'tis")
+    ("'=1+1", "'-1", -1, "''-1", "it's", "'tis")
+    """
+    return f"'{cell}" if isinstance(cell, str) and _TO_QUOTE.match(cell) else cell
+
+
+def unquoted(cell: Any) -> Any:
+    """Remove the leading quote that `quoted` added to a text; return other cells unchanged.
+
+    >>> unquoted("'=1+1"), unquoted("'-1"), unquoted("''-1"), unquoted("'tis")
+    ('=1+1', '-1', "'-1", "'tis")
+    """
+    return cell[1:] if isinstance(cell, str) and _QUOTED.match(cell) else cell
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    r"""Return a table as CSV text without its index; texts that look like formulas are quoted.
+
+    >>> csv_text(pd.DataFrame({"label": ["-1", "a"], "score": [-1.5, None]}))
+    "label,score\n'-1,-1.5\na,\n"
+    """
+    safe = _mapped(table, quoted)
+    texts = (cell for _, column in safe.items() if not _holds_numbers(column) for cell in column)
+    # The csv module does not quote a lone carriage return, and readers end the row there.
+    has_return = any(isinstance(text, str) and "\r" in text for text in texts)
+    return safe.to_csv(
+        index=False,
+        lineterminator="\n",
+        quoting=csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL,
+    )
+
+
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """Return the table in a CSV file of a run folder, with the quotes of `csv_text` removed.
+
+    Args:
+        path: the file. A link that leads out of its folder is an error.
+        options: keyword arguments of `pandas.read_csv`.
+
+    Raises:
+        DataError: the file is a link out of its folder, or not a regular file.
+        OSError, ValueError: the file cannot be read or parsed.
+    """
+    return parse_csv(inside(path).read_bytes(), **options)
+
+
+def parse_csv(content: bytes, **options: Any) -> pd.DataFrame:
+    """Return the table in the bytes of a CSV file, with the quotes of `csv_text` removed.
+
+    >>> parse_csv(csv_text(pd.DataFrame({"=label": ["-1"]})).encode()).to_dict("list")
+    {'=label': ['-1']}
+    """
+    import pandas as pd
+
+    return _mapped(pd.read_csv(BytesIO(content), **options), unquoted)
+
+
+def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
+    """Apply `change` to all texts of a table, column names included."""
+    import pandas as pd
+
+    def changed(column: pd.Series[Any]) -> pd.Series[Any]:
+        # Series.map would infer a new dtype and turn integers next to None into floats.
+        return pd.Series([change(cell) for cell in column], column.index, dtype=column.dtype)
+
+    columns = {
+        change(name): column if _holds_numbers(column) else changed(column)
+        for name, column in table.items()
+    }
+    return pd.DataFrame(columns, index=table.index)
+
+
+def _holds_numbers(column: pd.Series[Any]) -> bool:
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    return is_numeric_dtype(column) or is_bool_dtype(column)

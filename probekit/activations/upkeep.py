@@ -1,4 +1,4 @@
-"""Cache maintenance: list, verify, repair, collect garbage, remove."""
+"""Cache maintenance: list, verify, repair, collect garbage, remove, copy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from probekit.activations.files.local import LOCK, Files, Location
-from probekit.activations.files.places import as_place, files_at, join
-from probekit.activations.store.committed import MANIFEST, ROWS, SPEC
-from probekit.activations.store.reader import is_intact
-from probekit.activations.store.records import ShardRecord
-from probekit.activations.store.store import ActivationStore
+from probekit.activations.local import LOCK, Files, as_place, join
+from probekit.activations.records import MANIFEST, ROWS, SPEC, Location, record_name
+from probekit.activations.rows import is_intact
+from probekit.activations.store import ActivationStore, files_at
+from probekit.amounts import counted
 from probekit.errors import (
     CheckpointError,
     ConfigError,
@@ -24,6 +23,7 @@ from probekit.errors import (
     nearest,
 )
 from probekit.model.families.table import config_of
+from probekit.watcher import SILENT, Watcher
 
 JOB = ".job.json"  # suffix of the job file that workers read while a capture is running
 SHARD_LOCK = ".claim"  # suffix of the lock file of a shard that a worker is computing
@@ -33,6 +33,7 @@ HOW_TO_CREATE = (
 _RECORD = re.compile(r"\d{5,}\.json")
 _ROWS_FILE = re.compile(r"\d{5,}\.[0-9a-f]{16}\.safetensors")
 _DAY = 86_400  # seconds
+_MOST_LISTED = 5  # damaged files listed in an error message
 
 
 class Damage(NamedTuple):
@@ -82,10 +83,8 @@ def is_cache(files: Files) -> bool:
     also write files of this name.
     """
     there = files.sizes()
-    return SPEC in there and (ROWS in there or _opens(files))
-
-
-def _opens(files: Files) -> bool:
+    if SPEC not in there or ROWS in there:
+        return SPEC in there
     try:
         ActivationStore.open(files)
     except (StoreError, MissingError):
@@ -132,61 +131,40 @@ def find_cache(name: str, root: Location) -> Location:
 def summarize(place: Location) -> Summary:
     """Summarise a cache; shard digests are not verified."""
     files = files_at(place)
-    sizes = _all_sizes(files)
+    sizes = [size for folder in ("", *files.folders()) for size in files.sizes(folder).values()]
     times = [changed for name in (SPEC, MANIFEST) if (changed := files.changed(name)) is not None]
     # Clamped, because a clock that was set back would give a negative age.
     age = max(0.0, time.time() - max(times)) if times else None
-    key = str(place).rstrip("/").rpartition("/")[2]
+    key, n_bytes = str(place).rstrip("/").rpartition("/")[2], sum(sizes)
     try:
         store = ActivationStore.open(files)
         records = {site: store.records(site) for site in files.folders()}
         committed = {s: sum(r.shape[0] for r in rs.values()) for s, rs in records.items() if rs}
         manifest = store.manifest()
         root = None if manifest is None else manifest.root
-        what = describe_cache(store, committed)
-        return Summary(
-            key, str(place), what, store.n_rows, committed, sum(sizes.values()), age, root
-        )
+        what = _described(store, committed)
     except StoreError as error:
-        problem = str(error)
-        return Summary(key, str(place), "damaged", 0, {}, sum(sizes.values()), age, None, problem)
+        return Summary(key, str(place), "damaged", 0, {}, n_bytes, age, None, str(error))
+    return Summary(key, str(place), what, store.n_rows, committed, n_bytes, age, root)
 
 
-def describe_cache(store: ActivationStore, committed: dict[str, int]) -> str:
-    """Describe the content of a store in words.
-
-    Args:
-        store: the store.
-        committed: number of committed rows by site.
-    """
-    plan = store.layout.plan
-    n_positions = store.spec.sizes.positions
-    of_each = (
-        "one token each"
-        if n_positions == store.n_rows
-        else (f"means of {n_positions / store.n_rows:.1f} tokens")
-    )
-    n_examples = len(set(plan.example.tolist()))
-    finished = sum(n == store.n_rows for n in committed.values())
+def _described(store: ActivationStore, committed: dict[str, int]) -> str:
+    """Return a description of the content of a store, given the committed rows of each site."""
+    identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
+    n_examples = len(set(store.layout.plan.example.tolist()))
+    finished = sum(n == n_rows for n in committed.values())
     partial = "" if finished == len(committed) else f", {len(committed) - finished} more in part"
-    return (
-        f"{store.n_rows:,} rows of {n_examples:,} examples, {of_each}, at {finished} sites{partial}"
-        f"; {_size_of_network(store.identity.config)}, "
-        f"{store.identity.dtype}, computed in {store.identity.compute} on {store.identity.device}"
-    )
-
-
-def _size_of_network(entries: dict[str, Any]) -> str:
-    """Return the size of the network of a cache, whose config another release may have written."""
+    tokens = f"means of {n_positions / n_rows:.1f} tokens" if n_positions > n_rows else ""
     try:
-        config = config_of(entries)
-    except CheckpointError:
-        return "an unknown network"
-    return f"{config.n_layers} layers of {config.d_model}"
-
-
-def _all_sizes(files: Files) -> dict[str, int]:
-    return {n: size for folder in ("", *files.folders()) for n, size in files.sizes(folder).items()}
+        config = config_of(identity.config)
+        network = f"{config.n_layers} layers of {config.d_model}"
+    except CheckpointError:  # another release may have written it
+        network = "an unknown network"
+    return (
+        f"{n_rows:,} rows of {n_examples:,} examples, {tokens or 'one token each'}, at {finished} "
+        f"sites{partial}; {network}, {identity.dtype}, computed in {identity.compute} on "
+        f"{identity.device}"
+    )
 
 
 def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:
@@ -214,8 +192,7 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
     for site, sealed in ({} if manifest is None else manifest.sites).items():
         records = store.records(site)
         for shard, digest in enumerate(sealed):
-            record = records.get(shard)
-            name = ShardRecord("", site, shard, "F32", (1,), digest).name
+            record, name = records.get(shard), record_name(site, shard)
             if (record is None or record.digest != digest) and name not in reported:
                 damages.append(Damage(name, "it is in the manifest, but missing or different"))
     return damages
@@ -237,7 +214,7 @@ def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[
             continue
         if sizes.get(record.file) != record.size:
             yield Damage(record.file, "it is missing, or has the wrong size")
-        elif digests and not is_intact(store.files, record):
+        elif digests and not is_intact(store.files, record.file, record.digest):
             yield Damage(record.file, "its digest does not match")
 
 
@@ -268,10 +245,7 @@ def collect_garbage(place: Location) -> dict[str, int]:
     """
     files = files_at(place)
     store = ActivationStore.open(files)
-    removed = files.sweep()
-    for name, size in files.sizes().items():
-        if name.endswith(SHARD_LOCK) and files.remove_abandoned(name):
-            removed[name] = size
+    removed = files.sweep() | dict.fromkeys(remove_dead_locks(files), 0)
     for site in files.folders():
         for name, size in files.sizes(site).items():
             is_rows = _ROWS_FILE.fullmatch(name.rpartition("/")[2])
@@ -282,6 +256,19 @@ def collect_garbage(place: Location) -> dict[str, int]:
 
 def _is_committed(store: ActivationStore, site: str, file: str) -> bool:
     return any(record.file == file for record in store.records(site).values())
+
+
+def shard_locks(files: Files) -> list[str]:
+    """Return the names of all shard locks, of live and dead workers."""
+    return [name for name in files.sizes() if name.endswith(SHARD_LOCK)]
+
+
+def remove_dead_locks(files: Files) -> list[str]:
+    """Remove the shard locks of killed workers, which are empty files; return their names.
+
+    Does nothing if the file system cannot detect such workers.
+    """
+    return [name for name in shard_locks(files) if files.remove_abandoned(name)]
 
 
 def is_older(summary: Summary, days: float) -> bool:
@@ -320,3 +307,52 @@ def remove_cache(place: Location) -> list[str]:
     if files.remove_folder():
         return []
     return sorted([*files.sizes(), *leftover]) or [str(place)]
+
+
+def copy_cache(
+    source: Location, root: Location, *, pin: str | None = None, watcher: Watcher = SILENT
+) -> tuple[ActivationStore, int]:
+    """Copy a cache to another root; return the copy and the number of shards copied.
+
+    Existing shards are not copied again; an interrupted copy can be resumed.
+
+    Args:
+        source: folder or URL of the cache.
+        root: folder or URL that will contain the copy.
+        pin: required root digest of the source; None for any.
+        watcher: receives progress in shards.
+
+    Raises:
+        DamagedError: the source contains links, or missing or damaged files; nothing is copied.
+        StoreError: the source does not match the pin, or the target cannot be written.
+    """
+    source_store = ActivationStore.open(source, root=pin)
+    damages = find_damage(source_store, digests=False) if pin is None else []
+    if damages:  # digests are checked while copying; with a pin, all is checked when it is read
+        listed = "; ".join(f"{file}: {why}" for file, why in damages[:_MOST_LISTED])
+        more = len(damages) - _MOST_LISTED
+        raise DamagedError(
+            f"{source} was not copied because {counted(len(damages), 'file')} cannot be: {listed}"
+            f"{f'; and {more} more' if more > 0 else ''}. Replace links with the files they point "
+            f"to; `probekit cache repair {source}` removes damaged files."
+        )
+    files = files_at(join(root, source_store.identity.key))
+    copy = ActivationStore.begin(files, source_store.spec, source_store.files.chunks(ROWS))
+    manifest = None if pin is None else source_store.manifest()
+    sites = source_store.files.folders() if manifest is None else list(manifest.sites)
+    with copy.files.lock(watcher.tell):
+        copy.files.sweep()
+        missing = []
+        for site in sites:
+            records, existing = source_store.records(site), copy.records(site)
+            if pin is not None:
+                source_store.require_sealed(site, records)
+            missing += [record for shard, record in records.items() if shard not in existing]
+        for done, record in enumerate(missing):
+            watcher.progress("copy", done, len(missing))
+            copy.adopt(record, source_store.files.chunks(record.file))
+        watcher.progress("copy", len(missing), len(missing))
+        copy.seal()
+    if pin is not None and copy.digest_of(sites) != pin:
+        raise StoreError(f"{copy.folder} contains other rows; its root digest is not {pin}.")
+    return copy, len(missing)

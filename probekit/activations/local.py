@@ -1,4 +1,4 @@
-"""Interface to the files of one cache, and its implementation for a local folder."""
+"""The files of one cache in a local folder; `object_store` has the same operations for URLs."""
 
 from __future__ import annotations
 
@@ -10,103 +10,24 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from platformdirs import user_cache_path
 
-from probekit.activations.store.layout import DTYPES, ArrayHeader, FloatArray
-from probekit.disk import Disk, as_store_error, is_on_network
-from probekit.drafts import Draft, remove_abandoned
-from probekit.errors import DamagedError, MissingError, StoreError
+from probekit.activations.records import DTYPES, ArrayHeader, FloatArray, Location
+from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
+from probekit.files import Disk, Draft, as_store_error, is_on_network, remove_abandoned
 
-Location = Path | str  # a folder, or the URL of a folder in an object store
+if TYPE_CHECKING:
+    from probekit.activations.object_store import ObjectFiles
+
 
 LOCK = ".lock"
 CHUNK = 1 << 22
 
 
-class Files(Protocol):
-    """File operations that a store needs; names separate folder and file with `/`."""
-
-    @property
-    def place(self) -> Location:
-        """Folder or URL of the cache."""
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether arrays are memory-mapped, so that keeping one uses no memory."""
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether `create` succeeds for only one of several concurrent writers."""
-
-    def begin(self, folder: str = "") -> None:
-        """Create a folder in the cache (default: the cache folder itself) and sync it."""
-
-    def draft(self, name: str) -> Draft:
-        """Return a temporary file to be written and then published."""
-
-    def publish(self, draft: Draft, name: str) -> None:
-        """Rename a complete draft to `name` atomically, replacing an existing file."""
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Create a file with this content; return False if the name exists."""
-
-    def read(self, name: str) -> bytes:
-        """Return the content of a file."""
-
-    def read_all(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Return the content of those files that exist, by name."""
-
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the content of a file in chunks of a few megabytes."""
-
-    def array(self, name: str, header: bytes, array_header: ArrayHeader) -> FloatArray:
-        """Return the array of a file that consists of `header` and one array."""
-
-    def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the sizes of the files directly in a folder, by name."""
-
-    def special_files(self, folder: str = "") -> list[str]:
-        """Return names directly in a folder that are neither files nor folders, such as links."""
-
-    def size(self, name: str) -> int | None:
-        """Return the size of a file; None if it does not exist."""
-
-    def folders(self) -> list[str]:
-        """Return the names of the subfolders of the cache."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file; does nothing if it does not exist."""
-
-    def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
-        """Remove a file if it is unused and its writer is dead; return whether it was removed."""
-
-    def try_lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
-        """Try to create a lock file; yield whether this succeeded, and remove the file afterwards.
-
-        `remove_abandoned` removes the lock file of a dead process, if its death can be detected.
-        """
-
-    def remove_folder(self, folder: str = "") -> bool:
-        """Remove a folder if it is empty; return whether it no longer exists."""
-
-    def changed(self, name: str) -> float | None:
-        """Return the modification time of a file in seconds since 1970; None if it is missing."""
-
-    def break_lock(self) -> None:
-        """Remove the lock of a dead writer."""
-
-    def sweep(self) -> dict[str, int]:
-        """Remove the temporary files of dead writers and return their sizes, by name."""
-
-    def sync_names(self, folder: str = "") -> None:
-        """Sync the entries of a folder to disk, whichever process created them."""
-
-    def lock(
-        self, tell: Callable[[str], None] | None, *, name: str = LOCK
-    ) -> contextlib.AbstractContextManager[None]:
-        """Lock the cache for one writer; a second writer reports that it waits, or fails."""
+Files: TypeAlias = "LocalFiles | ObjectFiles"
 
 
 class LocalFiles:
@@ -117,8 +38,6 @@ class LocalFiles:
         disk: file operations; tests substitute it.
         mapped: whether to memory-map arrays; None for yes, except on a network file system.
     """
-
-    is_exclusive = True
 
     def __init__(
         self, folder: Path, *, disk: Disk | None = None, mapped: bool | None = None
@@ -214,18 +133,16 @@ class LocalFiles:
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return the sizes of the regular files directly in a folder, without temporary ones."""
-        prefix = f"{folder}/" if folder else ""
         return {
-            prefix + name: status.st_size
+            _joined(folder, name): status.st_size
             for name, status in self._list(folder).items()
             if stat.S_ISREG(status.st_mode) and not name.startswith(".")
         }
 
     def special_files(self, folder: str = "") -> list[str]:
         """Return names directly in a folder that are neither files nor folders, such as links."""
-        prefix = f"{folder}/" if folder else ""
         return sorted(
-            prefix + name
+            _joined(folder, name)
             for name, status in self._list(folder).items()
             if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
         )
@@ -242,11 +159,8 @@ class LocalFiles:
         return sorted(name for name, status in listed if stat.S_ISDIR(status.st_mode))
 
     def _list(self, folder: str) -> dict[str, os.stat_result]:
-        path = self._path(folder)
-        with (
-            as_store_error("read", path),
-            contextlib.suppress(FileNotFoundError, NotADirectoryError),
-        ):
+        path, missing = self._path(folder), (FileNotFoundError, NotADirectoryError)
+        with as_store_error("read", path), contextlib.suppress(*missing):
             return self.disk.list(path)
         return {}
 
@@ -307,9 +221,8 @@ class LocalFiles:
         removed = {}
         for folder in ("", *self.folders()):
             for file, status in self._list(folder).items():
-                name = f"{folder}/{file}" if folder else file
-                is_draft = file.startswith(".") and not file.startswith(LOCK)
-                if is_draft and self.remove_abandoned(name):
+                name, is_hidden = _joined(folder, file), file.startswith(".")
+                if is_hidden and not file.startswith(LOCK) and self.remove_abandoned(name):
                     removed[name] = status.st_size
         return removed
 
@@ -350,6 +263,10 @@ class LocalFiles:
         return self.place.joinpath(*checked(name).parts)
 
 
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
 def checked(name: str) -> PurePosixPath:
     """Return a file name as a path relative to the cache; raise if it leads out of the cache.
 
@@ -385,3 +302,60 @@ def damaged(path: Location, why: str) -> DamagedError:
         f"{path} is damaged: {why}. `probekit cache repair` removes it, and the next run computes "
         "it again."
     )
+
+
+def is_url(place: Location) -> bool:
+    """Return whether a location is the URL of an object store.
+
+    >>> is_url("s3://bucket/caches"), is_url("caches")
+    (True, False)
+    """
+    return isinstance(place, str) and "://" in place
+
+
+def as_place(text: str) -> Location:
+    """Parse user input as a local folder or a URL.
+
+    >>> as_place("memory://caches/")
+    'memory://caches'
+    """
+    if is_url(text):
+        return text.rstrip("/")
+    with contextlib.suppress(RuntimeError):  # "~user" of an unknown user
+        return Path(text).expanduser()
+    return Path(text)
+
+
+def join(root: Location, name: str) -> Location:
+    """Return the location of a cache under a root.
+
+    >>> join("s3://bucket/caches", "ab12")
+    's3://bucket/caches/ab12'
+    """
+    return f"{root}/{name}" if is_url(root) else Path(root) / name
+
+
+def default_root() -> Location:
+    """Return the default cache root: $PROBEKIT_CACHE, or the user's cache folder.
+
+    Raises:
+        ConfigError: PROBEKIT_CACHE is a file, or one of its parents is.
+        StoreError: The user has no home folder.
+    """
+    chosen = os.environ.get("PROBEKIT_CACHE")
+    if not chosen:
+        try:
+            return user_cache_path("probekit") / "activations"
+        except RuntimeError as error:
+            raise StoreError(
+                "No home folder for caches was found. Set PROBEKIT_CACHE or use --cache."
+            ) from error
+    place = as_place(chosen)
+    if isinstance(place, Path):
+        found = next((path for path in (place, *place.parents) if path.exists()), place)
+        if found.exists() and not found.is_dir():
+            raise ConfigError(
+                f"PROBEKIT_CACHE is {place}, but {found} is a file, not a folder. Set it to a new "
+                "or existing folder, or use --cache."
+            )
+    return place

@@ -1,20 +1,20 @@
-"""Independent workers compute each shard once; shards of dead workers are computed again."""
+"""Independent workers compute each shard once; those of dead workers are computed again."""
 
 import functools
 import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import numpy as np
 import pytest
 import torch
 
-from probekit.activations.shared import locks
-from probekit.activations.shared.locks import compute_shards, shard_locks
-from probekit.activations.shared.work import Work
-from probekit.activations.upkeep.maintenance import collect_garbage, remove_cache
-from probekit.disk import Disk
+from probekit.activations import work as locks
+from probekit.activations.upkeep import collect_garbage, remove_cache, shard_locks
+from probekit.activations.work import MAX_WAITING, Work, background_thread, compute_shards
+from probekit.files import Disk
 from probekit.model.gpt2 import GPT2
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
 from tests.model.reference import TINY
@@ -103,7 +103,7 @@ def test_the_shard_of_a_killed_worker_is_computed_by_another(tmp_path, model, an
     other = start(tmp_path / "many", 1, sleep(0), answers)
     other.join(100)
     assert ("done", 1, shard) in drain(answers)
-    store.sweep()
+    store.files.sweep()
     assert files(store.folder) == files(expected.folder)
 
 
@@ -180,3 +180,75 @@ def test_rows_do_not_depend_on_the_number_of_threads(model):
     torch.set_num_threads(before)
     for other in found[1:]:
         assert all(map(np.array_equal, found[0], other))
+
+
+def test_calls_run_in_another_thread_in_order():
+    done = []
+    with background_thread() as submit:
+        for number in range(50):
+            submit(lambda n: done.append((n, threading.get_ident())), number)
+    assert [n for n, _ in done] == list(range(50))
+    assert {thread for _, thread in done}.isdisjoint({threading.get_ident()})
+    assert len({thread for _, thread in done}) == 1
+
+
+def test_no_more_than_a_few_pieces_wait():
+    gate, given = threading.Event(), []
+
+    def give():
+        with background_thread() as submit:
+            for number in range(10):
+                submit(gate.wait, 30)
+                given.append(number)
+
+    giver = threading.Thread(target=give)
+    giver.start()
+    giver.join(0.3)
+    waiting = len(given)
+    gate.set()
+    giver.join(30)
+    assert waiting == MAX_WAITING
+    assert len(given) == 10
+
+
+def test_a_failure_is_raised_and_nothing_is_done_after_it():
+    gate, done = threading.Event(), []
+
+    def fail():
+        gate.wait(30)
+        raise ZeroDivisionError
+
+    def work():
+        with background_thread() as submit:
+            submit(done.append, "before")
+            submit(fail)
+            submit(done.append, "behind")  # waits already when the other fails
+            gate.set()
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert done == ["before"]
+
+
+def test_a_failure_of_the_last_piece_is_raised_too():
+    with pytest.raises(ZeroDivisionError), background_thread() as submit:
+        submit(lambda: 1 / 0)
+
+
+def test_when_the_block_fails_what_waits_is_dropped():
+    gate, done = threading.Event(), []
+
+    def first():
+        gate.wait(30)
+        done.append("first")
+
+    def fail():
+        with background_thread() as submit:
+            submit(first)
+            submit(done.append, "second")
+            threading.Timer(0.1, gate.set).start()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert done == ["first"]
