@@ -17,6 +17,7 @@ from probekit.activations.identity import digest_weights
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.report.pages.pretraining_page import write_pretraining_report
+from probekit.terminal import SILENT
 from probekit.training.corpus import read_corpus
 from probekit.training.first_weights import initial_model
 from probekit.training.log import read_verified_log
@@ -25,7 +26,6 @@ from probekit.training.optimizers import make_optimizers
 from probekit.training.progress import LOG, STATE, read_progress
 from probekit.training.state import load_state
 from probekit.training.token_file import make_token_file
-from probekit.watcher import SILENT
 from tests.training.recipes import tiny_recipe
 
 MODEL_FILES = ("config.json", "vocab.json", "merges.txt", "model.safetensors")

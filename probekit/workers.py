@@ -28,8 +28,8 @@ from joblib import cpu_count, wrap_non_picklable_objects
 from threadpoolctl import threadpool_limits
 
 from probekit.errors import ConfigError, DataError
-from probekit.interrupts import Interruptible
 from probekit.products import is_forked
+from probekit.terminal import Interruptible
 
 try:
     from joblib.externals.loky import ProcessPoolExecutor

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from probekit.interrupts import SIGNALS, Interruptible
+from probekit.terminal import SIGNALS, Interruptible
 
 
 class Terminated(KeyboardInterrupt):

@@ -98,13 +98,13 @@ NUMBERS = count()
 
 @pytest.fixture
 def sources(tmp_path, monkeypatch):
-    """Return a sources of five modules with a unique name."""
+    """Return a package of five modules with a unique name."""
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     folder = tmp_path / f"known{next(NUMBERS)}"
     (folder / "inner").mkdir(parents=True)
     for name in ("", "inner"):
         (folder / name / "__init__.py").touch()
-    (folder / "root.py").write_text(MODULE.format(sources=folder.name))
+    (folder / "root.py").write_text(MODULE.format(package=folder.name))
     (folder / "inner" / "deep.py").write_text("x = 1\n")
     (folder / "inner" / "late.py").write_text("limit = 9\n")
     (folder / "declared.py").write_text("class Kind:\n    pass\n")

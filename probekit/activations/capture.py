@@ -26,7 +26,7 @@ from probekit.errors import StoreError
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 _POSITIONS_AT_ONCE = 4096
 

@@ -41,7 +41,7 @@ def export_cache(
     if format not in FORMATS:
         raise UnknownNameError(f"Unknown format {format!r}. {nearest(format, FORMATS)}")
     write, package = FORMATS[format]
-    if find_spec(package) is None:
+    if package is not None and find_spec(package) is None:
         raise ConfigError(
             f"{format} needs {package}. Run {install_command(format)}, or export as npy."
         )
@@ -144,8 +144,8 @@ def _rows_csv(store: ActivationStore) -> str:
 
 
 _Write = Callable[[Draft, ActivationStore, str], None]
-FORMATS: dict[str, tuple[_Write, str]] = {  # with the package that each needs
-    "npy": (_write_npy, "numpy"),
-    "safetensors": (_write_safetensors, "safetensors"),
+FORMATS: dict[str, tuple[_Write, str | None]] = {  # with the package that each needs
+    "npy": (_write_npy, None),
+    "safetensors": (_write_safetensors, None),
     "parquet": (_write_parquet, "pyarrow"),
 }

@@ -122,17 +122,16 @@ class ObjectFiles:
 
     def read_all(self, names: Iterable[str]) -> dict[str, bytes]:
         """Return the content of those objects that exist, by name, in one batched request."""
-        names_of = {self._key(name): name for name in names}
+        names_of, contents = {self._key(name): name for name in names}, {}
         if not names_of:
             return {}
         with self._store_errors("read", ""):
-            contents = {}
             for key, content in self._system.cat(list(names_of), on_error="return").items():
                 if isinstance(content, bytes):
                     contents[names_of[key]] = content
                 elif not isinstance(content, FileNotFoundError):
                     raise content
-            return contents
+        return contents
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """Yield the content of an object in chunks of a few megabytes."""
@@ -249,7 +248,10 @@ class ObjectFiles:
             yield
             return
         if not self.create(LOCK, self._mark.encode()) or self.read(LOCK) != self._mark.encode():
-            raise self._held_by_another()
+            raise StoreError(
+                f"Another writer has locked {self.place}, which allows only one. Wait for it; if "
+                f"it was killed, remove its lock with `probekit cache repair {self.place}`."
+            )
         self._is_held = True
         try:
             yield
@@ -257,22 +259,14 @@ class ObjectFiles:
             self._is_held = False
             self.remove(LOCK)
 
-    def _held_by_another(self) -> StoreError:
-        return StoreError(
-            f"Another writer has locked {self.place}, which allows only one. Wait for it; if it "
-            f"was killed, remove its lock with `probekit cache repair {self.place}`."
-        )
-
     def _key(self, name: str) -> str:
         return "/".join((self._root.rstrip("/"), *checked(name).parts))
 
     @contextlib.contextmanager
     def _store_errors(self, action: str, name: str) -> Iterator[None]:
         where = f"{self.place}/{name}" if name else str(self.place)
-        modules = [
-            (sys.modules[module], error) for module, error in _FOREIGN if module in sys.modules
-        ]
-        library_errors = tuple(getattr(module, error) for module, error in modules)
+        loaded = [(sys.modules.get(module), error) for module, error in _FOREIGN]
+        library_errors = tuple(getattr(module, error) for module, error in loaded if module)
         with as_store_error(action, where):
             try:
                 yield

@@ -40,10 +40,18 @@ from probekit.activations.records import (
     record_name,
     stem,
 )
-from probekit.activations.rows import ShardWriter, SiteReader, is_intact, row_numbers
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import DamagedError, StoreMismatchError, UnknownNameError, nearest
+from probekit.errors import (
+    ConfigError,
+    DamagedError,
+    MissingError,
+    StoreError,
+    StoreMismatchError,
+    UnknownNameError,
+    nearest,
+)
 from probekit.files import Draft
+from probekit.provenance import digest
 
 _SYNCS_AT_ONCE = 8
 
@@ -83,11 +91,12 @@ class ActivationStore:
         self.root = root
         self.verifies = verifies
         self.digested: set[str] = set()
-        self._readers: dict[str, SiteReader] = {}
+        self._complete: dict[str, Mapping[int, ShardRecord]] = {}
+        self._mapped: dict[str, FloatArray] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process opens its own memory maps.
-        return self.__dict__ | {"_readers": {}}
+        return self.__dict__ | {"_complete": {}, "_mapped": {}}
 
     @classmethod
     def create(
@@ -285,14 +294,8 @@ class ActivationStore:
             writers = {}
             for site in sites:
                 self.files.begin(site)
-                writers[site] = ShardWriter(
-                    stack.enter_context(self._shard_draft(site, shard)),
-                    key=self.identity.key,
-                    site=site,
-                    shard=shard,
-                    rows=self.shards[shard],
-                    dtype=self.identity.dtype,
-                )
+                draft = stack.enter_context(self._shard_draft(site, shard))
+                writers[site] = ShardWriter(draft, self, site, shard)
             yield writers
 
             def publish(writer: ShardWriter) -> None:
@@ -448,10 +451,10 @@ class ActivationStore:
             ConfigError: `rows` are not valid row indices.
             StoreError: a file is damaged or missing.
         """
-        reader = self._reader(site)
+        records = self._records_to_read(site)
         wanted = np.arange(self.n_rows) if rows is None else row_numbers(rows, self.n_rows)
-        if not reader.is_complete:
-            stored = reader.rows
+        if len(records) < len(self.shards):
+            stored = self._rows_of(records)
             if partial and rows is None:
                 wanted = stored
             if not (partial and len(stored) and np.isin(wanted, stored).all()):
@@ -463,23 +466,61 @@ class ActivationStore:
                     if len(stored)
                     else f"{start}. {nearest(site, self.sites)}"
                 )
-        return reader.read(wanted)
+        place, first = self.layout.place[wanted], self.layout.first
+        shard_of = np.searchsorted(first, place, side="right") - 1
+        shape, dtype = next(iter(records.values())).shape[1:], self.identity.dtype
+        out = np.empty((len(wanted), *shape), dtype=dtype)
+        for shard in np.unique(shard_of).tolist():
+            selected = np.flatnonzero(shard_of == shard)
+            out[selected] = self._values(records[shard])[place[selected] - first[shard]]
+        return out
 
     def rows_at(self, site: str) -> IntArray:
         """Return the sorted indices of the stored rows of a site."""
-        return self._reader(site).rows
+        return self._rows_of(self._records_to_read(site))
 
-    def _reader(self, site: str) -> SiteReader:
-        if site in self._readers:
-            return self._readers[site]
+    def _rows_of(self, records: Mapping[int, ShardRecord]) -> IntArray:
+        none = np.empty(0, dtype=np.int64)
+        return np.sort(np.concatenate([none, *(self.shards[shard] for shard in records)]))
+
+    def _records_to_read(self, site: str) -> Mapping[int, ShardRecord]:
+        """Return the records of a site; those of a complete site are read once."""
+        if site in self._complete:
+            return self._complete[site]
         records = self.records(site)
         if self.root is not None:
             self.require_sealed(site, records)
-        digested = self.digested if self.verifies else None
-        reader = SiteReader(self.files, self.layout, records, digested=digested)
-        if reader.is_complete:
-            self._readers[site] = reader
-        return reader
+        shapes = {record.shape[1:] for record in records.values()}
+        if len(shapes) > 1:
+            raise DamagedError(
+                f"The shards of {self.folder}/{site} have different row shapes: {sorted(shapes)}. "
+                "Remove that folder and run the capture again."
+            )
+        if len(records) == len(self.shards):
+            self._complete[site] = records
+        return records
+
+    def _values(self, record: ShardRecord) -> FloatArray:
+        """Return the rows of a shard, memory-mapped once if possible, and verified once."""
+        if record.file in self._mapped:
+            return self._mapped[record.file]
+        path, files = f"{self.folder}/{record.file}", self.files
+        try:
+            values = files.array(record.file, record.header, record.kind)
+        except MissingError as error:
+            raise damaged(path, "it is missing") from error
+        if self.verifies and record.file not in self.digested:
+            # A bad sector raises in `read`, but kills the process in a memory map.
+            if not (
+                is_intact(files, record.file, record.digest)
+                if files.is_mapped
+                else digest([record.header, values.data.cast("B")]) == record.digest
+            ):
+                raise damaged(path, "its digest does not match")
+            self.digested.add(record.file)
+        if files.is_mapped:  # otherwise keeping it would keep the whole site in memory
+            self._mapped[record.file] = values
+        return values
 
     def require_sealed(self, site: str, records: dict[int, ShardRecord]) -> None:
         """Raise if records of a site differ from those in the manifest.
@@ -491,3 +532,107 @@ class ActivationStore:
         sealed = None if manifest is None else manifest.sites.get(site)
         if sealed != [records[shard].digest for shard in sorted(records)]:
             raise damaged(f"{self.folder}/{site}", "its records differ from the manifest")
+
+
+class ShardWriter:
+    """Writes the rows of one shard batch by batch, keeping none in memory.
+
+    Args:
+        draft: temporary file of the shard.
+        store: the store.
+        site: full name of the site.
+        shard: index of the shard.
+    """
+
+    def __init__(self, draft: Draft, store: ActivationStore, site: str, shard: int) -> None:
+        self.draft = draft
+        self._key, self._site, self._shard = store.identity.key, site, shard
+        self._rows, self._dtype = store.shards[shard], store.identity.dtype
+        self._shape: tuple[int, ...] | None = None
+        self._done = 0
+
+    def append(self, values: FloatArray) -> None:
+        """Append rows, shape (n, ...).
+
+        Raises:
+            StoreError: a value is not finite, or the disk cannot be written.
+            ConfigError: dtype or shape differ from earlier rows, or there are too many rows.
+        """
+        if not len(values):
+            return
+        if values.dtype != np.dtype(self._dtype):
+            raise ConfigError(f"This store holds {self._dtype} rows, not {values.dtype}.")
+        n_rows, n_after = len(self._rows), self._done + len(values)
+        if self._shape not in (None, values.shape[1:]) or n_after > n_rows:
+            raise ConfigError(
+                f"Shard {self._shard} of {self._site} has {n_rows} rows of equal shape and dtype; "
+                f"cannot append {len(values)} of {values.dtype} {values.shape[1:]} after "
+                f"{self._done}."
+            )
+        finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        if not finite.all():
+            advice = (
+                "The largest float16 is 65,504: store float32"
+                if self._dtype == "float16"
+                else "Check the weights, or compute in float32"
+            )
+            row = self._rows[self._done + int(np.argmin(finite))]
+            raise StoreError(
+                f"{int((~finite).sum())} rows of {self._site} are not finite, first row {row}; "
+                f"this shard was not stored. {advice}."
+            )
+        if self._shape is None:
+            self._shape = values.shape[1:]
+            self.draft.write(self._record(self._shape).header)
+        # A slice of a larger array may not be contiguous.
+        self.draft.write(np.ascontiguousarray(values).data)
+        self._done = n_after
+
+    def record(self) -> ShardRecord:
+        """Return the record of the complete shard.
+
+        Raises:
+            ConfigError: rows are missing.
+        """
+        if self._shape is None or self._done != len(self._rows):
+            raise ConfigError(
+                f"Shard {self._shard} of {self._site} has {len(self._rows)} rows, but only "
+                f"{self._done} were written."
+            )
+        return self._record(self._shape)
+
+    def _record(self, shape: tuple[int, ...]) -> ShardRecord:
+        kind = CODES[self._dtype], (len(self._rows), *shape)
+        return ShardRecord(self._key, self._site, self._shard, *kind, self.draft.digest)
+
+
+def is_intact(files: Files, name: str, expected: str) -> bool:
+    """Return whether the content of a file has the expected digest."""
+    try:
+        return digest(files.chunks(name)) == expected
+    except (MissingError, DamagedError):
+        return False
+
+
+def row_numbers(rows: IntArray | Sequence[int], n_rows: int) -> IntArray:
+    """Return row indices as an integer array, shape (n,).
+
+    Raises:
+        ConfigError: the values are not integers from 0 to n_rows - 1 in one dimension.
+
+    >>> row_numbers([2, 0], 3)
+    array([2, 0])
+    """
+    try:
+        wanted = np.asarray(rows)
+    except ValueError:  # nested lists of different lengths
+        wanted = np.asarray(rows, dtype=object)
+    if not wanted.size:
+        return np.empty(0, dtype=np.int64)
+    in_range = wanted.dtype.kind in "iu" and 0 <= wanted.min() <= wanted.max() < n_rows
+    if wanted.ndim != 1 or not in_range:
+        raise ConfigError(
+            f"rows must be numbers from 0 to {n_rows - 1}, shape (n,), not {wanted.dtype} "
+            f"of shape {wanted.shape}: {np.array2string(wanted, threshold=10)}."
+        )
+    return wanted.astype(np.int64)

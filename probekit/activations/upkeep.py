@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from probekit.activations.local import LOCK, Files, as_place, join
 from probekit.activations.records import MANIFEST, ROWS, SPEC, Location, record_name
-from probekit.activations.rows import is_intact
-from probekit.activations.store import ActivationStore, files_at
+from probekit.activations.store import ActivationStore, files_at, is_intact
 from probekit.amounts import counted
 from probekit.errors import (
     CheckpointError,
@@ -23,7 +22,7 @@ from probekit.errors import (
     nearest,
 )
 from probekit.model.families.table import config_of
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 JOB = ".job.json"  # suffix of the job file that workers read while a capture is running
 SHARD_LOCK = ".claim"  # suffix of the lock file of a shard that a worker is computing

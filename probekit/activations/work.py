@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import NamedTuple, ParamSpec, Protocol
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from probekit.errors import ConfigError
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe
 
-P = ParamSpec("P")
+Item = TypeVar("Item")
 MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent
 OnRows = Callable[[int], None]  # called with the number of newly computed rows
 
@@ -124,15 +124,16 @@ class Work:
             StoreError: the store cannot be written, or a value is not finite.
         """
         dtype = self.store.identity.dtype
-        with self.store.writing(sites, shard) as writers, background_thread() as submit:
+        with self.store.writing(sites, shard) as writers:
 
             def append(part: BatchRows) -> None:
                 for site, values in part.arrays().items():
                     writers[site].append(values)
 
-            for batch in self.shards[shard]:
-                submit(append, run_batch(self.model, batch, self.plan, sites, dtype))
-                on_rows(len(batch.rows))
+            with in_background(append) as submit:
+                for batch in self.shards[shard]:
+                    submit(run_batch(self.model, batch, self.plan, sites, dtype))
+                    on_rows(len(batch.rows))
 
 
 def compute_locally(work: Work, incomplete: MissingSites, on_rows: OnRows) -> None:
@@ -156,40 +157,32 @@ def check_storable(sites: Iterable[str]) -> None:
             )
 
 
-class Submit(Protocol):
-    """Function that queues calls on the background thread."""
-
-    def __call__(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Queue a call of `function`; wait while more than MAX_WAITING calls are unfinished."""
-
-
 @contextlib.contextmanager
-def background_thread() -> Iterator[Submit]:
-    """Yield a function that queues calls on one background thread, which runs them in order.
+def in_background(function: Callable[[Item], object]) -> Iterator[Callable[[Item], None]]:
+    """Yield a function that queues calls of `function` on one thread, which runs them in order.
 
-    An exception in a call is raised by the next `submit`, or at the end of the block. Calls queued
-    after a failed one are not run. If the block itself fails, queued calls are dropped.
+    It waits while more than MAX_WAITING calls are unfinished. An exception in a call is raised by
+    the next one, or at the end of the block. Calls queued after a failed one are not run. If the
+    block itself fails, queued calls are dropped.
 
     >>> done = []
-    >>> with background_thread() as submit:
+    >>> with in_background(done.append) as submit:
     ...     for number in range(4):
-    ...         submit(done.append, number)
+    ...         submit(number)
     >>> done
     [0, 1, 2, 3]
     """
     waiting: deque[Future[None]] = deque()
     last: Future[None] | None = None
 
-    def submit(function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def call(previous: Future[None] | None, item: Item) -> None:
+        if previous is not None:
+            previous.result()  # re-raises an exception of an earlier call
+        function(item)
+
+    def submit(item: Item) -> None:
         nonlocal last
-        previous = last
-
-        def call() -> None:
-            if previous is not None:
-                previous.result()  # re-raises an exception of an earlier call
-            function(*args, **kwargs)
-
-        last = pool.submit(call)
+        last = pool.submit(call, last, item)
         waiting.append(last)
         while len(waiting) > MAX_WAITING:
             waiting.popleft().result()

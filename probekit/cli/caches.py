@@ -16,7 +16,7 @@ from probekit.amounts import counted, size_in_words
 from probekit.cli.captures import capture_command
 from probekit.cli.options import Days, Decorator, OutFolder, PlaceType, cache_option
 from probekit.cli.plans import plan
-from probekit.terminal.streams import json_text
+from probekit.terminal import json_text
 
 if TYPE_CHECKING:
     from probekit.activations.records import Location
@@ -226,7 +226,7 @@ def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_
     "format_",
     default="npy",
     show_default=True,
-    help="Output format: npy, safetensors, parquet or zarr.",
+    help="Output format: npy, safetensors or parquet.",
 )
 @click.option(
     "--site", "sites", multiple=True, help="Full name of a site; repeatable.  [default: all]"

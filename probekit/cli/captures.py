@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from probekit.activations.records import Location
     from probekit.experiment.schema import Experiment
     from probekit.pipeline.capture.local_workers import Workers
-    from probekit.watcher import Watcher
+    from probekit.terminal import Watcher
 
 
 @click.command()

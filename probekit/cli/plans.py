@@ -9,7 +9,7 @@ import click
 from probekit.amounts import counted, size_in_words
 from probekit.cli.options import IntegerInRange, NumberInRange
 from probekit.experiment.bundled import is_experiment
-from probekit.terminal.streams import json_text
+from probekit.terminal import json_text
 
 
 @click.command()

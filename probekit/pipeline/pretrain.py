@@ -19,10 +19,11 @@ from probekit.model.text.vocabulary import vocabulary_files
 from probekit.model.weights.checkpoint import check_of
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.capture.devices import check_device
+from probekit.progress import shown_progress
 from probekit.provenance import digest, versions
 from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.results.record import pack_record
-from probekit.terminal.progress import shown_progress
+from probekit.terminal import Watcher
 from probekit.training.corpus import Text, corpus_digest, read_corpus
 from probekit.training.log import LogRow, read_verified_log
 from probekit.training.loop import train
@@ -32,7 +33,6 @@ from probekit.training.saved import checkpoint_folder
 from probekit.training.saving import save_checkpoint
 from probekit.training.token_file import TokenFile, make_token_file
 from probekit.training.vocabulary import train_vocabulary
-from probekit.watcher import Watcher
 
 
 @dataclass(frozen=True)

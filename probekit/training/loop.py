@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 from probekit.errors import CheckpointError, ConfigError
 from probekit.model.gpt2 import GPT2
 from probekit.model.passes.inputs import NOT_COUNTED
+from probekit.terminal import SILENT, Watcher
 from probekit.training.batches import Batches
 from probekit.training.first_weights import initial_model
 from probekit.training.log import LogRow, read_verified_log, write_log
@@ -25,7 +26,6 @@ from probekit.training.recipe import Recipe, TrainingSection
 from probekit.training.schedule import checkpoint_steps, learning_rate
 from probekit.training.state import Learner, load_state, write_state
 from probekit.training.token_file import TokenFile
-from probekit.watcher import SILENT, Watcher
 
 SECONDS_BETWEEN_REPORTS = 30
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from probekit.files import write_atomic
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.provenance import digest, pretty_json
+from probekit.terminal import Watcher
 from probekit.training.corpus import Text, corpus_digest
-from probekit.watcher import Watcher
 
 RECORD = "origin.json"
 PARTS = ("train", "held_out")

@@ -15,8 +15,7 @@ from tests.activations.small_store import Content
 
 CONTENT = Content()
 MODULES = {
-    Path(module.__file__).name: module
-    for module in (probekit.files, probekit.files, probekit.activations.local)
+    Path(module.__file__).name: module for module in (probekit.files, probekit.activations.local)
 }
 
 

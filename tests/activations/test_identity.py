@@ -69,7 +69,7 @@ def test_the_code_is_part_of_the_identity(tmp_path, model, monkeypatch):
 
 # They plan and write what the others compute.
 AROUND = {"probekit.activations.capture", "probekit.activations.work"}
-UPKEEP = ("store", "rows", "records", "local", "object_store", "upkeep", "export", "work")
+UPKEEP = ("store", "records", "local", "object_store", "upkeep", "export", "work")
 
 
 def test_all_code_that_computes_a_row_is_part_of_the_identity(model, monkeypatch):

@@ -1,12 +1,8 @@
 """Cache maintenance: summaries, repair and removal, without touching anything else."""
 
-import json
-
 import numpy as np
 import pytest
 
-from probekit.activations.export import FORMATS, export_cache
-from probekit.activations.given.given import open_activations
 from probekit.activations.local import LocalFiles
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import (
@@ -19,11 +15,10 @@ from probekit.activations.upkeep import (
     repair_cache,
     summarize,
 )
-from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, UnknownNameError
+from probekit.errors import ConfigError, MissingError, StoreError
 from probekit.files import Disk, is_on_network
-from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files as bytes_of
-from tests.activations.captures import record_file, run, shard_file
+from tests.activations.captures import record_file, shard_file
 from tests.activations.small_store import SITES, Content
 
 CONTENT = Content()
@@ -209,97 +204,6 @@ def test_age_is_counted_in_days(folder):
     for name in ("spec.json", "manifest.json"):
         os.utime(folder / name, (1e9, 1e9))
     assert is_older(summarize(folder), 1000)
-
-
-@pytest.mark.parametrize("format", ["npy", "parquet", "zarr"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_exported_rows_are_the_rows(tmp_path, model, monkeypatch, format, dtype):
-    pytest.importorskip({"parquet": "pyarrow", "npy": "numpy", "zarr": "zarr"}[format])
-    monkeypatch.setattr("probekit.activations.export._ROWS_AT_ONCE", 50)
-    store = run(tmp_path / "caches", model, dtype=dtype).store
-    paths = export_cache(store, tmp_path / "out", format)
-    assert len(paths) == len(MODEL_SITES) + 2
-    for site in MODEL_SITES:
-        path = tmp_path / "out" / f"{site}.{format}"
-        assert np.array_equal(read_back(path, format, store.read(site).shape), store.read(site))
-    facts = json.loads((tmp_path / "out" / "export.json").read_text())
-    assert facts["root"] == store.digest_of(MODEL_SITES)
-    lines = (tmp_path / "out" / "rows.csv").read_text().splitlines()
-    assert len(lines) == store.n_rows + 1
-    row = store.layout.plan
-    assert lines[2] == f"1,0,{' '.join(map(str, row.positions[row.offsets[1] : row.offsets[2]]))}"
-    with pytest.raises(ConfigError, match="already exists"):
-        export_cache(store, tmp_path / "out", format)
-
-
-def read_back(path, format, shape):
-    if format == "npy":
-        return np.load(path)
-    if format == "zarr":
-        import zarr
-
-        return zarr.open_array(str(path), mode="r")[:]
-    from pyarrow import parquet
-
-    table = parquet.read_table(path)
-    assert json.loads(table.schema.metadata[b"shape"]) == list(shape[1:])
-    return table["values"].combine_chunks().flatten().to_numpy().reshape(shape)
-
-
-def test_exported_chunks_of_zeros_are_imported(tmp_path):
-    pytest.importorskip("zarr")
-
-    class Zeros:
-        n_rows = 10
-
-        def read(self, site, rows):
-            return np.zeros((len(rows), 4), np.float32)
-
-    FORMATS["zarr"].write(tmp_path / "layer_0.zarr", Zeros(), "layer_0")
-    assert not open_activations(tmp_path).rows.read("layer_0").any()
-
-
-def test_what_cannot_be_exported_is_reported(folder, tmp_path, monkeypatch):
-    store = ActivationStore.open(folder)
-    with pytest.raises(UnknownNameError, match="Allowed: npy, parquet, safetensors, zarr"):
-        export_cache(store, tmp_path / "out", "csv")
-    with pytest.raises(UnknownNameError, match="hook_embed"):
-        export_cache(store, tmp_path / "out", "npy", ["hook_embd"])
-    monkeypatch.setattr("probekit.activations.export.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"Run pip install .*\[zarr\]'"):
-        export_cache(store, tmp_path / "out", "zarr")
-    assert not (tmp_path / "out").exists()
-    (tmp_path / "file").write_text("")
-    for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StoreError, match="Cannot write"):
-            export_cache(store, out, "npy")
-    twice = export_cache(store, tmp_path / "out", "npy", [SITES[0], SITES[0]])
-    assert len(twice) == 3
-
-
-def test_a_damaged_shard_is_not_exported(folder, tmp_path):
-    path = shard_file(folder, SITES[1], 0)
-    path.write_bytes(path.read_bytes()[:-1] + b"\0")
-    with pytest.raises(DamagedError, match=path.name):
-        export_cache(ActivationStore.open(folder), tmp_path / "out", "npy")
-    assert not (tmp_path / "out").exists()
-    assert export_cache(ActivationStore.open(folder, verify=False), tmp_path / "out", "npy")
-
-
-def test_an_export_that_fails_leaves_nothing_that_passes_for_one(folder, tmp_path, monkeypatch):
-    pytest.importorskip("zarr")
-    monkeypatch.setattr("probekit.activations.export._ROWS_AT_ONCE", 2)
-    store, read = ActivationStore.open(folder), ActivationStore.read
-
-    def fail(self, site, rows):
-        if rows[0] == 4:
-            raise OSError(28, "No space left on device")
-        return read(self, site, rows)
-
-    monkeypatch.setattr(ActivationStore, "read", fail)
-    with pytest.raises(StoreError, match="No space left"):
-        export_cache(store, tmp_path / "out", "zarr")
-    assert not [path for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 
 from probekit.activations import work as locks
 from probekit.activations.upkeep import collect_garbage, remove_cache, shard_locks
-from probekit.activations.work import MAX_WAITING, Work, background_thread, compute_shards
+from probekit.activations.work import MAX_WAITING, Work, compute_shards, in_background
 from probekit.files import Disk
 from probekit.model.gpt2 import GPT2
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
@@ -184,9 +184,9 @@ def test_rows_do_not_depend_on_the_number_of_threads(model):
 
 def test_calls_run_in_another_thread_in_order():
     done = []
-    with background_thread() as submit:
+    with in_background(lambda n: done.append((n, threading.get_ident()))) as submit:
         for number in range(50):
-            submit(lambda n: done.append((n, threading.get_ident())), number)
+            submit(number)
     assert [n for n, _ in done] == list(range(50))
     assert {thread for _, thread in done}.isdisjoint({threading.get_ident()})
     assert len({thread for _, thread in done}) == 1
@@ -196,9 +196,9 @@ def test_no_more_than_a_few_pieces_wait():
     gate, given = threading.Event(), []
 
     def give():
-        with background_thread() as submit:
+        with in_background(gate.wait) as submit:
             for number in range(10):
-                submit(gate.wait, 30)
+                submit(30)
                 given.append(number)
 
     giver = threading.Thread(target=give)
@@ -219,10 +219,10 @@ def test_a_failure_is_raised_and_nothing_is_done_after_it():
         raise ZeroDivisionError
 
     def work():
-        with background_thread() as submit:
-            submit(done.append, "before")
+        with in_background(lambda call: call()) as submit:
+            submit(lambda: done.append("before"))
             submit(fail)
-            submit(done.append, "behind")  # waits already when the other fails
+            submit(lambda: done.append("behind"))  # waits already when the other fails
             gate.set()
 
     with pytest.raises(ZeroDivisionError):
@@ -231,8 +231,8 @@ def test_a_failure_is_raised_and_nothing_is_done_after_it():
 
 
 def test_a_failure_of_the_last_piece_is_raised_too():
-    with pytest.raises(ZeroDivisionError), background_thread() as submit:
-        submit(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError), in_background(lambda n: 1 / n) as submit:
+        submit(0)
 
 
 def test_when_the_block_fails_what_waits_is_dropped():
@@ -243,9 +243,9 @@ def test_when_the_block_fails_what_waits_is_dropped():
         done.append("first")
 
     def fail():
-        with background_thread() as submit:
+        with in_background(lambda call: call()) as submit:
             submit(first)
-            submit(done.append, "second")
+            submit(lambda: done.append("second"))
             threading.Timer(0.1, gate.set).start()
             raise KeyError
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probekit.analysis.attribution import logit_attribution
+from probekit.analysis.logits import logit_attribution
 from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
 from probekit.model.load import from_transformers

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from probekit.analysis.head_scores import HEAD_SCORES, head_scores
+from probekit.analysis.heads import HEAD_SCORES, head_scores
 from probekit.errors import DataError
 
 N = 7

@@ -6,8 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from probekit.analysis.head_scores import HEAD_SCORES, head_scores
-from probekit.analysis.heads import KNOWN_HEADS, known_heads, random_repeats, score_heads
+from probekit.analysis.heads import (
+    HEAD_SCORES,
+    KNOWN_HEADS,
+    head_scores,
+    known_heads,
+    random_repeats,
+    score_heads,
+)
 from probekit.errors import ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.gpt2 import GPT2

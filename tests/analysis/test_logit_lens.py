@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.analysis.logit_lens import SITES, lens_rows, lens_sites, logit_lens
+from probekit.analysis.logits import SITES, lens_rows, lens_sites, logit_lens
 from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
@@ -63,7 +63,7 @@ def test_at_the_last_block_it_is_the_output_of_the_network(model):
 
 def test_chunks_of_positions_give_the_same_measures(monkeypatch, model):
     whole = logit_lens(model, IDS)
-    monkeypatch.setattr("probekit.analysis.logit_lens._CHUNK", 3)
+    monkeypatch.setattr("probekit.analysis.logits._CHUNK", 3)
     for name, values in logit_lens(model, IDS).items():
         torch.testing.assert_close(values, whole[name], equal_nan=True)
 

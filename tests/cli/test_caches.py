@@ -107,7 +107,7 @@ def test_push_pull_and_export_copy_a_cache(probekit, root, tmp_path):
     written = probekit("export", KEY, "--site", SITES[1], "--out", tmp_path / "out", root=root)
     assert written.stdout.splitlines()[0] == str(tmp_path / "out" / f"{SITES[1]}.npy")
     none = probekit("export", KEY, "--format", "csv", "--out", tmp_path / "x", root=root, code=2)
-    assert "Allowed: npy, parquet, safetensors, zarr" in none.stderr
+    assert "Allowed: npy, parquet, safetensors" in none.stderr
 
 
 def test_empty_root_is_reported(probekit, tmp_path):

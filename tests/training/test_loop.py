@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from probekit.errors import CheckpointError, ConfigError
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.terminal import SILENT
 from probekit.training.corpus import read_corpus
 from probekit.training.log import read_log
 from probekit.training.loop import train
@@ -16,7 +17,6 @@ from probekit.training.progress import read_progress
 from probekit.training.state import write_state
 from probekit.training.token_file import make_token_file
 from probekit.training.vocabulary import train_vocabulary
-from probekit.watcher import SILENT
 
 
 class Killer:

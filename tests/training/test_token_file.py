@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.terminal import SILENT
 from probekit.training.corpus import read_corpus
 from probekit.training.token_file import make_token_file
-from probekit.watcher import SILENT
 
 
 def test_the_tokens_are_those_of_the_texts(corpus, tmp_path):

@@ -17,7 +17,7 @@ from tokenize import TokenError
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted, joined_names, size_in_words
@@ -182,22 +182,17 @@ class SafetensorsArray(SiteArray):
     def __init__(self, path: Path, key: str) -> None:
         self._path, self._key = path, key
         self.place = str(path) if key == path.stem else f"{path}: {key}"
-        with self._open() as file:
+        with safe_open(path, framework="pt") as file:
             code = file.get_slice(key).get_dtype()
         kind = code.rstrip("0123456789")
         self.dtype = _SAFETENSORS_KINDS.get(kind, kind) + code.removeprefix(kind)
 
-    def _open(self) -> Any:
-        from safetensors import safe_open
-
-        return safe_open(self._path, framework="pt")
-
     def _shape(self) -> tuple[int, ...]:
-        with self._open() as file:
+        with safe_open(self._path, framework="pt") as file:
             return tuple(file.get_slice(self._key).get_shape())
 
     def _parts(self, n_rows: int) -> Iterator[FloatArray]:
-        with self._open() as file:
+        with safe_open(self._path, framework="pt") as file:
             yield from slices(file.get_slice(self._key), self.shape[0], n_rows)
 
 
@@ -205,19 +200,16 @@ _SAFETENSORS_KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BO
 
 
 class ZarrArray(SiteArray):
-    """A Zarr array in a folder, or an array of a Zarr group."""
+    """A Zarr array in a folder, which may be in that of a Zarr group."""
 
-    def __init__(self, path: Path, key: str | None = None) -> None:
-        self._path, self._key = path, key
-        self._folder = path if key is None else path / key
-        self.place = str(path) if key in (None, path.stem) else f"{path}: {key}"
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.place = folder, str(folder)
         self.dtype = str(self._open().dtype)
 
     def _open(self) -> Any:
         import zarr
 
-        opened: Any = zarr.open(str(self._path), mode="r")
-        return opened if self._key is None else opened[self._key]
+        return zarr.open(str(self._folder), mode="r")
 
     def _shape(self) -> tuple[int, ...]:
         """Return the shape, after checking the chunks.
@@ -411,7 +403,7 @@ def row_ids(folder: Path) -> list[str] | None:
     path = folder / ROWS
     if not path.is_file():
         return None
-    with _reading(path, folder), path.open(encoding="utf-8", newline="") as file:
+    with reading(str(path)), inside(path).open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file)
         if "id" not in (rows.fieldnames or ()):
             return None
@@ -433,17 +425,8 @@ def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
             f"{path} needs the package {package}. Install it with `pip install {package}`, or save "
             "the activations as .npy."
         )
-    with _reading(path, folder):
-        yield from _READERS[kind](path).items()
-
-
-@contextmanager
-def _reading(path: Path, folder: Path) -> Iterator[None]:
-    """Convert exceptions from reading a file to DataError, and refuse links out of the folder."""
     with reading(str(path)):
-        if path != folder:
-            inside(path, folder)
-        yield
+        yield from _READERS[kind](path if path == folder else inside(path, folder)).items()
 
 
 def _npy(path: Path) -> dict[str, SiteArray]:
@@ -464,8 +447,6 @@ def _parquet(path: Path) -> dict[str, SiteArray]:
 
 
 def _safetensors(path: Path) -> dict[str, SiteArray]:
-    from safetensors import safe_open
-
     with safe_open(path, framework="pt") as file:
         keys = list(file.keys())
     return {key: SafetensorsArray(path, key) for key in keys}
@@ -490,7 +471,7 @@ def _zarr(path: Path) -> dict[str, SiteArray]:
                 f"{inner} is no array: it is a group, or its zarr.json or .zarray is missing. Save "
                 "it again, give the folder of that group, or remove it."
             )
-    return {inner.name: ZarrArray(path, inner.name) for inner in members}
+    return {inner.name: ZarrArray(inner) for inner in members}
 
 
 _READERS: Mapping[str, Callable[[Path], Mapping[str, SiteArray]]] = {

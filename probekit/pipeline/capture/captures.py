@@ -17,7 +17,7 @@ from probekit.pipeline.capture.jobs import Job, begin_work
 from probekit.pipeline.capture.local_workers import Workers, put_job
 from probekit.pipeline.experiment.models import TASK, Models, load_models, target_network, targets
 from probekit.pipeline.experiment.prepare import Prepared, prepare
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 
 def capture_only(

@@ -20,7 +20,7 @@ from probekit.activations.upkeep import remove_dead_locks
 from probekit.activations.work import MissingSites, OnRows, Work
 from probekit.errors import StoreError
 from probekit.pipeline.capture.jobs import Job, finish
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 
 Workers = Callable[[Job, Work, MissingSites, OnRows], None]
 _SECONDS_TO_LEAVE = 20

@@ -20,7 +20,7 @@ from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job
 from probekit.pipeline.capture.local_workers import close_job, put_job
 from probekit.provenance import install_command
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 from probekit.workers import threads
 
 _DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; then the driver gives up

@@ -23,7 +23,7 @@ from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.score.metric_table import METRICS, Family, metric_functions
 from probekit.results.settings import flat
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 
 # Settings that do not affect the transfer, or whose effect is compared instead of their spelling.
 _MAY_DIFFER = (

@@ -30,11 +30,11 @@ from probekit.pipeline.experiment.tables import (
 )
 from probekit.pipeline.intervene.of_run import intervene
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.results.record import pack_record
-from probekit.terminal.progress import shown_progress
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 from probekit.workers import check_workers
 
 _BUSY = (

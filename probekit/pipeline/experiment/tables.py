@@ -38,7 +38,7 @@ from probekit.probes.targets import HEADLINE
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.network import AttentionPrompt
 from probekit.results.selection import chosen_row, headline_row
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from probekit.results.causes.record import CausesRecord
 from probekit.results.causes.tables import FOLDER, RECORD
 from probekit.results.columns import make_table
 from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 
 _OF_PAIRS = ("patch", "swap")
 _MOSTLY = 0.75  # share of right answers, below which they are a warning

@@ -29,7 +29,7 @@ from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Features
 from probekit.provenance import digest
 from probekit.results.site_results import SavedSiteResults, site_stem
-from probekit.watcher import InProcessWatcher, Watcher
+from probekit.terminal import InProcessWatcher, Watcher
 from probekit.workers import parallel_map
 
 

@@ -43,7 +43,7 @@ from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.results.record import MOST_CLASSES
 from probekit.results.selection import chosen_row, site_with_head
 from probekit.results.table import only, placed
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 MOST_POINTS = 500
 MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on

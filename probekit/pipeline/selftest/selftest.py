@@ -39,7 +39,7 @@ from probekit.probes.selftest.statistics_checks import (
     same_for_all,
     uniform_p_values,
 )
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 Check = Callable[[PipelineTools, SimulationSize], Iterator[Verdict]]
 

@@ -19,7 +19,7 @@ def modules():
         "probes.kinds.mlp",  # declared in the table of kinds
         "probes.score.metrics",
         "data.splits",
-        "activations.rows",
+        "activations.store",
         "model.text.tokenizer",
         "results.selection",
         "pipeline.measure.significance",

@@ -1,15 +1,17 @@
-"""Progress of long computations: bars on a terminal and in notebooks, lines in files and pipes."""
+"""Console and progress: bars on terminals and in notebooks, lines in files and pipes."""
 
 from __future__ import annotations
 
 import html
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+import rich.console
+from rich.console import ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,16 +21,40 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.text import Text
 
 from probekit.errors import check_has
-from probekit.terminal.console import Console
-from probekit.terminal.streams import visible
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher, unfiltered, visible
 
 SECONDS_BETWEEN_LINES = 10
 SECONDS_BETWEEN_PICTURES = 0.2  # of a notebook; each one is a message to the browser
 MOST_MESSAGES = 20  # shown in a notebook
+
+
+class Console(rich.console.Console):
+    """A console that escapes control characters in text but not its own escape sequences.
+
+    Args:
+        stderr: whether to write to standard error instead of standard output.
+        width: width in characters; None for the width of the terminal.
+    """
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        file = unfiltered(sys.stderr if stderr else sys.stdout)
+        super().__init__(file=file, width=width, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **given: Any) -> Text:
+        """Return the escaped text, so that columns have the width of the displayed text."""
+        return super().render_str(visible(text), **given)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the segments with escaped text."""
+        for segment in super().render(renderable, options):
+            is_control = segment.control is not None
+            yield segment if is_control else segment._replace(text=visible(segment.text))
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 import pytest
 
-from probekit.terminal.progress import NotebookBars, ProgressLines, shown_progress
-from probekit.watcher import SILENT, SilentWatcher
+from probekit.progress import NotebookBars, ProgressLines, shown_progress
+from probekit.terminal import SILENT, SilentWatcher
 
 EVIL = "step \x1b[2J <b>"
 

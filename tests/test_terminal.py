@@ -11,11 +11,11 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
+from probekit import terminal as streams
 from probekit.cli.main import main
 from probekit.cli.show.progress import watching
 from probekit.cli.show.tables import print_table
-from probekit.terminal import streams
-from probekit.terminal.console import Console
+from probekit.progress import Console
 from tests.report.conftest import HOSTILE
 
 # A title of the window, a cleared screen, C1's CSI, bidirectional overrides and a lone return.
@@ -58,8 +58,8 @@ def terminal(monkeypatch):
         written = Terminal()
         for name in ("stdout", "stderr"):
             monkeypatch.setattr(sys, name, written)
-        streams.install()
-        streams.install()  # has no effect the second time
+        streams.escape_streams()
+        streams.escape_streams()  # has no effect the second time
         return written
 
     return connect
@@ -144,7 +144,7 @@ def test_ascii_streams_are_filtered(monkeypatch):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
     monkeypatch.setattr(sys, "stdout", stream)
-    streams.install()
+    streams.escape_streams()
     click.echo("\x1b]0;ü")  # click itself drops `ESC [ 2 J`
     stream.flush()
     assert raw.getvalue() == rb"<U+001B>]0;\xfc" + b"\n"
