@@ -72,17 +72,16 @@ def shown_progress(watcher: Watcher | None = None, *, progress: bool = True) -> 
         ConfigError: the watcher has no method `progress`.
     """
     if watcher is not None:
-        check_has(
-            "watcher",
-            watcher,
-            "progress",
-            "Omit it, or give an object with the methods of Watcher.",
-        )
+        remedy = "Omit it, or give an object with the methods of Watcher."
+        check_has("watcher", watcher, "progress", remedy)
     if watcher is not None or not progress:
         yield watcher or SILENT
     elif _has_kernel():
-        with _notebook_bars() as bars:
-            yield bars
+        notebook = NotebookBars()
+        try:
+            yield notebook
+        finally:
+            notebook.end()
     elif sys.stderr.isatty():
         with terminal_bars(Console(stderr=True)) as bars:
             yield bars
@@ -215,15 +214,6 @@ class NotebookBars:
             for step, (done, total) in self.steps.items()
         )
         return f"<table>{rows}</table>{messages}"
-
-
-@contextmanager
-def _notebook_bars() -> Iterator[Watcher]:
-    bars = NotebookBars()
-    try:
-        yield bars
-    finally:
-        bars.end()
 
 
 def _has_kernel() -> bool:

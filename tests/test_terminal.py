@@ -1,8 +1,12 @@
-"""Control characters in untrusted text are escaped on both streams."""
+"""Control characters of untrusted texts are escaped; interrupts reach the caller."""
 
+import contextlib
+import ctypes
 import io
 import json
+import signal
 import sys
+import threading
 import unicodedata
 import warnings
 
@@ -16,6 +20,7 @@ from probekit.cli.main import main
 from probekit.cli.show.progress import watching
 from probekit.cli.show.tables import print_table
 from probekit.progress import Console
+from probekit.terminal import SIGNALS, Interruptible
 from tests.report.conftest import HOSTILE
 
 # A title of the window, a cleared screen, C1's CSI, bidirectional overrides and a lone return.
@@ -148,3 +153,106 @@ def test_ascii_streams_are_filtered(monkeypatch):
     click.echo("\x1b]0;ü")  # click itself drops `ESC [ 2 J`
     stream.flush()
     assert raw.getvalue() == rb"<U+001B>]0;\xfc" + b"\n"
+
+
+class Terminated(KeyboardInterrupt):
+    """Handle SIGTERM like the command line."""
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Install raising handlers as the command line does, and restore them afterwards."""
+
+    def terminate(number, frame):
+        raise Terminated
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, terminate)
+    yield {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def swallow_in_except(number):
+    with contextlib.suppress(BaseException):
+        signal.raise_signal(number)
+
+
+def swallow_in_destructor(number):
+    class Careless:
+        def __del__(self):
+            signal.raise_signal(number)
+
+    Careless()
+
+
+def swallow_in_ctypes(number):
+    def callback():
+        signal.raise_signal(number)
+        return 0
+
+    ctypes.CFUNCTYPE(ctypes.c_int)(callback)()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("swallow", [swallow_in_except, swallow_in_destructor, swallow_in_ctypes])
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
+def test_an_interrupt_that_is_caught_ends_the_block(handlers, number, error, swallow):
+    with pytest.raises(error) as caught, Interruptible(), Interruptible():
+        swallow(number)
+    assert type(caught.value) is error
+    assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
+
+
+def test_an_error_that_replaces_an_interrupt_is_its_cause():
+    def replace():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise RuntimeError("the library failed") from None
+
+    with pytest.raises(Terminated) as caught, Interruptible():
+        replace()
+    assert str(caught.value.__cause__) == "the library failed"
+
+
+def test_a_block_without_interrupts_changes_nothing(handlers):
+    with Interruptible():
+        pass
+    with pytest.raises(ValueError, match="other"), Interruptible():
+        raise ValueError("other")
+    assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
+
+
+def test_system_exit_answers_an_interrupt():
+    def serve():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise SystemExit(0) from None
+
+    with pytest.raises(SystemExit), Interruptible():
+        serve()
+
+
+def test_ignored_signals_stay_ignored():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Interruptible():
+        signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_other_threads_are_left_alone(handlers):
+    inside = []
+
+    def work():
+        with Interruptible():
+            inside.append({number: signal.getsignal(number) for number in SIGNALS})
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert inside == [handlers]

@@ -102,6 +102,19 @@ CONTENT = Content()
 SITE = SITES[0]
 
 
+def check_that_the_first_committer_wins(files):
+    """Require that the rows of a second committer, whose last bits differ, are dropped."""
+    store = CONTENT.create(files)
+    rows = store.shards[1]
+    first = CONTENT.values[SITE][rows]
+    with store.writing([SITE], 1) as slow:
+        slow[SITE].append(first + 1)
+        store.commit(SITE, 1, first)
+    store.verify()
+    assert (store.read(SITE, rows, partial=True) == first).all()
+    assert len(store.files.sizes(SITE)) == 2
+
+
 def complaints(folder):
     """Return the names of the damaged files that `verify` reports."""
     try:

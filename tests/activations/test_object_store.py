@@ -1,6 +1,5 @@
 """Object stores: the same rows, the same bytes, the same first committer."""
 
-import dataclasses
 import re
 import uuid
 
@@ -27,7 +26,12 @@ from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatc
 from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file, run, shard_file
-from tests.activations.small_store import IDENTITY, SITES, Content
+from tests.activations.small_store import (
+    IDENTITY,
+    SITES,
+    Content,
+    check_that_the_first_committer_wins,
+)
 
 CONTENT = Content()
 KEY = IDENTITY.key
@@ -59,15 +63,7 @@ def test_a_capture_is_written_to_and_read_from_an_object_store(tmp_path, root, m
 
 
 def test_the_first_committer_wins_in_an_object_store(root):
-    store = CONTENT.create(ObjectFiles(f"{root}/{KEY}"))
-    site, rows = SITES[0], store.shards[1]
-    first = CONTENT.values[site][rows]
-    with store.writing([site], 1) as slow:
-        slow[site].append(first + 1)
-        store.commit(site, 1, first)
-    store.verify()
-    assert (store.read(site, rows, partial=True) == first).all()
-    assert len(store.files.sizes(site)) == 2
+    check_that_the_first_committer_wins(ObjectFiles(f"{root}/{KEY}"))
 
 
 def test_a_cache_is_pushed_pulled_and_pinned(tmp_path, root):
@@ -256,10 +252,3 @@ def test_an_unknown_scheme_says_what_to_install():
         ActivationStore.open("nothing://x/y")
     with pytest.raises(MissingError):
         ActivationStore.open("memory://nowhere/at-all")
-
-
-def test_two_caches_of_the_same_name_are_never_mixed(root):
-    CONTENT.write(ObjectFiles(f"{root}/{KEY}"))
-    other = dataclasses.replace(IDENTITY, tokenizer="others")
-    with pytest.raises(StoreMismatchError, match="tokenizer: stored 't'"):
-        ActivationStore.create(ObjectFiles(f"{root}/{KEY}"), other, CONTENT.plan, CONTENT.shards)
