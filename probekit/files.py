@@ -542,6 +542,7 @@ def unquoted(cell: Any) -> Any:
 def csv_text(table: pd.DataFrame) -> str:
     r"""Return a table as CSV text without its index; texts that look like formulas are quoted.
 
+    >>> import pandas as pd
     >>> csv_text(pd.DataFrame({"label": ["-1", "a"], "score": [-1.5, None]}))
     "label,score\n'-1,-1.5\na,\n"
     """
@@ -573,6 +574,7 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
 def parse_csv(content: bytes, **options: Any) -> pd.DataFrame:
     """Return the table in the bytes of a CSV file, with the quotes of `csv_text` removed.
 
+    >>> import pandas as pd
     >>> parse_csv(csv_text(pd.DataFrame({"=label": ["-1"]})).encode()).to_dict("list")
     {'=label': ['-1']}
     """

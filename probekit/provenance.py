@@ -255,7 +255,7 @@ def closure(*roots: str) -> dict[str, Path]:
     Indirect imports are included. The keys are dotted module names.
 
     >>> sorted(closure("probekit.files"))
-    ['probekit.files', 'probekit.errors']
+    ['probekit.errors', 'probekit.files']
     """
     files: dict[str, Path] = {}
     waiting = [*roots]

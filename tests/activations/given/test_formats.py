@@ -112,6 +112,7 @@ def test_a_chunk_that_no_codec_can_unpack_is_refused(tmp_path, codec):
         ({"dtype": "<f8"}, "cannot be read"),
         ({"fill_value": "x"}, "cannot be read"),
         ({"compressor": {"id": "pickle"}}, "pickled"),
+        ({"filters": [{"id": "pickle", "protocol": 5}]}, "pickled"),
     ],
     ids=str,
 )
@@ -166,7 +167,7 @@ def test_damaged_files_are_refused(tmp_path, name, damage):
         "a.safetensors": lambda path: save_file({"a": ROWS}, path),
     }[name](tmp_path / name)
     (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
-    with pytest.raises(DataError, match=name):
+    with pytest.raises(DataError, match=rf"{name} cannot be read: .*truncated: save it again"):
         open_activations(tmp_path)
 
 

@@ -53,9 +53,7 @@ def test_hours_are_those_of_the_throughput_and_wrong_options_are_refused(tmp_pat
     of_model = ("gpt2", "--tokens", 72e5, "--json", "--throughput", 1000)
     tokens = 7032 * 1024
     assert json.loads(plan(*of_model, "--workers", 2).stdout)["hours"] == tokens / 1000 / 7200
-    few = json.loads(
-        plan("gpt2", "--tokens", 5, "--throughput", 1, "--workers", 9, "--json").stdout
-    )
+    few = json.loads(plan("gpt2", "--tokens", 5, *of_model[3:], "--workers", 9).stdout)
     assert few["hours"] == 1024 / 1000 / 3600  # one shard, so one worker
     assert "--tokens is for a MODEL" in plan(tmp_path / "scale.yaml", "--tokens", "5").stderr
     assert "--set requires a FILE" in plan("gpt2", "--tokens", 5, "--set", "a=1").stderr
