@@ -161,7 +161,7 @@ def _first_difference(rows: Sequence[Sequence[str]]) -> int | None:
 def _numbered(name: str, at: int | None) -> GivenSite:
     """Return a site, not placed yet, with the layer that its number `at` counts.
 
-    Without `at`, it is the first number that stands alone, such as the 3 of layer_3.
+    Without `at`, it is the first number without adjacent letters or digits: the 3 of layer_3.
     """
     numbers = list(re.finditer(r"\d+", name))
     match = next(re.finditer(_SEPARATE, name), None) if at is None else numbers[at]
