@@ -32,7 +32,7 @@ from transformers import GPT2Config as TheirConfig
 from transformers import GPT2LMHeadModel
 
 from probekit.activations.capture import capture, stream_rows
-from probekit.activations.store.store import ActivationStore
+from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.data.words import read_sentences
 from probekit.model.families.gpt2 import GPT2, PUBLISHED

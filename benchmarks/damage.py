@@ -28,8 +28,8 @@ from typing import Any
 from benchmarks.damage_kinds import OUTCOMES, WAYS, Kind
 from benchmarks.damage_models import model_kinds, training_kinds
 from benchmarks.damage_runs import run_kinds
-from probekit.activations.files.local import LocalFiles
-from probekit.activations.store.store import ActivationStore
+from probekit.activations.local import LocalFiles
+from probekit.activations.store import ActivationStore
 from probekit.pipeline.pretrain import pretrain
 from probekit.training.corpus import read_corpus
 from tests.activations.small_store import Content

@@ -17,10 +17,10 @@ from probekit.activations.identity import digest_weights
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.report.pages.losses import write_losses
+from probekit.terminal import SILENT
 from probekit.training.corpus import make_token_file, read_corpus
 from probekit.training.learner import Learner, initial_model, load_state, make_optimizers
 from probekit.training.run_files import LOG, STATE, read_log, read_progress
-from probekit.watcher import SILENT
 from tests.training.recipes import tiny_recipe
 
 MODEL_FILES = ("config.json", "vocab.json", "merges.txt", "model.safetensors")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.damage_kinds import Kind, RefusedError
-from probekit.csv_files import csv_text
 from probekit.experiment.loader import load_experiment
+from probekit.files import csv_text
 from probekit.pipeline.experiment.run import run
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.measurement import Predictions

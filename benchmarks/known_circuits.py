@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from probekit.analysis.attribution import logit_attribution
+from probekit.analysis.logits import logit_attribution
 from probekit.errors import MissingError
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.pairs import single_tokens

@@ -26,7 +26,7 @@ from statistics import median
 
 import numpy as np
 
-from probekit.activations.store.store import ActivationStore
+from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from tests.activations.small_store import IDENTITY
 

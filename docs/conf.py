@@ -14,7 +14,7 @@ BUILD = ROOT / "build" / "docs"
 sys.path[:0] = [str(ROOT), str(DOCS / "_ext")]
 
 from probekit import __version__  # noqa: E402
-from probekit.code_digest import digest_code  # noqa: E402
+from probekit.provenance import digest_code  # noqa: E402
 
 project = "probekit"
 author = "the probekit authors"

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from probekit.activations.store.store import ActivationStore
+    from probekit.activations.store import ActivationStore
     from probekit.analysis.verification import verify_model
     from probekit.experiment.schema import Experiment
     from probekit.interventions.causes.cause_data import CauseData
@@ -110,7 +110,7 @@ __all__ = [
 
 _HOME = {
     "ActivationCache": "probekit.model.passes.cache",
-    "ActivationStore": "probekit.activations.store.store",
+    "ActivationStore": "probekit.activations.store",
     "AnswerMeasure": "probekit.interventions.measures",
     "CauseData": "probekit.interventions.causes.cause_data",
     "Experiment": "probekit.experiment.schema",
@@ -148,7 +148,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("probekit.distribution").origin().version
+        return import_module("probekit.provenance").origin().version
     if name not in _HOME:
         raise AttributeError(f"module 'probekit' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

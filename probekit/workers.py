@@ -28,8 +28,8 @@ from joblib import cpu_count, wrap_non_picklable_objects
 from threadpoolctl import threadpool_limits
 
 from probekit.errors import ConfigError, DataError
-from probekit.interrupts import Interruptible
 from probekit.products import is_forked
+from probekit.terminal import Interruptible
 
 try:
     from joblib.externals.loky import ProcessPoolExecutor
@@ -116,17 +116,14 @@ def _in_parallel(
                 future = futures[number] = executor.submit(picklable, items[number])
         future.add_done_callback(submit_next)
 
-    def take_last() -> int | None:
-        with lock:
-            return pending.pop() if pending else None
-
     done: dict[int, Result] = {}
     try:
         for _ in range(helpers):
             submit_next()
         for number in range(len(items)):
             while number not in done and not (number in futures and futures[number].done()):
-                last = take_last()
+                with lock:
+                    last = pending.pop() if pending else None
                 if last is None:
                     break
                 done[last] = job(items[last])
@@ -192,15 +189,10 @@ def _while_alive(parent: int, job: Callable[[Item], Result], item: Item) -> Resu
 def exit_with_parent(parent: int) -> None:
     """Start a thread that exits this process when its parent ends, even if the parent is killed."""
     if not any(thread.name == _GUARD for thread in threading.enumerate()):
-        threading.Thread(target=_end_with, args=[parent], name=_GUARD, daemon=True).start()
+        threading.Thread(target=_exit_after, args=[parent], name=_GUARD, daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
-    _wait_for_end_of(parent)
-    os._exit(1)
-
-
-def _wait_for_end_of(parent: int) -> None:
+def _exit_after(parent: int) -> None:
     if sys.platform == "win32":  # getppid still returns the id of a parent that has ended
         kernel = ctypes.WinDLL("kernel32")
         kernel.OpenProcess.restype = ctypes.c_void_p
@@ -211,6 +203,7 @@ def _wait_for_end_of(parent: int) -> None:
     else:
         while os.getppid() == parent:
             time.sleep(1)
+    os._exit(1)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from probekit import (
     run,
 )
 from probekit.errors import ConfigError, DataError, MissingError, path_of
-from probekit.terminal.progress import shown_progress
+from probekit.progress import shown_progress
 
 LAYERS = {0: [[float(row % 2)] for row in range(40)]}
 

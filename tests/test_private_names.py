@@ -13,7 +13,7 @@ from torch.func import grad
 
 import probekit
 from probekit import products
-from probekit.activations.files.object_store import creates_atomically
+from probekit.activations.object_store import creates_atomically
 
 # Name -> what the package does without it; a test takes each of these ways.
 PRIVATE = {

@@ -159,7 +159,7 @@ def test_the_version_names_the_distribution_and_the_folder(installed):
     assert first.startswith("probekit-lens ")
     assert package.split() == ["package", str(installed.packages / "probekit")]
     assert done.stderr == ""
-    code = "from probekit.distribution import install_command; print(install_command('png'))"
+    code = "from probekit.provenance import install_command; print(install_command('png'))"
     assert installed.call("python", "-c", code).stdout == "pip install 'probekit-lens[png]'\n"
 
 

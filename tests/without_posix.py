@@ -96,7 +96,7 @@ def main(folder):
     # Windows decodes text that names no encoding by its own code page.
     warnings.filterwarnings("error", category=EncodingWarning, module="probekit")
     import probekit
-    from probekit.activations.files.local import LocalFiles
+    from probekit.activations.local import LocalFiles
     from probekit.workers import parallel_map
 
     assert list(parallel_map(abs, [-1, 2])) == [1, 2]

@@ -1,28 +1,34 @@
-"""Capture: run a data set through the model and store the requested rows and sites."""
+"""Capture: run a data set through the model and store the requested rows and sites.
+
+Rows that a cache of all tokens contains are copied from it instead. The result is bit-identical:
+batches do not depend on the requested rows, and means are summed in the same order. The exception
+is the last block and the sites after it, which a capture computes at the requested positions only.
+These are always computed by the model, because matrix products of another size round differently.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from probekit.activations.batches import make_batches
-from probekit.activations.derive import derive
-from probekit.activations.files.local import Location
-from probekit.activations.forward import run_batch
-from probekit.activations.identity import IntArray, batch_tokens
-from probekit.activations.shared.work import (
-    MissingSites,
-    OnRows,
-    Work,
-    check_storable,
-    compute_locally,
-)
-from probekit.activations.store.layout import FloatArray
-from probekit.activations.store.store import ActivationStore
-from probekit.data.positions import RowPlan
+import numpy as np
+import torch
+
+from probekit.activations.forward import make_batches, ranges, row_means, run_batch
+from probekit.activations.identity import batch_tokens
+from probekit.activations.records import FloatArray, Location
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import caches_in
+from probekit.activations.work import MissingSites, OnRows, Work, check_storable, compute_locally
+from probekit.data.positions import IntArray, RowPlan
+from probekit.errors import StoreError
+from probekit.model.families.table import config_of
 from probekit.model.network import Network
-from probekit.watcher import SILENT, Watcher
+from probekit.model.sites.catalogue import describe, layer_of
+from probekit.terminal import SILENT, Watcher
+
+_POSITIONS_AT_ONCE = 4096
 
 Engine = Callable[[Work, MissingSites, OnRows], None]
 
@@ -110,10 +116,10 @@ def fill(
         store.verify(work.sites)
         watcher.progress(f"{step} (reused)", store.n_rows, store.n_rows)
         return Captured(store, 0, n_total, store.digest_of(work.sites))
-    with store.locked(watcher.tell):
-        store.sweep()
+    with store.files.lock(watcher.tell):
+        store.files.sweep()
         store.verify(work.sites)
-        derive(store, root, work.sites)
+        _derive(store, root, work.sites)
         missing = work.missing_sites()
         done = store.n_rows - sum(map(work.n_rows_of, missing))
         watcher.progress(step, done, store.n_rows)
@@ -128,6 +134,81 @@ def fill(
         store.seal()
     computed = sum(map(len, missing.values()))
     return Captured(store, computed, n_total - computed, store.digest_of(work.sites))
+
+
+def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> None:
+    """Fill missing sites of a store from caches of all tokens under `root`.
+
+    Raises:
+        StoreError: a cache with the rows is damaged, or the store cannot be written.
+    """
+    identity, n_layers = store.identity, config_of(store.identity.config).n_layers
+    unfilled = [site for site in sites if _is_for_all(site, n_layers) and store.missing(site)]
+    has_means = store.spec.sizes.positions > store.n_rows
+    # Means of stored rows are exact if storing rounds no value and sums have a fixed order.
+    if not unfilled or (has_means and (identity.dtype, identity.device) != ("float32", "cpu")):
+        return
+    for place in caches_in(root):
+        try:
+            source = ActivationStore.open(place)
+        except StoreError:  # unusable here; reported when that cache itself is read
+            continue
+        is_same = replace(source.identity, rows=identity.rows) == identity
+        if not is_same or source.identity == identity:
+            continue
+        available = [site for site in unfilled if not source.missing(site)]
+        rows = _source_rows(source.layout.plan, store.layout.plan) if available else None
+        if rows is not None:
+            source.verify(available)
+            for site in available:
+                _fill_site(store, source, site, rows)
+            unfilled = [site for site in unfilled if site not in available]
+
+
+def _is_for_all(site: str, n_layers: int) -> bool:
+    """Return whether a capture computes a site at all positions, not only at requested ones."""
+    layer = layer_of(site)
+    return describe(site).stage == "embedding" if layer is None else layer < n_layers - 1
+
+
+def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
+    """Return the source row of each position of a plan; None if the source lacks any of them."""
+    single = np.flatnonzero(np.diff(source.offsets) == 1)
+    if not len(single):
+        return None
+    stride = 1 + max(int(source.positions.max()), int(plan.positions.max()))
+    source_keys = source.example[single] * stride + source.positions[source.offsets[single]]
+    order = np.argsort(source_keys, kind="stable")
+    wanted = np.repeat(plan.example, np.diff(plan.offsets)) * stride + plan.positions
+    matches = np.minimum(np.searchsorted(source_keys, wanted, sorter=order), len(order) - 1)
+    rows = order[matches]
+    return single[rows] if np.array_equal(source_keys[rows], wanted) else None
+
+
+def _fill_site(
+    store: ActivationStore, source: ActivationStore, site: str, source_rows: IntArray
+) -> None:
+    """Commit the missing shards of a site: means over rows of another cache.
+
+    Args:
+        store: the store to fill.
+        source: the other cache.
+        site: full name.
+        source_rows: row of the other cache for each position of the store's rows.
+    """
+    offsets = store.layout.plan.offsets
+    for shard in store.missing(site):
+        rows_of_shard = store.shards[shard]
+        # Parts of about _POSITIONS_AT_ONCE positions bound the memory.
+        part = np.cumsum(np.diff(offsets)[rows_of_shard]) // _POSITIONS_AT_ONCE
+        with store.writing([site], shard) as writers:
+            for rows in np.split(rows_of_shard, np.flatnonzero(np.diff(part)) + 1):
+                counts = offsets[rows + 1] - offsets[rows]
+                places = ranges(offsets[rows], counts)
+                picked = torch.from_numpy(source.read(site, source_rows[places]))
+                row = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
+                means = row_means(picked, row, torch.from_numpy(counts))
+                writers[site].append(means.to(picked.dtype).numpy())
 
 
 def stream_rows(
@@ -148,7 +229,7 @@ def stream_rows(
         ConfigError: a site has no pos axis.
     """
     check_storable(sites)
-    for batch in make_batches(tokens, plan, batch_tokens(model.device)):
+    for batch in make_batches(tokens, plan, batch_tokens(model.device.type)):
         part = run_batch(model, batch, plan, sites, dtype)
         if on_batch is not None:
             on_batch(len(batch.rows))
@@ -162,7 +243,7 @@ def estimate_seconds(
 
     The weights may be random. The estimate includes rows that are already cached.
     """
-    batches = list(make_batches(tokens, plan, batch_tokens(model.device)))
+    batches = list(make_batches(tokens, plan, batch_tokens(model.device.type)))
     batch = batches[(len(batches) - 1) // 2]  # of median length, and never the last, smaller one
     times = []
     for _ in range(3):  # the first is a warm-up

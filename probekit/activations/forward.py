@@ -1,8 +1,11 @@
-"""Forward pass of one batch that extracts only the requested rows of the requested sites."""
+"""The computation of rows: batches, forward passes that extract the rows, and means over positions.
+
+All code that affects the numbers of a capture is here or in the network; see `identity`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +14,125 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from probekit.activations.batches import Batch
-from probekit.activations.pooling import ranges, row_means
 from probekit.data.positions import IntArray, RowPlan
+from probekit.errors import DataError
 from probekit.model.network import Network
 from probekit.model.passes.inputs import pad
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16}
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences of one forward pass and the rows to extract from them.
+
+    Attributes:
+        sequences: token ids, longest first.
+        rows: indices of the rows in the plan, shape (n_rows,).
+        member: for each row, the index of its sequence in `sequences`; ascending, shape (n_rows,).
+    """
+
+    sequences: list[IntArray]
+    rows: IntArray
+    member: IntArray
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens, excluding padding."""
+        return sum(map(len, self.sequences))
+
+
+def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -> Iterator[Batch]:
+    """Yield batches of distinct sequences, longest first, of at most `batch_tokens` padded tokens.
+
+    Neither the order of the examples nor the requested rows affect which sequences share a batch.
+    A batch without a requested row is skipped.
+
+    Args:
+        tokens: the ids of every example, each of shape (n_tokens,).
+        plan: the rows to extract.
+        batch_tokens: padded tokens per batch; a longer sequence is a batch of its own.
+
+    Raises:
+        DataError: an example is not a 1-D array of integer ids, or a row has a position outside its
+            example.
+
+    >>> plan = RowPlan(np.arange(3), np.zeros(3, int), np.arange(4))
+    >>> for batch in make_batches([np.arange(3), np.arange(9), np.arange(3)], plan, 10):
+    ...     print([len(ids) for ids in batch.sequences], batch.rows)
+    [9] [1]
+    [3] [0 2]
+    """
+    token_ids = [_as_ids(number, ids) for number, ids in enumerate(tokens)]
+    _check_rows(np.array([len(ids) for ids in token_ids]), plan)
+    contents = [ids.tobytes() for ids in token_ids]
+    # Longest first, so that memory peaks at the start; then by content, so that the order of the
+    # examples does not matter. Empty sequences have no rows and are skipped.
+    distinct = sorted(set(contents) - {b""}, key=lambda ids: (-len(ids), ids))
+    rank = {ids: number for number, ids in enumerate(distinct)}
+    rank_of_example = np.array([rank.get(ids, -1) for ids in contents])
+    sequences = [np.frombuffer(ids, dtype=np.int64).copy() for ids in distinct]  # writable
+    rank_of_row = rank_of_example[plan.example]
+    rows = np.argsort(rank_of_row, kind="stable")
+    rank_of_row = rank_of_row[rows]
+    start = 0
+    while start < len(sequences):
+        stop = start + max(1, batch_tokens // len(sequences[start]))
+        first, end = np.searchsorted(rank_of_row, [start, stop])
+        if first < end:
+            yield Batch(sequences[start:stop], rows[first:end], rank_of_row[first:end] - start)
+        start = stop
+
+
+def _as_ids(example: int, ids: IntArray) -> IntArray:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise DataError(
+            f"The tokens of example {example} must be integer ids of shape (n_tokens,), not "
+            f"{array.dtype} of shape {array.shape}."
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def _check_rows(lengths: IntArray, plan: RowPlan) -> None:
+    """Raise DataError if a row has no position, or one outside its example."""
+    example, counts = plan.example, np.diff(plan.offsets)
+    n_positions = len(plan.positions)
+    is_framed = len(example) and len(counts) == len(example)
+    if not is_framed or (plan.offsets[0], plan.offsets[-1]) != (0, n_positions):
+        raise DataError(
+            f"The plan has {len(example)} rows, {len(plan.offsets)} offsets and {n_positions} "
+            "positions. It needs at least one row, and one offset more than rows, from 0 to the "
+            "number of positions."
+        )
+    is_valid = (example >= 0) & (example < len(lengths)) & (counts > 0)
+    if is_valid.all():
+        limit = np.repeat(lengths[example], counts)
+        inside = (plan.positions >= 0) & (plan.positions < limit)
+        is_valid = np.logical_and.reduceat(inside, plan.offsets[:-1])
+    if not is_valid.all():
+        row = int(np.argmin(is_valid))
+        at = plan.positions[plan.offsets[row] : plan.offsets[row + 1]].tolist()
+        raise DataError(
+            f"Row {row} uses the positions {at} of example {example[row]}, which does not have all "
+            "of them. Use `plan_rows` of probekit/data/positions.py to plan valid rows."
+        )
+
+
+def make_shards(batches: Iterable[Batch], shard_rows: int) -> list[list[Batch]]:
+    """Group consecutive batches into shards of at most `shard_rows` rows.
+
+    A batch with more rows is a shard of its own.
+    """
+    shards: list[list[Batch]] = []
+    n_free = 0
+    for batch in batches:
+        if len(batch.rows) > n_free:
+            shards.append([])
+            n_free = shard_rows
+        shards[-1].append(batch)
+        n_free -= len(batch.rows)
+    return shards
 
 
 @dataclass(frozen=True)
@@ -42,7 +155,8 @@ class BatchRows:
         """Wait for the copies and return the rows at each site, shape (n_rows, ...)."""
         if self.arrival is not None:
             self.arrival.synchronize()
-        return {site: value.to(DTYPES[self.dtype]).numpy() for site, value in self.values.items()}
+        dtype = getattr(torch, self.dtype)
+        return {site: value.to(dtype).numpy() for site, value in self.values.items()}
 
 
 @torch.inference_mode()
@@ -63,16 +177,20 @@ def run_batch(
     ids, mask = pad(batch.sequences, "right")
     device = model.device
     is_cuda = device.type == "cuda"
-    all_gather, requested_gather, at = _plan_gathers(batch, plan, ids.shape[1])
-    gathers = {ids.shape[1]: all_gather.to(device)}
-    if at is not None:
-        gathers[at.shape[1]] = requested_gather.to(device)
+    counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
+    row_of_place = np.repeat(np.arange(len(counts)), counts)
+    places, at = _plan_gathers(batch, plan, ids.shape[1], row_of_place, counts)
+    place_of_width = {width: torch.from_numpy(place).to(device) for width, place in places.items()}
+    row, count = torch.from_numpy(row_of_place).to(device), torch.from_numpy(counts).to(device)
     values: dict[str, Tensor] = {}
 
     def extract(site: str, value: Tensor) -> Tensor:
-        rows = gathers[value.shape[1]].rows(value)  # a copy: a view would keep the batch alive
-        # Converting first halves the copy. A non-blocking copy to the host is in pinned memory.
-        values[site] = rows.to(DTYPES[dtype]).to("cpu", non_blocking=True) if is_cuda else rows
+        place = place_of_width[value.shape[1]]
+        picked = value.flatten(0, 1).index_select(0, place)  # a copy: a view keeps the batch alive
+        rows = picked.float() if len(place) == len(count) else row_means(picked, row, count)
+        if is_cuda:  # converted first, which halves the copy; it is non-blocking to pinned memory
+            rows = rows.to(getattr(torch, dtype)).to("cpu", non_blocking=True)
+        values[site] = rows
         return value
 
     # A caller's autocast would round the products, which the identity does not record.
@@ -82,62 +200,58 @@ def run_batch(
     return BatchRows(batch.rows, values, dtype, arrival)
 
 
-@dataclass(frozen=True)
-class _Gather:
-    """Indices that gather the positions of each row from a tensor of shape [batch pos ...].
-
-    Attributes:
-        place: positions of all rows, one row after the other, as flat indices into [batch pos];
-            shape [place].
-        row: index of the row that each place belongs to, shape [place].
-        count: number of places of each row, shape [row].
-    """
-
-    place: Tensor
-    row: Tensor
-    count: Tensor
-
-    def to(self, device: torch.device) -> _Gather:
-        """Return a copy on a device."""
-        return _Gather(*(part.to(device) for part in (self.place, self.row, self.count)))
-
-    def rows(self, value: Tensor) -> Tensor:
-        """Return the mean over the positions of each row in float32, shape [row ...]."""
-        picked = value.flatten(0, 1).index_select(0, self.place)  # [place ...]
-        if len(self.place) == len(self.count):
-            return picked.float()
-        return row_means(picked, self.row, self.count)
-
-
 def _plan_gathers(
-    batch: Batch, plan: RowPlan, width: int
-) -> tuple[_Gather, _Gather, Tensor | None]:
-    """Return two gathers, and the positions at which the last block is computed.
+    batch: Batch, plan: RowPlan, width: int, row: IntArray, counts: IntArray
+) -> tuple[dict[int, IntArray], Tensor | None]:
+    """Return the places of all rows, and the positions at which the last block is computed.
 
-    The first gather is for sites computed at all positions, the second for those computed at the
-    requested positions only. The third result has these positions for each sequence, shape
-    [batch n_at]. It is None if a sequence has so many of them that the model computes all. This
-    does not depend on the sites, so that a row has the same bits whichever sites are captured.
+    Places are flat indices into the axes [batch pos] of a site, one row after the other. They are
+    given by the size of the pos axis: `width` for sites computed at all positions, the number of
+    requested positions for the others. The second result has these positions for each sequence,
+    shape [batch n_at]. It is None if a sequence has so many of them that the model computes all.
+    This does not depend on the sites, so that a row has the same bits whichever sites are captured.
 
     Args:
         batch: sequences to run, and the rows to extract from them.
         plan: the positions of each row.
         width: padded length of the sequences.
+        row: index of the row that each place belongs to, shape (n_places,).
+        counts: number of places of each row, shape (n_rows,).
     """
-    starts, ends = plan.offsets[batch.rows], plan.offsets[batch.rows + 1]
-    count = ends - starts
-    row = np.repeat(np.arange(len(count)), count)
-    place = batch.member[row] * width + plan.positions[ranges(starts, count)]
-
+    place = batch.member[row] * width + plan.positions[ranges(plan.offsets[batch.rows], counts)]
     distinct, inverse = np.unique(place, return_inverse=True)
     member, position = np.divmod(distinct, width)
     slot = np.arange(len(distinct)) - np.searchsorted(member, member)
     n_requested = int(slot.max()) + 1
+    if n_requested > width // 2:
+        return {width: place}, None
     at = np.zeros((len(batch.sequences), n_requested), dtype=np.int64)
     at[member, slot] = position
-    shared = torch.from_numpy(row), torch.from_numpy(count)
-    return (
-        _Gather(torch.from_numpy(place), *shared),
-        _Gather(torch.from_numpy((member * n_requested + slot)[inverse]), *shared),
-        torch.from_numpy(at) if n_requested <= width // 2 else None,
-    )
+    requested = (member * n_requested + slot)[inverse]
+    return {width: place, n_requested: requested}, torch.from_numpy(at)
+
+
+def ranges(starts: IntArray, counts: IntArray) -> IntArray:
+    """Return the concatenation of the integer ranges [start, start + count).
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    first_indices = np.cumsum(counts) - counts
+    indices: IntArray = np.arange(int(counts.sum())) + np.repeat(starts - first_indices, counts)
+    return indices
+
+
+def row_means(picked: Tensor, row: Tensor, count: Tensor) -> Tensor:
+    """Return the mean over the positions of each row in float32, shape [row ...].
+
+    Always a copy, never a view.
+
+    Args:
+        picked: values at the positions, shape [position ...].
+        row: index of the row that each position belongs to, shape [position].
+        count: number of positions of each row, shape [row].
+    """
+    sums = torch.zeros(len(count), *picked.shape[1:], dtype=torch.float32, device=picked.device)
+    sums.index_add_(0, row, picked.float())
+    return sums / count.view(-1, *[1] * (picked.ndim - 1))

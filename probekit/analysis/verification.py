@@ -11,7 +11,7 @@ stay as they are, and so do numbers that begin in float32, such as the angles of
 
 from __future__ import annotations
 
-import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,14 +62,6 @@ class Agreement:
     relative: float
     tolerance: float
 
-    def joined(self, other: Agreement) -> Agreement:
-        """Return the comparison of the texts of both."""
-        difference, largest, relative = (
-            _larger(getattr(self, name), getattr(other, name))
-            for name in ("difference", "largest", "relative")
-        )
-        return Agreement(self.site, difference, largest, relative, self.tolerance)
-
     @property
     def agrees(self) -> bool:
         """Whether the relative difference is within the tolerance."""
@@ -108,19 +100,31 @@ def verify_model(
             f"Models cannot be compared in dtype {dtype!r}. {nearest(dtype, TOLERANCES)} Rounding "
             "in half precision hides differences."
         )
-    tolerance = TOLERANCES[dtype]
     tokenizer, batch = _batch(source, texts)
     ours, reference = load_model(source, dtype), _Reference(find_model(source), dtype)
-    compared = () if tokenizer is None else _tokens(reference, tokenizer, texts)
-    found = {one.site: one for one in compared}
+    compared = [] if tokenizer is None else list(_tokens(reference, tokenizer, texts))
+    measured: dict[str, list[list[float]]] = defaultdict(list)
     with torch.inference_mode():
         expected: dict[int, Mapping[str, Tensor]] = {}  # of one text
         for site, text, value in _tensors(ours, batch):  # first ours, which checks the lengths
             if text not in expected:
                 expected = {text: reference.tensors(batch.ids[text][batch.mask[text]])}
-            before = found.get(site, Agreement(site, 0.0, 0.0, 0.0, tolerance))
-            found[site] = before.joined(_agreement(site, value, expected[text][site], tolerance))
-    return tuple(found.values())
+            measured[site].append(_compared(value, expected[text][site]))
+    compared += [_agreement(site, each, TOLERANCES[dtype]) for site, each in measured.items()]
+    return tuple(compared)
+
+
+def _compared(value: Tensor, theirs: Tensor) -> list[float]:
+    """Return the numbers of an `Agreement` for one text; positions are all axes but the last."""
+    difference, largest = (x.abs().amax(-1) for x in (value - theirs, theirs))
+    relative = difference / largest.clamp(min=torch.finfo(largest.dtype).tiny)
+    return [x.max().item() for x in (difference, largest, relative)]
+
+
+def _agreement(site: str, of_texts: Sequence[list[float]], tolerance: float) -> Agreement:
+    worst = torch.tensor(of_texts, dtype=torch.float64).amax(0)  # NaN if one is NaN
+    difference, largest, relative = worst.tolist()
+    return Agreement(site, difference, largest, relative, tolerance)
 
 
 def _batch(source: str | Path, texts: Sequence[str]) -> tuple[Tokenizer | None, TokenBatch]:
@@ -133,8 +137,11 @@ def _batch(source: str | Path, texts: Sequence[str]) -> tuple[Tokenizer | None, 
     try:
         tokenizer = Tokenizer.from_pretrained(source)
     except MissingError:
-        config = model_config(find_model(source, "config"))
-        return None, _random_batch(config.axis_sizes["d_vocab"])
+        n_vocab = model_config(find_model(source, "config")).axis_sizes["d_vocab"]
+        ids = torch.randint(n_vocab, _RANDOM, generator=torch.Generator().manual_seed(0))
+        lengths = torch.linspace(_RANDOM[1], 2, _RANDOM[0]).round()
+        mask = torch.arange(_RANDOM[1], 0, -1) <= lengths[:, None]
+        return None, TokenBatch(ids, mask, torch.zeros(*_RANDOM, 2, dtype=torch.int64))
     batch = tokenizer.batch(list(texts), bos=False, side="left")
     for text, length in zip(texts, batch.mask.sum(1).tolist(), strict=True):
         if length < 2:
@@ -143,27 +150,6 @@ def _batch(source: str | Path, texts: Sequence[str]) -> tuple[Tokenizer | None, 
                 "text."
             )
     return tokenizer, batch
-
-
-def _random_batch(n_vocab: int) -> TokenBatch:
-    ids = torch.randint(n_vocab, _RANDOM, generator=torch.Generator().manual_seed(0))
-    lengths = torch.linspace(_RANDOM[1], 2, _RANDOM[0]).round()
-    mask = torch.arange(_RANDOM[1], 0, -1) <= lengths[:, None]
-    return TokenBatch(ids, mask, torch.zeros(*_RANDOM, 2, dtype=torch.int64))
-
-
-def _agreement(site: str, value: Tensor, theirs: Tensor, tolerance: float) -> Agreement:
-    """Return the comparison of one text; positions are all axes but the last."""
-    difference, largest = (x.abs().amax(-1) for x in (value - theirs, theirs))
-    relative = difference / largest.clamp(min=torch.finfo(largest.dtype).tiny)
-    return Agreement(
-        site, difference.max().item(), largest.max().item(), relative.max().item(), tolerance
-    )
-
-
-def _larger(a: float, b: float) -> float:
-    """Return the larger number; NaN if one is NaN."""
-    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
 
 
 class _Reference:

@@ -16,11 +16,11 @@ from probekit.amounts import counted, size_in_words
 from probekit.cli.captures import capture_command
 from probekit.cli.options import Days, Decorator, OutFolder, PlaceType, cache_option
 from probekit.cli.plans import plan
-from probekit.terminal.streams import json_text
+from probekit.terminal import json_text
 
 if TYPE_CHECKING:
-    from probekit.activations.files.local import Location
-    from probekit.activations.upkeep.maintenance import Summary
+    from probekit.activations.records import Location
+    from probekit.activations.upkeep import Summary
 
 
 class _CacheGroup(click.Group):
@@ -56,7 +56,7 @@ def _of_caches(n_args: int) -> Decorator:
         @_json_option
         @wraps(function)
         def command(names: Any, cache_root: Location | None, **others: Any) -> Any:
-            from probekit.activations.upkeep.maintenance import caches_in, find_cache
+            from probekit.activations.upkeep import caches_in, find_cache
 
             root = _root(cache_root)
             if n_args == 1:
@@ -72,7 +72,7 @@ def _of_caches(n_args: int) -> Decorator:
 
 
 def _root(cache_root: Location | None) -> Location:
-    from probekit.activations.files.places import default_root
+    from probekit.activations.local import default_root
 
     return default_root() if cache_root is None else cache_root
 
@@ -82,7 +82,7 @@ def _root(cache_root: Location | None) -> Location:
 @_json_option
 def list_caches(cache_root: Location | None, as_json: bool) -> None:
     """List all caches with key, size, age and contents."""
-    from probekit.activations.upkeep.maintenance import caches_in, summarize
+    from probekit.activations.upkeep import caches_in, summarize
 
     root = _root(cache_root)
     summaries = [summarize(place) for place in caches_in(root)]
@@ -100,9 +100,9 @@ def list_caches(cache_root: Location | None, as_json: bool) -> None:
 @_of_caches(1)
 def show_command(place: Location, as_json: bool) -> None:
     """Show the contents of a cache: rows, sites, identity, root digest."""
-    from probekit.activations.files.local import Location as AnyPlace
-    from probekit.activations.store.store import ActivationStore
-    from probekit.activations.upkeep.maintenance import summarize
+    from probekit.activations.records import Location as AnyPlace
+    from probekit.activations.store import ActivationStore
+    from probekit.activations.upkeep import summarize
 
     assert isinstance(place, AnyPlace)
     summary = summarize(place)
@@ -127,8 +127,8 @@ def show_command(place: Location, as_json: bool) -> None:
 @_of_caches(-1)
 def verify_command(places: Sequence[Location], as_json: bool) -> None:
     """Verify the checksum of every file of the caches (default: all) and list damaged files."""
-    from probekit.activations.store.store import ActivationStore
-    from probekit.activations.upkeep.maintenance import find_damage
+    from probekit.activations.store import ActivationStore
+    from probekit.activations.upkeep import find_damage
     from probekit.errors import StoreError
 
     damages: dict[str, list[dict[str, str]]] = {}
@@ -152,8 +152,8 @@ def verify_command(places: Sequence[Location], as_json: bool) -> None:
 @_of_caches(1)
 def repair_command(place: Location, as_json: bool) -> None:
     """Remove damaged files, so that the next capture computes them again."""
-    from probekit.activations.store.store import ActivationStore
-    from probekit.activations.upkeep.maintenance import repair_cache as repair_store
+    from probekit.activations.store import ActivationStore
+    from probekit.activations.upkeep import repair_cache as repair_store
 
     damages = repair_store(ActivationStore.open(place))
     if as_json:
@@ -171,7 +171,7 @@ def repair_command(place: Location, as_json: bool) -> None:
 @_json_option
 def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None:
     """Remove caches."""
-    from probekit.activations.upkeep.maintenance import find_cache, remove_cache
+    from probekit.activations.upkeep import find_cache, remove_cache
 
     places = [find_cache(name, _root(cache_root)) for name in names]
     left = {str(place): remove_cache(place) for place in places}
@@ -198,12 +198,7 @@ def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None
 @click.option("--dry-run", is_flag=True, help="List of caches to remove, without removing them.")
 def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_run: bool) -> None:
     """Remove temporary files of killed writers from caches (default: all); committed rows stay."""
-    from probekit.activations.upkeep.maintenance import (
-        collect_garbage,
-        is_older,
-        remove_cache,
-        summarize,
-    )
+    from probekit.activations.upkeep import collect_garbage, is_older, remove_cache, summarize
 
     removed: dict[str, Any] = {}
     for place in places:
@@ -231,7 +226,7 @@ def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_
     "format_",
     default="npy",
     show_default=True,
-    help="Output format: npy, safetensors, parquet or zarr.",
+    help="Output format: npy, safetensors or parquet.",
 )
 @click.option(
     "--site", "sites", multiple=True, help="Full name of a site; repeatable.  [default: all]"
@@ -241,8 +236,8 @@ def export_command(
     place: Location, as_json: bool, format_: str, sites: tuple[str, ...], out: Path
 ) -> None:
     """Export the rows of sites to other formats, in the order of the data set."""
-    from probekit.activations.store.store import ActivationStore
-    from probekit.activations.upkeep.export import export_cache as export_rows
+    from probekit.activations.export import export_cache as export_rows
+    from probekit.activations.store import ActivationStore
 
     paths = export_rows(ActivationStore.open(place), out, format_, sites or None)
     if as_json:
@@ -271,7 +266,7 @@ def push(place: Location, as_json: bool, url: Location) -> None:
 
 
 def _copy(source: Location, root: Location, pin: str | None, as_json: bool) -> None:
-    from probekit.activations.upkeep.copying import copy_cache
+    from probekit.activations.upkeep import copy_cache
     from probekit.cli.show.progress import watching
 
     with watching() as watcher:

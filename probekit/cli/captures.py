@@ -16,10 +16,10 @@ from probekit.errors import nearest
 from probekit.experiment.bundled import bundled_files, is_experiment
 
 if TYPE_CHECKING:
-    from probekit.activations.files.local import Location
+    from probekit.activations.records import Location
     from probekit.experiment.schema import Experiment
     from probekit.pipeline.capture.local_workers import Workers
-    from probekit.watcher import Watcher
+    from probekit.terminal import Watcher
 
 
 @click.command()
@@ -143,7 +143,7 @@ def worker(
     CACHE_DIR is a cache, or a folder or URL with several caches. Any number of workers can be
     started at any time on any machine with access to it; each exits when no shard is missing.
     """
-    from probekit.activations.upkeep.maintenance import caches_at
+    from probekit.activations.upkeep import caches_at
 
     caches_at(place)  # raises an error before torch is imported
 

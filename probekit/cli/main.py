@@ -44,12 +44,11 @@ from probekit.cli.pretraining import pretrain_command
 from probekit.cli.saved_probes import apply
 from probekit.cli.versions import version_option
 from probekit.errors import ProbekitError, nearest
-from probekit.interrupts import Interruptible
 from probekit.pipeline.look.endings import PAGE_OR_ROWS
-from probekit.terminal import streams
+from probekit.terminal import Interruptible, escape_streams
 
 if TYPE_CHECKING:
-    from probekit.activations.files.local import Location
+    from probekit.activations.records import Location
 
 
 def main() -> None:
@@ -111,7 +110,7 @@ def _prepare_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    streams.install()
+    escape_streams()
 
 
 class _Commands(click.Group):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.cli.options import ModelName
-from probekit.terminal.streams import json_text
+from probekit.terminal import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -43,7 +43,7 @@ def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
     """Write the figures of a run to its folder `figures` and print the path; skip if no formats."""
     if formats:
-        from probekit.disk import inside
+        from probekit.files import inside
         from probekit.report.figures.figure_files import write_figures
         from probekit.report.pages.run_page import run_figures
 
@@ -109,7 +109,7 @@ def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], co
     """Write the page of several runs, and its figures to a folder next to it."""
     _check_runs(runs)
 
-    from probekit.drafts import write_atomic
+    from probekit.files import write_atomic
     from probekit.report.figures.figure_files import write_figures
     from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
     from probekit.report.texts.glyphs import line_label

@@ -68,7 +68,7 @@ def patch_command(
 
     Prints the strongest effects on the logit difference; --out writes the maps of all patches.
     """
-    from probekit.analysis.logit_lens import SITES
+    from probekit.analysis.logits import SITES
     from probekit.cli.show.patching import show_pair
     from probekit.cli.show.pictures import facts_for_page
     from probekit.pipeline.look.exports import write_page_or_rows

@@ -69,7 +69,7 @@ def lens(
 
     Prints the predictions at one position of each text; --out writes all positions.
     """
-    from probekit.analysis.logit_lens import SITES
+    from probekit.analysis.logits import SITES
     from probekit.cli.show.pictures import facts_for_page, show_lens
     from probekit.cli.show.progress import watching
     from probekit.pipeline.look.exports import write_page_or_rows

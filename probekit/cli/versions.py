@@ -12,7 +12,7 @@ def _show(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
-    from probekit.distribution import PACKAGE, origin, origin_warnings
+    from probekit.provenance import PACKAGE, origin, origin_warnings
 
     try:
         torch = version("torch")  # from its metadata: importing torch takes seconds

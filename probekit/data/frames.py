@@ -16,8 +16,8 @@ from typing import Any
 from probekit.data.examples import RowSource
 from probekit.data.table import Table, TableRow, shown
 from probekit.data.text_files import require_file
-from probekit.distribution import install_command
 from probekit.errors import ConfigError, DataError
+from probekit.provenance import install_command
 
 _SIDES = ("train", "test")
 _ALLOWED = (

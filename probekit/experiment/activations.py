@@ -14,10 +14,10 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from probekit.drafts import write_atomic
 from probekit.experiment.data import URL
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.schema import Experiment, SplitSection, Strings
+from probekit.files import write_atomic
 from probekit.section import FolderName, Name, Section, SettingsFile, json_schema, rule_error
 
 GIVEN_POSITION = "given"  # name of the position in results

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from probekit.distribution import PACKAGE
 from probekit.errors import MissingError, nearest, path_of
+from probekit.provenance import PACKAGE
 
 _ENDINGS = (".yaml", ".yml")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from probekit.disk import as_store_error
 from probekit.errors import ConfigError
 from probekit.experiment.bundled import bundled_data
 from probekit.experiment.parsing import parse_yaml
 from probekit.experiment.schema import experiment_schema
+from probekit.files import as_store_error
 from probekit.section import FolderName
 
 SCHEMA = "experiment.schema.json"

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.bundled import find_file
 from probekit.experiment.data import DataSection
@@ -23,6 +22,7 @@ from probekit.experiment.locations import resolve_experiment
 from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.tokens import PositionSection, TokensSection
+from probekit.files import write_atomic
 from probekit.section import (
     FolderName,
     Section,

@@ -8,21 +8,21 @@ from typing import Any
 
 import torch
 
-from probekit.disk import exclusive
-from probekit.drafts import sweep_drafts, write_atomic
 from probekit.errors import ConfigError, path_of
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
+from probekit.files import exclusive, sweep_drafts, write_atomic
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.parameters import count_parameters
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import check_of
 from probekit.model.weights.sources import find_model, vocabulary_files
 from probekit.pipeline.capture.devices import check_device
+from probekit.progress import shown_progress
 from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses
 from probekit.results.record import pack_record
-from probekit.terminal.progress import shown_progress
+from probekit.terminal import Watcher
 from probekit.training.corpus import (
     Text,
     TokenFile,
@@ -42,7 +42,6 @@ from probekit.training.run_files import (
     read_log,
     read_progress,
 )
-from probekit.watcher import Watcher
 
 
 @dataclass(frozen=True)

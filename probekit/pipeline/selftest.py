@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
 from probekit.analysis.verification import verify_model
-from probekit.csv_files import csv_text
-from probekit.drafts import write_atomic
 from probekit.experiment.schema import Experiment
+from probekit.files import csv_text, write_atomic
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.text.tokenizer import Tokenizer
@@ -33,8 +32,8 @@ from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Floats
+from probekit.terminal import SILENT, Watcher
 from probekit.training.corpus import train_vocabulary
-from probekit.watcher import SILENT, Watcher
 
 RELATIVE = 1e-4  # largest difference of activations in float32, relative to the largest activation
 # False alarm rate of the check of noise over the choice of seeds. The seeds are fixed, so that a

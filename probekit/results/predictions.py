@@ -19,7 +19,7 @@ import pandas as pd
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from probekit.csv_files import read_csv
+from probekit.files import read_csv
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
-from probekit.disk import inside, why_unreadable
 from probekit.errors import DataError, MissingError, ProbekitError, StoreError
+from probekit.files import inside, why_unreadable
 from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
 

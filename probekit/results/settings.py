@@ -10,8 +10,8 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from probekit.disk import inside
 from probekit.errors import DataError
+from probekit.files import inside
 from probekit.results.record import RunRecord, reading_run_file
 
 # These settings, such as names and paths, do not affect the results.

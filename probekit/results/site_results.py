@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from probekit.disk import as_store_error, inside
-from probekit.drafts import write_atomic
 from probekit.errors import DataError, MissingError, StoreError
+from probekit.files import as_store_error, inside, write_atomic
 from probekit.probes.saved.files import probe_files, read_probe
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.site_result import SiteResult

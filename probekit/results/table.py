@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.csv_files import read_csv
 from probekit.errors import DataError
+from probekit.files import read_csv
 from probekit.model.config import MAX_LAYERS
 from probekit.model.sites.sites import JOINT
 from probekit.results.columns import RESULTS, TableColumn

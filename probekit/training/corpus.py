@@ -26,12 +26,12 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from probekit.drafts import write_atomic
 from probekit.errors import DataError, MissingError, nearest
+from probekit.files import write_atomic
 from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
 from probekit.provenance import digest, digest_json, pretty_json
+from probekit.terminal import Watcher
 from probekit.training.recipe import MAX_MEGABYTES
-from probekit.watcher import Watcher
 
 TokenArray = npt.NDArray[np.unsignedinteger]
 

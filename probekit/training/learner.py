@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from probekit.drafts import write_atomic
+from probekit.files import write_atomic
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import write_checkpoint

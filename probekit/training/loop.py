@@ -22,6 +22,7 @@ from torch.nn.utils import clip_grad_norm_
 from probekit.errors import CheckpointError, ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import NOT_COUNTED, next_tokens
+from probekit.terminal import SILENT, Watcher
 from probekit.training.corpus import TokenArray, TokenFile
 from probekit.training.learner import (
     Learner,
@@ -46,7 +47,6 @@ from probekit.training.run_files import (
     read_progress,
     write_log,
 )
-from probekit.watcher import SILENT, Watcher
 
 IntArray = npt.NDArray[np.int64]
 SaveCheckpoint = Callable[[GPT2, int], None]  # called with the network and the completed steps

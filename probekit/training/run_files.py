@@ -21,8 +21,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.files import write_atomic
 from probekit.provenance import canonical_json, digest
 from probekit.training.recipe import Recipe, fixed_settings, learning_rate
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probekit.activations import identity
-from probekit.activations.files.local import LocalFiles
+from probekit.activations.local import LocalFiles
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.small_store import CONTENT
 from tests.model.reference import TINY

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from probekit.disk import Disk
+from probekit.files import Disk
 
 OPERATIONS = tuple(name for name, value in vars(Disk).items() if callable(value))
 
@@ -81,7 +81,7 @@ def writing_short(at):
 def sync_caller():
     """Return file and line of the current call of `sync` or `sync_folder`."""
     frame = sys._getframe(1)
-    while Path(frame.f_code.co_filename).name not in ("drafts.py", "local.py"):
+    while Path(frame.f_code.co_filename).name not in ("files.py", "local.py"):
         frame = frame.f_back
     return Path(frame.f_code.co_filename).name, frame.f_lineno
 

@@ -10,11 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-from probekit.activations.files.local import LocalFiles
-from probekit.activations.files.object_store import ObjectFiles
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.copying import copy_cache
-from probekit.activations.upkeep.maintenance import caches_in, find_damage, remove_cache, summarize
+from probekit.activations.local import LocalFiles
+from probekit.activations.object_store import ObjectFiles
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import caches_in, copy_cache, find_damage, remove_cache, summarize
 from probekit.errors import StoreError
 from tests.activations.captures import files as bytes_of
 from tests.activations.small_store import IDENTITY, SITES, Content

@@ -4,12 +4,11 @@ import contextlib
 
 import numpy as np
 
-from probekit.activations.files.local import LocalFiles
 from probekit.activations.identity import Identity
-from probekit.activations.store.committed import MANIFEST
-from probekit.activations.store.records import ShardRecord
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.maintenance import find_damage
+from probekit.activations.local import LocalFiles
+from probekit.activations.records import MANIFEST, ShardRecord
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import find_damage
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, MissingError
 from tests.activations.captures import files as bytes_of
@@ -49,8 +48,8 @@ class Content:
         """Write the missing shards and report everything that is promised to be durable."""
         store = self.create(files)
         done(CREATED)
-        with store.locked(lambda _: None) if alone else contextlib.nullcontext():
-            store.sweep()
+        with store.files.lock(lambda _: None) if alone else contextlib.nullcontext():
+            store.files.sweep()
             for site in self.sites:
                 for shard in store.missing(site):
                     with store.writing([site], shard) as writers:
@@ -101,6 +100,19 @@ class Content:
 
 CONTENT = Content()
 SITE = SITES[0]
+
+
+def check_that_the_first_committer_wins(files):
+    """Require that the rows of a second committer, whose last bits differ, are dropped."""
+    store = CONTENT.create(files)
+    rows = store.shards[1]
+    first = CONTENT.values[SITE][rows]
+    with store.writing([SITE], 1) as slow:
+        slow[SITE].append(first + 1)
+        store.commit(SITE, 1, first)
+    store.verify()
+    assert (store.read(SITE, rows, partial=True) == first).all()
+    assert len(store.files.sizes(SITE)) == 2
 
 
 def complaints(folder):

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 
-import probekit.activations.files.local
-import probekit.disk
-import probekit.drafts
-from probekit.activations.files.local import LocalFiles
+import probekit.activations.local
+import probekit.files
+from probekit.activations.local import LocalFiles
 from probekit.errors import DamagedError
 from tests.activations.disks import ForgetfulDisk, lay_out
 from tests.activations.small_store import Content
 
 CONTENT = Content()
 MODULES = {
-    Path(module.__file__).name: module
-    for module in (probekit.disk, probekit.drafts, probekit.activations.files.local)
+    Path(module.__file__).name: module for module in (probekit.files, probekit.activations.local)
 }
 
 

@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from probekit.activations.files.local import LocalFiles
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.maintenance import summarize
+from probekit.activations.local import LocalFiles
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import summarize
 from probekit.errors import (
     StoreError,
 )

@@ -11,12 +11,18 @@ from functools import partial
 
 import pytest
 
-from probekit.activations.files.local import LocalFiles
-from probekit.disk import Disk
+from probekit.activations.local import LocalFiles
 from probekit.errors import StoreError
+from probekit.files import Disk
 from tests.activations.captures import files as bytes_of
 from tests.activations.disks import WatchedDisk, failing, killing, writing_short
-from tests.activations.small_store import CREATED, SEALED, Content
+from tests.activations.small_store import (
+    CREATED,
+    SEALED,
+    SITE,
+    Content,
+    check_that_the_first_committer_wins,
+)
 
 CONTENT = Content()
 # Kills that found a writer at work. PROBEKIT_KILLS=200 takes a minute or two.
@@ -124,15 +130,8 @@ def test_kills_at_random_moments_some_with_two_writers(tmp_path):
 
 
 def test_the_first_committer_wins_and_the_others_rows_are_dropped(tmp_path):
-    store = CONTENT.create(LocalFiles(tmp_path / "both"))
-    site, rows = CONTENT.sites[0], store.shards[1]
-    first, second = CONTENT.values[site][rows], CONTENT.values[site][rows] + 1
-    with store.writing([site], 1) as slow:
-        slow[site].append(second)  # another machine, whose last bits differ
-        store.commit(site, 1, first)
-    store.verify()
-    assert (store.read(site, rows, partial=True) == first).all()
-    assert len(list((store.folder / site).iterdir())) == 2
+    check_that_the_first_committer_wins(LocalFiles(tmp_path / "both"))
+    assert len(list((tmp_path / "both" / SITE).iterdir())) == 2
 
 
 def test_a_sync_is_one_of_the_system(tmp_path, monkeypatch):

@@ -1,15 +1,197 @@
-"""One batch: its results, the memory it keeps alive, and copies from a GPU."""
+"""Batches of any size and any rows give the numbers of one forward pass."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from probekit.activations.batches import make_batches
-from probekit.activations.forward import run_batch
+from probekit.activations import identity
+from probekit.activations.capture import stream_rows
+from probekit.activations.forward import make_batches, make_shards, run_batch
+from probekit.data.positions import RowPlan
+from probekit.errors import DataError, UnknownNameError
 from probekit.model.families.gpt2 import GPT2
-from tests.activations.captures import SITES, last_and_mean, make_tokens
-from tests.activations.test_batches import last_token
+from tests.activations.captures import SITES as STORED_SITES
+from tests.activations.captures import files, last_and_mean, make_tokens, run
+from tests.model.gpt2_sites import expand
 from tests.model.reference import TINY
+
+# The last block, which is computed at the asked places alone, and one before it.
+SITES = expand(
+    ["blocks.1.hook_resid_post", "blocks.3.*_[oqz]*", "blocks.3.hook_*", "ln_final.*"], TINY.n_layer
+)
+
+
+def last_token(tokens):
+    n = len(tokens)
+    positions = np.array([len(ids) - 1 for ids in tokens])
+    return RowPlan(np.arange(n), positions, np.arange(n + 1))
+
+
+def some_tokens(tokens):
+    """The mean of two tokens, and a token: as many as leave the last block at few places."""
+    rows = [p for ids in tokens for p in (0, len(ids) // 2, len(ids) - 1)]
+    sizes = [size for _ in tokens for size in (2, 1)]
+    example = np.repeat(np.arange(len(tokens)), 2)
+    return RowPlan(example, np.array(rows), np.concatenate([[0], np.cumsum(sizes)]))
+
+
+PLANS = {"last": last_token, "some": some_tokens, "all": last_and_mean}
+
+
+def rows_of(model, tokens, plan, sites=SITES):
+    found = {}
+    for numbers, values in stream_rows(model, tokens, plan, sites):
+        for site, rows in values.items():
+            whole = found.setdefault(site, np.full((len(plan.example), *rows.shape[1:]), np.nan))
+            whole[numbers] = rows
+    return found
+
+
+def assert_near(found, expected):
+    for site, rows in expected.items():
+        scale = np.abs(rows).max()
+        np.testing.assert_allclose(found[site], rows, rtol=0, atol=1e-5 * scale, err_msg=site)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_the_size_of_batches_changes_no_row(model, plan, monkeypatch):
+    tokens = make_tokens()
+    expected = rows_of(model, tokens, plan(tokens))
+    for size in (1, 25, 10_000):
+        monkeypatch.setitem(identity.BATCH_TOKENS, "cpu", size)
+        assert_near(rows_of(model, tokens, plan(tokens)), expected)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_the_order_of_examples_changes_no_bit(model, plan):
+    tokens = make_tokens()
+    expected = rows_of(model, tokens, plan(tokens))
+    order = np.random.default_rng(5).permutation(len(tokens))
+    turned = [tokens[n] for n in order]
+    of_each = len(plan(tokens).example) // len(tokens)
+    found = rows_of(model, turned, plan(turned))
+    for site, rows in expected.items():
+        by_example = rows.reshape(len(tokens), of_each, *rows.shape[1:])
+        again = found[site].reshape(by_example.shape)
+        np.testing.assert_array_equal(again, by_example[order], err_msg=site)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_company_changes_no_bit(model, plan):
+    tokens = make_tokens()
+    together = rows_of(model, tokens, plan(tokens))
+    for site in SITES:
+        alone = rows_of(model, tokens, plan(tokens), [site])
+        np.testing.assert_array_equal(alone[site], together[site], err_msg=site)
+
+
+def test_the_order_of_captures_does_not_change_the_rows(tmp_path, model):
+    tokens = make_tokens()
+    first, turned = run(tmp_path, model, tokens).store, run(tmp_path, model, tokens[::-1]).store
+    assert files(first.folder) != files(turned.folder)
+    for site in first.sites:
+        by_example = first.read(site).reshape(len(tokens), 2, -1)
+        np.testing.assert_array_equal(turned.read(site).reshape(by_example.shape), by_example[::-1])
+
+
+def test_batches_hold_every_row_once_within_the_budget():
+    tokens = [*make_tokens(), np.arange(90)]
+    batches = list(make_batches(tokens, last_and_mean(tokens), 60))
+    rows = np.concatenate([batch.rows for batch in batches])
+    assert sorted(rows) == list(range(2 * len(tokens)))
+    lengths = [len(ids) for batch in batches for ids in batch.sequences]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(lengths) == len({ids.tobytes() for ids in tokens})
+    padded = [len(batch.sequences) * len(batch.sequences[0]) for batch in batches]
+    assert padded[0] == 90  # longer than the budget, and alone
+    assert max(padded[1:]) <= 60
+    for batch in batches:
+        for row, member in zip(batch.rows, batch.member, strict=True):
+            assert np.array_equal(batch.sequences[member], tokens[row // 2])
+
+
+def test_shards_are_whole_batches():
+    tokens = make_tokens()
+    batches = list(make_batches(tokens, last_and_mean(tokens), 60))
+    shards = make_shards(batches, 16)
+    assert [batch for shard in shards for batch in shard] == batches
+    sizes = [[len(batch.rows) for batch in shard] for shard in shards]
+    assert all(sum(size) <= 16 or len(size) == 1 for size in sizes)
+    for before, after in pairwise(sizes):
+        assert sum(before) + after[0] > 16
+
+
+def test_tokens_of_any_integers_are_the_same_tokens(model):
+    tokens = make_tokens(12)
+    plan = last_and_mean(tokens)
+    expected = rows_of(model, tokens, plan)
+    narrow = [ids.astype(np.int32) for ids in tokens]
+    lists = [ids.tolist() for ids in tokens]
+    for given in (narrow, lists):
+        found = rows_of(model, given, plan)
+        for site, rows in expected.items():
+            np.testing.assert_array_equal(found[site], rows)
+
+
+def test_an_example_without_tokens_is_never_run(model, monkeypatch):
+    monkeypatch.setitem(identity.BATCH_TOKENS, "cpu", 3)
+    tokens = [np.arange(3), np.array([], dtype=np.int64)]
+    plan = RowPlan(np.array([0]), np.array([2]), np.array([0, 1]))
+    assert len(rows_of(model, tokens, plan)[SITES[0]]) == 1
+
+
+@pytest.mark.parametrize(
+    ("example", "positions", "offsets"),
+    [
+        ([0, 1], [5, 5], [0, 1, 2]),  # the padding of example 0
+        ([1, 0], [5, 6], [0, 1, 2]),  # the first token of the next one
+        ([0, 1], [-1, 5], [0, 1, 2]),
+        ([0, 1], [1, 3], [0, 0, 2]),  # a row of nothing, and one of two tokens
+        ([0, 2], [1, 1], [0, 1, 2]),
+        ([-1, 1], [1, 1], [0, 1, 2]),
+        ([0, 1], [1, 3], [0, 1]),
+        ([0, 1], [1, 3, 2], [0, 1, 2]),
+        ([0, 1], [1, 3, 2], [1, 2, 3]),
+        ([], [], [0]),
+    ],
+    ids=str,
+)
+def test_a_missing_row_is_an_error(model, example, positions, offsets):
+    tokens = [np.arange(1, 5), np.arange(3, 9)]
+    plan = RowPlan(*(np.array(array, dtype=np.int64) for array in (example, positions, offsets)))
+    with pytest.raises(DataError, match="rows"):
+        rows_of(model, tokens, plan)
+
+
+@pytest.mark.parametrize("ids", [np.array([1.0, 2.0]), np.ones((2, 3), dtype=int)], ids=str)
+def test_tokens_that_are_no_ids_are_refused(model, ids):
+    plan = RowPlan(np.array([0]), np.array([1]), np.array([0, 1]))
+    with pytest.raises(DataError, match="tokens of example 0 must be integer ids"):
+        rows_of(model, [ids], plan)
+
+
+@pytest.mark.parametrize("site", ["blocks.*.hook_resid_post", "resid_post"])
+def test_a_site_needs_its_full_name(model, site):
+    tokens = make_tokens(4)
+    with pytest.raises(UnknownNameError, match=r"full name .*hook_resid_post"):
+        rows_of(model, tokens, last_token(tokens), [site])
+
+
+def test_torch_settings_of_the_caller_change_no_bit(model):
+    tokens = make_tokens()
+    plan = last_and_mean(tokens)
+    expected = rows_of(model, tokens, plan)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            found = rows_of(model, tokens, plan)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for site, rows in expected.items():
+        np.testing.assert_array_equal(found[site], rows)
+
 
 LAST = "blocks.3.hook_resid_post"
 
@@ -53,7 +235,7 @@ def test_nothing_runs_behind_the_deepest_site(model):
 @pytest.mark.parametrize("plan", [last_token, last_and_mean])
 def test_rows_keep_no_batch_in_memory(model, plan):
     batch, rows = first_batch(plan)
-    part = run_batch(model, batch, rows, SITES, "float32")
+    part = run_batch(model, batch, rows, STORED_SITES, "float32")
     for site, value in part.values.items():
         assert value.untyped_storage().nbytes() == value.nbytes, site
         assert len(value) == len(batch.rows)
@@ -66,8 +248,8 @@ class TestOnAGPU:
     def test_rows_are_those_of_the_cpu(self, plan, dtype):
         model = GPT2(TINY, seed=1).requires_grad_(False)
         batch, rows = first_batch(plan)
-        expected = run_batch(model, batch, rows, SITES, dtype).arrays()
-        found = run_batch(model.cuda(), batch, rows, SITES, dtype).arrays()
+        expected = run_batch(model, batch, rows, STORED_SITES, dtype).arrays()
+        found = run_batch(model.cuda(), batch, rows, STORED_SITES, dtype).arrays()
         for site, values in expected.items():
             assert found[site].dtype == values.dtype
             scale = np.abs(values).max()
@@ -77,15 +259,15 @@ class TestOnAGPU:
     def test_rows_travel_through_pinned_memory_without_waiting(self):
         batch, rows = first_batch(last_token)
         model = GPT2(TINY, seed=1).requires_grad_(False).cuda()
-        part = run_batch(model, batch, rows, SITES, "float32")
+        part = run_batch(model, batch, rows, STORED_SITES, "float32")
         assert part.arrival is not None
         assert all(value.is_pinned() for value in part.values.values())
 
     def test_half_precision_is_near(self):
         batch, rows = first_batch(last_token)
         model = GPT2(TINY, seed=1).requires_grad_(False).cuda()
-        expected = run_batch(model, batch, rows, SITES, "float32").arrays()
-        found = run_batch(model.bfloat16(), batch, rows, SITES, "float32").arrays()
+        expected = run_batch(model, batch, rows, STORED_SITES, "float32").arrays()
+        found = run_batch(model.bfloat16(), batch, rows, STORED_SITES, "float32").arrays()
         for site, values in expected.items():
             scale = np.abs(values).max()
             np.testing.assert_allclose(found[site], values, rtol=0, atol=0.05 * scale)

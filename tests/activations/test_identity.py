@@ -9,8 +9,8 @@ import torch
 
 from probekit.activations import identity as identity_module
 from probekit.activations.capture import capture, stream_rows
-from probekit.code_digest import closure
 from probekit.model.families.gpt2 import GPT2
+from probekit.provenance import closure
 from tests.activations.captures import SITES, last_and_mean, make_tokens, run
 from tests.model.reference import TINY
 
@@ -68,8 +68,8 @@ def test_the_code_is_part_of_the_identity(tmp_path, model, monkeypatch):
 
 
 # They plan and write what the others compute.
-AROUND = {"probekit.activations.capture", "probekit.activations.shared.work"}
-UPKEEP = ("store", "files", "upkeep", "shared")
+AROUND = {"probekit.activations.capture", "probekit.activations.work"}
+UPKEEP = ("store", "records", "local", "object_store", "upkeep", "export", "work")
 
 
 def test_all_code_that_computes_a_row_is_part_of_the_identity(model, monkeypatch):

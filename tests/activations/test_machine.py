@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from probekit.activations.files.local import LocalFiles
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.maintenance import (
+from probekit.activations.local import LocalFiles
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import (
     collect_garbage,
     find_damage,
     is_cache,

@@ -8,16 +8,19 @@ import sys
 
 import pytest
 
-from probekit import disk as disk_module
-from probekit.activations.files.local import LocalFiles
-from probekit.activations.shared.locks import remove_dead_locks, shard_locks
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.maintenance import collect_garbage, remove_cache
-from probekit.disk import Disk, is_on_network
-from probekit.drafts import write_atomic
+from probekit import files as disk_module
+from probekit.activations.local import LocalFiles
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import (
+    collect_garbage,
+    remove_cache,
+    remove_dead_locks,
+    shard_locks,
+)
 from probekit.errors import DamagedError
+from probekit.files import Disk, is_on_network, write_atomic
 from tests.activations.disks import WatchedDisk
-from tests.activations.small_store import Content
+from tests.activations.small_store import Content, check_that_the_first_committer_wins
 
 CONTENT = Content()
 
@@ -89,15 +92,9 @@ def test_a_store_is_written_with_the_same_bytes(tmp_path):
 
 
 def test_a_second_writer_drops_its_rows(tmp_path):
-    store = CONTENT.create(windows_files(tmp_path / "both"))
-    site, rows = CONTENT.sites[0], store.shards[1]
-    first, second = CONTENT.values[site][rows], CONTENT.values[site][rows] + 1
-    with store.writing([site], 1) as slow:
-        slow[site].append(second)
-        store.commit(site, 1, first)
-    assert (store.read(site, rows, partial=True) == first).all()
-    assert len(list((store.folder / site).iterdir())) == 2
-    assert store.files.disk.refused == []
+    files = windows_files(tmp_path / "both")
+    check_that_the_first_committer_wins(files)
+    assert files.disk.refused == []
 
 
 def test_shard_locks_are_held_and_released(tmp_path):
@@ -134,7 +131,7 @@ def test_a_file_that_was_opened_meanwhile_is_left(tmp_path):
 
 def test_caches_are_removed_and_collected(tmp_path, monkeypatch):
     disk = WindowsDisk()
-    monkeypatch.setattr("probekit.activations.files.local.Disk", lambda: disk)
+    monkeypatch.setattr("probekit.activations.local.Disk", lambda: disk)
     CONTENT.write(LocalFiles(tmp_path / "store"))
     assert collect_garbage(tmp_path / "store") == {}
     assert remove_cache(tmp_path / "store") == []
@@ -200,7 +197,7 @@ def test_abandoned_files_are_removed_on_nfs(tmp_path):
 _HOLDER = """
 import sys
 from pathlib import Path
-from probekit.disk import Disk, is_on_network
+from probekit.files import Disk, is_on_network
 disk = Disk()
 print(disk.lock(disk.open_lock(Path(sys.argv[1])), wait=False), flush=True)
 sys.stdin.read()

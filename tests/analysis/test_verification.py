@@ -122,19 +122,24 @@ def test_other_tokens_are_found(monkeypatch):
     assert (tokens.difference, tokens.agrees) == (1, False)
 
 
+def agreement(*texts):
+    compared = [verification._compared(ours, theirs) for ours, theirs in texts]
+    return verification._agreement("logits", compared, 5e-5)
+
+
 def test_numbers_that_are_not_finite_do_not_agree():
     theirs = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     ours = theirs.clone()
     ours[0, 0] = torch.nan
-    fine = verification._agreement("logits", theirs, theirs, 5e-5)
-    assert fine.agrees
-    assert not verification._agreement("logits", ours, theirs, 5e-5).joined(fine).agrees
+    assert agreement((theirs, theirs)).agrees
+    assert not agreement((ours, theirs), (theirs, theirs)).agrees
+    assert not agreement((theirs, theirs), (ours, theirs)).agrees
 
 
 def test_a_huge_value_elsewhere_hides_no_difference():
     theirs = torch.tensor([[1e6, 1.0], [1.0, 1.0]])
     ours = theirs + torch.tensor([[0.0, 0.0], [1e-3, 0.0]])
-    found = verification._agreement("logits", ours, theirs, 5e-5)
+    found = agreement((ours, theirs))
     assert found.relative == pytest.approx(1e-3, rel=1e-3)
     assert not found.agrees
 

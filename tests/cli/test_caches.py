@@ -5,9 +5,8 @@ import os
 
 import pytest
 
-from probekit.activations.files.local import LocalFiles
-from probekit.activations.upkeep.copying import copy_cache
-from probekit.activations.upkeep.maintenance import remove_cache
+from probekit.activations.local import LocalFiles
+from probekit.activations.upkeep import copy_cache, remove_cache
 from tests.activations.small_store import IDENTITY, SITES, Content
 
 CONTENT = Content()
@@ -108,7 +107,7 @@ def test_push_pull_and_export_copy_a_cache(probekit, root, tmp_path):
     written = probekit("export", KEY, "--site", SITES[1], "--out", tmp_path / "out", root=root)
     assert written.stdout.splitlines()[0] == str(tmp_path / "out" / f"{SITES[1]}.npy")
     none = probekit("export", KEY, "--format", "csv", "--out", tmp_path / "x", root=root, code=2)
-    assert "Allowed: npy, parquet, safetensors, zarr" in none.stderr
+    assert "Allowed: npy, parquet, safetensors" in none.stderr
 
 
 def test_empty_root_is_reported(probekit, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from probekit.distribution import PACKAGE
+from probekit.provenance import PACKAGE
 from tests.interrupting import interrupt
 from tests.pipeline.planted import YAML, write_rows
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from probekit.activations.capture import capture
-from probekit.activations.store.store import ActivationStore
+from probekit.activations.store import ActivationStore
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.families.gpt2 import GPT2

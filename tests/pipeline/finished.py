@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from probekit.csv_files import csv_text
 from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.files import csv_text
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor, SiteResult

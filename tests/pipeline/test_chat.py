@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from probekit import SavedProbe, run
-from probekit.activations.store.store import ActivationStore
+from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare

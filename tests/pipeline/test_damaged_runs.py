@@ -16,7 +16,7 @@ from probekit.report.pages.run_page import run_figures, write_report
 from probekit.report.pages.runs_page import load_runs
 from probekit.results.record import NO_DIGEST, RESULT_FILES, RunRecord, load_record, pack_record
 from probekit.results.saved_probes import load_probe
-from probekit.watcher import SILENT
+from probekit.terminal import SILENT
 from tests.pipeline.planted import YAML, write_rows
 
 SITES = ("blocks.0.hook_resid_pre", "blocks.3.hook_resid_post")

@@ -7,8 +7,8 @@ from transformers import PreTrainedTokenizerFast
 
 from probekit import run
 from probekit.activations.identity import COMPUTATION
-from probekit.code_digest import closure
 from probekit.model.families.table import FAMILIES
+from probekit.provenance import closure
 from tests.model.families.configurations import ONE_PER_NETWORK, rows
 from tests.model.text.test_hub_tokenizer import byte_level
 from tests.pipeline.intervene.cause_experiment import write_experiment

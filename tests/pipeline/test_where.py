@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.activations.store.store import ActivationStore
+from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare

@@ -7,7 +7,7 @@ import pytest
 from probekit.errors import DataError
 from probekit.report.pages.run_page import write_report
 from probekit.results.differences import answers_name
-from probekit.terminal.streams import visible
+from probekit.terminal import visible
 from tests.report.conftest import HOSTILE, SITES, row
 
 VISIBLE = "[...document.querySelectorAll('.errors [data-probe]')].filter(list => !list.hidden)"

@@ -9,8 +9,8 @@ import pytest
 
 from probekit.errors import DataError, MissingError
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.terminal import SILENT
 from probekit.training.corpus import corpus_digest, make_token_file, read_corpus, train_vocabulary
-from probekit.watcher import SILENT
 from tests.damage import cut, flipped, swapped
 from tests.training.recipes import COMPRESS, sentences
 

@@ -11,12 +11,12 @@ from probekit.errors import CheckpointError, ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.passes.inputs import NOT_COUNTED
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.terminal import SILENT
 from probekit.training.corpus import make_token_file, read_corpus, train_vocabulary
 from probekit.training.learner import write_state
 from probekit.training.loop import Batches, held_out_loss, repeat_losses, train
 from probekit.training.recipe import RepeatsSection
 from probekit.training.run_files import read_log, read_progress
-from probekit.watcher import SILENT
 
 
 class Killer:

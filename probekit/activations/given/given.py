@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.given.arrays import (
-    AtPosition,
-    CheckedArray,
-    MemoryArray,
-    SiteArray,
-)
-from probekit.activations.given.folder import find_arrays
+from probekit.activations.given.formats import NpyArray, SiteArray, as_float32, find_arrays, slices
 from probekit.activations.given.sites import (
     GivenSite,
     check_distinct,
@@ -27,16 +24,77 @@ from probekit.activations.given.sites import (
     placed_sites,
     site_name,
 )
-from probekit.activations.shared.work import check_storable
-from probekit.activations.store.layout import FloatArray
+from probekit.activations.records import FloatArray
+from probekit.activations.work import check_storable
 from probekit.amounts import counted
+from probekit.data.positions import IntArray
 from probekit.errors import ConfigError, DataError
 from probekit.model.sites.sites import SiteSelection
 from probekit.provenance import digest, digest_json
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+_OVERFLOWS = {
+    "float16": "The type float16 holds numbers up to 65,504: save the activations as float32 or "
+    "bfloat16",
+    "float64": "Numbers beyond 3.4e38 do not fit into float32",
+}
 _NUMBERS_AT_ONCE = 2**20  # read and checked in one part, which fits into the processor's cache
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no information is lost
 Position = int | Sequence[int]
+
+
+class MemoryArray(SiteArray):
+    """An array in memory: NumPy, torch, or another with shape, dtype and slices.
+
+    It is pickled as the path of a temporary file, which is written once, so that worker processes
+    share it.
+    """
+
+    remedy = "Give a dense array of NumPy or torch"
+
+    def __init__(self, values: Any, place: str) -> None:
+        has_array = all(hasattr(values, name) for name in ("shape", "dtype", "__getitem__"))
+        self._values = values if has_array else np.asarray(values)
+        self._file: Path | None = None
+        self.place = place
+        self.dtype = str(self._values.dtype).removeprefix("torch.")
+
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(map(int, self._values.shape))
+
+    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        return slices(self._values, self.shape[0], n_rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._file is None:
+            folder = tempfile.mkdtemp(prefix="probekit-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._file = Path(folder) / "rows.npy"
+            np.save(self._file, as_float32(self._values[:]), allow_pickle=False)
+        return NpyArray, (self._file,)
+
+
+class AtPosition(SiteArray):
+    """The rows of an array of shape (n_rows, n_positions, ...) at one position of each.
+
+    Args:
+        array: the array.
+        position: index of the position, the same for all rows or one for each.
+    """
+
+    def __init__(self, array: SiteArray, position: IntArray) -> None:
+        self.place, self.dtype, self.remedy = array.place, array.dtype, array.remedy
+        self._array = array
+        self._positions = np.broadcast_to(position, array.shape[:1])
+
+    def _shape(self) -> tuple[int, ...]:
+        return (self._array.shape[0], *self._array.shape[2:])
+
+    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        start = 0
+        for rows in self._array.parts(n_rows):
+            yield rows[np.arange(len(rows)), self._positions[start : start + len(rows)]]
+            start += len(rows)
 
 
 @dataclass(frozen=True)
@@ -143,11 +201,29 @@ def open_activations(
             "Leave it out, or give arrays of shape (n_rows, n_positions, n_features)."
         )
     arrays = {name: _at_position(name, found[name], position) for name in names}
+    n_rows = arrays[names[0]].shape[0]
     for name, array in arrays.items():
-        _check_array(name, array)
-    _check_rows(arrays)
+        if array.dtype not in _FLOATS:
+            advice = (
+                "Rows may have different lengths, or be no numbers: stack them into an array of "
+                "numbers"
+                if array.dtype == "object"
+                else "If the numbers are activations, convert them: array.astype(numpy.float32)"
+            )
+            allowed = ", ".join(_FLOATS)
+            raise DataError(
+                f"{name}: the array has dtype {array.dtype}. Allowed: {allowed}. {advice}."
+            )
+        if 0 in array.shape:
+            empty = "rows" if array.shape[0] == 0 else "features"
+            raise DataError(f"{name}: the array has shape {array.shape}, so it has no {empty}.")
+        if array.shape[0] != n_rows:
+            raise DataError(
+                f"{name} has {counted(array.shape[0], 'row')}, but {names[0]} has {n_rows:,}. All "
+                "sites need the same rows in the same order."
+            )
     contents: dict[str, Contents] = {}
-    row_keys = np.zeros(next(iter(arrays.values())).shape[0], dtype=np.uint64)
+    row_keys = np.zeros(n_rows, dtype=np.uint64)
     for name, array in arrays.items():
         contents[name], keys = _contents(name, array)
         row_keys = row_keys * _MULTIPLIER + keys
@@ -157,21 +233,20 @@ def open_activations(
 def _arrays_of(activations: Any) -> dict[str, SiteArray]:
     """Return the arrays of a mapping or folder by name of the site."""
     if isinstance(activations, str | Path):
-        found = find_arrays(Path(activations))
-        pairs: list[tuple[Any, SiteArray]] = list(found.items())
+        found: dict[Any, SiteArray] = dict(find_arrays(Path(activations)))
     elif hasattr(activations, "items"):  # also the cache of TransformerLens, which is no Mapping
-        pairs = [(key, _in_memory(key, values)) for key, values in activations.items()]
+        found = {key: _in_memory(key, values) for key, values in activations.items()}
     else:
         raise ConfigError(
             f"activations is of type {type(activations).__name__}. Allowed: a mapping from sites "
             "to arrays of shape (n_rows, n_features), or the path of a folder. For a list of "
             "layers: dict(enumerate(layers))."
         )
-    names = [site_name(key) for key, _ in pairs]
+    names = [site_name(key) for key in found]
     check_distinct(names)
     if not names:
         raise ConfigError("activations is empty. Give at least one site and its array.")
-    return {name: array for name, (_, array) in zip(names, pairs, strict=True)}
+    return dict(zip(names, found.values(), strict=True))
 
 
 def _in_memory(key: Any, values: Any) -> SiteArray:
@@ -181,13 +256,12 @@ def _in_memory(key: Any, values: Any) -> SiteArray:
             "labels. Give an array of shape (n_rows, n_features), such as numpy.stack(rows)."
         )
     try:
-        array = MemoryArray(values)
+        return MemoryArray(values, str(key))
     except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(
             f"{key}: the rows do not form an array ({str(error).rstrip('.')}). Give all rows the "
             "same number of features, in one dense array of NumPy or torch."
         ) from error
-    return CheckedArray(array, str(key), "Give a dense array of NumPy or torch")
 
 
 def _at_position(name: str, array: SiteArray, position: Position | None) -> SiteArray:
@@ -218,41 +292,7 @@ def _at_position(name: str, array: SiteArray, position: Position | None) -> Site
             f"{name}: the position{row} is {at.flat[outside[0]]}. Allowed for an array of shape "
             f"{shape}: {-shape[1]} to {shape[1] - 1}."
         )
-    return AtPosition(array, at.tolist())
-
-
-def _check_array(name: str, array: SiteArray) -> None:
-    """Raise DataError unless an array has rows of features, as floating-point numbers."""
-    shape = array.shape
-    if array.dtype not in _FLOATS:
-        advice = {
-            "object": "Rows may have different lengths, or be no numbers: stack them into an array "
-            "of numbers",
-        }.get(
-            array.dtype,
-            "If the numbers are activations, convert them: array.astype(numpy.float32)",
-        )
-        raise DataError(
-            f"{name}: the array has dtype {array.dtype}. Allowed: {', '.join(_FLOATS)}. {advice}."
-        )
-    if 0 in shape:
-        empty = "rows" if shape[0] == 0 else "features"
-        raise DataError(f"{name}: the array has shape {shape}, so it has no {empty}.")
-
-
-def _check_rows(arrays: Mapping[str, SiteArray]) -> None:
-    """Raise DataError unless all arrays have the same number of rows."""
-    first, *others = arrays
-    n_rows = arrays[first].shape[0]
-    for name in others:
-        if arrays[name].shape[0] != n_rows:
-            raise DataError(
-                f"{name} has {counted(arrays[name].shape[0], 'row')}, but {first} has {n_rows:,}. "
-                "All sites need the same rows in the same order."
-            )
-
-
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no information is lost
+    return AtPosition(array, at.astype(np.int64))
 
 
 def _parts(array: SiteArray) -> Iterator[FloatArray]:
@@ -283,7 +323,16 @@ def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uin
     def checked() -> Iterator[FloatArray]:
         nonlocal n_before
         for rows in _parts(array):
-            _check_finite(name, array, rows, n_before)
+            wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+            if len(wrong):
+                value = rows[wrong[0]][~np.isfinite(rows[wrong[0]])][0]
+                overflow = _OVERFLOWS.get(array.dtype) if np.isinf(value) else None
+                advice = overflow or "Remove the row from all sites and labels, or compute it again"
+                raise DataError(
+                    f"{name}: row {n_before + wrong[0]} contains {value} "
+                    f"({counted(len(wrong), 'such row')} among the first {n_before + len(rows):,})."
+                    f" {advice}."
+                )
             n_before += len(rows)
             bits = (rows + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
             keys.append((bits.astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64))
@@ -293,22 +342,3 @@ def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uin
 
     whole = _digest(array, checked())
     return Contents(whole, int((low == high).sum()), width), np.concatenate(keys)
-
-
-def _check_finite(name: str, array: SiteArray, rows: FloatArray, n_before: int) -> None:
-    wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-    if not len(wrong):
-        return
-    first = rows[wrong[0]]
-    value = first[~np.isfinite(first)][0]
-    reasons = {
-        "float16": "the type float16 holds numbers up to 65,504: save the activations as "
-        "float32 or bfloat16",
-        "float64": "numbers beyond 3.4e38 do not fit into float32",
-    }
-    reason = reasons.get(array.dtype, "") if np.isinf(value) else ""
-    advice = reason or "Remove the row from all sites and labels, or compute it again"
-    raise DataError(
-        f"{name}: row {n_before + wrong[0]} contains {value} ({counted(len(wrong), 'such row')} "
-        f"among the first {n_before + len(rows):,}). {advice[0].upper()}{advice[1:]}."
-    )

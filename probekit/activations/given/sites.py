@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -64,22 +64,17 @@ def site_name(key: Any) -> str:
             f"The site {key!r} has a name of type {type(key).__name__}. Allowed: a text, or the "
             "number of a layer."
         )
-    problem = _problem(key)
-    if problem:
-        raise ConfigError(f"The site name {key[:LONGEST_SITE]!r} {problem}. Rename the site.")
-    return key
-
-
-def _problem(name: str) -> str:
-    """Return the problem of the name of a site; "" if it is valid."""
     problems = {
-        "is empty": not name.strip(),
-        f"has more than {LONGEST_SITE} characters": len(name) > LONGEST_SITE,
-        "contains a character that cannot be printed": not name.isprintable(),
-        f"contains {JOINT!r}, which joins the names of concatenated sites": JOINT in name,
-        f"is reserved; also reserved: {', '.join(RESERVED)}": name.casefold() in RESERVED,
+        "is empty": not key.strip(),
+        f"has more than {LONGEST_SITE} characters": len(key) > LONGEST_SITE,
+        "contains a character that cannot be printed": not key.isprintable(),
+        f"contains {JOINT!r}, which joins the names of concatenated sites": JOINT in key,
+        f"is reserved; also reserved: {', '.join(RESERVED)}": key.casefold() in RESERVED,
     }
-    return next((text for text, holds in problems.items() if holds), "")
+    for problem, holds in problems.items():
+        if holds:
+            raise ConfigError(f"The site name {key[:LONGEST_SITE]!r} {problem}. Rename the site.")
+    return key
 
 
 def check_distinct(names: Sequence[str]) -> None:
@@ -139,33 +134,35 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
         n_layers = 1 + max((layer_of(name) or 0 for name in names), default=0)
         rank = {site: n for n, site in enumerate(Sites(CATALOGUE, {"n_layers": n_layers}))}
         return tuple(SiteSelection(name) for name in sorted(names, key=rank.__getitem__))
-    sites = _with_one_line([_numbered(name, _counting(names)) for name in names])
-    keys = _axis([(site.layer, site.site) for site in sites], [site.component for site in sites])
-    order = {key: n for n, key in enumerate(keys)}
-    return tuple(replace(site, order=order[_key(site.layer, site.site)]) for site in sites)
+    form_of = {name: re.sub(r"\d+", "#", name) for name in names}
+    numbers: dict[str, list[list[str]]] = defaultdict(list)
+    for name, form in form_of.items():
+        numbers[form].append(re.findall(r"\d+", name))
+    counting = {form: _first_difference(rows) for form, rows in numbers.items()}
+    sites = [_numbered(name, counting[form]) for name, form in form_of.items()]
+    lines = {site.component for site in sites if site.layer is not None}
+    if len(lines) <= 1:
+        line = next(iter(lines), "sites")
+        sites = [replace(site, component=line) for site in sites]
+    keys = [
+        (site.layer is not None, site.site if site.layer is None else site.layer) for site in sites
+    ]
+    order = {key: n for n, key in enumerate(_axis(keys, [site.component for site in sites]))}
+    return tuple(replace(site, order=order[key]) for site, key in zip(sites, keys, strict=True))
 
 
-def _counting(names: Sequence[str]) -> Mapping[str, int]:
-    """Return which number of the names of one form differs first, by form."""
-    forms: dict[str, list[list[str]]] = defaultdict(list)
-    for name in names:
-        forms[_form(name)].append(re.findall(r"\d+", name))
-    counting = {}
-    for form, numbers in forms.items():
-        columns = list(zip(*numbers, strict=True))
-        differing = [at for at, column in enumerate(columns) if len(set(column)) > 1]
-        if differing:
-            counting[form] = differing[0]
-    return counting
+def _first_difference(rows: Sequence[Sequence[str]]) -> int | None:
+    """Return the first column in which rows of equal length differ; None if there is none."""
+    columns = enumerate(zip(*rows, strict=True))
+    return next((at for at, column in columns if len(set(column)) > 1), None)
 
 
-def _form(name: str) -> str:
-    return re.sub(r"\d+", "#", name)
+def _numbered(name: str, at: int | None) -> GivenSite:
+    """Return a site, not placed yet, with the layer that its number `at` counts.
 
-
-def _numbered(name: str, counting: Mapping[str, int]) -> GivenSite:
-    """Return a site with its layer and component, not placed yet."""
-    numbers, at = list(re.finditer(r"\d+", name)), counting.get(_form(name))
+    Without `at`, it is the first number without adjacent letters or digits: the 3 of layer_3.
+    """
+    numbers = list(re.finditer(r"\d+", name))
     match = next(re.finditer(_SEPARATE, name), None) if at is None else numbers[at]
     if match is None or len(match[0]) > len(str(MAX_LAYERS)):
         return GivenSite(name, None, name, 0)
@@ -173,37 +170,23 @@ def _numbered(name: str, counting: Mapping[str, int]) -> GivenSite:
     return GivenSite(name, int(match[0]), component, 0)
 
 
-def _with_one_line(sites: Sequence[GivenSite]) -> list[GivenSite]:
-    """Return the sites; those without a number join the line of the only numbered component."""
-    lines = {site.component for site in sites if site.layer is not None}
-    if len(lines) > 1:
-        return list(sites)
-    line = next(iter(lines), "sites")
-    return [replace(site, component=line) for site in sites]
+_Key = tuple[bool, int | str]  # (True, layer) or (False, name)
 
 
-_Key = tuple[bool, int | str]
-
-
-def _key(layer: int | None, name: str) -> _Key:
-    return (False, name) if layer is None else (True, layer)
-
-
-def _axis(places: Sequence[tuple[int | None, str]], components: Sequence[str]) -> list[_Key]:
+def _axis(keys: Sequence[_Key], components: Sequence[str]) -> list[_Key]:
     """Return the places of the layer axis: as given, with layers that ascend in each line sorted.
 
     Lines may have different layers: without sorting, those of the second would follow the first.
     """
-    keys = [_key(*place) for place in places]
     by_line: dict[str, list[Any]] = defaultdict(list)
     for (is_layer, value), line in zip(keys, components, strict=True):
         if is_layer:
             by_line[line].append(value)
     distinct = list(dict.fromkeys(keys))
-    if all(values == sorted(values) for values in by_line.values()):
-        layers = iter(sorted(key for key in distinct if key[0]))
-        return [next(layers) if key[0] else key for key in distinct]
-    return distinct
+    if any(values != sorted(values) for values in by_line.values()):
+        return distinct
+    layers = iter(sorted(key for key in distinct if key[0]))
+    return [next(layers) if key[0] else key for key in distinct]
 
 
 def has_positions(name: str, n_axes: int) -> bool:

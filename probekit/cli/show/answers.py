@@ -9,11 +9,11 @@ from rich.style import Style
 from rich.text import Text
 
 from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.progress import Console
 from probekit.report.figures.style import format_number
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.paint import HIGH, LOW, NUMBER, Paint, Palette
 from probekit.results.text_readings import Per, TextReading, tidy_rows
-from probekit.terminal.console import Console
 
 # Free text is the last column.
 _COLUMNS = ("number", "position", "label", "score", "token", "text")

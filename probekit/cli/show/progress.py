@@ -6,10 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from probekit.terminal import streams
-from probekit.terminal.console import Console
-from probekit.terminal.progress import ProgressLines, terminal_bars
-from probekit.watcher import Watcher
+from probekit.progress import Console, ProgressLines, terminal_bars
+from probekit.terminal import Watcher, escape_streams
 
 
 @contextmanager
@@ -19,5 +17,5 @@ def watching() -> Iterator[Watcher]:
         yield ProgressLines()
         return
     with terminal_bars(Console(stderr=True)) as bars:
-        streams.install()  # the progress bars have replaced both streams
+        escape_streams()  # the progress bars have replaced both streams
         yield bars

@@ -6,7 +6,7 @@ import sys
 
 from rich.table import Table
 
-from probekit.terminal.console import Console
+from probekit.progress import Console
 
 # A pipe or file has no width, so tables are not cut.
 _WIDTH_OF_PIPES = 400

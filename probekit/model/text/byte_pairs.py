@@ -13,8 +13,8 @@ import numpy as np
 import tiktoken
 
 from probekit.amounts import counted
-from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.files import write_atomic
 from probekit.model.config import MAX_SIZE
 from probekit.model.text.tokenizer import END_OF_TEXT, IntArray, TokenizedText, Tokenizer
 from probekit.model.weights.files import json_object, read_verified, write_digests

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer as Encoder
 
-from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.files import write_atomic
 from probekit.model.config import check_token_ids
 from probekit.model.text.byte_pairs import CHARACTER_BYTE
 from probekit.model.text.chat import ChatTemplate

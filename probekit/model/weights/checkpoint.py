@@ -30,12 +30,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from probekit.distribution import install_command
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.config import WeightNames
 from probekit.model.weights.files import CHUNK, origin_of_digest, shard_of_tensors, verify
 from probekit.model.weights.sources import HPARAMS, WEIGHT_FILES, vocabulary_files
-from probekit.provenance import digest
+from probekit.provenance import digest, install_command
 
 # In order of precedence: the first that exists is read.
 CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS)

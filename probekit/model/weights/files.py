@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, MissingError
+from probekit.files import write_atomic
 from probekit.provenance import digest, digest_json, pretty_json
 
 DIGESTS = "digests.json"

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, ConfigError, nearest
+from probekit.files import write_atomic
 from probekit.model.config import ModelConfig, WeightNames
 from probekit.model.weights.checkpoint import DIGEST, StoredTensor, open_checkpoint
 from probekit.model.weights.files import read_digests, write_digests

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from probekit.activations.capture import Captured, Engine, fill
-from probekit.activations.files.local import Location
-from probekit.activations.files.places import default_root
-from probekit.activations.shared.work import compute_locally
-from probekit.activations.store.store import ActivationStore
+from probekit.activations.local import default_root
+from probekit.activations.records import Location
+from probekit.activations.store import ActivationStore
+from probekit.activations.work import compute_locally
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device_name
@@ -17,7 +17,7 @@ from probekit.pipeline.capture.jobs import Job, begin_work
 from probekit.pipeline.capture.local_workers import Workers, put_job
 from probekit.pipeline.experiment.models import TASK, Models, load_models, target_network, targets
 from probekit.pipeline.experiment.prepare import Prepared, prepare
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 
 def capture_only(

@@ -10,14 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from probekit.activations.files.local import Files, Location
-from probekit.activations.files.places import files_at
-from probekit.activations.identity import Spec
-from probekit.activations.shared.locks import ShardDone, compute_shards, shard_locks
-from probekit.activations.shared.work import Work
-from probekit.activations.store.committed import SPEC
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.maintenance import HOW_TO_CREATE, JOB, caches_at
+from probekit.activations.local import Files
+from probekit.activations.records import SPEC, Location, Spec
+from probekit.activations.store import ActivationStore, files_at
+from probekit.activations.upkeep import HOW_TO_CREATE, JOB, caches_at, shard_locks
+from probekit.activations.work import ShardDone, Work, compute_shards
 from probekit.errors import ConfigError, DamagedError, MissingError
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network

@@ -15,12 +15,12 @@ from typing import IO, NamedTuple
 
 from joblib import cpu_count
 
-from probekit.activations.files.places import files_at
-from probekit.activations.shared.locks import remove_dead_locks
-from probekit.activations.shared.work import MissingSites, OnRows, Work
+from probekit.activations.store import files_at
+from probekit.activations.upkeep import remove_dead_locks
+from probekit.activations.work import MissingSites, OnRows, Work
 from probekit.errors import StoreError
 from probekit.pipeline.capture.jobs import Job, finish
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 
 Workers = Callable[[Job, Work, MissingSites, OnRows], None]
 _SECONDS_TO_LEAVE = 20

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from probekit.activations.files.local import Location
-from probekit.activations.shared.work import MissingSites, OnRows, Work
+from probekit.activations.records import Location
+from probekit.activations.work import MissingSites, OnRows, Work
 from probekit.amounts import counted
-from probekit.distribution import install_command
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job
 from probekit.pipeline.capture.local_workers import close_job, put_job
-from probekit.watcher import Watcher
+from probekit.provenance import install_command
+from probekit.terminal import Watcher
 from probekit.workers import threads
 
 _DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; then the driver gives up

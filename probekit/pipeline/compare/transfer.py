@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probekit.activations.files.local import Location
-from probekit.csv_files import csv_text
-from probekit.drafts import sweep_drafts, write_atomic
+from probekit.activations.records import Location
 from probekit.experiment.loader import dump_experiment, make_text_experiment
 from probekit.experiment.schema import Experiment
+from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.compare.transfer_sets import (
@@ -53,7 +52,7 @@ from probekit.probes.solve.layers import FittedLayers
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
 from probekit.results.transfer import COSINES, SCORES, Transfer
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 NULL_DRAWS = 10
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from probekit.activations.files.local import Location
+from probekit.activations.records import Location
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import DataSection
 from probekit.experiment.schema import Experiment
@@ -23,7 +23,7 @@ from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.score.metric_table import METRICS, Family, metric_functions
 from probekit.results.settings import flat
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 
 # Settings that do not affect the transfer, or whose effect is compared instead of their spelling.
 _MAY_DIFFER = (

@@ -10,9 +10,10 @@ import numpy as np
 
 from probekit.activations.given.sites import GivenSite
 from probekit.activations.identity import Identity
-from probekit.activations.shared.work import check_storable
-from probekit.activations.store.layout import FloatArray, IntArray
-from probekit.activations.store.store import ActivationStore
+from probekit.activations.records import FloatArray
+from probekit.activations.store import ActivationStore
+from probekit.activations.work import check_storable
+from probekit.data.positions import IntArray
 from probekit.errors import ConfigError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from probekit.code_digest import digest_code
 from probekit.pipeline.experiment.tables import RunInputs
-from probekit.provenance import digest_json, versions
+from probekit.provenance import digest_code, digest_json, versions
 
 # This module imports all code that affects the tables of a run.
 TABLES = "probekit.pipeline.experiment.tables"

@@ -11,13 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from probekit.activations.files.local import Location
-from probekit.csv_files import csv_text
-from probekit.disk import exclusive
-from probekit.drafts import write_atomic
+from probekit.activations.records import Location
 from probekit.errors import StoreError, path_of
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_experiment
+from probekit.files import csv_text, exclusive, write_atomic
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.key import run_key
@@ -32,11 +30,11 @@ from probekit.pipeline.experiment.tables import (
 )
 from probekit.pipeline.intervene.of_run import intervene
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.results.record import pack_record
-from probekit.terminal.progress import shown_progress
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 from probekit.workers import check_workers
 
 _BUSY = (

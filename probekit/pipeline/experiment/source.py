@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from probekit.activations.store.layout import FloatArray
+from probekit.activations.records import FloatArray
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.rows import PositionRows
 from probekit.probes.saved.facts import Scalar

@@ -1,7 +1,7 @@
 """The tables of a run: from captured rows to the files that the report reads.
 
 This module imports all code that affects the results. The run key is a digest of that code; see
-`probekit.code_digest`.
+`probekit.provenance`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import safetensors.numpy
 
-from probekit.csv_files import csv_text
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import dump_experiment
+from probekit.files import csv_text
 from probekit.pipeline.experiment.model_source import ModelSource
 from probekit.pipeline.experiment.models import TASK, load_models
 from probekit.pipeline.experiment.prepare import prepare, read_card
@@ -38,7 +38,7 @@ from probekit.probes.targets import HEADLINE
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.network import AttentionPrompt
 from probekit.results.selection import chosen_row, headline_row
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,9 @@ from probekit.pipeline.given.memory import (
     token_texts,
 )
 from probekit.pipeline.given.rows import GivenTable
+from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
-from probekit.terminal.progress import shown_progress
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 
 
 def probe(  # noqa: PLR0913  # one call, whose options have defaults

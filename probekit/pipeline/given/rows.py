@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probekit.activations.given.folder import ROWS, row_ids
-from probekit.activations.given.given import (
-    GivenActivations,
-    Position,
-    open_activations,
-)
+from probekit.activations.given.formats import ROWS, row_ids
+from probekit.activations.given.given import GivenActivations, Position, open_activations
 from probekit.amounts import counted
 from probekit.data.examples import Dataset
 from probekit.data.findings import Finding

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from probekit.activations.given.given import GivenArrays
-from probekit.activations.store.layout import FloatArray
+from probekit.activations.records import FloatArray
 from probekit.experiment.activations import ActivationExperiment
 from probekit.model.sites.sites import SiteConcatenation
 from probekit.pipeline.experiment.features import Probed

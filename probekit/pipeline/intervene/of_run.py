@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from probekit.disk import exclusive
 from probekit.errors import ConfigError
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
+from probekit.files import exclusive
 from probekit.pipeline.experiment.key import run_key
 from probekit.pipeline.experiment.model_source import ModelSource
 from probekit.pipeline.experiment.models import TASK
@@ -20,10 +20,10 @@ from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.tables import RunInputs, read_inputs
 from probekit.pipeline.intervene.run import needs_probes, write_causes
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.progress import shown_progress
 from probekit.report.pages.causes.causes_page import write_causes_page
 from probekit.results.causes.tables import CauseTables
-from probekit.terminal.progress import shown_progress
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 
 
 def intervene(

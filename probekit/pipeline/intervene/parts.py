@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from probekit.drafts import write_atomic
 from probekit.errors import DamagedError, StoreError
+from probekit.files import write_atomic
 from probekit.provenance import digest_json, seal, unseal
 from probekit.results.causes.tables import FOLDER
 

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from probekit.csv_files import csv_text
 from probekit.errors import ConfigError
 from probekit.experiment.interventions import CHOSEN, InterventionSection
 from probekit.experiment.schema import Experiment
+from probekit.files import csv_text
 from probekit.interventions.base_pass import BasePass
 from probekit.interventions.causes.responses import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure
@@ -30,7 +30,7 @@ from probekit.results.causes.record import CausesRecord
 from probekit.results.causes.tables import FOLDER, RECORD
 from probekit.results.columns import make_table
 from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
-from probekit.watcher import Watcher
+from probekit.terminal import Watcher
 
 _OF_PAIRS = ("patch", "swap")
 _MOSTLY = 0.75  # share of right answers, below which they are a warning

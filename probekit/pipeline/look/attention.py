@@ -13,7 +13,7 @@ from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.report.attention.codes import MOST_MB
 from probekit.report.attention.page import AttentionExplorer
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 
 def explore_attention(

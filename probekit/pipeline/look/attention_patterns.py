@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from probekit.analysis.head_scores import head_scores
+from probekit.analysis.heads import head_scores
 from probekit.errors import ConfigError, DataError
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from probekit.csv_files import csv_text
-from probekit.drafts import sweep_drafts, write_atomic
+from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.pipeline.look.endings import ANSWER_FILES, PAGE_OR_ROWS, check_ending
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.report.pages.texts_page import texts_page

@@ -8,7 +8,7 @@ from probekit.analysis.heads import known_heads, random_repeats, score_heads
 from probekit.errors import ConfigError
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.results.network import ScoredHeads
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 
 def score_texts(

@@ -9,8 +9,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probekit.analysis.attribution import logit_attribution, position_from_start
-from probekit.analysis.logit_lens import SITES, TOP_K, lens_rows, lens_sites, logit_lens
+from probekit.analysis.logits import (
+    SITES,
+    TOP_K,
+    lens_rows,
+    lens_sites,
+    logit_attribution,
+    logit_lens,
+    position_from_start,
+)
 from probekit.errors import ConfigError, DataError
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
@@ -19,7 +26,7 @@ from probekit.model.sites.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
 from probekit.results.network import MEAN, AttributedLogit
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Literal
 import pandas as pd
 import torch
 
-from probekit.analysis.logit_lens import SITES
+from probekit.analysis.logits import SITES
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.attribution_patching import estimated_effects, patch_top

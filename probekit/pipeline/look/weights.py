@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.analysis.weights import circuits, head_norms, output, query_key_value, summarise
-from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, UnknownNameError, nearest
+from probekit.files import write_atomic
 from probekit.model.config import WeightNames
 from probekit.model.families.gpt2 import PUBLISHED, WEIGHTS
 from probekit.model.families.table import model_config

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from probekit.disk import as_store_error
+from probekit.files import as_store_error
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import probe_path

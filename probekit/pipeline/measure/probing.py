@@ -10,9 +10,9 @@ from typing import Any
 from joblib import cpu_count
 
 from probekit.activations.given.sites import GivenSite
-from probekit.disk import as_store_error
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
+from probekit.files import as_store_error
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.experiment.features import Probed
@@ -29,7 +29,7 @@ from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Features
 from probekit.provenance import digest
 from probekit.results.site_results import SavedSiteResults, site_stem
-from probekit.watcher import InProcessWatcher, Watcher
+from probekit.terminal import InProcessWatcher, Watcher
 from probekit.workers import parallel_map
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from probekit.drafts import sweep_drafts, write_atomic
 from probekit.errors import StoreError
+from probekit.files import sweep_drafts, write_atomic
 from probekit.provenance import digest
 from probekit.results.record import STARTED, changed_files
 

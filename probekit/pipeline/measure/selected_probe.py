@@ -24,7 +24,7 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
-from probekit.csv_files import csv_text
+from probekit.files import csv_text
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.experiment.features import Probed
@@ -43,7 +43,7 @@ from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.results.record import MOST_CLASSES
 from probekit.results.selection import chosen_row, site_with_head
 from probekit.results.table import only, placed
-from probekit.watcher import SILENT, Watcher
+from probekit.terminal import SILENT, Watcher
 
 MOST_POINTS = 500
 MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 
-from probekit.disk import inside
-from probekit.drafts import write_atomic
 from probekit.errors import DataError, MissingError
+from probekit.files import inside, write_atomic
 from probekit.probes.saved.facts import Facts, ProbeFacts
 from probekit.provenance import digest, digest_json, pretty_json
 

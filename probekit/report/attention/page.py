@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.drafts import write_atomic
 from probekit.errors import DataError, path_of
+from probekit.files import write_atomic
 from probekit.report.attention.codes import (
     MOST_MB,
     Reduction,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from probekit.distribution import install_command
-from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest
+from probekit.files import write_atomic
+from probekit.provenance import install_command
 from probekit.report.figures.line_labels import place_labels
 from probekit.report.pages.parts import FigurePart
 

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from probekit.amounts import LEVEL
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import NESTED, TARGETS
-from probekit.terminal.streams import visible
+from probekit.terminal import visible
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
     Layers go down, heads across, followed by a column for biases and one for MLPs.
 
     Args:
-        rows: Rows of `probekit.analysis.attribution.logit_attribution`.
+        rows: Rows of `probekit.analysis.logits.logit_attribution`.
     """
     blocks = rows[rows["layer"].notna()]
     columns = blocks["head"].astype("string").fillna(blocks["part"].map(OTHER_COLUMNS))

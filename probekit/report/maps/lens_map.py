@@ -65,7 +65,7 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     A token is bold if it is the one that follows in the text.
 
     Args:
-        rows: Rows of one text, from `probekit.analysis.logit_lens.lens_rows`.
+        rows: Rows of one text, from `probekit.analysis.logits.lens_rows`.
         measure: A key of `MEASURES`, shown as colour.
 
     Raises:

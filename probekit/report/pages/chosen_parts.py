@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from probekit.csv_files import read_csv
 from probekit.errors import DataError
+from probekit.files import read_csv
 from probekit.report.figures.chosen_figures import (
     confusion_counts,
     confusion_matrix,

@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from probekit.amounts import counted
-from probekit.disk import inside
 from probekit.errors import ProbekitError
+from probekit.files import inside
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.results.differences import load_differences, rival_differences

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from probekit.disk import inside
-from probekit.drafts import write_atomic
 from probekit.errors import DataError
+from probekit.files import inside, write_atomic
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.results.record import reading_run_file

@@ -10,9 +10,8 @@ from typing import Any
 import pandas as pd
 from safetensors.numpy import load_file
 
-from probekit.disk import inside
-from probekit.drafts import write_atomic
 from probekit.errors import DataError
+from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
-from probekit.terminal.streams import visible
+from probekit.terminal import visible
 
 
 def render(name: str, **values: Any) -> str:

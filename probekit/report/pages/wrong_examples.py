@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError, model_validator
 
-from probekit.disk import inside
 from probekit.errors import DataError
+from probekit.files import inside
 from probekit.report.pages.texts_page import TokenPart, text_part
 from probekit.report.texts.paint import Palette
 from probekit.results.record import RecordPart, reading_run_file

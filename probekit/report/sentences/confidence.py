@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from probekit.csv_files import read_csv
+from probekit.files import read_csv
 from probekit.report.figures.reliability import COLUMNS
 from probekit.report.figures.style import format_number
 from probekit.report.sentences.choice import pooled_ranking

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probekit.csv_files import read_csv
+from probekit.files import read_csv
 from probekit.results.record import reading_run_file
 from probekit.results.table import check_columns
 

@@ -10,8 +10,8 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from probekit.disk import inside
 from probekit.errors import DataError
+from probekit.files import inside
 from probekit.results.causes.columns import DOSES, DOWNSTREAM, EFFECTS, VERDICTS
 from probekit.results.causes.record import CausesRecord
 from probekit.results.columns import TableColumn

@@ -1,6 +1,5 @@
 """Arrays in memory and on disk: every problem names the site and the row."""
 
-import json
 import os
 import pickle
 
@@ -207,30 +206,6 @@ def test_no_pickle_is_loaded(tmp_path):
     with pytest.raises(DataError, match=r"a.npy cannot be read"):
         open_activations(tmp_path)
     assert not (tmp_path / "harm").exists()
-
-
-def test_a_zarr_array_with_a_pickle_filter_is_refused(tmp_path):
-    pytest.importorskip("zarr")
-    array = tmp_path / "a.zarr"
-    array.mkdir()
-    filters = [{"id": "pickle", "protocol": 5}]
-    metadata = {"zarr_format": 2, "shape": [2, 2], "chunks": [2, 2], "dtype": "<f4", "order": "C"}
-    metadata |= {"filters": filters, "compressor": None, "fill_value": 0}
-    (array / ".zarray").write_text(json.dumps(metadata))
-    with pytest.raises(DataError, match="pickled"):
-        open_activations(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["layer_2.npy", "more.safetensors"])
-def test_truncated_files_are_named(folder, name):
-    save_file({"more": ROWS}, folder / "more.safetensors")
-    data = (folder / name).read_bytes()
-    (folder / name).write_bytes(data[:-20])
-    with pytest.raises(DataError, match=rf"{name} cannot be read: .*truncated"):
-        open_activations(folder)
-    (folder / name).write_bytes(b"")
-    with pytest.raises(DataError, match=rf"{name} cannot be read"):
-        open_activations(folder)
 
 
 def test_links_out_of_the_folder_are_refused(folder, tmp_path_factory):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.activations.given.folder import natural
+from probekit.activations.given.formats import natural
 from probekit.activations.given.sites import placed_sites
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from probekit.analysis.attribution import logit_attribution
-from probekit.analysis.logit_lens import logit_lens, logits_of
+from probekit.analysis.logits import logit_attribution, logit_lens, logits_of
 from probekit.errors import CheckpointError
 from probekit.model.families.gemma import Gemma, GemmaConfig
 from probekit.model.families.rotary import RotaryPositions, frequencies

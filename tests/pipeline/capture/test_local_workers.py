@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.maintenance import caches_in, summarize
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import caches_in, summarize
 from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
 from probekit.pipeline.capture import local_workers
 from probekit.pipeline.capture.captures import capture_only, lay_out
@@ -99,7 +99,7 @@ def test_other_workers_compute_the_shards_of_a_killed_worker(tmp_path, alone, mo
     assert left.root == alone.root
     assert "1 of 2 workers failed" in heard.messages[0]
     assert "killed by signal 9" in heard.messages[0]
-    left.store.sweep()
+    left.store.files.sweep()
     assert files(left.store.folder) == files(alone.store.folder)
 
 
@@ -159,9 +159,7 @@ def test_worker_reports_errors(tmp_path):
 
 
 def test_several_workers_require_exclusive_creation(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "probekit.activations.files.object_store.creates_atomically", lambda _: False
-    )
+    monkeypatch.setattr("probekit.activations.object_store.creates_atomically", lambda _: False)
     heard = Heard()
     with pytest.raises(StoreError, match="several writers would overwrite each other"):
         capture_only(load(tmp_path), cache_root="memory://crews", watcher=heard, crew=by_two(heard))

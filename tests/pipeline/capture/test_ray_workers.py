@@ -78,7 +78,7 @@ def test_failed_node_loses_no_shard_and_no_shard_is_computed_twice(cluster, tmp_
     assert len(heard.done) == 1 + N_SHARDS  # each shard was reported once
     assert heard.done[-1] == found.store.n_rows
     assert any("an actor died and is replaced" in message for message in heard.messages)
-    found.store.sweep()
+    found.store.files.sweep()
     assert files(found.store.folder) == files(alone.store.folder)  # also no rows of a second writer
     assert capture(experiment, tmp_path / "ray", heard).computed == 0
 

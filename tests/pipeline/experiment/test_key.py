@@ -2,9 +2,9 @@
 
 import pytest
 
-from probekit.code_digest import closure
 from probekit.model.families.table import FAMILIES
 from probekit.pipeline.experiment.key import TABLES
+from probekit.provenance import closure
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def modules():
         "probes.kinds.mlp",  # declared in the table of kinds
         "probes.score.metrics",
         "data.splits",
-        "activations.store.reader",
+        "activations.store",
         "model.text.tokenizer",
         "results.selection",
         "pipeline.measure.significance",

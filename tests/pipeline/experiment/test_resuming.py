@@ -7,7 +7,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from probekit.activations.store.store import ActivationStore
+from probekit.activations.store import ActivationStore
 from probekit.model.weights.sources import MINI
 
 

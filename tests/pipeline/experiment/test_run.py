@@ -10,8 +10,8 @@ import torch
 from safetensors.numpy import load_file
 
 from probekit import workers
-from probekit.activations.store.store import ActivationStore
-from probekit.analysis.head_scores import HEAD_SCORES, head_scores
+from probekit.activations.store import ActivationStore
+from probekit.analysis.heads import HEAD_SCORES, head_scores
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2

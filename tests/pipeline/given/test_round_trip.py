@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.export import FORMATS, export_cache
+from probekit.activations.export import FORMATS, export_cache
+from probekit.activations.store import ActivationStore
 from probekit.experiment.loader import load_any_experiment, load_experiment
 from probekit.pipeline.experiment.run import run
 

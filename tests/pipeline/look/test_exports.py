@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.csv_files import read_csv
 from probekit.errors import ConfigError, StoreError
+from probekit.files import read_csv
 from probekit.pipeline.look.apply import apply_probe
 from probekit.pipeline.look.exports import write_answers
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from probekit.disk import Disk
-from probekit.drafts import Draft
 from probekit.errors import StoreError
+from probekit.files import Disk, Draft
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.site_result import SiteResult
 from probekit.provenance import digest

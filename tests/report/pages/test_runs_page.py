@@ -9,7 +9,7 @@ import pytest
 from probekit.errors import ConfigError, DataError
 from probekit.report.pages.index_page import find_runs, index_page
 from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
-from probekit.terminal.streams import visible
+from probekit.terminal import visible
 
 
 @pytest.fixture

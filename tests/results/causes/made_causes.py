@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from probekit.csv_files import csv_text
+from probekit.files import csv_text
 from probekit.results.causes.columns import DOSES, DOWNSTREAM, EFFECTS, VERDICTS
 from probekit.results.causes.record import CausesRecord, LeftOut
 

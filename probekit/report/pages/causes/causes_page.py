@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probekit.amounts import counted
-from probekit.drafts import write_atomic
+from probekit.files import write_atomic
 from probekit.report.causes.edits import n_in_words
 from probekit.report.pages.causes.section import CausesSection
 from probekit.report.pages.template import render

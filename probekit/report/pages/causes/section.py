@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.amounts import counted
-from probekit.disk import inside
+from probekit.files import inside
 from probekit.report.causes.cause_answer import cause_answer
 from probekit.report.causes.directions import directions_in
 from probekit.report.causes.figure_parts import cause_parts

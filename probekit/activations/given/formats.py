@@ -1,0 +1,482 @@
+"""Arrays in files: .npy, .safetensors, .parquet and .zarr, one for each site."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from probekit.activations.records import FloatArray
+from probekit.amounts import counted, joined_names, size_in_words
+from probekit.data.positions import IntArray
+from probekit.errors import ConfigError, DataError, MissingError, ProbekitError
+from probekit.files import inside
+
+try:
+    from lzma import LZMAError
+except ImportError:  # Python can be built without it
+    LZMAError = zlib.error  # type: ignore[assignment, misc]
+
+ROWS = "rows.csv"  # written by `probekit cache export`
+_PACKAGES = {".parquet": "pyarrow", ".zarr": "zarr"}
+_PICKLED = (
+    "it contains pickled Python objects, which could run code. Save the activations as numbers: "
+    "np.save(path, array.astype(np.float32))"
+)
+_ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
+_TRUNCATED = "The file may be truncated: save it again"
+_REWRITE = (
+    "Write the array again; if its writer leaves out chunks of zeros, with "
+    "config={'write_empty_chunks': True}."
+)
+_UNREADABLE = (  # what NumPy, safetensors, PyArrow, Zarr and its codecs raise for damaged files
+    OSError,
+    ValueError,
+    LookupError,
+    EOFError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    RuntimeError,
+    SystemError,
+    LZMAError,
+    SafetensorError,
+    TokenError,
+    csv.Error,
+    zlib.error,
+)
+_LARGEST_RATIO = 10_000  # of unpacked to stored bytes; sparse features, 64 of 1e6, reach 8,000
+_SMALL = 2**26  # bytes that a file of any size may unpack to
+
+
+@contextmanager
+def reading(place: str, remedy: str = _TRUNCATED) -> Iterator[None]:
+    """Convert the exceptions of a library that reads an array to DataError.
+
+    Args:
+        place: file or site, for the message.
+        remedy: last sentence of the message, without its full stop.
+
+    Raises:
+        DataError: the array cannot be read.
+    """
+    try:
+        yield
+    except ProbekitError:  # already has a message for the user
+        raise
+    except _UNREADABLE as error:
+        reason = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300].rstrip(". ")
+        is_pickled = "pickle" in str(error) or "Python objects" in str(error)
+        problem = _PICKLED if is_pickled else f"{reason}. {remedy}"
+        raise DataError(f"{place} cannot be read: {problem}.") from error
+
+
+class SiteArray:
+    """Array of one site, with one row for each sample; its rows are read in parts.
+
+    A subclass defines `_shape` and `_parts`. Whatever they raise becomes a DataError.
+
+    Attributes:
+        place: file or site, for messages.
+        dtype: name of the data type, such as float32 or bfloat16.
+        remedy: last sentence of messages, without its full stop.
+    """
+
+    place: str
+    dtype: str
+    remedy = _TRUNCATED
+
+    def _shape(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        raise NotImplementedError
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array; the first axis is that of the rows."""
+        with reading(self.place, self.remedy):
+            shape = self._shape()
+            if min(shape, default=0) < 0:
+                raise ValueError(f"its shape is {shape}")
+            return shape
+
+    def parts(self, n_rows: int) -> Iterator[FloatArray]:
+        """Yield all rows as float32, at most `n_rows` at once; too large numbers are infinite."""
+        shape, n_read = self.shape, 0
+        with reading(self.place, self.remedy):
+            for rows in self._parts(n_rows):
+                n_read += len(rows)
+                if rows.shape[1:] != shape[1:] or n_read > shape[0]:
+                    raise ValueError(f"a part of shape {rows.shape} is not in an array of {shape}")
+                yield rows
+            if n_read < shape[0]:
+                raise ValueError(f"it ends after {counted(n_read, 'row')} of {shape[0]:,}")
+
+
+def as_float32(values: Any) -> FloatArray:
+    """Return a NumPy array or torch tensor, on any device, as float32; masked numbers are NaN."""
+    if hasattr(values, "detach"):  # NumPy has no bfloat16
+        values = values.detach().to("cpu").float().numpy()
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.filled(np.nan)
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted: FloatArray = np.asarray(values).astype(np.float32)
+    return converted
+
+
+def slices(values: Any, stop: int, n_rows: int) -> Iterator[FloatArray]:
+    """Yield the first `stop` rows as float32, at most `n_rows` at once."""
+    for start in range(0, stop, n_rows):
+        yield as_float32(values[start : min(start + n_rows, stop)])
+
+
+class NpyArray(SiteArray):
+    """A .npy file, memory-mapped; a file with pickled objects is refused."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.place = path, str(path)
+        self.dtype = str(self._open().dtype)
+
+    def _open(self) -> Any:
+        with self._path.open("rb") as file:
+            if file.read(4) == b"PK\x03\x04":
+                raise DataError(
+                    f"{self._path} is an .npz archive. Save each of its arrays as a .npy file: "
+                    "np.save(path, array)."
+                )
+        mapped: Any = np.lib.format.open_memmap(self._path, mode="r")
+        n_more = self._path.stat().st_size - mapped.offset - mapped.nbytes
+        if n_more > 0 and mapped.size:
+            raise DataError(
+                f"{self._path} has {counted(n_more, 'byte')} after its array of shape "
+                f"{mapped.shape}. Save one array in each file."
+            )
+        return mapped
+
+    def _shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self._open().shape
+        return shape
+
+    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        return slices(self._open(), self.shape[0], n_rows)
+
+
+class SafetensorsArray(SiteArray):
+    """A tensor of a .safetensors file."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path, self._key = path, key
+        self.place = str(path) if key == path.stem else f"{path}: {key}"
+        with safe_open(path, framework="pt") as file:
+            code = file.get_slice(key).get_dtype()
+        kind = code.rstrip("0123456789")
+        self.dtype = _SAFETENSORS_KINDS.get(kind, kind) + code.removeprefix(kind)
+
+    def _shape(self) -> tuple[int, ...]:
+        with safe_open(self._path, framework="pt") as file:
+            return tuple(file.get_slice(self._key).get_shape())
+
+    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        with safe_open(self._path, framework="pt") as file:
+            yield from slices(file.get_slice(self._key), self.shape[0], n_rows)
+
+
+_SAFETENSORS_KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
+
+
+class ZarrArray(SiteArray):
+    """A Zarr array in a folder, which may be in that of a Zarr group."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.place = folder, str(folder)
+        self.dtype = str(self._open().dtype)
+
+    def _open(self) -> Any:
+        import zarr
+
+        return zarr.open(str(self._folder), mode="r")
+
+    def _shape(self) -> tuple[int, ...]:
+        """Return the shape, after checking the chunks.
+
+        Zarr reads a missing chunk as zeros, and a small one may unpack to a huge size.
+        """
+        array = self._open()
+        files = [path for path in self._folder.rglob("*") if path.is_file()]
+        files = [path for path in files if path.name[0] != "." and path.name not in _ZARR_FILES]
+        sizes = array.shards or array.chunks
+        grid = [-(-n // size) for n, size in zip(array.shape, sizes, strict=True)]
+        n_chunks, n_stored = math.prod(grid), len(files)
+        if n_stored >= n_chunks:  # otherwise the names may be too many to list
+            names = map(array.metadata.encode_chunk_key, np.ndindex(*grid))
+            n_stored = sum((self._folder / name).is_file() for name in names)
+        if n_stored < n_chunks:
+            raise DataError(
+                f"{self._folder} stores {n_stored:,} of {counted(n_chunks, 'chunk')}; Zarr would "
+                f"read the others as {array.fill_value}. {_REWRITE}"
+            )
+        n_bytes = n_chunks * math.prod(sizes) * array.dtype.itemsize
+        _check_unpacked(f"{self._folder}", n_bytes, sum(path.stat().st_size for path in files))
+        return tuple(array.shape)
+
+    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        array = self._open()
+        if array.shards:  # a shard may lack chunks, which are read as the fill value
+            object.__setattr__(array.metadata, "fill_value", array.dtype.type(np.nan))
+        for rows in slices(array, self.shape[0], n_rows):
+            if array.shards and np.isnan(rows).any():
+                raise DataError(
+                    f"{self._folder} contains NaN, or lacks a chunk of a shard. {_REWRITE}"
+                )
+            yield rows
+
+
+class ParquetArray(SiteArray):
+    """A column of a Parquet file: lists of numbers, of the same length in all rows.
+
+    Args:
+        path: the file.
+        column: name of the column.
+        inner: shape of a row; None for lists as they are.
+    """
+
+    def __init__(self, path: Path, column: str, inner: Sequence[int] | None = None) -> None:
+        from pyarrow import types
+
+        self._path, self._column, self._inner = path, column, inner
+        self.place = str(path) if column == path.stem else f"{path}: {column}"
+        with self._open() as file:
+            kind = file.schema_arrow.field(column).type
+            self._n_rows = file.metadata.num_rows
+        is_list_of = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+        self._is_list = any(is_kind(kind) for is_kind in is_list_of)
+        self._width = getattr(kind, "list_size", None)
+        value = str(kind.value_type if self._is_list else kind)
+        names = {"float": "float32", "halffloat": "float16", "double": "float64"}
+        self.dtype = names.get(value, value)
+
+    def _shape(self) -> tuple[int, ...]:
+        if not self._is_list:
+            raise DataError(
+                f"{self._path}: the column {self._column!r} has type {self.dtype}. Allowed: lists "
+                "of numbers, one list for each row. Choose the columns to read with `sites`."
+            )
+        with self._open() as file:
+            paths = [file.metadata.schema.column(n).path for n in range(file.metadata.num_columns)]
+            own = [n for n, path in enumerate(paths) if path.startswith(f"{self._column}.")]
+            width, n_bytes, n_stored = self._width, 0, 0
+            for group in range(file.metadata.num_row_groups):
+                # Reading a row raises for a damaged chunk; its description would end the process.
+                for batch in islice(file.iter_batches(1, [group], [self._column]), 1):
+                    if width is None:
+                        width = int(self._lengths(batch.column(self._column), 0)[0])
+                chunks = [file.metadata.row_group(group).column(n) for n in own]
+                n_bytes += sum(4 * chunk.num_values for chunk in chunks)
+                n_stored += sum(chunk.total_compressed_size for chunk in chunks)
+        _check_unpacked(f"{self._path}: the column {self._column!r}", n_bytes, n_stored)
+        width = width or 0
+        inner = self._inner
+        is_shape = inner is None or all(type(size) is int and size > 0 for size in inner)
+        if not is_shape or (inner is not None and math.prod(inner) != width):
+            raise DataError(
+                f"{self._path}: rows of shape {tuple(inner or ())} do not fit lists of "
+                f"{counted(width, 'number')}. Save the file again."
+            )
+        return (self._n_rows, *(self._inner or (width,)))
+
+    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
+        width, start = math.prod(self.shape[1:]), 0
+        with self._open() as file:
+            for batch in file.iter_batches(n_rows, columns=[self._column]):
+                column = batch.column(self._column)
+                lengths = self._lengths(column, start)
+                wrong = np.flatnonzero(lengths != width)
+                if len(wrong):
+                    problem = f"has {counted(int(lengths[wrong[0]]), 'number')}, row 0 {width:,}"
+                    raise self._error(start + int(wrong[0]), problem)
+                values = column.flatten()
+                if values.null_count:
+                    row, at = divmod(int(np.argmax(values.is_null())), width)
+                    raise self._error(start + row, f"has a null at index {at}")
+                yield as_float32(values.to_numpy().reshape(len(lengths), *self.shape[1:]))
+                start += len(lengths)
+
+    def _lengths(self, column: Any, start: int) -> IntArray:
+        """Return the lengths of the lists in rows from number `start`."""
+        from pyarrow import compute
+
+        if column.null_count:
+            raise self._error(start + int(np.argmax(column.is_null())), "is null")
+        lengths: IntArray = compute.list_value_length(column).to_numpy()
+        return lengths
+
+    def _error(self, row: int, problem: str) -> DataError:
+        return DataError(
+            f"{self._path}: row {row:,} of the column {self._column!r} {problem}. All rows need "
+            "lists of the same length without nulls: compute the row again, or remove it."
+        )
+
+    def _open(self) -> Any:
+        from pyarrow import parquet
+
+        return parquet.ParquetFile(self._path)
+
+
+def _check_unpacked(place: str, n_bytes: int, n_stored: int) -> None:
+    """Check that stored bytes do not unpack to so many that they may not fit into memory.
+
+    Raises:
+        DataError: they unpack to far more.
+    """
+    if n_bytes > max(_SMALL, _LARGEST_RATIO * n_stored):
+        raise DataError(
+            f"{place} unpacks from {size_in_words(n_stored)} to {size_in_words(n_bytes)}. Allowed: "
+            f"up to {_LARGEST_RATIO:,} times as much. Save the activations in smaller chunks, or "
+            "as .npy."
+        )
+
+
+def find_arrays(folder: Path) -> dict[str, SiteArray]:
+    """Return the arrays in a folder by site, with numbers in names in numerical order.
+
+    The site of a .safetensors tensor, of an array in a Zarr group and of a column of a Parquet file
+    is its name; that of any other file is the name of the file. The folder may itself be a Zarr
+    group.
+
+    Raises:
+        MissingError: the folder does not exist, or contains no array.
+        ConfigError: a required package is not installed.
+        DataError: a file cannot be read, leads out of the folder, or two have the same site.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise MissingError(f"There is no folder {folder}. Give the folder of the activations.")
+    paths = [folder] if _is_zarr(folder) else sorted(folder.iterdir())
+    found: dict[str, SiteArray] = {}
+    origin: dict[str, Path] = {}
+    for path in paths:
+        for site, array in _arrays_of(path, folder):
+            if site in found:
+                raise DataError(
+                    f"{path}: the site {site!r} is already in {origin[site].name}. Give each site "
+                    "its own name; join parts of one site with numpy.concatenate."
+                )
+            found[site], origin[site] = array, path
+    if not found:
+        others = [path.name for path in paths if not path.name.startswith(".")][:5]
+        contents = f"It contains {joined_names(others)}." if others else "It is empty."
+        raise MissingError(
+            f"{folder} contains no activations. {contents} Give a folder of .npy, .safetensors, "
+            ".parquet or .zarr arrays, one for each site."
+        )
+    return {site: found[site] for site in sorted(found, key=natural)}
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Return a sort key that orders the numbers in names by value.
+
+    >>> sorted(["layer_10", "layer_2", "embed"], key=natural)
+    ['embed', 'layer_2', 'layer_10']
+    """
+    parts = filter(None, re.split(r"(\d+)", name))
+    digits = [(part, part.lstrip("0")) for part in parts]  # int() takes at most 4,300 digits
+    return [(0, len(n), n) if part.isdecimal() else (1, 0, part) for part, n in digits]
+
+
+def row_ids(folder: Path) -> list[str] | None:
+    """Return the column `id` of rows.csv in a folder; None if there is no such column."""
+    path = folder / ROWS
+    if not path.is_file():
+        return None
+    with reading(str(path)), inside(path).open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        if "id" not in (rows.fieldnames or ()):
+            return None
+        return [row["id"] for row in rows]
+
+
+def _is_zarr(path: Path) -> bool:
+    return path.is_dir() and any((path / name).exists() for name in _ZARR_FILES)
+
+
+def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
+    """Yield the sites and arrays of one file or Zarr folder; nothing for other files."""
+    kind = ".zarr" if _is_zarr(path) else path.suffix
+    if kind not in _READERS or path.name.startswith("."):
+        return
+    package = _PACKAGES.get(kind)
+    if package is not None and find_spec(package) is None:
+        raise ConfigError(
+            f"{path} needs the package {package}. Install it with `pip install {package}`, or save "
+            "the activations as .npy."
+        )
+    with reading(str(path)):
+        yield from _READERS[kind](path if path == folder else inside(path, folder)).items()
+
+
+def _npy(path: Path) -> dict[str, SiteArray]:
+    return {path.stem: NpyArray(path)}
+
+
+def _parquet(path: Path) -> dict[str, SiteArray]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        columns, metadata = file.schema_arrow.names, file.schema_arrow.metadata or {}
+    if not columns or len(set(columns)) < len(columns):
+        problem = "has two columns of the same name" if columns else "has no columns"
+        raise DataError(f"{path} {problem}. Give each site one column, named after it.")
+    if len(columns) == 1 and metadata.keys() >= {b"site", b"shape"}:  # of `cache export`
+        return {path.stem: ParquetArray(path, columns[0], json.loads(metadata[b"shape"]))}
+    return {column: ParquetArray(path, column) for column in columns}
+
+
+def _safetensors(path: Path) -> dict[str, SiteArray]:
+    with safe_open(path, framework="pt") as file:
+        keys = list(file.keys())
+    return {key: SafetensorsArray(path, key) for key in keys}
+
+
+def _zarr(path: Path) -> dict[str, SiteArray]:
+    import zarr
+
+    for inner in path.rglob("*"):
+        inside(inner, path)
+        if inner.name not in (*_ZARR_FILES, ".zmetadata"):
+            continue
+        if "pickle" in str(json.loads(inner.read_bytes())):  # parsed: JSON can escape letters
+            raise DataError(f"{path} cannot be read: {_PICKLED}.")
+    opened = zarr.open(str(path), mode="r")
+    if hasattr(opened, "shape"):
+        return {path.name.removesuffix(".zarr"): ZarrArray(path)}
+    members = [one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".")]
+    for inner in members:
+        if not _is_zarr(inner) or not hasattr(opened[inner.name], "shape"):
+            raise DataError(
+                f"{inner} is no array: it is a group, or its zarr.json or .zarray is missing. Save "
+                "it again, give the folder of that group, or remove it."
+            )
+    return {inner.name: ZarrArray(inner) for inner in members}
+
+
+_READERS: Mapping[str, Callable[[Path], Mapping[str, SiteArray]]] = {
+    ".npy": _npy,
+    ".safetensors": _safetensors,
+    ".parquet": _parquet,
+    ".zarr": _zarr,
+}

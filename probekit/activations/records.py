@@ -1,0 +1,335 @@
+"""The files of a store, other than rows: layout, shard records, specification and manifest.
+
+Array files have the safetensors format. Their headers are compared and never parsed: the expected
+header is known before a file is opened, so any deviation is an error. JSON files are sealed with a
+digest of their content.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from probekit.activations.identity import CODES, Identity
+from probekit.data.positions import IntArray, RowPlan
+from probekit.errors import DamagedError, StoreMismatchError
+from probekit.provenance import digest, digest_json, seal, unseal
+
+Location = Path | str  # a folder, or the URL of a folder in an object store
+FloatArray = npt.NDArray[np.floating[Any]]
+
+DTYPES: dict[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
+SPEC, ROWS, MANIFEST = "spec.json", "rows.safetensors", "manifest.json"
+
+
+class ArrayHeader(NamedTuple):
+    """Dtype of an array, as a code of the safetensors format, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Size of the array data in bytes."""
+        return math.prod(self.shape) * np.dtype(DTYPES[self.dtype]).itemsize
+
+
+def header(arrays: Mapping[str, ArrayHeader]) -> bytes:
+    """Return the safetensors header for arrays stored back to back.
+
+    >>> header({"rows": ArrayHeader("F32", (2, 3))})[8:]
+    b'{"rows":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}    '
+    """
+    entries, start = {}, 0
+    for name, array in arrays.items():
+        end = start + array.size
+        entries[name] = {
+            "dtype": array.dtype,
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+        start = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # aligns the data to 8 bytes
+    return len(text).to_bytes(8, "little") + text
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Number of rows, positions and shards of a layout, and the digest of its file.
+
+    >>> Sizes(rows=2, positions=3, shards=1, digest="").headers["offsets"]
+    ArrayHeader(dtype='I64', shape=(3,))
+    """
+
+    rows: int
+    positions: int
+    shards: int
+    digest: str
+
+    @property
+    def headers(self) -> dict[str, ArrayHeader]:
+        """Headers of the arrays in the file, in order."""
+        lengths = {
+            "example": self.rows,
+            "positions": self.positions,
+            "offsets": self.rows + 1,
+            "order": self.rows,
+            "shard_sizes": self.shards,
+        }
+        return {name: ArrayHeader("I64", (length,)) for name, length in lengths.items()}
+
+    @property
+    def size(self) -> int:
+        """Size of the file in bytes."""
+        return len(header(self.headers)) + sum(array.size for array in self.headers.values())
+
+
+def pack_layout(plan: RowPlan, shards: Sequence[IntArray]) -> tuple[Sizes, list[bytes]]:
+    """Return the sizes of a layout and the content of its file in chunks.
+
+    Args:
+        plan: the example and positions of each row.
+        shards: row indices of each shard, in storage order.
+    """
+    arrays = {
+        "example": plan.example,
+        "positions": plan.positions,
+        "offsets": plan.offsets,
+        "order": np.concatenate(shards),
+        "shard_sizes": np.array([len(rows) for rows in shards]),
+    }
+    sizes = Sizes(len(plan.example), len(plan.positions), len(shards), "")
+    numbers = [np.ascontiguousarray(arrays[name], np.int64).tobytes() for name in sizes.headers]
+    pieces = [header(sizes.headers), *numbers]
+    return Sizes(sizes.rows, sizes.positions, sizes.shards, digest(pieces)), pieces
+
+
+class Layout:
+    """Example, positions and storage order of the rows of a store.
+
+    Args:
+        arrays: the arrays of the file, by name.
+
+    Attributes:
+        plan: the example and positions of each row.
+        order: row indices in storage order, shape (n_rows,).
+        shards: row indices of each shard, in storage order.
+        first: start of each shard in storage order, then the number of rows, shape (n_shards + 1,).
+    """
+
+    def __init__(self, arrays: Mapping[str, IntArray]) -> None:
+        self.plan = RowPlan(arrays["example"], arrays["positions"], arrays["offsets"])
+        self.order = arrays["order"]
+        self.first = np.concatenate([[0], np.cumsum(arrays["shard_sizes"])])
+        self.shards = tuple(np.split(self.order, self.first[1:-1]))
+
+    @cached_property
+    def place(self) -> IntArray:
+        """Storage position of each row, shape (n_rows,)."""
+        place = np.empty(len(self.order), dtype=np.int64)
+        place[self.order] = np.arange(len(self.order))
+        return place
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Content of `spec.json`: identity of a cache, and size and digest of its row layout."""
+
+    identity: Identity
+    sizes: Sizes
+
+    def pack(self) -> bytes:
+        """Return the bytes of `spec.json`."""
+        return seal({"identity": self.identity.to_json(), "rows": asdict(self.sizes)})
+
+    @classmethod
+    def unpack(cls, data: bytes, path: str) -> Spec:
+        """Parse the bytes of `spec.json`; `path` is its name in error messages.
+
+        Raises:
+            DamagedError: the bytes are not a valid spec.
+            StoreError: the file was written by a newer release.
+        """
+        content = unseal(data, path)
+        try:
+            spec = cls(Identity(**content["identity"]), Sizes(**content["rows"]))
+        except (TypeError, KeyError) as error:
+            raise DamagedError(f"{path} is not a valid cache specification: {error}.") from error
+        if not (_is_typed(spec.identity) and _is_typed(spec.sizes)) or (
+            spec.identity.dtype not in CODES
+        ):
+            raise DamagedError(f"{path} is not a valid cache specification: {content}.")
+        return spec
+
+    def require(self, expected: Spec, place: Location) -> None:
+        """Raise if this spec, which is stored at `place`, differs from the expected one.
+
+        Raises:
+            StoreMismatchError: the specs differ; the message lists each difference.
+        """
+        stored = self.identity.to_json() | {"layout": self.sizes}
+        wanted = expected.identity.to_json() | {"layout": expected.sizes}
+        differing = [
+            f"{name}: stored {stored[name]!r}, expected {wanted[name]!r}"
+            for name in sorted(stored)
+            if stored[name] != wanted[name]
+        ]
+        if differing:
+            raise StoreMismatchError(
+                f"{place} contains activations of another capture:\n  " + "\n  ".join(differing)
+            )
+
+
+def _is_typed(value: Identity | Sizes) -> bool:
+    """Return whether all fields have their declared types; a file may come from elsewhere."""
+    kinds = {"str": str, "int": int, "dict[str, Any]": dict}
+    return all(type(getattr(value, each.name)) is kinds[str(each.type)] for each in fields(value))
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """A committed shard of one site.
+
+    Attributes:
+        store: key of the store.
+        site: full name.
+        shard: index of the shard.
+        dtype: safetensors dtype code.
+        shape: shape of the array, (n_rows, ...).
+        digest: BLAKE3 digest of the row file.
+
+    >>> record = ShardRecord("k", "hook_embed", 3, "F32", (2, 5), "ab" * 32)
+    >>> record.file, record.size
+    ('hook_embed/00003.abababababababab.safetensors', 112)
+    >>> ShardRecord.unpack(record.pack(), record.name) == record
+    True
+    """
+
+    store: str
+    site: str
+    shard: int
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Path of the record in the store."""
+        return record_name(self.site, self.shard)
+
+    @property
+    def file(self) -> str:
+        """Path of the row file in the store.
+
+        The name contains the digest, so that writers whose results differ in the last bits never
+        overwrite each other: the record committed first names its own file.
+        """
+        return f"{stem(self.site, self.shard)}.{self.digest[:16]}.safetensors"
+
+    @property
+    def kind(self) -> ArrayHeader:
+        """Dtype and shape of the array."""
+        return ArrayHeader(self.dtype, self.shape)
+
+    @property
+    def header(self) -> bytes:
+        """Header that the row file must begin with."""
+        return header({"rows": self.kind})
+
+    @property
+    def size(self) -> int:
+        """Size of the row file in bytes."""
+        return len(self.header) + self.kind.size
+
+    def pack(self) -> bytes:
+        """Return the bytes of the record's file."""
+        return seal(asdict(self))
+
+    @classmethod
+    def unpack(cls, data: bytes, path: str) -> ShardRecord:
+        """Parse and validate a record; `path` is its name in error messages.
+
+        Raises:
+            DamagedError: the bytes are not a valid record.
+            StoreError: the file was written by a newer release.
+        """
+        content = unseal(data, path)
+        try:
+            record = cls(**{**content, "shape": tuple(content["shape"])})
+        except (TypeError, KeyError) as error:
+            raise DamagedError(f"{path} is not the record of a shard: {error}.") from error
+        # An untrusted digest becomes part of a path.
+        is_shape = bool(record.shape) and all(type(n) is int and n > 0 for n in record.shape)
+        is_digest = isinstance(record.digest, str) and re.fullmatch("[0-9a-f]{64}", record.digest)
+        if not (is_shape and is_digest and record.dtype in CODES.values()):
+            raise DamagedError(
+                f"{path} has invalid values: dtype {record.dtype!r}, shape {record.shape!r}, "
+                f"digest {record.digest!r}."
+            )
+        return record
+
+
+def stem(site: str, shard: int) -> str:
+    """Return the common prefix of the paths of a shard's files."""
+    return f"{site}/{shard:05d}"
+
+
+def record_name(site: str, shard: int) -> str:
+    """Return the path of a shard's record in the store.
+
+    >>> record_name("hook_embed", 3)
+    'hook_embed/00003.json'
+    """
+    return f"{stem(site, shard)}.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The finished sites of a store.
+
+    Attributes:
+        sites: digests of the shards of each finished site, in order.
+        root: one digest of identity, layout and sites. Users can require it when they open a copy
+            of the cache from elsewhere.
+    """
+
+    sites: dict[str, list[str]]
+    root: str
+
+    @classmethod
+    def of(cls, spec: Spec, sites: Mapping[str, Sequence[str]]) -> Manifest:
+        """Return the manifest of a store with the given finished sites, in any order."""
+        listed = {site: list(sites[site]) for site in sorted(sites)}
+        content = {"identity": spec.identity.to_json(), "rows": spec.sizes.digest, "sites": listed}
+        return cls(listed, digest_json(content))
+
+    def pack(self) -> bytes:
+        """Return the bytes of `manifest.json`."""
+        return seal(asdict(self))
+
+    @classmethod
+    def unpack(cls, data: bytes, path: str, spec: Spec) -> Manifest:
+        """Parse a manifest and check that it belongs to a store; `path` is used in messages.
+
+        Raises:
+            DamagedError: the bytes are not a manifest, or the manifest of another store.
+            StoreError: the file was written by a newer release.
+        """
+        content = unseal(data, path)
+        sites = content.get("sites")
+        if not isinstance(sites, dict) or not all(isinstance(d, list) for d in sites.values()):
+            raise DamagedError(f"{path} does not list the sites of a store.")
+        manifest = cls.of(spec, sites)
+        if manifest.pack() != data:
+            raise DamagedError(f"{path} is the manifest of another store.")
+        return manifest

@@ -1,0 +1,357 @@
+"""Cache maintenance: list, verify, repair, collect garbage, remove, copy."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from probekit.activations.local import LOCK, Files, as_place, join
+from probekit.activations.records import MANIFEST, ROWS, SPEC, Location, record_name
+from probekit.activations.store import ActivationStore, files_at, is_intact
+from probekit.amounts import counted
+from probekit.errors import (
+    CheckpointError,
+    ConfigError,
+    DamagedError,
+    MissingError,
+    StoreError,
+    nearest,
+)
+from probekit.model.families.table import config_of
+from probekit.terminal import SILENT, Watcher
+
+JOB = ".job.json"  # suffix of the job file that workers read while a capture is running
+SHARD_LOCK = ".claim"  # suffix of the lock file of a shard that a worker is computing
+HOW_TO_CREATE = (
+    "Create caches for workers with `probekit cache FILE.yaml --workers 0 --cache FOLDER`."
+)
+_RECORD = re.compile(r"\d{5,}\.json")
+_ROWS_FILE = re.compile(r"\d{5,}\.[0-9a-f]{16}\.safetensors")
+_DAY = 86_400  # seconds
+_MOST_LISTED = 5  # damaged files listed in an error message
+
+
+class Damage(NamedTuple):
+    """A damaged file and the reason."""
+
+    file: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Summary of a cache.
+
+    Attributes:
+        key: key of the cache, which names its folder.
+        place: folder or URL.
+        what: description of the content.
+        rows: number of rows of each site.
+        sites: number of committed rows of each site.
+        bytes: total size of all files.
+        age: seconds since the cache was created or last sealed; None if unknown.
+        root: root digest of its manifest; None if it was never sealed.
+        problem: why it cannot be opened; None if it can.
+    """
+
+    key: str
+    place: str
+    what: str
+    rows: int
+    sites: dict[str, int]
+    bytes: int
+    age: float | None
+    root: str | None
+    problem: str | None = None
+
+
+def caches_in(root: Location) -> list[Location]:
+    """Return the locations of the caches in a folder or under a URL, by name."""
+    places = [join(root, name) for name in files_at(root).folders()]
+    return [place for place in places if is_cache(files_at(place))]
+
+
+def is_cache(files: Files) -> bool:
+    """Return whether files form a cache: spec.json and a layout file, or a valid spec.json alone.
+
+    If both exist, either may be damaged. A spec.json alone must be valid, because other programs
+    also write files of this name.
+    """
+    there = files.sizes()
+    if SPEC not in there or ROWS in there:
+        return SPEC in there
+    try:
+        ActivationStore.open(files)
+    except (StoreError, MissingError):
+        return False
+    return True
+
+
+def caches_at(place: Location) -> list[Location]:
+    """Return the cache at a location, or the caches in it.
+
+    Raises:
+        MissingError: there is no cache.
+    """
+    caches = [place] if is_cache(files_at(place)) else caches_in(place)
+    if not caches:
+        raise MissingError(f"{place} contains no cache. {HOW_TO_CREATE}")
+    return caches
+
+
+def find_cache(name: str, root: Location) -> Location:
+    """Find a cache by folder, URL, or the beginning of its key.
+
+    Args:
+        name: folder, URL or beginning of a key.
+        root: folder or URL that contains caches.
+
+    Raises:
+        MissingError: there is no such cache.
+        ConfigError: several keys begin with `name`.
+    """
+    for place in (as_place(name), join(root, name)):
+        if is_cache(files_at(place)):
+            return place
+    keys = [str(cache).rpartition("/")[2] for cache in caches_in(root)]
+    matches = [key for key in keys if name and key.startswith(name)]
+    if len(matches) > 1:
+        raise ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
+    if not matches:
+        hint = nearest(name, keys) if keys else f"{root} contains no caches."
+        raise MissingError(f"There is no cache {name!r}. {hint}")
+    return join(root, matches[0])
+
+
+def summarize(place: Location) -> Summary:
+    """Summarise a cache; shard digests are not verified."""
+    files = files_at(place)
+    sizes = [size for folder in ("", *files.folders()) for size in files.sizes(folder).values()]
+    times = [changed for name in (SPEC, MANIFEST) if (changed := files.changed(name)) is not None]
+    # Clamped, because a clock that was set back would give a negative age.
+    age = max(0.0, time.time() - max(times)) if times else None
+    key, n_bytes = str(place).rstrip("/").rpartition("/")[2], sum(sizes)
+    try:
+        store = ActivationStore.open(files)
+        records = {site: store.records(site) for site in files.folders()}
+        committed = {s: sum(r.shape[0] for r in rs.values()) for s, rs in records.items() if rs}
+        manifest = store.manifest()
+        root = None if manifest is None else manifest.root
+        what = _described(store, committed)
+    except StoreError as error:
+        return Summary(key, str(place), "damaged", 0, {}, n_bytes, age, None, str(error))
+    return Summary(key, str(place), what, store.n_rows, committed, n_bytes, age, root)
+
+
+def _described(store: ActivationStore, committed: dict[str, int]) -> str:
+    """Return a description of the content of a store, given the committed rows of each site."""
+    identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
+    n_examples = len(set(store.layout.plan.example.tolist()))
+    finished = sum(n == n_rows for n in committed.values())
+    partial = "" if finished == len(committed) else f", {len(committed) - finished} more in part"
+    tokens = f"means of {n_positions / n_rows:.1f} tokens" if n_positions > n_rows else ""
+    try:
+        config = config_of(identity.config)
+        network = f"{config.n_layers} layers of {config.d_model}"
+    except CheckpointError:  # another release may have written it
+        network = "an unknown network"
+    return (
+        f"{n_rows:,} rows of {n_examples:,} examples, {tokens or 'one token each'}, at {finished} "
+        f"sites{partial}; {network}, {identity.dtype}, computed in {identity.compute} on "
+        f"{identity.device}"
+    )
+
+
+def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:
+    """Return all damaged files of a store.
+
+    Args:
+        store: the store.
+        digests: whether to verify the digest of each shard, which reads all bytes.
+    """
+    folders = store.files.folders()
+    damages = [
+        Damage(name, "it is a symbolic link, or not a regular file")
+        for folder in ("", *folders)
+        for name in store.files.special_files(folder)
+    ]
+    if not store.layout_is_intact():
+        return [*damages, Damage(ROWS, "it is missing, or not the layout of these rows")]
+    for site in folders:
+        damages += _damage_of(store, site, digests=digests)
+    try:
+        manifest = store.manifest()
+    except DamagedError as error:
+        return [*damages, Damage(MANIFEST, str(error))]
+    reported = {damage.file for damage in damages}
+    for site, sealed in ({} if manifest is None else manifest.sites).items():
+        records = store.records(site)
+        for shard, digest in enumerate(sealed):
+            record, name = records.get(shard), record_name(site, shard)
+            if (record is None or record.digest != digest) and name not in reported:
+                damages.append(Damage(name, "it is in the manifest, but missing or different"))
+    return damages
+
+
+def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[Damage]:
+    sizes = store.files.sizes(site)
+    for name in sorted(sizes):
+        file = name.rpartition("/")[2]
+        if not _RECORD.fullmatch(file):
+            continue
+        try:
+            shard = int(file.removesuffix(".json"))
+            if shard >= store.spec.sizes.shards:
+                raise DamagedError("there is no such shard")
+            record = store.read_record(site, shard, store.files.read(name))
+        except DamagedError as error:
+            yield Damage(name, str(error))
+            continue
+        if sizes.get(record.file) != record.size:
+            yield Damage(record.file, "it is missing, or has the wrong size")
+        elif digests and not is_intact(store.files, record.file, record.digest):
+            yield Damage(record.file, "its digest does not match")
+
+
+def repair_cache(store: ActivationStore) -> list[Damage]:
+    """Remove damaged files, so that the next run computes them again, and return them.
+
+    Raises:
+        StoreError: another run is writing, or the folder cannot be written.
+    """
+    store.files.break_lock()
+    with store.files.lock(None):
+        damages = find_damage(store)
+        for file, _ in damages:
+            folder, _, name = file.rpartition("/")
+            if folder:  # remove the record first: it must never exist without its rows
+                store.files.remove(f"{folder}/{name.partition('.')[0]}.json")
+            store.files.remove(file)
+        if damages:
+            store.files.remove(MANIFEST)
+    return damages
+
+
+def collect_garbage(place: Location) -> dict[str, int]:
+    """Remove files of killed writers and superseded row files; return their sizes by name.
+
+    Raises:
+        StoreError: the cache cannot be read or written.
+    """
+    files = files_at(place)
+    store = ActivationStore.open(files)
+    removed = files.sweep() | dict.fromkeys(remove_dead_locks(files), 0)
+    for site in files.folders():
+        for name, size in files.sizes(site).items():
+            is_rows = _ROWS_FILE.fullmatch(name.rpartition("/")[2])
+            if is_rows and files.remove_abandoned(name, partial(_is_committed, store, site, name)):
+                removed[name] = size
+    return removed
+
+
+def _is_committed(store: ActivationStore, site: str, file: str) -> bool:
+    return any(record.file == file for record in store.records(site).values())
+
+
+def shard_locks(files: Files) -> list[str]:
+    """Return the names of all shard locks, of live and dead workers."""
+    return [name for name in files.sizes() if name.endswith(SHARD_LOCK)]
+
+
+def remove_dead_locks(files: Files) -> list[str]:
+    """Remove the shard locks of killed workers, which are empty files; return their names.
+
+    Does nothing if the file system cannot detect such workers.
+    """
+    return [name for name in shard_locks(files) if files.remove_abandoned(name)]
+
+
+def is_older(summary: Summary, days: float) -> bool:
+    """Return whether a cache was last written more than `days` days ago."""
+    return summary.age is not None and summary.age > days * _DAY
+
+
+def remove_cache(place: Location) -> list[str]:
+    """Remove a cache; return the files in its folder that were kept because they are not its own.
+
+    Raises:
+        MissingError: the folder is not a cache; nothing was removed.
+        StoreError: a run is writing the cache, or it cannot be removed.
+    """
+    files = files_at(place)
+    if not is_cache(files):
+        raise MissingError(f"{place} is not a cache; nothing was removed.")
+    with files.lock(None):
+        files.sweep()
+        files.remove(MANIFEST)
+        folders = files.folders()
+        for folder in folders:
+            names = sorted(files.sizes(folder))
+            for pattern in (_RECORD, _ROWS_FILE):  # records first: never without their rows
+                for name in names:
+                    if pattern.fullmatch(name.rpartition("/")[2]):
+                        files.remove(name)
+        leftover = [folder for folder in folders if not files.remove_folder(folder)]
+        for name in files.sizes():
+            if name.endswith((JOB, SHARD_LOCK)):
+                files.remove(name)
+        files.remove(ROWS)
+        files.remove(SPEC)
+    for lock in (LOCK, f"{LOCK}.mend"):  # after the block: Windows cannot remove an open file
+        files.remove(lock)
+    if files.remove_folder():
+        return []
+    return sorted([*files.sizes(), *leftover]) or [str(place)]
+
+
+def copy_cache(
+    source: Location, root: Location, *, pin: str | None = None, watcher: Watcher = SILENT
+) -> tuple[ActivationStore, int]:
+    """Copy a cache to another root; return the copy and the number of shards copied.
+
+    Existing shards are not copied again; an interrupted copy can be resumed.
+
+    Args:
+        source: folder or URL of the cache.
+        root: folder or URL that will contain the copy.
+        pin: required root digest of the source; None for any.
+        watcher: receives progress in shards.
+
+    Raises:
+        DamagedError: the source contains links, or missing or damaged files; nothing is copied.
+        StoreError: the source does not match the pin, or the target cannot be written.
+    """
+    source_store = ActivationStore.open(source, root=pin)
+    damages = find_damage(source_store, digests=False) if pin is None else []
+    if damages:  # digests are checked while copying; with a pin, all is checked when it is read
+        listed = "; ".join(f"{file}: {why}" for file, why in damages[:_MOST_LISTED])
+        more = len(damages) - _MOST_LISTED
+        raise DamagedError(
+            f"{source} was not copied because {counted(len(damages), 'file')} cannot be: {listed}"
+            f"{f'; and {more} more' if more > 0 else ''}. Replace links with the files they point "
+            f"to; `probekit cache repair {source}` removes damaged files."
+        )
+    files = files_at(join(root, source_store.identity.key))
+    copy = ActivationStore.begin(files, source_store.spec, source_store.files.chunks(ROWS))
+    manifest = None if pin is None else source_store.manifest()
+    sites = source_store.files.folders() if manifest is None else list(manifest.sites)
+    with copy.files.lock(watcher.tell):
+        copy.files.sweep()
+        missing = []
+        for site in sites:
+            records, existing = source_store.records(site), copy.records(site)
+            if pin is not None:
+                source_store.require_sealed(site, records)
+            missing += [record for shard, record in records.items() if shard not in existing]
+        for done, record in enumerate(missing):
+            watcher.progress("copy", done, len(missing))
+            copy.adopt(record, source_store.files.chunks(record.file))
+        watcher.progress("copy", len(missing), len(missing))
+        copy.seal()
+    if pin is not None and copy.digest_of(sites) != pin:
+        raise StoreError(f"{copy.folder} contains other rows; its root digest is not {pin}.")
+    return copy, len(missing)

@@ -1,0 +1,604 @@
+"""Local files: system calls, locks, atomic writes, and CSV files that are safe in a spreadsheet.
+
+The activation store accesses the local disk only through a `Disk`, so that tests can substitute one
+that kills the process, fails or loses writes at any call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import mmap
+import os
+import re
+import secrets
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from blake3 import blake3
+from filelock import lock_descriptor
+
+from probekit.errors import ConfigError, DataError, ProbekitError, StoreError
+
+if TYPE_CHECKING:  # pandas takes long to import, and few files are tables
+    import pandas as pd
+
+if sys.platform == "darwin":
+    import fcntl
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+_NO_LOCKS_ON_WINDOWS = (1, 50)  # ERROR_INVALID_FUNCTION, ERROR_NOT_SUPPORTED: some network drives
+# Flags that some systems lack. Without O_BINARY, Windows translates line endings.
+_BINARY = getattr(os, "O_BINARY", 0)
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_NO_BLOCK = getattr(os, "O_NONBLOCK", 0)
+_FOLDER = getattr(os, "O_DIRECTORY", None)  # None: a folder cannot be opened
+_PAUSES = (0.02, 0.1, 0.5)  # seconds between attempts to replace a file that is open elsewhere
+# On network file systems each page fault of a memory map costs one round trip.
+_NETWORK = re.compile(r"nfs|cifs|smb|9p|fuse\.sshfs|ceph|lustre|glusterfs|beegfs|afs")
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{16}")
+# A spreadsheet evaluates a cell that begins with such a character as a formula, which may start
+# programs. Such texts are written with a leading single quote, as OWASP recommends, and one more
+# if they have quotes before it already, so that `parse_csv` restores every text. Numbers are
+# written unchanged. The last four are full-width forms, which some spreadsheets treat like the
+# first four.
+_FORMULA = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+_TO_QUOTE = re.compile(f"'*{_FORMULA}")
+_QUOTED = re.compile(f"'+{_FORMULA}")
+
+
+class Disk:
+    """Operations on local files; each makes one or two system calls.
+
+    Attributes:
+        pins_open_files: whether the system refuses to rename or remove an open file, and lets a
+            locked file be read only through the descriptor that holds the lock. True on Windows.
+    """
+
+    pins_open_files = os.name == "nt"
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder whose parent exists."""
+        path.mkdir()
+
+    def is_folder(self, path: Path) -> bool:
+        """Return whether the path is a folder."""
+        return path.is_dir()
+
+    def create(self, path: Path) -> int:
+        """Create an empty file and return its descriptor; fails if the file exists."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, 0o644)
+
+    def open(self, path: Path, *, for_lock: bool = False) -> int:
+        """Open a regular file for reading or locking and return its descriptor.
+
+        Raises:
+            OSError: the path is not a regular file (EINVAL or ELOOP), or cannot be opened.
+        """
+        _refuse_link(path)
+        # Without O_NONBLOCK, opening a FIFO blocks until a writer opens it.
+        flags = _NO_FOLLOW | _NO_BLOCK | _BINARY
+        try:
+            # NFS grants an exclusive lock only on a descriptor opened for writing.
+            descriptor = os.open(path, (os.O_RDWR if for_lock else os.O_RDONLY) | flags)
+        except PermissionError:
+            if not for_lock:
+                raise
+            descriptor = os.open(path, os.O_RDONLY | flags)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file")
+        return descriptor
+
+    def open_lock(self, path: Path) -> int:
+        """Open a lock file, create it if necessary, and return its descriptor."""
+        _refuse_link(path)
+        return os.open(path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW | _BINARY, 0o644)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file and release its lock."""
+        os.close(descriptor)
+
+    def lock(self, descriptor: int, *, wait: bool) -> bool | None:
+        """Lock a file exclusively and return whether this succeeded; None if locks are unsupported.
+
+        This is a lock of the operating system: `flock`, or `LockFileEx` on Windows. It is released
+        when the descriptor is closed or the process dies. Other processes see it; other machines
+        see it if the network file system supports shared locks (docs/howto/cluster.md).
+
+        Args:
+            descriptor: the open file.
+            wait: whether to block while another process holds the lock; otherwise return False.
+        """
+        try:
+            return lock_descriptor(descriptor, blocking=wait)
+        except OSError as error:
+            is_unsupported = getattr(error, "winerror", None) in _NO_LOCKS_ON_WINDOWS
+            if error.errno in _NO_LOCKS or is_unsupported:
+                return None
+            raise
+
+    def is_named(self, descriptor: int) -> bool:
+        """Return whether an open file still has a directory entry."""
+        return os.fstat(descriptor).st_nlink > 0
+
+    def read(self, descriptor: int, size: int) -> bytes:
+        """Read up to `size` bytes from the current position; empty at the end of the file."""
+        return os.read(descriptor, size)
+
+    def map(self, descriptor: int, size: int) -> mmap.mmap:
+        """Memory-map the first `size` bytes of a file for reading."""
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+
+    def size(self, descriptor: int) -> int:
+        """Return the size of a file in bytes."""
+        return os.fstat(descriptor).st_size
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """Append data and return the number of bytes written, which may be less than given."""
+        return os.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        """Flush a file to the device, so that its content survives a power loss."""
+        if sys.platform == "darwin":  # fsync does not flush the drive's cache there
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(descriptor)
+
+    def sync_folder(self, path: Path) -> None:
+        """Flush the entries of a folder to the device, so that they survive a power loss.
+
+        Does nothing on Windows, which cannot sync a folder; NTFS journals them.
+        """
+        if _FOLDER is None:
+            return
+        descriptor = os.open(path, os.O_RDONLY | _FOLDER)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename a file atomically; an existing file of the new name is replaced.
+
+        On Windows this fails while any program has the replaced file open, as virus scanners do
+        briefly with every new file. The rename is retried for about half a second.
+        """
+        for pause in _PAUSES if self.pins_open_files else ():
+            with contextlib.suppress(PermissionError):
+                old.replace(new)
+                return
+            time.sleep(pause)
+        old.replace(new)
+
+    def link(self, old: Path, new: Path) -> None:
+        """Create a hard link; fails if the new name exists."""
+        if os.link in os.supports_follow_symlinks:
+            os.link(old, new, follow_symlinks=False)
+        else:
+            os.link(old, new)
+
+    def remove(self, path: Path) -> None:
+        """Remove a directory entry of a file."""
+        path.unlink()
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+        path.rmdir()
+
+    def list(self, folder: Path) -> dict[str, os.stat_result]:
+        """Return the status of each entry of a folder, by name; links are not followed."""
+        entries_by_name = {}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    entries_by_name[entry.name] = entry.stat(follow_symlinks=False)
+        return entries_by_name
+
+
+def _refuse_link(path: Path) -> None:
+    """Raise OSError for links and special files, on systems without O_NOFOLLOW."""
+    if not _NO_FOLLOW:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+
+
+def is_on_network(folder: Path) -> bool:
+    """Return whether a folder is on a network file system; False if this cannot be determined.
+
+    >>> is_on_network(Path("/"))
+    False
+    """
+    with contextlib.suppress(OSError):
+        if folder.resolve().drive.startswith("\\\\"):  # Windows: \\server\share
+            return True
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        points = {line.split()[1]: line.split()[2] for line in mounts.splitlines()}
+        path = folder.resolve()
+        nearest = next((str(p) for p in (path, *path.parents) if str(p) in points), "")
+        return _NETWORK.match(points.get(nearest, "")) is not None
+    return False
+
+
+def inside(path: Path, root: Path | None = None) -> Path:
+    """Return a path unchanged if it is inside a folder after links are resolved.
+
+    A run folder received from someone else may contain a link to a private file of this user. Its
+    content would then appear on a page. Every file of a run is therefore read through this
+    function.
+
+    Args:
+        path: file or folder; it need not exist.
+        root: the folder; None for the parent of `path`.
+
+    Raises:
+        DataError: the path resolves to a place outside the folder, forms a loop of links, or is
+            a pipe or device.
+    """
+    root = path.parent if root is None else root
+    try:
+        target = path.resolve()
+        # Before Python 3.13 a loop of links is a RuntimeError; since then it stays in the path.
+        is_loop = target.is_symlink()
+    except (RuntimeError, OSError):
+        is_loop = True
+    if is_loop:
+        raise DataError(f"{path} is a link that cannot be followed. Replace it with the file.")
+    if not target.is_relative_to(root.resolve()):
+        raise DataError(
+            f"{path} leads out of {root}, to {target}. Files of a run are read only from its own "
+            "folder. Replace the link with the file if you trust its target."
+        )
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise DataError(f"{path} is a pipe or a device. Replace it with a regular file.")
+    return path
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path, refusal: str) -> Iterator[None]:
+    """Lock a folder for this process during the block; create it if it does not exist.
+
+    The operating system releases the lock when the process ends, even if it is killed. On a file
+    system without locks, nothing is locked and no process is refused.
+
+    Args:
+        folder: the folder; its lock file `.lock` is never removed.
+        refusal: the message if another process holds the lock.
+
+    Raises:
+        ConfigError: another process holds the lock.
+        StoreError: the folder cannot be written.
+    """
+    disk = Disk()
+    with as_store_error("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = disk.open_lock(folder / ".lock")
+    try:
+        with as_store_error("lock", folder):
+            is_locked = disk.lock(descriptor, wait=False)
+        if is_locked is False:
+            raise ConfigError(refusal)
+        yield
+    finally:
+        disk.close(descriptor)
+
+
+@contextlib.contextmanager
+def as_store_error(action: str, path: Path | str, advice: str = "") -> Iterator[None]:
+    """Convert OSError to a StoreError that names the failed action and the path.
+
+    Args:
+        action: verb that completes "Cannot ... PATH".
+        path: the file or folder, for the message.
+        advice: text appended to the message; begins with a space.
+
+    >>> with as_store_error("read", "x.json"):
+    ...     raise OSError(errno.EIO, "Input/output error")
+    Traceback (most recent call last):
+        ...
+    probekit.errors.StoreError: Cannot read x.json: Input/output error.
+    """
+    try:
+        yield
+    except ProbekitError:
+        raise
+    except OSError as error:
+        raise StoreError(f"Cannot {action} {path}: {error.strerror or error}.{advice}") from error
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return the reason of an error of reading a file, in plain words and without a path."""
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder, not a file"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8 text"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().rstrip(".")
+
+
+class Draft:
+    """A file that is written under a temporary name and renamed when it is complete.
+
+    The file stays locked while it is open, so that a cleanup can distinguish drafts of live writers
+    from those of killed ones. Leaving the `with` block removes a draft that was not renamed.
+
+    Args:
+        disk: file operations.
+        path: final path; the temporary file is created in the same folder.
+
+    Attributes:
+        temporary: path of the temporary file.
+        size: bytes written so far.
+
+    Raises:
+        StoreError: the disk is full, the folder is not writable, ...
+    """
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self._hasher = blake3()
+        self.size = 0
+        self._descriptor: int | None  # None once it is closed
+        with self._store_errors():
+            self.temporary, self._descriptor = self._create()
+
+    def _create(self) -> tuple[Path, int]:
+        while True:
+            temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+            descriptor = self._disk.create(temporary)
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._drop, temporary, descriptor)
+                self._disk.lock(descriptor, wait=True)
+                # A cleanup may have removed it before this process held the lock.
+                if self._disk.is_named(descriptor):
+                    undo.pop_all()
+                    return temporary, descriptor
+
+    @property
+    def digest(self) -> str:
+        """BLAKE3 digest of the bytes written so far, in hexadecimal."""
+        return self._hasher.hexdigest()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append all of `data`."""
+        assert self._descriptor is not None
+        rest = memoryview(data).cast("B")
+        self._hasher.update(rest)
+        self.size += len(rest)
+        with self._store_errors():
+            while rest:
+                rest = rest[self._disk.write(self._descriptor, rest) :]
+
+    def release(self) -> None:
+        """On Windows, close the file so that it can be renamed, removed and read by others.
+
+        This releases its lock. On other systems the file stays open and locked until the end.
+        """
+        if self._disk.pins_open_files and self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            with self._store_errors():
+                self._disk.close(descriptor)
+
+    def rename(self, path: Path) -> None:
+        """Sync the file and rename it to `path`, replacing an existing file."""
+        self._sync()
+        self.release()
+        with self._store_errors():
+            self._disk.rename(self.temporary, path)
+            self._disk.sync_folder(path.parent)
+
+    def link(self, path: Path, *, keep_locked: bool = False) -> bool:
+        """Sync the file and link it to `path`; return False if that name exists.
+
+        Args:
+            path: the final name.
+            keep_locked: whether the file stays locked on Windows, where a locked file cannot be
+                read by other processes. On other systems it stays locked in any case.
+        """
+        self._sync()
+        if not keep_locked:
+            self.release()
+        with self._store_errors():
+            try:
+                self._disk.link(self.temporary, path)
+            except FileExistsError:
+                return False
+            self._disk.sync_folder(path.parent)
+        return True
+
+    def _sync(self) -> None:
+        if self._descriptor is not None:
+            with self._store_errors():
+                self._disk.sync(self._descriptor)
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._drop(self.temporary, self._descriptor)
+
+    def _drop(self, temporary: Path, descriptor: int | None) -> None:
+        steps = [partial(self._disk.remove, temporary)]
+        if descriptor is not None:
+            steps.insert(
+                0 if self._disk.pins_open_files else 1, partial(self._disk.close, descriptor)
+            )
+        for step in steps:
+            # A file that cannot be removed now is swept later; the original error matters more.
+            with contextlib.suppress(OSError):
+                step()
+
+    def _store_errors(self) -> contextlib.AbstractContextManager[None]:
+        return as_store_error("write", self._path, " An existing file there is unchanged.")
+
+
+def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = bool) -> bool:
+    """Remove a file unless it is in use, and return whether it was removed.
+
+    Args:
+        path: the file.
+        disk: file operations.
+        is_in_use: returns whether the file is needed. It is called while this process holds the
+            lock of the file, so that the answer cannot become outdated.
+
+    Raises:
+        StoreError: the file cannot be opened or removed.
+    """
+    with as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
+        descriptor = disk.open(path, for_lock=True)
+        try:
+            is_abandoned = disk.lock(descriptor, wait=False) and not is_in_use()
+            # Another writer of the same rows may have replaced this file.
+            if not is_abandoned or not disk.is_named(descriptor):
+                return False
+            if not disk.pins_open_files:
+                disk.remove(path)
+        finally:
+            disk.close(descriptor)
+        if disk.pins_open_files:
+            try:
+                disk.remove(path)
+            except PermissionError:  # on Windows another program has it open
+                return False
+        return True
+    return False
+
+
+def sweep_drafts(paths: Iterable[Path]) -> list[Path]:
+    """Remove those of the given files that are drafts of dead writers; return the removed paths.
+
+    Drafts of live writers and all other files are kept.
+    """
+    swept = []
+    for path in paths:
+        # A file that cannot be opened, such as another user's, is not one of our drafts.
+        with contextlib.suppress(StoreError):
+            if _DRAFT.fullmatch(path.name) and remove_abandoned(path, Disk()):
+                swept.append(path)
+    return swept
+
+
+def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]) -> str:
+    """Write a file atomically, sync it, and return the digest of its content.
+
+    Args:
+        path: the file; missing parent folders are created.
+        content: text (encoded as UTF-8), bytes, or an iterable of chunks if it does not fit in
+            memory.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "result.txt"
+    >>> digest = write_atomic(path, "done")
+    >>> path.read_text()
+    'done'
+
+    Raises:
+        StoreError: the disk is full, the folder is not writable, ...; no partial file remains.
+    """
+    text = content.encode() if isinstance(content, str) else content
+    with as_store_error("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with Draft(Disk(), path) as draft:
+        for part in [text] if isinstance(text, bytes) else text:
+            draft.write(part)
+        draft.rename(path)
+        return draft.digest
+
+
+def quoted(cell: Any) -> Any:
+    """Add a leading quote to a text that looks like a formula; return other cells unchanged.
+
+    >>> quoted("=1+1"), quoted("-1"), quoted(-1), quoted("'-1"), quoted("it's"), quoted("'tis")
+    ("'=1+1", "'-1", -1, "''-1", "it's", "'tis")
+    """
+    return f"'{cell}" if isinstance(cell, str) and _TO_QUOTE.match(cell) else cell
+
+
+def unquoted(cell: Any) -> Any:
+    """Remove the leading quote that `quoted` added to a text; return other cells unchanged.
+
+    >>> unquoted("'=1+1"), unquoted("'-1"), unquoted("''-1"), unquoted("'tis")
+    ('=1+1', '-1', "'-1", "'tis")
+    """
+    return cell[1:] if isinstance(cell, str) and _QUOTED.match(cell) else cell
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    r"""Return a table as CSV text without its index; texts that look like formulas are quoted.
+
+    >>> import pandas as pd
+    >>> csv_text(pd.DataFrame({"label": ["-1", "a"], "score": [-1.5, None]}))
+    "label,score\n'-1,-1.5\na,\n"
+    """
+    safe = _mapped(table, quoted)
+    texts = (cell for _, column in safe.items() if not _holds_numbers(column) for cell in column)
+    # The csv module does not quote a lone carriage return, and readers end the row there.
+    has_return = any(isinstance(text, str) and "\r" in text for text in texts)
+    return safe.to_csv(
+        index=False,
+        lineterminator="\n",
+        quoting=csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL,
+    )
+
+
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """Return the table in a CSV file of a run folder, with the quotes of `csv_text` removed.
+
+    Args:
+        path: the file. A link that leads out of its folder is an error.
+        options: keyword arguments of `pandas.read_csv`.
+
+    Raises:
+        DataError: the file is a link out of its folder, or not a regular file.
+        OSError, ValueError: the file cannot be read or parsed.
+    """
+    return parse_csv(inside(path).read_bytes(), **options)
+
+
+def parse_csv(content: bytes, **options: Any) -> pd.DataFrame:
+    """Return the table in the bytes of a CSV file, with the quotes of `csv_text` removed.
+
+    >>> import pandas as pd
+    >>> parse_csv(csv_text(pd.DataFrame({"=label": ["-1"]})).encode()).to_dict("list")
+    {'=label': ['-1']}
+    """
+    import pandas as pd
+
+    return _mapped(pd.read_csv(BytesIO(content), **options), unquoted)
+
+
+def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
+    """Apply `change` to all texts of a table, column names included."""
+    import pandas as pd
+
+    def changed(column: pd.Series[Any]) -> pd.Series[Any]:
+        # Series.map would infer a new dtype and turn integers next to None into floats.
+        return pd.Series([change(cell) for cell in column], column.index, dtype=column.dtype)
+
+    columns = {
+        change(name): column if _holds_numbers(column) else changed(column)
+        for name, column in table.items()
+    }
+    return pd.DataFrame(columns, index=table.index)
+
+
+def _holds_numbers(column: pd.Series[Any]) -> bool:
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    return is_numeric_dtype(column) or is_bool_dtype(column)

@@ -1,0 +1,223 @@
+"""Console and progress: bars on terminals and in notebooks, lines in files and pipes."""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import rich.console
+from rich.console import ConsoleOptions, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.segment import Segment
+from rich.text import Text
+
+from probekit.errors import check_has
+from probekit.terminal import SILENT, Watcher, unfiltered, visible
+
+SECONDS_BETWEEN_LINES = 10
+SECONDS_BETWEEN_PICTURES = 0.2  # of a notebook; each one is a message to the browser
+MOST_MESSAGES = 20  # shown in a notebook
+
+
+class Console(rich.console.Console):
+    """A console that escapes control characters in text but not its own escape sequences.
+
+    Args:
+        stderr: whether to write to standard error instead of standard output.
+        width: width in characters; None for the width of the terminal.
+    """
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        file = unfiltered(sys.stderr if stderr else sys.stdout)
+        super().__init__(file=file, width=width, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **given: Any) -> Text:
+        """Return the escaped text, so that columns have the width of the displayed text."""
+        return super().render_str(visible(text), **given)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the segments with escaped text."""
+        for segment in super().render(renderable, options):
+            is_control = segment.control is not None
+            yield segment if is_control else segment._replace(text=visible(segment.text))
+
+
+@contextmanager
+def shown_progress(watcher: Watcher | None = None, *, progress: bool = True) -> Iterator[Watcher]:
+    """Yield a watcher that shows progress: the given one, or one that fits where the code runs.
+
+    Notebooks and terminals show bars. Elsewhere there is a line on stderr at the end of each step
+    and every ten seconds.
+
+    Args:
+        watcher: receives the progress instead.
+        progress: False shows nothing.
+
+    Raises:
+        ConfigError: the watcher has no method `progress`.
+    """
+    if watcher is not None:
+        remedy = "Omit it, or give an object with the methods of Watcher."
+        check_has("watcher", watcher, "progress", remedy)
+    if watcher is not None or not progress:
+        yield watcher or SILENT
+    elif _has_kernel():
+        notebook = NotebookBars()
+        try:
+            yield notebook
+        finally:
+            notebook.end()
+    elif sys.stderr.isatty():
+        with terminal_bars(Console(stderr=True)) as bars:
+            yield bars
+    else:
+        yield ProgressLines()
+
+
+@contextmanager
+def terminal_bars(console: Console) -> Iterator[Watcher]:
+    """Yield a watcher that shows bars on a console."""
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bars:
+        yield _TerminalBars(bars)
+
+
+class _Rate(ProgressColumn):
+    """Items per second, or seconds per item."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{speed:,.1f}/s" if speed >= 1 else f"{1 / speed:,.1f} s each")
+
+
+class _TerminalBars:
+    """Progress bars of a terminal."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, Any] = {}
+
+    def progress(self, step: str, done: float, total: int) -> None:
+        if step not in self._tasks or done < self._bars.tasks[self._tasks[step]].completed:
+            self._tasks[step] = self._bars.add_task(visible(step), total=total)
+        self._bars.update(self._tasks[step], completed=done)
+
+    def tell(self, message: str) -> None:
+        self._bars.console.print(Text(visible(message)))
+
+
+def _done(done: float) -> str:
+    """Return a number of completed units, with one decimal unless it is an integer.
+
+    >>> _done(4320), _done(1.4375)
+    ('4,320', '1.4')
+    """
+    return f"{done:,.12g}" if done == int(done) else f"{done:,.1f}"
+
+
+class ProgressLines:
+    """Plain lines on stderr: one at the end of a step and one every ten seconds."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._line = ""
+
+    def progress(self, step: str, done: float, total: int) -> None:
+        """Write a line if the step is complete or the last line is ten seconds old."""
+        line = f"{step}: {_done(done)} of {total:,}"
+        is_due = done == total or time.monotonic() - self._last > SECONDS_BETWEEN_LINES
+        if is_due and line != self._line:
+            self._last, self._line = time.monotonic(), line
+            self.tell(line)
+
+    def tell(self, message: str) -> None:
+        """Write a message as a line."""
+        sys.stderr.write(f"{visible(message)}\n")
+        sys.stderr.flush()
+
+
+class NotebookBars:
+    """Progress bars as the output of a notebook cell; one line of text after the last step.
+
+    They are plain HTML, so that no extension is needed and a saved notebook still shows them.
+    """
+
+    def __init__(self) -> None:
+        self.steps: dict[str, tuple[float, int]] = {}
+        self.messages: list[str] = []
+        self.is_over = False
+        self._start = time.monotonic()
+        self._drawn = -SECONDS_BETWEEN_PICTURES
+        self._handle: Any = None
+
+    def progress(self, step: str, done: float, total: int) -> None:
+        """Show that `done` of `total` units of a step are complete."""
+        self.steps[step] = (done, total)
+        self.draw(is_due=done == total)
+
+    def tell(self, message: str) -> None:
+        """Show a message below the bars."""
+        self.messages = [*self.messages, message][-MOST_MESSAGES:]
+        self.draw(is_due=True)
+
+    def end(self) -> None:
+        """Replace the bars by one line."""
+        self.is_over = True
+        if self._handle is not None:
+            self._handle.update(self)
+
+    def draw(self, *, is_due: bool) -> None:
+        """Show the present state, at most every `SECONDS_BETWEEN_PICTURES` unless it is due."""
+        if not is_due and time.monotonic() - self._drawn < SECONDS_BETWEEN_PICTURES:
+            return
+        self._drawn = time.monotonic()
+        if self._handle is None:
+            display = import_module("IPython.display").display  # not needed elsewhere
+            self._handle = display(self, display_id=True)
+        else:
+            self._handle.update(self)
+
+    def __repr__(self) -> str:
+        counts = (
+            f"{step} {_done(done)} of {total:,}" for step, (done, total) in self.steps.items()
+        )
+        seconds = time.monotonic() - self._start
+        return "\n".join([f"{', '.join(counts)}; {seconds:,.0f} s", *self.messages])
+
+    def _repr_html_(self) -> str:
+        messages = "".join(f"<div>{html.escape(visible(text))}</div>" for text in self.messages)
+        if self.is_over:
+            summary = html.escape(visible(repr(self).partition("\n")[0]))
+            return f'<div style="opacity:.7">{summary}{messages}</div>'
+        rows = "".join(
+            f"<tr><td>{html.escape(visible(step))}</td>"
+            f'<td><progress value="{done:g}" max="{total}"></progress></td>'
+            f"<td>{_done(done)} of {total:,}</td></tr>"
+            for step, (done, total) in self.steps.items()
+        )
+        return f"<table>{rows}</table>{messages}"
+
+
+def _has_kernel() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None

@@ -1,0 +1,238 @@
+"""Damaged files of every format are refused with their name, and never read as other numbers."""
+
+import csv
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from probekit.activations.given.formats import row_ids
+from probekit.activations.given.given import open_activations
+from probekit.errors import DataError, ProbekitError
+
+ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+
+
+def first_read(folder):
+    """Return the rows of the first site; the iteration order is that of the layer axis."""
+    given = open_activations(folder)
+    return given.rows.read(given.sites[0].text)
+
+
+def zarr_array(folder, **options):
+    """Write ROWS as a.zarr in four chunks; return its folder and the files of its chunks."""
+    zarr = pytest.importorskip("zarr")
+    path = folder / "a.zarr"
+    zarr.create_array(str(path), data=ROWS, **{"chunks": (10, 4)} | options)
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    return path, [file for file in files if file.name[0] in "0123"]
+
+
+@pytest.mark.parametrize("options", [{"zarr_format": 2}, {"zarr_format": 3}, {"shards": (20, 4)}])
+def test_a_zarr_array_without_a_chunk_is_refused(tmp_path, options):
+    _, chunks = zarr_array(tmp_path, **options)
+    np.testing.assert_array_equal(first_read(tmp_path), ROWS)
+    chunks[1].unlink()
+    with pytest.raises(
+        DataError, match=rf"a.zarr stores {len(chunks) - 1} of {len(chunks)} chunks.*as 0.0. Write"
+    ):
+        open_activations(tmp_path)
+
+
+def test_only_the_chosen_arrays_of_a_group_need_all_chunks(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(str(tmp_path / "acts.zarr"), mode="w")
+    group.create_array("layer_0", data=ROWS)
+    group.create_array("layer_1", shape=ROWS.shape, chunks=(10, 4), dtype="f4")[:20] = ROWS[:20]
+    assert len(open_activations(tmp_path, sites=["layer_0"]).sites) == 1
+    with pytest.raises(DataError, match=r"acts.zarr/layer_1 stores 2 of 4 chunks"):
+        open_activations(tmp_path)
+
+
+def test_a_shard_without_one_of_its_chunks_is_refused(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    options = {"shape": ROWS.shape, "chunks": (5, 4), "shards": (20, 4), "dtype": "f4"}
+    zarr.create_array(str(tmp_path / "a.zarr"), **options)[:25] = ROWS[:25]
+    with pytest.raises(DataError, match=r"a.zarr contains NaN, or lacks a chunk of a shard"):
+        open_activations(tmp_path)
+
+
+def test_chunks_of_zeros_that_are_stored_are_read(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    rows = ROWS.copy()
+    rows[10:20] = 0
+    options = {"chunks": (10, 4), "config": {"write_empty_chunks": True}}
+    zarr.create_array(str(tmp_path / "a.zarr"), data=rows, **options)
+    np.testing.assert_array_equal(first_read(tmp_path), rows)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-3], lambda data: b"", lambda data: b"\0" * len(data)],
+    ids=["truncated", "empty", "zeros"],
+)
+@pytest.mark.parametrize(
+    "options",
+    [{"zarr_format": 2}, {"zarr_format": 3}, {"shards": (20, 4)}, {"compressors": None}],
+    ids=str,
+)
+def test_a_damaged_zarr_chunk_is_refused(tmp_path, options, damage):
+    _, chunks = zarr_array(tmp_path, **options)
+    chunks[1].write_bytes(damage(chunks[1].read_bytes()))
+    if "compressors" in options and len(chunks[1].read_bytes()) == 160:
+        assert not first_read(tmp_path)[10:20].any()  # zeros are valid numbers there
+        return
+    with pytest.raises(DataError, match=r"a.zarr (cannot be read|contains NaN, or lacks a chunk)"):
+        open_activations(tmp_path)
+
+
+@pytest.mark.parametrize("codec", ["BZ2", "GZip", "LZ4", "LZMA", "Zlib"])
+def test_a_chunk_that_no_codec_can_unpack_is_refused(tmp_path, codec):
+    numcodecs = pytest.importorskip("numcodecs")
+    _, chunks = zarr_array(tmp_path, zarr_format=2, compressors=getattr(numcodecs, codec)())
+    chunks[2].write_bytes(chunks[2].read_bytes()[:10] + b"\xff" * 100)
+    with pytest.raises(DataError, match=r"a.zarr cannot be read"):
+        open_activations(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"chunks": [0, 4]}, "cannot be read"),
+        ({"chunks": [10**15, 4]}, r"unpacks from .* to 16000.0 TB"),
+        ({"chunks": [10**9, 4]}, r"unpacks from .* to 16.0 GB"),
+        ({"chunks": "x"}, "cannot be read"),
+        ({"shape": [10**15, 4]}, "stores 4 of 100,000,000,000,000 chunks"),
+        ({"shape": [50, 4]}, "stores 4 of 5 chunks"),
+        ({"shape": [1, 10**12]}, "stores 4 of 250,000,000,000 chunks"),
+        ({"shape": "x"}, "cannot be read"),
+        ({"dtype": "<f8"}, "cannot be read"),
+        ({"fill_value": "x"}, "cannot be read"),
+        ({"compressor": {"id": "pickle"}}, "pickled"),
+        ({"filters": [{"id": "pickle", "protocol": 5}]}, "pickled"),
+    ],
+    ids=str,
+)
+def test_wrong_zarr_metadata_are_refused(tmp_path, changes, message):
+    path, _ = zarr_array(tmp_path, zarr_format=2)
+    metadata = json.loads((path / ".zarray").read_text()) | changes
+    text = json.dumps(metadata).replace("pickle", "pi\\u0063kle")
+    (path / ".zarray").write_text(text)
+    with pytest.raises(DataError, match=rf"a.zarr {message}|{message}"):
+        open_activations(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"{}", b"[" * 100_000, b"\xff\xfe"])
+def test_a_damaged_zarr_description_is_refused(tmp_path, content):
+    path, _ = zarr_array(tmp_path)
+    (path / "zarr.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"a.zarr"):
+        open_activations(tmp_path)
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_no_folder_of_a_zarr_group_is_left_out(tmp_path, is_nested):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(str(tmp_path / "acts.zarr"), mode="w")
+    group.create_array("layer_0", data=ROWS)
+    if is_nested:
+        group.create_group("more").create_array("layer_1", data=ROWS)
+    else:
+        group.create_array("more", data=ROWS)
+        (tmp_path / "acts.zarr" / "more" / "zarr.json").unlink()
+    with pytest.raises(DataError, match=r"acts.zarr/more is no array"):
+        open_activations(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.npy", "a.safetensors"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:4],
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:-20],
+        lambda data: b"\0" * len(data),
+        lambda data: data[:4] + b"\xff" * 300 + data[304:],
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, name, damage):
+    pytest.importorskip("pyarrow")
+    {
+        "a.parquet": pd.DataFrame({"a": list(ROWS)}).to_parquet,
+        "a.npy": lambda path: np.save(path, ROWS),
+        "a.safetensors": lambda path: save_file({"a": ROWS}, path),
+    }[name](tmp_path / name)
+    (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+    with pytest.raises(DataError, match=rf"{name} cannot be read: .*truncated: save it again"):
+        open_activations(tmp_path)
+
+
+def test_an_npz_archive_named_npy_is_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", ROWS)
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    with pytest.raises(DataError, match=r"a.npy is an .npz archive. Save each"):
+        open_activations(tmp_path)
+
+
+def test_a_second_array_in_a_npy_file_is_not_ignored(tmp_path):
+    with (tmp_path / "a.npy").open("wb") as file:
+        np.save(file, ROWS)
+        np.save(file, ROWS)
+    with pytest.raises(DataError, match=r"a.npy has 768 bytes after its array of shape \(40, 4\)"):
+        open_activations(tmp_path)
+
+
+def test_a_npy_header_of_many_digits_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", ROWS)
+    data = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(data.replace(b"(40, 4)", b"(" + b"9" * 5000 + b",4)"))
+    with pytest.raises(DataError, match=r"a.npy cannot be read"):
+        open_activations(tmp_path)
+
+
+def test_a_safetensors_key_of_many_digits_is_refused(tmp_path):
+    save_file({"1" * 5000: ROWS, "a": ROWS}, tmp_path / "a.safetensors")
+    with pytest.raises(ProbekitError, match=r"'1{200}' has more than 200 characters"):
+        open_activations(tmp_path)
+
+
+def test_a_field_of_rows_csv_that_is_too_long_is_refused(tmp_path):
+    (tmp_path / "rows.csv").write_text(f"id\n{'x' * (csv.field_size_limit() + 1)}\n")
+    with pytest.raises(DataError, match=r"rows.csv cannot be read: field larger"):
+        row_ids(tmp_path)
+
+
+def test_masked_numbers_are_nan():
+    with pytest.raises(DataError, match="a: row 1 contains nan"):
+        open_activations({"a": np.ma.masked_array(ROWS, ROWS[1, 1] == ROWS)})
+    complete = np.ma.masked_array(ROWS, mask=False)
+    assert open_activations({"a": complete}).digest == open_activations({"a": ROWS}).digest
+
+
+class Short:
+    """An object with a shape that has fewer rows."""
+
+    shape, dtype = ROWS.shape, "float32"
+
+    def __getitem__(self, rows):
+        return ROWS[:3]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.from_numpy(ROWS).to_sparse(),
+        torch.from_numpy(ROWS).to("meta"),
+        [row.requires_grad_() for row in torch.from_numpy(ROWS.copy())],
+        list(torch.from_numpy(ROWS).bfloat16()),
+        Short(),
+    ],
+    ids=["sparse", "meta", "list with gradients", "list of bfloat16", "short"],
+)
+def test_objects_that_are_no_dense_arrays_are_refused(values):
+    with pytest.raises(DataError, match=r"^a.* dense array of NumPy or torch"):
+        open_activations({"a": values})

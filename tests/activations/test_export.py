@@ -1,0 +1,91 @@
+"""Exported rows are the rows, in every format; what fails leaves nothing that passes for one."""
+
+import json
+
+import numpy as np
+import pytest
+
+from probekit.activations.export import export_cache
+from probekit.activations.given.given import open_activations
+from probekit.activations.store import ActivationStore
+from probekit.errors import ConfigError, DamagedError, StoreError, UnknownNameError
+from probekit.files import Disk
+from tests.activations.captures import SITES as MODEL_SITES
+from tests.activations.captures import run, shard_file
+from tests.activations.small_store import SITES
+
+
+@pytest.mark.parametrize("format", ["npy", "safetensors", "parquet"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_exported_rows_are_the_rows(tmp_path, model, monkeypatch, format, dtype):
+    pytest.importorskip("pyarrow" if format == "parquet" else "numpy")
+    monkeypatch.setattr("probekit.activations.export._ROWS_AT_ONCE", 50)
+    store, out = run(tmp_path / "caches", model, dtype=dtype).store, tmp_path / "out"
+    paths = export_cache(store, out, format)
+    assert len(paths) == len(MODEL_SITES) + 2
+    given = open_activations(out)
+    for site, array in given.rows.arrays.items():
+        rows = store.read(site)
+        assert (array.shape, array.dtype) == (rows.shape, dtype)
+        assert np.array_equal(given.rows.read(site), rows.reshape(len(rows), -1))
+    assert set(given.rows.arrays) == set(MODEL_SITES)
+    assert json.loads((out / "export.json").read_text())["root"] == store.digest_of(MODEL_SITES)
+    lines = (out / "rows.csv").read_text().splitlines()
+    assert len(lines) == store.n_rows + 1
+    row = store.layout.plan
+    assert lines[2] == f"1,0,{' '.join(map(str, row.positions[row.offsets[1] : row.offsets[2]]))}"
+    with pytest.raises(ConfigError, match="already exists"):
+        export_cache(store, out, format)
+
+
+def test_an_exported_npy_file_is_one_of_numpy(folder, tmp_path):
+    store = ActivationStore.open(folder)
+    [path, *_] = export_cache(store, tmp_path / "out", "npy", [SITES[0]])
+    assert np.array_equal(np.load(path), store.read(SITES[0]))
+
+
+def test_what_cannot_be_exported_is_reported(folder, tmp_path, monkeypatch):
+    store = ActivationStore.open(folder)
+    with pytest.raises(UnknownNameError, match="Allowed: npy, parquet, safetensors"):
+        export_cache(store, tmp_path / "out", "csv")
+    with pytest.raises(UnknownNameError, match="hook_embed"):
+        export_cache(store, tmp_path / "out", "npy", ["hook_embd"])
+    monkeypatch.setattr("probekit.activations.export.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"Run pip install .*\[parquet\]'"):
+        export_cache(store, tmp_path / "out", "parquet")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match="Cannot write"):
+            export_cache(store, out, "npy")
+    twice = export_cache(store, tmp_path / "out", "npy", [SITES[0], SITES[0]])
+    assert len(twice) == 3
+
+
+def test_a_damaged_shard_is_not_exported(folder, tmp_path):
+    path = shard_file(folder, SITES[1], 0)
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    with pytest.raises(DamagedError, match=path.name):
+        export_cache(ActivationStore.open(folder), tmp_path / "out", "npy")
+    assert not (tmp_path / "out").exists()
+    assert export_cache(ActivationStore.open(folder, verify=False), tmp_path / "out", "npy")
+
+
+@pytest.mark.parametrize("format", ["npy", "parquet"])
+def test_an_export_that_fails_leaves_nothing_that_passes_for_one(
+    folder, tmp_path, monkeypatch, format
+):
+    pytest.importorskip("pyarrow" if format == "parquet" else "numpy")
+    n_written = []
+
+    def write(self, descriptor, data):
+        n_written.append(len(data))
+        if len(n_written) > 1:
+            raise OSError(28, "No space left on device")
+        return Disk.write(self, descriptor, data)
+
+    full = type("FullDisk", (Disk,), {"write": write})
+    monkeypatch.setattr("probekit.activations.export.Disk", full)
+    with pytest.raises(StoreError, match="No space left"):
+        export_cache(ActivationStore.open(folder), tmp_path / "out", format)
+    assert not [path for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")]

@@ -1,0 +1,207 @@
+"""A store takes and returns exactly the committed rows; damage is refused or rewritten."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probekit.activations.local import LocalFiles
+from probekit.activations.records import ArrayHeader, ShardRecord, header
+from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import collect_garbage
+from probekit.errors import (
+    ConfigError,
+    DamagedError,
+    StoreError,
+    StoreMismatchError,
+    UnknownNameError,
+)
+from probekit.model.families.gpt2 import GPT2
+from tests.activations.captures import SITES as MODEL_SITES
+from tests.activations.captures import files, make_tokens, record_file, run, shard_file
+from tests.activations.small_store import CONTENT, IDENTITY, SITE, SITES, Content
+from tests.model.reference import TINY
+
+
+def test_rows_are_read_in_any_order(tmp_path, model):
+    store = run(tmp_path, model).store
+    everything = store.read(MODEL_SITES[0])
+    chosen = np.random.default_rng(3).permutation(len(everything))[:40]
+    assert np.array_equal(store.read(MODEL_SITES[0], chosen), everything[chosen])
+
+
+def test_what_a_killed_writer_left_half_written_is_swept(tmp_path, model):
+    store = run(tmp_path, model).store
+    left = [store.folder / name for name in (".rows.safetensors.a9b8", f"{MODEL_SITES[0]}/.0.x1y2")]
+    for path in left:
+        path.write_bytes(b"half")
+    with store.files.draft(f"{MODEL_SITES[0]}/alive") as alive:
+        alive.write(b"a living writer holds the lock of its file")
+        run(tmp_path, model, sites=(*MODEL_SITES, "blocks.1.hook_mlp_out"))
+        assert not any(path.exists() for path in left)
+        store.files.publish(alive, f"{MODEL_SITES[0]}/alive")
+
+
+def test_opening_with_another_spec_lists_the_differences(tmp_path, model):
+    store = run(tmp_path, model).store
+    expected = dataclasses.replace(store.identity, weights="ab", dtype="float16")
+    with pytest.raises(StoreMismatchError) as error:
+        ActivationStore.open(store.folder, expect=expected)
+    assert "weights: stored" in str(error.value)
+    assert "dtype: stored 'float32', expected 'float16'" in str(error.value)
+    assert "tokens" not in str(error.value)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "lost", "record lost", "record broken"])
+def test_a_damaged_shard_is_recomputed(tmp_path, model, damage):
+    first = run(tmp_path, model)
+    path = shard_file(first.store.folder, MODEL_SITES[3], 2)
+    record = record_file(first.store.folder, MODEL_SITES[3], 2)
+    expected = files(first.store.folder)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-7])
+    elif damage == "lost":
+        path.unlink()
+    elif damage == "record lost":
+        record.unlink()
+    else:
+        record.write_text("{")
+    with pytest.raises(UnknownNameError, match="does not contain all of"):
+        first.store.read(MODEL_SITES[3])
+    again = run(tmp_path, model)
+    assert again.computed == 1
+    assert files(again.store.folder) == expected
+
+
+def test_one_flipped_bit_is_detected_and_its_file_named(tmp_path, model):
+    store = run(tmp_path, model).store
+    store.verify()
+    path = shard_file(store.folder, MODEL_SITES[-1], 1)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    message = r"1 files are damaged.*hook_resid_post/00001\.\w+\.safetensors"
+    with pytest.raises(StoreError, match=message):
+        store.verify()
+    with pytest.raises(StoreError, match=message):  # no run takes such rows for numbers
+        run(tmp_path, model)
+    # Nor one that resumes the site after a kill.
+    record_file(store.folder, MODEL_SITES[-1], 2).unlink()
+    with pytest.raises(StoreError, match=message):
+        run(tmp_path, model)
+
+
+def test_rows_of_another_site_or_store_are_recomputed(tmp_path, model):
+    store = run(tmp_path, model).store
+    expected = files(store.folder)
+    first, second = (store.folder / site for site in (MODEL_SITES[0], MODEL_SITES[-1]))
+    first.rename(tmp_path / "aside")
+    second.rename(first)
+    (tmp_path / "aside").rename(second)
+    assert run(tmp_path, model).computed == 2 * len(store.shards)
+    other = run(tmp_path, GPT2(TINY, seed=8)).store
+    shutil.rmtree(first)
+    shutil.copytree(other.folder / MODEL_SITES[0], first)
+    assert run(tmp_path, model).computed == len(store.shards)
+    assert expected.items() <= files(store.folder).items()
+    collect_garbage(store.folder)  # files of the other writers
+    assert files(store.folder) == expected
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000, None])
+def test_a_damaged_manifest_is_rewritten(tmp_path, model, content):
+    store = run(tmp_path, model).store
+    path = store.folder / "manifest.json"
+    whole = path.read_bytes()
+    path.unlink() if content is None else path.write_text(content)
+    assert run(tmp_path, model).computed == 0
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [True, False],
+        [0.0],
+        [-1],
+        [10**6],
+        [[0]],
+        ["a"],
+        [None],
+        [[0], [1, 2]],
+        "0",
+        slice(0, 2),
+    ],
+)
+def test_rows_are_read_by_number_only(tmp_path, model, rows):
+    store = ActivationStore.open(str(run(tmp_path, model).store.folder))
+    with pytest.raises(ConfigError, match="rows must be numbers from 0 to"):
+        store.read(MODEL_SITES[0], rows)
+    assert len(store.read(MODEL_SITES[0], [])) == 0
+
+
+def test_the_store_says_what_it_holds(tmp_path, model):
+    store = ActivationStore.open(run(tmp_path, model).store.folder)
+    assert store.sites == tuple(sorted(MODEL_SITES))
+    assert store.n_rows == 2 * len(make_tokens())
+    with pytest.raises(UnknownNameError, match="resid_post"):
+        store.read("blocks.3.hook_resid_pots")
+    assert Path(store.folder / "manifest.json").exists()
+
+
+def test_two_caches_of_the_same_name_are_never_mixed(tmp_path, folder):
+    other = dataclasses.replace(IDENTITY, weights="others")
+    with pytest.raises(StoreMismatchError, match="weights: stored 'w', expected 'others'"):
+        ActivationStore.create(LocalFiles(folder), other, CONTENT.plan, CONTENT.shards)
+    moved = Content(n_shards=3, n_rows=2)
+    with pytest.raises(StoreMismatchError, match="layout"):
+        moved.create(LocalFiles(folder))
+
+
+def test_shards_of_rows_of_several_kinds_are_never_one_array(tmp_path):
+    store = CONTENT.create(LocalFiles(tmp_path / "key"))
+    rows = [CONTENT.values[SITE][shard] for shard in store.shards]
+    with pytest.raises(ConfigError, match="This store holds float32 rows, not float16"):
+        store.commit(SITE, 0, rows[0].astype(np.float16))
+    store.commit(SITE, 0, rows[0])
+    store.commit(SITE, 1, rows[1][:, :1])
+    with pytest.raises(DamagedError, match=r"row shapes: \[\(1,\), \(2,\)\]"):
+        store.read(SITE)
+
+
+def test_a_shard_takes_its_rows_and_no_others(tmp_path):
+    store = CONTENT.create(LocalFiles(tmp_path / "key"))
+    rows = CONTENT.values[SITE][:3]
+
+    def write(parts):
+        with store.writing([SITE], 0) as writers:
+            for part in parts:
+                writers[SITE].append(part)
+
+    for parts in ([rows[:2]], [rows, rows[:1]], [rows[:1], rows[1:, :1]], [rows.astype("f8")], []):
+        with pytest.raises(ConfigError):
+            write(parts)
+    assert store.missing(SITE) == (0, 1)
+    assert not list(tmp_path.rglob("*.safetensors.*"))
+
+
+def test_a_partial_cache_is_read_only_on_request(tmp_path):
+    store = CONTENT.create(LocalFiles(tmp_path / "key"))
+    rows = store.shards[1]
+    store.commit(SITE, 1, CONTENT.values[SITE][rows])
+    with pytest.raises(UnknownNameError, match=r"3 of 6 rows are stored \(50%\)"):
+        store.read(SITE)
+    assert sorted(rows) == store.rows_at(SITE).tolist()
+    assert np.array_equal(store.read(SITE, partial=True), CONTENT.values[SITE][np.sort(rows)])
+    assert np.array_equal(store.read(SITE, rows, partial=True), CONTENT.values[SITE][rows])
+    with pytest.raises(UnknownNameError, match="50%"):
+        store.read(SITE, store.shards[0], partial=True)
+    with pytest.raises(UnknownNameError):
+        store.read(SITES[1], partial=True)
+
+
+def test_a_record_says_all_that_its_file_is():
+    record = ShardRecord("k", "hook_embed", 0, "F16", (4, 3), "0" * 64)
+    assert record.size == len(header({"rows": ArrayHeader("F16", (4, 3))})) + 24

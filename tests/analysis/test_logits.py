@@ -1,0 +1,207 @@
+"""Attribution sums to the logit; the lens equals its definitions."""
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.analysis.logits import SITES, lens_rows, lens_sites, logit_attribution, logit_lens
+from probekit.errors import ConfigError, DataError, UnknownNameError
+from probekit.model.families.gpt2 import GPT2
+from probekit.model.families.table import from_transformers
+from probekit.model.text.tokenizer import Tokenizer
+from tests.model.families.configurations import TYPICAL, rows
+from tests.model.gpt2_sites import sites_of
+from tests.model.reference import TINY, our_model, reference_model
+
+IDS = torch.tensor([3, 14, 15, 92, 6, 5, 35])
+TEXT = "The old key near the dark windows was on the table, and nobody had seen it there before."
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A float64 model whose every parameter is random, biases and norms included."""
+    return our_model(reference_model(TINY, torch.float64), TINY).double().requires_grad_(False)
+
+
+def values(found, part):
+    return found.rows.loc[found.rows["part"] == part, "value"].tolist()
+
+
+@pytest.mark.parametrize(
+    "choice", [{}, {"minus": 5}, {"minus_mean": True}], ids=["alone", "less a token", "less all"]
+)
+@pytest.mark.parametrize("position", [0, 4, -1])
+def test_the_parts_sum_to_the_logit(model, choice, position):
+    found = logit_attribution(model, IDS, 41, position=position, **choice)
+    logits = model(IDS[None])[0, position]
+    less = {"minus": logits[5], "minus_mean": logits.mean()}
+    expected = float(logits[41] - (less[next(iter(choice))] if choice else 0))
+    assert found.logit == pytest.approx(expected, abs=1e-12)
+    assert found.rows["value"].sum() == pytest.approx(expected, abs=1e-10)
+    assert found.remainder == pytest.approx(0, abs=1e-10)
+
+
+@pytest.mark.parametrize("row", rows(TYPICAL), ids=lambda row: row.name)
+def test_the_parts_sum_to_the_logit_in_every_family(row):
+    model = from_transformers(row.reference(torch.float64))
+    for minus in (None, 11):
+        attribution = logit_attribution(model, torch.tensor([3, 14, 15, 92]), 7, minus=minus)
+        assert abs(attribution.remainder) < 1e-12
+
+
+def test_contributions_are_those_of_the_sites_under_the_final_scale(model):
+    found = logit_attribution(model, IDS, 41, minus=5)
+    _, cache = model.run_with_cache(IDS[None], ["*", "blocks.*.attn.hook_result"])
+    towards = (model.wte.weight[41] - model.wte.weight[5]) * model.ln_f.weight
+
+    def read(resid):
+        return float((resid - resid.mean()) / cache["ln_final.hook_scale"][0, -1] @ towards)
+
+    assert values(found, "embed") == [pytest.approx(read(cache["hook_embed"][0, -1]))]
+    assert values(found, "pos_embed") == [pytest.approx(read(cache["hook_pos_embed"][0, -1]))]
+    heads = found.rows[found.rows["part"] == "head"].set_index(["layer", "head"])["value"]
+    assert len(heads) == 12
+    for layer in range(4):
+        for head in range(3):
+            own = cache["result", layer][0, -1, head]
+            assert heads[layer, head] == pytest.approx(read(own)), (layer, head)
+        assert values(found, "mlp")[layer] == pytest.approx(read(cache["mlp_out", layer][0, -1]))
+        bias = model.h[layer].attn.c_proj.bias
+        assert values(found, "attn_bias")[layer] == pytest.approx(read(bias))
+
+
+def test_in_float32_the_remainder_is_small_at_every_position():
+    model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    ids = torch.from_numpy(tokenizer.encode(TEXT, bos=True).ids)
+    for position in range(len(ids)):
+        for choice in ({}, {"minus": 1000}, {"minus_mean": True}):
+            found = logit_attribution(model, ids, 300, position=position, **choice)
+            assert abs(found.remainder) < 1e-4
+
+
+def test_later_tokens_change_nothing(model):
+    whole = logit_attribution(model, IDS, 41, position=3)
+    cut = logit_attribution(model, IDS[:4], 41)
+    assert whole.rows["value"].tolist() == pytest.approx(cut.rows["value"].tolist())
+
+
+def test_a_model_with_gradients_is_accepted():
+    found = logit_attribution(GPT2(TINY, seed=1), IDS, 41)
+    assert abs(found.remainder) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"token": 97}, "0 to 96"),
+        ({"token": -1}, "0 to 96"),
+        ({"token": 4, "minus": 97}, "0 to 96"),
+        ({"token": 4, "minus": 5, "minus_mean": True}, "not both"),
+        ({"token": 4, "position": 7}, "0 to 6, or -7 to -1"),
+        ({"token": 4, "position": -8}, "0 to 6, or -7 to -1"),
+    ],
+)
+def test_mistakes_are_refused(model, choice, message):
+    with pytest.raises(ConfigError, match=message):
+        logit_attribution(model, IDS, **choice)
+
+
+def test_a_text_without_tokens_is_refused(model):
+    with pytest.raises(DataError, match="pos at least 1"):
+        logit_attribution(model, IDS[:0], 4)
+
+
+def by_hand(model, resid):
+    """The probabilities that a residual stream of shape (n_tokens, d_model) is read as."""
+    x = resid.numpy()
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + TINY.layer_norm_epsilon)
+    x = x * model.ln_f.weight.numpy() + model.ln_f.bias.numpy()
+    odds = np.exp(x @ model.wte.weight.numpy().T)
+    return odds / odds.sum(-1, keepdims=True)
+
+
+def test_measures_equal_their_definitions(model):
+    sites = lens_sites(["hook_embed", *SITES, "blocks.*.hook_attn_out"], sites_of(4))
+    found = logit_lens(model, IDS, sites, top_k=4)
+    _, cache = model.run_with_cache(IDS[None])
+    output = by_hand(model, cache["resid_post", 3][0])
+    for number, site in enumerate(sites):
+        p = by_hand(model, cache[site][0])
+        here = {name: values[number].numpy() for name, values in found.items()}
+        np.testing.assert_array_equal(here["top_ids"], np.argsort(-p)[:, :4])
+        np.testing.assert_allclose(here["top_probability"], -np.sort(-p)[:, :4], atol=1e-6)
+        np.testing.assert_allclose(here["entropy"], -(p * np.log(p)).sum(-1), atol=1e-5)
+        kl = (output * np.log(output / p)).sum(-1)
+        np.testing.assert_allclose(here["kl"], kl, atol=1e-5)
+        after = p[range(6), IDS[1:]]
+        np.testing.assert_allclose(here["next_probability"][:-1], after, atol=1e-6)
+        rank = 1 + (p[:6] > after[:, None]).sum(-1)
+        np.testing.assert_array_equal(here["next_rank"][:-1], rank)
+        assert np.isnan(here["next_rank"][-1])
+        assert np.isnan(here["next_probability"][-1])
+
+
+def test_at_the_last_block_it_is_the_output_of_the_network(model):
+    found = logit_lens(model, IDS, "blocks.3.hook_resid_post", top_k=97)
+    probabilities = model(IDS[None])[0].softmax(-1)
+    shown = torch.zeros_like(probabilities).scatter(
+        1, found["top_ids"][0], found["top_probability"][0].double()
+    )
+    torch.testing.assert_close(shown, probabilities, atol=1e-6, rtol=0)
+    assert found["kl"].eq(0).all()
+
+
+def test_chunks_of_positions_give_the_same_measures(monkeypatch, model):
+    whole = logit_lens(model, IDS)
+    monkeypatch.setattr("probekit.analysis.logits._CHUNK", 3)
+    for name, values in logit_lens(model, IDS).items():
+        torch.testing.assert_close(values, whole[name], equal_nan=True)
+
+
+def test_sites_are_in_forward_order(model):
+    wanted = ["blocks.2.hook_resid_mid", ("resid_pre", 0)]
+    one, two = (logit_lens(model, IDS, name) for name in reversed(wanted))
+    both = logit_lens(model, IDS, wanted)
+    torch.testing.assert_close(both["kl"], torch.cat([one["kl"], two["kl"]]))
+
+
+@pytest.mark.parametrize(
+    ("sites", "error"),
+    [
+        ("blocks.0.attn.hook_z", ConfigError),
+        ("ln_final.hook_normalized", ConfigError),
+        ("blocks.*.attn.hook_result", ConfigError),
+        ("blocks.9.hook_resid_post", UnknownNameError),
+    ],
+)
+def test_sites_outside_the_residual_stream_are_refused(model, sites, error):
+    with pytest.raises(error, match=r"blocks"):
+        logit_lens(model, IDS, sites)
+
+
+def test_other_mistakes_are_refused(model):
+    for top_k in (0, 98):
+        with pytest.raises(ConfigError, match="1 to 97"):
+            logit_lens(model, IDS, top_k=top_k)
+    with pytest.raises(DataError, match="pos at least 1"):
+        logit_lens(model, IDS[:0])
+    with pytest.raises(DataError, match="context of 23"):
+        logit_lens(model, IDS.repeat(4))
+
+
+def test_rows_have_the_tokens_of_their_site_and_position():
+    model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    ids = torch.from_numpy(tokenizer.encode("The keys to the old", bos=False).ids)
+    found = logit_lens(model, ids, top_k=2)
+    rows = lens_rows(found, lens_sites(SITES, sites_of(6)), ids, tokenizer)
+    assert len(rows) == 7 * 5
+    row = rows[(rows["site"] == "blocks.3.hook_resid_post") & (rows["position"] == 2)].iloc[0]
+    assert (row["layer"], row["token"], row["next_token"]) == (3, " to", " the")
+    assert row["token_2"] == tokenizer.strings([int(found["top_ids"][4, 2, 1])])[0]
+    assert row["probability_2"] == pytest.approx(float(found["top_probability"][4, 2, 1]))
+    assert row["kl"] == pytest.approx(float(found["kl"][4, 2]))
+    last = rows[rows["position"] == 4]
+    assert last["next_token"].isna().all()
+    assert last["next_rank"].isna().all()
+    assert rows["layer"].tolist() == [0] * 5 + [layer for layer in range(6) for _ in range(5)]

@@ -1,0 +1,265 @@
+"""Files on the disk: locks, reasons of errors, and tables that are safe in a spreadsheet."""
+
+import csv
+import json
+import os
+import shutil
+from io import StringIO
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.errors import DataError, ProbekitError
+from probekit.experiment.loader import load_experiment
+from probekit.files import csv_text, inside, parse_csv, read_csv
+from probekit.pipeline.compare.compare import compare
+from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.provenance import digest
+from probekit.report.pages.index_page import index_page
+from probekit.report.pages.losses import write_losses
+from probekit.report.pages.run_page import report_page
+from probekit.report.pages.runs_page import load_runs
+from probekit.results.finished_run import FinishedRun
+from probekit.results.record import pack_record
+from tests.pipeline.finished import SITES, guesses, made_rows, write_run
+from tests.report.conftest import HOSTILE, write_shown
+from tests.report.pages.test_losses import write_pretraining
+from tests.report.pages.test_texts_page import make_facts
+
+REPORTED = (
+    "run.json",
+    "config.yaml",
+    "results.csv",
+    "attention.safetensors",
+    "differences.csv",
+    "reliability.csv",
+    "training.csv",
+    "features.csv",
+    "confusion.csv",
+    "scatter.csv",
+    "cosines.csv",
+    "wrong.json",
+)
+COMPARED = (
+    "run.json",
+    "config.yaml",
+    "results.csv",
+    "test_rows.csv",
+    "sites",
+    f"sites/{SITES[0]}.json",
+    f"sites/{SITES[1]}.safetensors",
+    "sites/baselines.json",
+)
+OUT = "leads out of"
+
+
+def link_out(path, outside):
+    """Move a file or folder out of the run and replace it with a link."""
+    target = outside / f"of-{path.name}"
+    if path.exists():
+        shutil.move(path, target)
+    else:
+        target.write_text("")
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_a_page_is_made_of_the_files_of_its_run_alone(tmp_path, name):
+    run = write_shown(tmp_path / "run")
+    link_out(run / name, tmp_path)
+    with pytest.raises(DataError, match=f"{name} {OUT}"):
+        report_page(run)
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.yaml", "results.csv", "differences.csv"])
+def test_a_page_of_several_runs_too(tmp_path, name):
+    runs = [write_shown(tmp_path / key) for key in "ab"]
+    link_out(runs[1] / name, tmp_path)
+    with pytest.raises(DataError, match=f"{name} {OUT}"):
+        load_runs(runs)
+
+
+def test_the_figure_of_a_pretraining_run_too(tmp_path):
+    run = write_pretraining(tmp_path / "run", HOSTILE)
+    link_out(run / "log.csv", tmp_path)
+    with pytest.raises(DataError, match=f"log[.]csv {OUT}"):
+        write_losses(run)
+    assert not (run / "losses.html").exists()
+
+
+@pytest.fixture
+def two(tmp_path):
+    rows = made_rows(6, 2)
+    guess = {site: guesses(rows, 0.8, seed) for seed, site in enumerate(SITES)}
+    return [write_run(tmp_path / key, rows, guess) for key in "ab"]
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_comparison_reads_no_file_of_another_folder(two, tmp_path, name):
+    compare(*two)
+    link_out(two[1] / name, tmp_path)
+    with pytest.raises(DataError, match=OUT):
+        compare(*two)
+
+
+def test_a_record_that_names_files_of_other_folders_is_refused(two, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    path = two[0] / "run.json"
+    record = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("format", "seal")}
+    for name in ("../mine.txt", str(tmp_path / "mine.txt")):
+        record["files"] = {name: digest([b"mine"])}
+        path.write_bytes(pack_record(record))
+        with pytest.raises(DataError, match="is outside the folder"):
+            FinishedRun.open(two[0], load_experiment)
+
+
+@pytest.mark.parametrize("name", ["probe.json", "probe.safetensors", "."])
+def test_a_probe_of_a_run_is_read_from_its_run(tmp_path, name):
+    folder = tmp_path / "run" / "probes" / "site"
+    folder.mkdir(parents=True)
+    probe = SavedProbe(((np.zeros((1, 48)), np.zeros(1)),), ("no", "yes"), make_facts())
+    probe.save(folder / "probe")
+    link_out(folder if name == "." else folder / name, tmp_path)
+    SavedProbe.load(folder / "probe")  # a link of my own: there is no run around it
+    (tmp_path / "run" / "run.json").write_text("{}")
+    with pytest.raises(DataError, match=OUT):
+        SavedProbe.load(folder / "probe")
+
+
+def test_the_index_reports_it_and_shows_nothing(tmp_path):
+    run = write_shown(tmp_path / "runs" / "n" / "key")
+    (tmp_path / "mine.csv").write_text("my secret\n")
+    (run / "results.csv").unlink()
+    (run / "results.csv").symlink_to(tmp_path / "mine.csv")
+    page = index_page(tmp_path / "runs")
+    assert OUT in page
+    assert "my secret" not in page
+
+
+def test_links_within_the_folder_and_to_the_folder_are_followed(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "a").write_text("a")
+    (run / "b").symlink_to("a")
+    (tmp_path / "link").symlink_to(run)
+    for path in (run / "b", tmp_path / "link" / "b", run / "none", run / ".." / "run" / "a"):
+        assert inside(path) == path
+    assert inside(tmp_path / "link" / "b", run).read_text() == "a"
+
+
+@pytest.mark.parametrize("kind", ["circle", "dangling", "pipe", "pipe behind a link", "above"])
+def test_what_is_no_file_of_the_folder_is_refused(tmp_path, kind):
+    path = tmp_path / "run" / "file"
+    path.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "pipe behind a link":
+        os.mkfifo(path.parent / "pipe")
+        path.symlink_to("pipe")
+    else:
+        path.symlink_to({"circle": "file", "dangling": "/none", "above": ".."}[kind])
+    with pytest.raises(ProbekitError, match=r"file (is|leads)"):
+        inside(path)
+
+
+FORMULAS = [
+    "=cmd|' /C calc'!A0",
+    "@SUM(1)",
+    "+1",
+    "-1",
+    "-1.5",
+    "\t=1",
+    "\r=1",
+    "\n=1",
+    "=1\r2",
+    "-",
+    "=",
+    "\uff1d1",
+    "\uff0b1",
+    "\uff0d1",
+    "\uff201",
+]
+PLAIN = [
+    "a",
+    "'",
+    "'a",
+    "''",
+    "it's",
+    " =1",
+    "a=1",
+    "1",
+    "1.5",
+    "NA",
+    "nan",
+    "None",
+    "True",
+    "a,b",
+    'say "a"',
+    "a\nb",
+    "a\rb",
+    "a\r\nb",
+    "\x1b[2J",
+    "\u202e",
+    "a\0b",
+    "</script><b>",
+    "%{x}",
+    "",
+]
+TEXTS = [*FORMULAS, *PLAIN, *(f"'{text}" for text in FORMULAS), *(f"''{t}" for t in FORMULAS)]
+AS_TEXT = {"dtype": str, "keep_default_na": False}
+
+
+def cells(text):
+    return list(csv.reader(StringIO(text, newline="")))
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=repr)
+def test_a_text_is_escaped_and_restored(text):
+    table = pd.DataFrame({text: [text, "b"], "x": [-1.5, 2.0]})
+    written = csv_text(table)
+    for row in cells(written):
+        assert not row[0] or row[0][0] not in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
+    assert [row[1] for row in cells(written)] == ["x", "-1.5", "2.0"]
+    again = parse_csv(written.encode(), **AS_TEXT)
+    if text:  # pandas names a column without a name
+        assert list(again.columns) == [text, "x"]
+    assert again.iloc[:, 0].tolist() == [text, "b"]
+
+
+def test_numbers_are_written_as_they_are():
+    table = pd.DataFrame(
+        {
+            "float": [-1.5, np.nan],
+            "single": np.array([-0.1, 1e-30], np.float32),
+            "whole": [-1, 2],
+            "either": pd.Series([-1, None], dtype=object),
+            "flag": [True, False],
+            "maybe": pd.array([True, None], "boolean"),
+            "mixed": pd.Series([-1, "-1"], dtype=object),
+        }
+    )
+    expected = table.to_csv(index=False, lineterminator="\n")
+    assert csv_text(table) == expected.removesuffix("-1\n") + "'-1\n"
+    assert csv_text(table.iloc[:0]) == expected.partition("\n")[0] + "\n"
+
+
+def test_a_column_of_negative_labels_stays_text():
+    """Without the quote pandas would read numbers, and '-1' and '-1.0' would be one label."""
+    written = csv_text(pd.DataFrame({"label": ["-1", "-1.0"], "n": [-1, -2]}))
+    again = parse_csv(written.encode(), keep_default_na=False)
+    assert again["label"].tolist() == ["-1", "-1.0"]
+    assert again["n"].tolist() == [-1, -2]
+
+
+def test_files_of_other_programs_are_read_as_they_are():
+    again = parse_csv(b"label,n\n=1,-1\n-1,2\n'a,3\n", **AS_TEXT)
+    assert again["label"].tolist() == ["=1", "-1", "'a"]
+
+
+def test_a_link_out_of_the_folder_is_not_read(tmp_path):
+    (tmp_path / "mine.csv").write_text("a\n1\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.csv").symlink_to(tmp_path / "mine.csv")
+    with pytest.raises(DataError, match=r"leads out of .*run, to .*mine\.csv"):
+        read_csv(tmp_path / "run" / "results.csv")
