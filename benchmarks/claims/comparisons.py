@@ -86,7 +86,7 @@ def _rejects(case: Comparison, gain: float, generator: np.random.Generator) -> b
     first = values(case.accuracy + gain)
     found: list[Difference]
     if case.pairing.startswith("unpaired"):
-        # A small run beside a large one may be perfect by chance.
+        # A small run next to a large one may be perfect by chance.
         other = replace(case, groups=200) if case.pairing == "unpaired, 200 groups" else case
         many = Resamples.leave_one_out(groups_of(other))
         own = hits(other, case.accuracy, generator)

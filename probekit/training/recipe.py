@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from probekit.files import write_atomic
-from probekit.model.families.gpt2 import GPT2Config
 from probekit.section import FolderName, Section, Seed, SettingsFile, json_schema, rule_error
 
 if TYPE_CHECKING:
