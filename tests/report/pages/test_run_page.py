@@ -104,11 +104,9 @@ def test_what_a_user_wrote_is_text(make_run, table, record, hostile):
     assert page.count("</script>") == page.count("<script")
 
 
-def test_warnings_of_the_run_and_of_the_numbers_stand_together(make_run, table, record):
-    record["warnings"] = ["The run was resumed."]
+def test_warnings_of_the_data_and_of_the_numbers_stand_together(make_run, table, record):
     record["best"]["site"] = "blocks.0.hook_resid_post"
     page = report(make_run(table.assign(C=0.1), record))
-    assert "The run was resumed." in page
     assert "C is 0.1 at the chosen site, the largest" in page
     assert "run.json names blocks.0.hook_resid_post" in page
     box = re.search(r"<aside.*?</aside>", page, re.DOTALL)[0]
@@ -255,9 +253,10 @@ def test_what_is_too_much_for_the_table_of_sites_is_folded(make_run, heads):
 def test_only_a_significantly_worse_score_is_red(make_run, difference, p, is_red):
     run = make_run()
     (run / "differences.csv").write_text(
-        "a,b,metric,value_a,value_b,difference,ci_low,ci_high,p,p_adjusted,n_test,n_groups\n"
+        "a,b,metric,value_a,value_b,difference,ci_low,ci_high,p,p_adjusted,adjusted_low,"
+        "adjusted_high,n_test,n_groups\n"
         f"{SITES[3]} last logistic task,majority,accuracy,0.941,0.5,{difference},"
-        f"{difference - 0.15},{difference + 0.15},{p},{p},1039,15\n"
+        f"{difference - 0.15},{difference + 0.15},{p},{p},,,1039,15\n"
     )
     page = report(run)
     assert ('<td class="bad">' in page) is is_red
