@@ -131,7 +131,7 @@ def test_json_contains_the_values_and_no_control_character():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["report", f"run{EVIL[:20]}"], [EVIL], ["models", f"--{EVIL}"], ["cache", "show", EVIL]],
+    [["report", f"run{EVIL[:20]}"], [EVIL], ["experiments", f"--{EVIL}"], ["cache", "show", EVIL]],
     ids=["our error", "a command", "an option", "a cache"],
 )
 def test_control_characters_of_error_messages_are_escaped(capsys, monkeypatch, arguments):

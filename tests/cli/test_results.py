@@ -39,6 +39,10 @@ def row(site, target, value, **others):
         "converged": True,
         "seed": 0,
         "view": "raw",
+        **dict.fromkeys(("fold", "null_low", "null_high", "order")),
+        "null": "",
+        "main_metric": "accuracy",
+        "positive": "",
     }
     return common | others
 

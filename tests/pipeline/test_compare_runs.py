@@ -70,4 +70,4 @@ def test_saved_predictions_contain_scores_for_other_metrics(runs):
     table = only(runs[0].table, target="task", split="test", metric="auroc")
     site = found.rows[found.rows["target"] == "task"].iloc[-1]
     assert np.isclose(table["value"], site["value_a"], atol=1e-6).any()
-    assert any("no scores for auroc" in note for note in found.notes)
+    assert any("without auroc" in note for note in found.notes)

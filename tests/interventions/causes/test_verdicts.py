@@ -25,8 +25,8 @@ def evidence(effect=1.0, low=0.5, high=1.5, p=0.01, whole=2.0):
 @pytest.mark.parametrize(
     ("change", "p", "answer"),
     [
-        ({}, 0.05, "yes"),
-        ({}, 0.051, "undecided"),
+        ({}, 0.049, "yes"),
+        ({}, 0.05, "undecided"),
         ({"low": -0.1}, 0.01, "undecided"),
         ({"effect": -1.0, "low": -1.5, "high": -0.5}, 0.01, "undecided"),
         ({"effect": 0.0, "low": -0.09, "high": 0.1}, 0.4, "no"),
