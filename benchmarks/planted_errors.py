@@ -89,10 +89,10 @@ ERRORS = (
     ),
     PlantedError(
         "folds ignore the groups",
-        "probes/folds.py",
+        "probes/data.py",
         "return _assign(counts, order, folds)[group_of_row]",
         "return np.arange(len(labels)) % folds",
-        "tests/probes/test_folds.py::test_no_group_is_on_both_sides_and_no_fold_is_empty",
+        "tests/probes/test_data.py::test_no_group_is_on_both_sides_and_no_fold_is_empty",
         "copied_groups_checks",
     ),
     PlantedError(

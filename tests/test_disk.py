@@ -11,7 +11,7 @@ from probekit.disk import inside
 from probekit.errors import DataError, ProbekitError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.provenance import digest
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.pretraining_page import write_pretraining_report

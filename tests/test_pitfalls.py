@@ -23,21 +23,20 @@ from probekit.probes.controls.control_labels import (
     majority_guess,
     word_identity_guess,
 )
-from probekit.probes.data import ProbeData
+from probekit.probes.data import ProbeData, group_folds, sample_groups
 from probekit.probes.fitters import FitContext, make_fitter
-from probekit.probes.folds import group_folds, sample_groups
 from probekit.probes.prober import Prober
+from probekit.probes.score.description_length import subsets
 from probekit.probes.score.differences import paired_differences, unpaired_difference
+from probekit.probes.score.exchange import p_values
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.judging import judge_of
-from probekit.probes.score.learning_curve import subsets
 from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import (
     ClassPredictions,
     Resamples,
     accuracy,
 )
-from probekit.probes.score.permutation import p_values
+from probekit.probes.score.scored import judge_of
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import SPECS
 from probekit.probes.settings import ProbeSettings

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from probekit.probes.data import ProbeData
-from probekit.probes.score.detection import RATES, fixed_thresholds, with_alarms
-from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.metrics import RATES, ClassPredictions, fixed_thresholds, with_alarms
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Floats
 from probekit.probes.split import SplitProber

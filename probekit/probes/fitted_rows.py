@@ -10,13 +10,12 @@ import numpy as np
 
 from probekit.amounts import counted
 from probekit.errors import DataError
-from probekit.probes.data import ProbeData, numbers, typical_rows
+from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
 from probekit.probes.fitters import FitContext, LabelColumn, make_fitter
-from probekit.probes.folds import group_folds, sample_groups
 from probekit.probes.kinds.k_sparse import explained_shares
 from probekit.probes.outputs import PredictionMaker
-from probekit.probes.score.judging import judge_of
-from probekit.probes.score.permutation import permuted_labels
+from probekit.probes.score.exchange import permuted_labels
+from probekit.probes.score.scored import judge_of
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.fits import TunedProbeFit

@@ -16,10 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.kinds.base import LayeredProbe, TrainingRows, TunedProbe
+from probekit.probes.kinds.base import LayeredProbe, TrainingRows, TunedProbe, balanced_weights
 from probekit.probes.kinds.left_out import logistic_left_out
 from probekit.probes.kinds.ridge import RidgeProbe, ridge_path
-from probekit.probes.kinds.scaling import balanced_weights
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.controls.controls import uninformed
-from probekit.probes.data import ProbeData, typical_rows
+from probekit.probes.data import GroupedTokens, ProbeData, typical_rows
 from probekit.probes.fitters import LabelColumn
-from probekit.probes.grouped_tokens import GroupedTokens
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
-from probekit.probes.kinds.structural.predictions import chain_predictions, tree_predictions
-from probekit.probes.kinds.structural.trees import read_trees
-from probekit.probes.score.judging import judge_of
-from probekit.probes.score.measurement import Score
+from probekit.probes.kinds.structural import chain_predictions, tree_predictions
+from probekit.probes.kinds.trees import read_trees
 from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.scored import Score, judge_of
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes

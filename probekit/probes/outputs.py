@@ -13,12 +13,16 @@ from probekit.errors import ConfigError
 from probekit.probes.controls.controls import BaselineFitting, log_frequencies
 from probekit.probes.controls.text_models import BaselineTuning
 from probekit.probes.fitters import LabelColumn
-from probekit.probes.score.detection import LEAST_ALARMS, RATES, fixed_thresholds, with_alarms
-from probekit.probes.score.judging import judge_of, rating
-from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.metrics import (
+    LEAST_ALARMS,
+    RATES,
+    ClassPredictions,
+    NumberPredictions,
+    fixed_thresholds,
+    with_alarms,
+)
+from probekit.probes.score.scored import Predictions, judge_of, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes

@@ -23,11 +23,19 @@ from probekit.probes.controls.comparable import (
 from probekit.probes.data import ProbeData
 from probekit.probes.fitted_rows import AllRows, FittedRows
 from probekit.probes.fitters import LabelColumn
-from probekit.probes.score.measurement import Measurement, Predictions, Resampler, Score, measure
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples
+from probekit.probes.score.scored import (
+    Measurement,
+    Predictions,
+    Predictor,
+    Resampler,
+    Score,
+    SiteResult,
+    control_draw,
+    measure,
+)
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.site_result import Predictor, SiteResult, control_draw
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.split import SplitProber

@@ -18,19 +18,30 @@ from probekit.probes.controls.controls import (
     number_baselines,
     uninformed,
 )
-from probekit.probes.data import ProbeData, check_known, numbers, typical_rows
+from probekit.probes.data import (
+    ProbeData,
+    check_known,
+    first_rows,
+    fittable_insides,
+    group_folds,
+    numbers,
+    typical_rows,
+)
 from probekit.probes.fitted_rows import FittedRows, training_rows
 from probekit.probes.fitters import FitContext, Fitter, LabelColumn, make_fitter, number_guess
-from probekit.probes.folds import fittable_insides, group_folds
 from probekit.probes.grouped_prober import GroupedTokenProber
-from probekit.probes.grouped_tokens import first_rows
 from probekit.probes.outputs import PredictionMaker
-from probekit.probes.score.description_length import CodedBlock, OnlineCode, blocks, tempered
-from probekit.probes.score.judging import judge_of
-from probekit.probes.score.learning_curve import learning_sizes, subsets
-from probekit.probes.score.measurement import PredictionPair, Predictions, Score, taken
+from probekit.probes.score.description_length import (
+    CodedBlock,
+    OnlineCode,
+    blocks,
+    learning_sizes,
+    subsets,
+    tempered,
+)
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.scored import PredictionPair, Predictions, Score, judge_of, taken
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.fits import TunedProbeFit, held_out_scores

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 
 
 def columns(out):

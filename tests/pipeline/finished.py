@@ -8,9 +8,8 @@ import pandas as pd
 
 from probekit.csv_files import csv_text
 from probekit.experiment.loader import dump_experiment, load_experiment
-from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.site_result import Predictor, SiteResult
+from probekit.probes.score.scored import Measurement, Predictor, SiteResult
 from probekit.provenance import digest
 from probekit.results.columns import RESULTS, make_table
 from probekit.results.record import pack_record

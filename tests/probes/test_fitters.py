@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from probekit.probes.fitters import FitContext, make_fitter
-from probekit.probes.score.judging import judge_of
 from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.scored import judge_of
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import SPECS
 from probekit.probes.settings import ProbeSettings

@@ -15,7 +15,7 @@ from probekit.csv_files import csv_text
 from probekit.drafts import sweep_drafts, write_atomic
 from probekit.errors import ConfigError
 from probekit.pipeline.look.endings import ANSWER_FILES, PAGE_OR_ROWS, check_ending
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.provenance import pretty_json
 from probekit.report.pages.texts_page import texts_page
 from probekit.results.text_readings import Per, TextReading, tidy_rows

@@ -19,7 +19,7 @@ from probekit.model.decoder import Decoder
 from probekit.model.generation.continuation import Continuation, continue_texts
 from probekit.model.generation.decoding import Decoding
 from probekit.pipeline.look.apply import ProbedModel
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.solve.design import Floats
 
 

@@ -22,17 +22,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.probes.prober import Prober
-from probekit.probes.score.measurement import (
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, take
+from probekit.probes.score.scored import (
     Measurement,
     PredictionPair,
+    Predictor,
     Score,
+    SiteResult,
+    control_draw,
     joined,
     taken,
 )
-from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.pooling import take
-from probekit.probes.score.regression import NumberPredictions
-from probekit.probes.site_result import Predictor, SiteResult, control_draw
 from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE, NETWORKS, TARGETS
 from probekit.results.columns import RESULTS, make_table
 from probekit.results.selection import (

@@ -25,13 +25,10 @@ from probekit.probes.controls.control_labels import (
     word_identity_log_frequencies,
 )
 from probekit.probes.controls.text_models import BaselineTuning
-from probekit.probes.data import ProbeData
+from probekit.probes.data import ProbeData, sample_groups
 from probekit.probes.fitters import LabelColumn
-from probekit.probes.folds import sample_groups
-from probekit.probes.score.detection import RATES
-from probekit.probes.score.measurement import Predictions
-from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.metrics import RATES, ClassPredictions, NumberPredictions
+from probekit.probes.score.scored import Predictions
 from probekit.probes.settings import ProbeSettings
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes

@@ -30,8 +30,13 @@ from scipy.stats import t
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.errors import UnknownNameError, nearest
-from probekit.probes.score.class_parts import ClassParts, ClassSpread, class_spread, has_rare_class
-from probekit.probes.score.exchange import sign_patterns
+from probekit.probes.score.contributions import (
+    ClassParts,
+    ClassSpread,
+    class_spread,
+    has_rare_class,
+)
+from probekit.probes.score.exchange import ROUNDING, holm, sign_patterns
 from probekit.probes.score.intervals import (
     degrees_of_freedom,
     jackknife_interval,
@@ -40,7 +45,6 @@ from probekit.probes.score.intervals import (
 )
 from probekit.probes.score.metric_table import Range
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.score.permutation import ROUNDING, holm
 from probekit.probes.solve.design import Floats
 
 DRAWS = 10_000  # number of random sign patterns, if there are too many to use all

@@ -10,19 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.data import ProbeData
-from probekit.probes.folds import group_folds
+from probekit.probes.data import ProbeData, group_folds
 from probekit.probes.prober import Prober
-from probekit.probes.score.association import RowScores
+from probekit.probes.score.contributions import RowScores
 from probekit.probes.score.exchange import LabelExchange
-from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metric_table import metric_functions
-from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples
+from probekit.probes.score.scored import Measurement, SiteResult
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.planted import Planted
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Floats
 
 # False alarm rate of a randomised check over the choice of seeds. The seeds are fixed, so that a

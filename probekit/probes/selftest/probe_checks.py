@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import binom, norm
 
 from probekit.errors import DataError
-from probekit.probes.score.measurement import Measurement
+from probekit.probes.score.scored import Measurement
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import (
     ALARM,

@@ -16,12 +16,12 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from probekit.probes.score.association import of_accuracy
+from probekit.probes.score.contributions import of_accuracy
+from probekit.probes.score.exchange import p_values
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.permutation import p_values
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
+from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import (
     ALARM,
@@ -33,7 +33,6 @@ from probekit.probes.selftest.checks import (
     Verdict,
 )
 from probekit.probes.settings import ProbeSettings
-from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 

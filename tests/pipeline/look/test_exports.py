@@ -10,7 +10,7 @@ from probekit.csv_files import read_csv
 from probekit.errors import ConfigError, StoreError
 from probekit.pipeline.look.apply import apply_probe
 from probekit.pipeline.look.exports import write_answers, write_directions
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 
 TEXTS = ("The keys to the old, old cabinet", 'A "dog"', "=cmd|' /C calc'!A0", "-1")
 

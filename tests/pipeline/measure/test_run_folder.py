@@ -10,7 +10,7 @@ from probekit.disk import Disk
 from probekit.drafts import Draft
 from probekit.errors import StoreError
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.probes.site_result import SiteResult
+from probekit.probes.score.scored import SiteResult
 from probekit.provenance import digest
 from probekit.results.site_results import SavedSiteResults
 

@@ -14,8 +14,7 @@ from probekit.probes.controls.baselines import (
 from probekit.probes.controls.text_models import C_GRID, PENALTIES
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.probes.score.metrics import Resamples
-from probekit.probes.score.regression import NumberPredictions, r2
+from probekit.probes.score.metrics import NumberPredictions, Resamples, r2
 from probekit.probes.settings import ProbeSettings
 
 bag_of_words, n_grams, neighbouring_words, length = TEXT_BASELINES.values()

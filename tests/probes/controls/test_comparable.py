@@ -7,11 +7,10 @@ import pytest
 
 from probekit.errors import ConfigError
 from probekit.probes.controls.comparable import comparable_rows
-from probekit.probes.data import ProbeData
-from probekit.probes.folds import sample_groups
+from probekit.probes.data import ProbeData, sample_groups
 from probekit.probes.prober import Prober
+from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.site_result import Predictor
 
 N_ROWS, N_TRAIN = 450, 300
 SETTINGS = ProbeSettings(C=(0.1,), folds=3, control_draws=2, description=False)

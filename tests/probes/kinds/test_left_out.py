@@ -5,10 +5,10 @@ import pytest
 from scipy.special import expit
 
 from probekit.probes.data import ProbeData
+from probekit.probes.kinds.base import Scaling, balanced_weights
 from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
 from probekit.probes.kinds.ridge import ridge_path
-from probekit.probes.kinds.scaling import Scaling, balanced_weights
-from probekit.probes.score.detection import fixed_thresholds, thresholds, with_alarms
+from probekit.probes.score.metrics import fixed_thresholds, thresholds, with_alarms
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.layers import apply_layers
 from probekit.probes.split import SplitProber

@@ -1,17 +1,18 @@
-"""Measurements: metrics of predictions with confidence interval, chance level and provenance."""
+"""Predictions with the facts of their fits, and the rows of results.csv measured from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.kinds.structural.predictions import TreePredictions
-from probekit.probes.kinds.structural.scores import SentenceScores
-from probekit.probes.score.class_parts import ClassParts, mean_parts
+from probekit.probes.kinds.structural import TreePredictions
+from probekit.probes.kinds.trees import SentenceScores
+from probekit.probes.score.contributions import ClassParts, mean_parts
 from probekit.probes.score.description_length import OnlineCode
 from probekit.probes.score.intervals import Interval, score_interval
 from probekit.probes.score.metric_table import (
@@ -20,12 +21,17 @@ from probekit.probes.score.metric_table import (
     class_parts,
     metric_functions,
 )
-from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.probes.score.pooling import joined_folds, take
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.metrics import (
+    ClassPredictions,
+    NumberPredictions,
+    Resamples,
+    joined_folds,
+    take,
+)
 from probekit.probes.solve.design import Floats
-from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.solve.fits import Judge, TunedProbeFit
 from probekit.probes.solve.layers import FittedLayers
+from probekit.probes.solve.solver import Codes
 from probekit.provenance import digest
 
 RowsScored = Literal["test", "validation", "online", "learning"]
@@ -333,3 +339,80 @@ def _measurement(
         seed=score.seed,
         fold=score.fold,
     )
+
+
+# Makes predictions. Arguments: true labels, held-out outputs, number of the fit of each row.
+MakePredictions = Callable[[NDArray[Any], NDArray[Any], Codes], Predictions]
+
+
+def judge_of(metric: str, predictions_of: MakePredictions) -> Judge:
+    """Return a function that rates held-out outputs by a metric, so that higher is better."""
+
+    def judge(truth: NDArray[Any], outputs: NDArray[Any], folds: Codes) -> float:
+        return rating(metric, predictions_of(truth, outputs, folds))
+
+    return judge
+
+
+def rating(metric: str, predictions: Predictions) -> float:
+    """Return the value of a metric for predictions, negated if lower values are better.
+
+    >>> import numpy as np
+    >>> rating("accuracy", ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2))
+    0.5
+    """
+    assert isinstance(predictions, ClassPredictions | NumberPredictions)
+    whole = Resamples.whole(len(predictions.truth))
+    return METRICS[metric].sign * float(metrics_of(predictions)[metric](predictions, whole)[0])
+
+
+class Predictor(NamedTuple):
+    """Origin of predictions: the kind of probe ("none" for a baseline) and the target."""
+
+    probe: str
+    target: str
+
+
+def control_draw(number: int) -> str:
+    """Return the target of the predictions of one draw of the control task.
+
+    >>> control_draw(0)
+    'control 0'
+    """
+    return f"control {number}"
+
+
+@dataclass(frozen=True, eq=False)
+class SiteResult:
+    """The measurements of one site, or of the baselines, and the predictions on test rows.
+
+    Attributes:
+        measurements: the rows of results.csv, without the columns in `place`.
+        predictions: the predictions of each probe on the test rows. With several splits there are
+            also predictions of each draw of the control task; `control_draw` gives their target.
+        fits: the fit of the task for each kind of probe. A single split is fitted on its training
+            rows; with several splits, this is a further fit on all rows. Kinds that are not a
+            stack of layers have none, and results read from disk have none.
+        penalties: the penalty of each of `fits`, by kind; None for a kind without one.
+        place: the columns of results.csv that identify run, site and position.
+        probes: digests of the weights of the saved probes, by file name relative to the run's
+            folder.
+        files: digests of all files of the site, including its probes; empty before it is saved.
+    """
+
+    measurements: list[Measurement] = field(default_factory=list)
+    predictions: dict[Predictor, Predictions] = field(default_factory=dict)
+    fits: dict[str, FittedLayers] = field(default_factory=dict)
+    penalties: dict[str, float | None] = field(default_factory=dict)
+    place: Mapping[str, Any] = field(default_factory=dict)
+    probes: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of results.csv."""
+        return [{**self.place, **asdict(measurement)} for measurement in self.measurements]
+
+    def of_kind(self, probe: str) -> list[Measurement]:
+        """Return the measurements of one kind of probe, the task on test rows first."""
+        return [one for one in self.measurements if one.probe == probe]

@@ -1,10 +1,13 @@
+"""Predictions of several kinds of probe, pooled over folds or averaged over networks."""
+
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from probekit.probes.score.description_length import OnlineCode, codelength
-from probekit.probes.score.measurement import (
+from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.scored import (
     PredictionPair,
     Resampler,
     Score,
@@ -12,7 +15,6 @@ from probekit.probes.score.measurement import (
     measure,
     metrics_of,
 )
-from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.solve.fits import TunedProbeFit
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
@@ -118,3 +120,33 @@ def test_a_codelength_of_several_splits_is_that_of_one():
     groups = np.array(["a", "b", "c"])
     once = codelength(code, Resamples.leave_one_out(groups))[0]
     assert codelength(both, Resamples.leave_one_out(np.tile(groups, 2)))[0] == pytest.approx(once)
+
+
+TRUTH = np.array([0, 1, 0, 1])
+LOGS = np.log([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]])
+LOGISTIC = ClassPredictions(TRUTH, TRUTH, 2, LOGS, True)
+RIDGE = ClassPredictions(TRUTH, TRUTH, 2, LOGS + 3.0, False)
+GUESSES = ClassPredictions(TRUTH, TRUTH, 2)
+
+
+def test_pooled_scores_are_probabilities_only_if_all_are():
+    assert "brier" in metrics_of(joined([LOGISTIC, LOGISTIC]))
+    for parts in ([LOGISTIC, RIDGE], [RIDGE, LOGISTIC]):
+        pooled = joined(parts)
+        assert "brier" not in metrics_of(pooled)
+        assert "auroc" in metrics_of(pooled)
+        assert pooled.folds.tolist() == [0] * 4 + [1] * 4
+
+
+def test_scores_that_one_part_lacks_are_left_out():
+    assert joined([LOGISTIC, GUESSES]).scores is None
+    assert joined([GUESSES, LOGISTIC]).scores is None
+
+
+def test_a_mean_over_networks_has_the_metrics_of_all():
+    groups = np.array(["a", "b", "c", "d"])
+    pairs = tuple((one, one) for one in (LOGISTIC, RIDGE))
+    score = Score("chosen", "chosen_random_weights", 0, 9, pairs=pairs, groups=groups)
+    found = {one.metric for one in measure(score, Resampler())}
+    assert {"accuracy", "auroc"} <= found
+    assert "brier" not in found
