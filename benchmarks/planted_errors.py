@@ -105,10 +105,10 @@ ERRORS = (
     ),
     PlantedError(
         "control labels are drawn for each row",
-        "probes/controls/control_labels.py",
+        "probes/controls/control_task.py",
         "names, type_of_row = np.unique(types, return_inverse=True)",
         "names = type_of_row = np.arange(len(types))",
-        "tests/probes/controls/test_control_labels.py"
+        "tests/probes/controls/test_control_task.py"
         "::test_labels_are_per_type_and_depend_on_no_other_row",
         "labels_looked_up",
     ),

@@ -103,7 +103,7 @@ def _achieved(case: Monitor, generator: np.random.Generator) -> Floats:
         seed=int(generator.integers(1000)),
     )
     test, validation, *_ = SplitProber(data, settings).read(spec, X, False, lambda *_: None)
-    predictions, validated = test.pairs[0][0], validation.pairs[0][0]
+    predictions, validated = test.predictions[0], validation.predictions[0]
     assert isinstance(predictions, ClassPredictions)
     assert isinstance(validated, ClassPredictions)
     by_folds = with_alarms(predictions, fixed_thresholds(validated))

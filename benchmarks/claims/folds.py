@@ -17,7 +17,7 @@ from probekit.errors import ProbekitError
 from probekit.probes.data import ProbeData, group_folds
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.scored import Measurement, Predictor, Score
+from probekit.probes.score.scored import Measurement, Predictor, Scored
 from probekit.probes.settings import ProbeSettings
 
 FEATURES = 30
@@ -35,7 +35,7 @@ class Refitted:
 class _UnmeasuredProber(Prober):
     """A prober that omits metrics and intervals: the test needs only the predictions."""
 
-    def measure(self, _: Score) -> list[Measurement]:
+    def measure(self, _: Scored) -> list[Measurement]:
         return []
 
 

@@ -174,16 +174,15 @@ def check_known(data: ProbeData) -> None:
         )
 
 
-def numbers(data: ProbeData) -> NDArray[np.float64]:
-    """Return the labels as numbers (n_rows,); NaN for rows that are not in the split.
+def numbers(labels: NDArray[np.str_], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the labels (n_rows,) of some rows as numbers (n_rows,); NaN for all other rows.
 
     Raises:
         DataError: A label is not a number within the allowed range.
     """
-    values = np.full(len(data.y), np.nan)
-    rows = np.concatenate([data.train, data.test])
-    check_numbers(data.y[rows], [f"row {row}" for row in rows])
-    values[rows] = [as_number(label) for label in data.y[rows]]
+    values = np.full(len(labels), np.nan)
+    check_numbers(labels[rows], [f"row {row}" for row in rows])
+    values[rows] = [as_number(label) for label in labels[rows]]
     return values
 
 

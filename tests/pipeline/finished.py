@@ -66,20 +66,16 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
         n = {"n_train": 10, "n_test": len(rows), "n_groups": rows["group"].nunique()}
         measured = [
             Measurement(
-                who.probe,
-                who.target,
-                split,
-                "accuracy",
-                score,
-                score,
-                score,
-                0.5,
-                **n,
-                C=None,
-                n_iter=None,
-                converged=None,
-                gradient_norm=None,
+                probe=who.probe,
+                target=who.target,
+                split=split,
+                metric="accuracy",
+                value=score,
+                ci_low=score,
+                ci_high=score,
+                chance=0.5,
                 seed=0,
+                **n,
             )
             for split in (("test", "validation") if is_site else ("test",))
         ]

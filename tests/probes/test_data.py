@@ -76,14 +76,14 @@ def test_a_label_that_train_lacks_is_refused_where_labels_are_classes():
 
 
 def test_numbers_are_read_and_words_are_reported_with_their_row():
-    found = numbers(data(y=np.array(["1", "2.5", "-1e3", "0", "7", "8"])))
+    found = numbers(np.array(["1", "2.5", "-1e3", "0", "7", "8"]), np.arange(6))
     assert found.tolist() == [1, 2.5, -1000, 0, 7, 8]
     for wrong in ("seven", "nan", "inf", "1_000"):
         y = np.array(["1", "2", "3", "4", "5", wrong])
         with pytest.raises(
             DataError, match=rf"^row \d: the label '{wrong}' is not a number .*1 such label"
         ):
-            numbers(data(y=y))
+            numbers(y, np.arange(6))
 
 
 def specs(*names):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.controls.control_labels import control_labels
+from probekit.probes.controls.control_task import control_labels
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor

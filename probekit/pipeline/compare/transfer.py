@@ -28,9 +28,8 @@ from probekit.pipeline.compare.transfer_sets import (
     make_sets,
 )
 from probekit.pipeline.experiment.features import Probed
-from probekit.probes.controls.control_labels import majority_guess
 from probekit.probes.data import ProbeData
-from probekit.probes.fitters import number_guess
+from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import paired_differences
@@ -42,6 +41,7 @@ from probekit.probes.score.scored import (
     Measurement,
     Predictions,
     SiteResult,
+    majority_guess,
     metrics_of,
     parts_of,
 )
@@ -268,7 +268,7 @@ def _cells(
 def _predict(spec: ProbeSpec, fit: FittedLayers, X: Floats, prober: Prober) -> Predictions:
     """Return the predictions of a fit on a prober's test rows, whose features are X."""
     if prober.settings.reads_numbers:
-        return NumberPredictions(prober.truth_of(spec.text), number_guess(fit, X))
+        return NumberPredictions(prober.truth_of(spec.text), outputs_of(fit, X, None))
     n_classes = len(prober.data.classes)
     scores = fit.class_scores(X, n_classes)
     predictions = ClassPredictions.of_scores(prober.truth_of(spec.text), scores, spec.logits)

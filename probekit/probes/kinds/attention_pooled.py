@@ -285,6 +285,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         own = own if units is None else own[texts.starts]
         self.C_ = self._choose(grid, texts, text_codes, own, judge or _accuracy)
         solution = self._fit_at(self.C_, texts, text_codes)
+        self.fit_ = replace(solution, classes=self.classes_)
         self.query_, self.coef_ = solution.query, solution.coef
         self.intercept_ = solution.intercept
         self.n_iter_, self.converged_ = solution.n_iter, solution.converged
@@ -323,6 +324,14 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """
         scores = self._scores(X, groups)
         return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def class_scores(self, X: ArrayLike, groups: ArrayLike, n_classes: int) -> Floats:
+        """Return the scores (n_texts, n_classes) of each text, in sorted order of the groups.
+
+        The labels must be codes below `n_classes`; those that were not fitted get -inf.
+        """
+        texts, _ = self._validated(X, groups)
+        return self.fit_.class_scores(texts, n_classes)
 
     def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[Any]:
         """Return the predicted label (n_tokens,) of each token's text."""

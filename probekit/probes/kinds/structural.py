@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,19 +13,19 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.probes.data import GroupedTokens
 from probekit.probes.kinds.base import Scaling, measured, units_of
 from probekit.probes.kinds.registry import at_least
 from probekit.probes.kinds.trees import (
     SentenceScores,
     Tree,
+    hit_rate,
     read_trees,
     score_depths,
     score_distances,
+    tree_spearman,
 )
-from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
 # (projected tokens (n_tokens, rank), gold values) -> (loss, gradient in the tokens).
@@ -266,7 +266,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
 
         NaN if no sentence has such a length. X, y and groups are as in `fit`.
         """
-        return float(self.score_sentences(X, y, groups).spearman()[0])
+        return self._metric(tree_spearman, X, y, groups)
 
     def score_sentences(
         self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None
@@ -279,6 +279,25 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         tokens = self.transform(X)
         trees = read_trees(y, _sentences(tokens, groups))
         return self._score(trees, [tokens[tree.rows] for tree in trees])
+
+    def score_chain(self, y: ArrayLike, groups: ArrayLike) -> SentenceScores:
+        """Return the scores of the linear chain, a tree that ignores the activations.
+
+        In it, the head of each word is the previous word. y and groups are as in `fit`.
+        """
+        trees = read_trees(y, np.asarray(groups))
+        positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
+        return self._score_chain(trees, positions)
+
+    def _metric(
+        self,
+        metric: Callable[[SentenceScores, Resamples], Floats],
+        X: ArrayLike,
+        y: ArrayLike,
+        groups: ArrayLike | None,
+    ) -> float:
+        scores = self.score_sentences(X, y, groups)
+        return float(metric(scores, Resamples.whole(len(scores.lengths)))[0])
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -296,6 +315,10 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
     @abstractmethod
     def _score(self, trees: Sequence[Tree], tokens: Sequence[Floats]) -> SentenceScores:
         """Return the scores of the projected tokens (n_tokens, rank) of each sentence."""
+
+    @abstractmethod
+    def _score_chain(self, trees: Sequence[Tree], positions: Sequence[Floats]) -> SentenceScores:
+        """Return the scores of the chain, given the positions (n_tokens,) of the words."""
 
 
 class DistanceProbe(StructuralProbe):
@@ -320,7 +343,7 @@ class DistanceProbe(StructuralProbe):
         This is the fraction of gold edges that the minimum spanning trees of the predicted
         distances contain; NaN if every sentence has one token. X, y and groups are as in `fit`.
         """
-        return float(self.score_sentences(X, y, groups).hit_rate()[0])
+        return self._metric(hit_rate, X, y, groups)
 
     def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:
         return distance_loss(tokens, gold)
@@ -330,6 +353,9 @@ class DistanceProbe(StructuralProbe):
 
     def _score(self, trees: Sequence[Tree], tokens: Sequence[Floats]) -> SentenceScores:
         return score_distances(trees, [squared_distances(own) for own in tokens])
+
+    def _score_chain(self, trees: Sequence[Tree], positions: Sequence[Floats]) -> SentenceScores:
+        return score_distances(trees, [np.abs(own[:, None] - own) for own in positions])
 
 
 class DepthProbe(StructuralProbe):
@@ -349,7 +375,7 @@ class DepthProbe(StructuralProbe):
 
     def root_accuracy(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
         """Return the fraction of sentences in which the token of smallest depth is the root."""
-        return float(self.score_sentences(X, y, groups).hit_rate()[0])
+        return self._metric(hit_rate, X, y, groups)
 
     def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:
         return depth_loss(tokens, gold)
@@ -360,6 +386,9 @@ class DepthProbe(StructuralProbe):
     def _score(self, trees: Sequence[Tree], tokens: Sequence[Floats]) -> SentenceScores:
         return score_depths(trees, [_norms(own) for own in tokens])
 
+    def _score_chain(self, trees: Sequence[Tree], positions: Sequence[Floats]) -> SentenceScores:
+        return score_depths(trees, positions)
+
 
 def _norms(tokens: Floats) -> Floats:
     norms: Floats = np.sum(tokens**2, axis=1)
@@ -368,71 +397,3 @@ def _norms(tokens: Floats) -> Floats:
 
 def _sentences(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
     return np.zeros(len(X), dtype=np.int64) if groups is None else units_of(X, groups)
-
-
-@dataclass(frozen=True, eq=False)
-class TreePredictions:
-    """Scores of a structural probe on each sentence, as the predictions that metrics take.
-
-    `hit` is the name of the metric that is the hit rate: "uuas" or "root_accuracy".
-    """
-
-    sentences: SentenceScores
-    hit: str
-
-    family: ClassVar[Family] = "tree"
-    # Words are ranked within their sentence only, and a sentence is scored by one fit.
-    folds: ClassVar[None] = None
-
-    @property
-    def offers(self) -> frozenset[str]:
-        """The name of the metric that is the hit rate; see `Metric.needs`."""
-        return frozenset({self.hit})
-
-
-def hit_rate(predictions: TreePredictions, resamples: Resamples) -> Floats:
-    """Return the hit rate over all sentences, which is UUAS or root accuracy.
-
-    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
-    """
-    return predictions.sentences.hit_rate(_counts(resamples))
-
-
-def tree_spearman(predictions: TreePredictions, resamples: Resamples) -> Floats:
-    """Return Spearman's correlation of predicted distances or depths with those of gold trees.
-
-    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
-    """
-    return predictions.sentences.spearman(_counts(resamples))
-
-
-def _counts(resamples: Resamples) -> NDArray[np.float32]:
-    return resamples.counts[resamples.group_of_row]
-
-
-def tree_predictions(
-    probe: StructuralProbe, X: Features, heads: NDArray[np.str_], tokens: GroupedTokens
-) -> TreePredictions:
-    """Return the scores of a fitted structural probe on some sentences."""
-    rows = tokens.rows
-    scores = probe.score_sentences(X[rows], heads[rows], tokens.example_of_row)
-    return TreePredictions(scores, _hit(probe))
-
-
-def chain_predictions(
-    probe: StructuralProbe, heads: NDArray[np.str_], tokens: GroupedTokens
-) -> TreePredictions:
-    """Return the scores of the linear chain, a tree that ignores the activations.
-
-    In it, the head of each word is the previous word.
-    """
-    trees = read_trees(heads[tokens.rows], tokens.example_of_row)
-    positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
-    if isinstance(probe, DistanceProbe):
-        chains = [np.abs(position[:, None] - position) for position in positions]
-        return TreePredictions(score_distances(trees, chains), _hit(probe))
-    return TreePredictions(score_depths(trees, positions), _hit(probe))
-
-
-def _hit(probe: StructuralProbe) -> str:
-    return "uuas" if isinstance(probe, DistanceProbe) else "root_accuracy"

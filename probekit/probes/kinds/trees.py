@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,8 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.stats import rankdata
 
 from probekit.errors import DataError
+from probekit.probes.score.metric_table import Family
+from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
@@ -161,6 +163,7 @@ class SentenceScores:
         hits: Number of correct edges, or 1 if the root is correct (n_sentences,).
         trials: Number of gold edges, or 1 for the root (n_sentences,).
         correlations: Spearman correlation (n_sentences,); for distances the mean over the tokens.
+        hit: The name of the metric that is the hit rate: "uuas" or "root_accuracy".
     """
 
     sentences: NDArray[np.generic]
@@ -169,42 +172,48 @@ class SentenceScores:
     trials: Codes
     correlations: Floats
 
-    @classmethod
-    def joined(cls, parts: Sequence[SentenceScores]) -> SentenceScores:
-        """Return the concatenated scores of several sets of sentences."""
-        columns = zip(*(vars(part).values() for part in parts), strict=True)
-        return cls(*(np.concatenate(column) for column in columns))
+    hit: str
 
-    def hit_rate(self, counts: NDArray[np.floating] | None = None) -> Floats:
-        """Return the hit rate (n_resamples,) over all sentences, which is UUAS or root accuracy.
+    family: ClassVar[Family] = "tree"
+    # Words are ranked within their sentence only, and a sentence is scored by one fit.
+    folds: ClassVar[None] = None
 
-        `counts` (n_sentences, n_resamples) is the multiplicity of each sentence in each resample;
-        None is a single resample with each sentence once. NaN where there are no trials.
+    @property
+    def offers(self) -> frozenset[str]:
+        """The name of the metric that is the hit rate; see `Metric.needs`."""
+        return frozenset({self.hit})
 
-        >>> scores = SentenceScores(np.array(["a", "b"]), np.array([5, 6]), np.array([1, 5]),
-        ...     np.array([4, 5]), np.array([0.5, 1.0]))
-        >>> scores.hit_rate().round(3).tolist(), scores.spearman().tolist()
-        ([0.667], [0.75])
-        """
-        counts = self._once() if counts is None else counts
-        return _ratio(self.hits @ counts, self.trials @ counts)
 
-    def spearman(self, counts: NDArray[np.floating] | None = None) -> Floats:
-        """Return the mean Spearman correlation (n_resamples,) of true and predicted values.
+def hit_rate(scores: SentenceScores, resamples: Resamples) -> Floats:
+    """Return the hit rate over all sentences, which is UUAS or root accuracy.
 
-        It is first the mean over the sentences of each length from 5 to 50 tokens, then the mean
-        over lengths. NaN where no sentence has such a length. `counts` is as in `hit_rate`.
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    NaN where there are no trials.
 
-        Source: Hewitt and Manning (2019), section 4.1.
-        """
-        counts = self._once() if counts is None else counts
-        of_length = (self.lengths == np.array(LENGTHS)[:, None]).astype(np.float64)
-        means = _ratio((of_length * self.correlations) @ counts, of_length @ counts)
-        defined = ~np.isnan(means)
-        return _ratio(np.where(defined, means, 0.0).sum(axis=0), defined.sum(axis=0))
+    >>> scores = SentenceScores(np.array(["a", "b"]), np.array([5, 6]), np.array([1, 5]),
+    ...     np.array([4, 5]), np.array([0.5, 1.0]), "uuas")
+    >>> whole = Resamples.whole(2)
+    >>> hit_rate(scores, whole).round(3).tolist(), tree_spearman(scores, whole).tolist()
+    ([0.667], [0.75])
+    """
+    counts = resamples.counts[resamples.group_of_row]
+    return _ratio(scores.hits @ counts, scores.trials @ counts)
 
-    def _once(self) -> Floats:
-        return np.ones((len(self.lengths), 1))
+
+def tree_spearman(scores: SentenceScores, resamples: Resamples) -> Floats:
+    """Return Spearman's correlation of predicted distances or depths with those of gold trees.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    It is first the mean over the sentences of each length from 5 to 50 tokens, then the mean over
+    lengths. NaN where no sentence has such a length.
+
+    Source: Hewitt and Manning (2019), section 4.1.
+    """
+    counts = resamples.counts[resamples.group_of_row]
+    of_length = (scores.lengths == np.array(LENGTHS)[:, None]).astype(np.float64)
+    means = _ratio((of_length * scores.correlations) @ counts, of_length @ counts)
+    defined = ~np.isnan(means)
+    return _ratio(np.where(defined, means, 0.0).sum(axis=0), defined.sum(axis=0))
 
 
 def score_distances(
@@ -227,7 +236,7 @@ def score_distances(
         float(np.mean(rank_correlations(distances, tree.distances)))
         for tree, distances in zip(trees, predicted, strict=True)
     ]
-    return _scores(trees, hits, edges, correlations)
+    return _scores(trees, hits, edges, correlations, "uuas")
 
 
 def score_depths(
@@ -247,7 +256,7 @@ def score_depths(
         float(rank_correlations(depths[None], tree.depths[None])[0])
         for tree, depths in zip(trees, predicted, strict=True)
     ]
-    return _scores(trees, hits, [1] * len(trees), correlations)
+    return _scores(trees, hits, [1] * len(trees), correlations, "root_accuracy")
 
 
 def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -> Floats:
@@ -267,7 +276,7 @@ def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -
 
 
 def _scores(
-    trees: Sequence[Tree], hits: list[int], trials: list[int], correlations: list[float]
+    trees: Sequence[Tree], hits: list[int], trials: list[int], correlations: list[float], hit: str
 ) -> SentenceScores:
     return SentenceScores(
         sentences=np.array([tree.sentence for tree in trees]),
@@ -275,6 +284,7 @@ def _scores(
         hits=np.array(hits),
         trials=np.array(trials),
         correlations=np.array(correlations),
+        hit=hit,
     )
 
 

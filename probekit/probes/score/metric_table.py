@@ -100,7 +100,7 @@ class Metric:
 
 _SCORE = "probekit.probes.score"
 _ASSOCIATION = f"{_SCORE}.contributions"
-_TREE = "probekit.probes.kinds.structural"
+_TREE = "probekit.probes.kinds.trees"
 _PARTS = f"{_SCORE}.contributions"
 _WITHIN_FOLDS = f"{_SCORE}.metrics:within_folds"
 

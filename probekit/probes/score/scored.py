@@ -1,8 +1,13 @@
-"""Predictions with the facts of their fits, and the rows of results.csv measured from them."""
+"""Predictions with the facts of their fits, and the rows of results.csv measured from them.
+
+Scored       the predictions of one predictor for one set of rows
+measure      Scored -> a Measurement for each metric, with interval and chance level
+SiteResult   measurements, predictions and fits of all kinds of probe at one site
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -10,11 +15,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.kinds.structural import TreePredictions
 from probekit.probes.kinds.trees import SentenceScores
 from probekit.probes.score.contributions import ClassParts, mean_parts
 from probekit.probes.score.description_length import OnlineCode
-from probekit.probes.score.intervals import Interval, score_interval
+from probekit.probes.score.intervals import score_interval
 from probekit.probes.score.metric_table import (
     METRICS,
     MetricFunction,
@@ -22,6 +26,7 @@ from probekit.probes.score.metric_table import (
     metric_functions,
 )
 from probekit.probes.score.metrics import (
+    RATES,
     ClassPredictions,
     NumberPredictions,
     Resamples,
@@ -29,23 +34,20 @@ from probekit.probes.score.metrics import (
     take,
 )
 from probekit.probes.solve.design import Floats
-from probekit.probes.solve.fits import Judge, TunedProbeFit
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import Codes
-from probekit.provenance import digest
 
 RowsScored = Literal["test", "validation", "online", "learning"]
-Predictions = ClassPredictions | NumberPredictions | OnlineCode | TreePredictions
+Predictions = ClassPredictions | NumberPredictions | OnlineCode | SentenceScores
 N = TypeVar("N", int, float)
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One score with its confidence interval, its chance level, and properties of its fits.
+@dataclass(frozen=True, kw_only=True)
+class FitFacts:
+    """What a score is of, and properties of the fits that made the predictions.
 
     Baselines have no fit of activations: their `n_iter`, `converged` and `gradient_norm` are None,
-    and so is `C` unless the baseline is tuned; see `Target.is_tuned`. The score of the control task
-    is the mean over its draws.
+    and so is `C` unless the baseline is tuned; see `Target.is_tuned`.
 
     Attributes:
         probe: the kind of probe; "none" for baselines.
@@ -53,47 +55,222 @@ class Measurement:
         split: the rows scored. "test": the test rows. "validation": the held-out folds of the
             training rows, for selecting sites without using the test rows. "online": the training
             rows, coded block by block. "learning": the test rows, after training on fewer rows.
-        metric: the name of the metric.
-        value: the score.
-        ci_low: the lower limit of the 95 % confidence interval.
-        ci_high: the upper limit.
-        chance: the score of chance level predictions on the same rows, such as always predicting
-            the most frequent training label; 0 for selectivity.
         n_train: number of rows fitted; for "validation" those of the smallest fit.
-        n_test: number of rows scored.
-        n_groups: number of groups of the rows scored.
         C: the selected penalty, whether it is named C or alpha; None if there is none, or if it
             differs between the fits.
         n_iter: number of solver iterations, the largest of all fits.
         converged: whether all fits converged.
         gradient_norm: the final gradient norm, the largest of all fits.
-        seed: the random seed.
+        seed: the random seed for folds, control labels and resamples.
         fold: the number of the outer fold, if only the rows of one outer fold of a nested
             cross-validation are scored; None for a score of all rows.
     """
 
     probe: str
     target: str
-    split: RowsScored
+    split: RowsScored = "test"
+    n_train: int
+    C: float | None = None
+    n_iter: int | None = None
+    converged: bool | None = None
+    gradient_norm: float | None = None
+    seed: int
+    fold: int | None = None
+
+    def of_fits(self, fits: Sequence[FittedLayers | FitFacts], **changes: Any) -> FitFacts:
+        """Return these facts with those of the worst of several fits, and other changes."""
+        converged = [fit.converged for fit in fits if fit.converged is not None]
+        return replace(
+            self,
+            n_iter=_largest([fit.n_iter for fit in fits]),
+            converged=all(converged) if converged else None,
+            gradient_norm=_largest([fit.gradient_norm for fit in fits]),
+            **changes,
+        )
+
+    @classmethod
+    def joined(cls, several: Sequence[FitFacts]) -> FitFacts:
+        """Return the facts of a score that combines several; C is None if they differ."""
+        penalties = {one.C for one in several}
+        return several[0].of_fits(
+            several,
+            n_train=min(one.n_train for one in several),
+            C=penalties.pop() if len(penalties) == 1 else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(FitFacts):
+    """One score with its confidence interval and its chance level: a row of results.csv.
+
+    The score of the control task is the mean over its draws.
+
+    Attributes:
+        metric: the name of the metric.
+        value: the score.
+        ci_low: the lower limit of the 95 % confidence interval.
+        ci_high: the upper limit.
+        chance: the score of chance level predictions on the same rows, such as always predicting
+            the most frequent training label; 0 for selectivity.
+        n_test: number of rows scored.
+        n_groups: number of groups of the rows scored.
+    """
+
     metric: str
     value: float
     ci_low: float
     ci_high: float
     chance: float
-    n_train: int
     n_test: int
     n_groups: int
-    C: float | None
-    n_iter: int | None
-    converged: bool | None
-    gradient_norm: float | None
-    seed: int
-    fold: int | None = None  # older releases did not write it
 
 
-def _common(values: Sequence[float | None]) -> float | None:
-    """Return the value that all entries share; None if they differ."""
-    return values[0] if len(set(values)) == 1 else None
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The predictions of one predictor for one set of rows, with the facts of its fits.
+
+    Attributes:
+        predictions: the predictions whose mean score is measured: one entry, or one per draw of the
+            control task, or per network with random weights.
+        chance: the chance level predictions for the same rows, one for each of `predictions`.
+        groups: the groups (n_samples,) of the rows.
+        facts: what is scored, and properties of the fits.
+        metric: the metric to compute; None for all that are defined.
+        against: predictions whose mean score is subtracted; empty for none. The difference is
+            positive if `predictions` score better.
+        fit: the fit of the task on all training rows, to be saved; None if there is no single fit.
+    """
+
+    predictions: tuple[Predictions, ...]
+    chance: tuple[Predictions, ...]
+    groups: NDArray[np.str_]
+    facts: FitFacts
+    metric: str | None = None
+    against: tuple[Predictions, ...] = ()
+    fit: FittedLayers | None = None
+
+    def take(self, rows: NDArray[np.generic]) -> Scored:
+        """Return the predictions for some rows, given by a mask or by row numbers."""
+        predictions, chance = (
+            tuple(take(one, rows) for one in several) for several in (self.predictions, self.chance)
+        )
+        return replace(self, predictions=predictions, chance=chance, groups=self.groups[rows])
+
+    def with_facts(self, **changes: Any) -> Scored:
+        """Return the same predictions with some facts changed."""
+        return replace(self, facts=replace(self.facts, **changes))
+
+    @classmethod
+    def of_draws(cls, several: Sequence[Scored]) -> Scored:
+        """Return several predictions of the same rows, of which the mean score is measured."""
+        return replace(
+            several[0],
+            predictions=tuple(one for scored in several for one in scored.predictions),
+            chance=tuple(one for scored in several for one in scored.chance),
+            facts=FitFacts.joined([scored.facts for scored in several]),
+            fit=None,
+        )
+
+    @classmethod
+    def of_splits(cls, several: Sequence[Scored]) -> Scored:
+        """Return the predictions of the same probe on several splits, one after the other."""
+        if len(several) == 1:
+            return several[0]
+        predictions, chance, against = (
+            tuple(joined(same) for same in zip(*of_splits, strict=True))
+            for of_splits in zip(
+                *((one.predictions, one.chance, one.against) for one in several), strict=True
+            )
+        )
+        return replace(
+            several[0],
+            predictions=predictions,
+            chance=chance,
+            groups=np.concatenate([scored.groups for scored in several]),
+            facts=FitFacts.joined([scored.facts for scored in several]),
+            against=against,
+            fit=None,
+        )
+
+
+def measure(scored: Scored, resamples: Resamples) -> list[Measurement]:
+    """Return a measurement for each metric; those that are undefined are omitted.
+
+    The AUROC of rows with a single label, for example, is undefined. `resamples` are those of the
+    groups of the rows.
+    """
+    measurements = []
+    for name in _common_metrics(scored.predictions) if scored.metric is None else [scored.metric]:
+        values = _mean_score(name, scored.predictions, resamples)
+        chance = float(np.mean([_chance(name, one, resamples) for one in scored.chance]))
+        metric, parts = name, None
+        if scored.against:
+            lead = values - _mean_score(name, scored.against, resamples)
+            metric, values, chance = "selectivity", METRICS[name].sign * lead, 0.0
+        else:
+            parts = parts_of(name, scored.predictions)
+        if np.isnan(values[0]):
+            continue
+        interval = score_interval(values, resamples, METRICS[metric].range, parts)
+        measured = Measurement(
+            **vars(scored.facts),
+            metric=metric,
+            value=interval.value,
+            ci_low=interval.low,
+            ci_high=interval.high,
+            chance=chance,
+            n_test=len(resamples.group_of_row),
+            n_groups=resamples.n_groups,
+        )
+        measurements.append(measured)
+    return measurements
+
+
+def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
+    """Return the metric functions that are defined for the predictions, by name.
+
+    AUROC needs scores; calibration metrics need probabilities.
+
+    >>> list(metrics_of(NumberPredictions(np.zeros(2), np.zeros(2))))
+    ['r2', 'spearman']
+    """
+    return metric_functions(predictions.family, predictions.offers)
+
+
+def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | None:
+    """Return the parts by class of a mean score of predictions on the same rows.
+
+    None if the metric has no parts, or if the true classes differ.
+    """
+    function = class_parts(metric)
+    return None if function is None else mean_parts([function(one) for one in predictions])
+
+
+def rating(metric: str, predictions: ClassPredictions | NumberPredictions) -> float:
+    """Return the value of a metric for held-out predictions, so that higher is better.
+
+    >>> rating("accuracy", ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2))
+    0.5
+    """
+    whole = Resamples.whole(len(predictions.truth))
+    return METRICS[metric].sign * float(metrics_of(predictions)[metric](predictions, whole)[0])
+
+
+def _common_metrics(several: Sequence[Predictions]) -> list[str]:
+    """Return the metrics that are defined for all predictions, which may be of several kinds."""
+    first, *others = [metrics_of(one) for one in several]
+    return [name for name in first if all(name in other for other in others)]
+
+
+def _mean_score(metric: str, several: Sequence[Predictions], resamples: Resamples) -> Floats:
+    mean: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
+    return mean
+
+
+def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float:
+    """Return the score of chance level predictions; 0 if it is undefined for constants."""
+    chance = float(metrics_of(uninformed)[metric](uninformed, resamples.undrawn)[0])
+    return 0.0 if np.isnan(chance) else chance
 
 
 def _largest(values: Sequence[N | None]) -> N | None:
@@ -109,261 +286,66 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     [2.0, 2.0]
     """
     first = parts[0]
-    if isinstance(first, TreePredictions):
-        sentences = [part.sentences for part in parts if isinstance(part, TreePredictions)]
-        return replace(first, sentences=SentenceScores.joined(sentences))
     changed: dict[str, Any] = {"n_codes": len(parts)} if isinstance(first, OnlineCode) else {}
-    if isinstance(first, ClassPredictions | NumberPredictions):
-        pooled = [part for part in parts if isinstance(part, type(first))]
-        changed["folds"] = joined_folds([p.folds for p in pooled], [len(p.truth) for p in pooled])
-    if isinstance(first, ClassPredictions):  # folds may have chosen kinds with other scores
-        are_logs = [p.scores_are_log_probabilities for p in parts if isinstance(p, type(first))]
-        changed["scores_are_log_probabilities"] = all(are_logs)
     for own in fields(first):
         values = [getattr(part, own.name) for part in parts]
-        if isinstance(values[0], np.ndarray) and own.name != "folds":
+        if own.name == "folds":
+            sizes = [
+                len(part.truth)
+                for part in parts
+                if isinstance(part, ClassPredictions | NumberPredictions)
+            ]
+            changed["folds"] = joined_folds(values, sizes)
+        elif own.name == "scores_are_log_probabilities":
+            # Folds may have chosen kinds with other scores.
+            changed[own.name] = all(values)
+        elif isinstance(values[0], np.ndarray):
             is_known = all(value is not None for value in values)
             changed[own.name] = np.concatenate(values) if is_known else None
     return replace(first, **changed)
 
 
-# The predictions of a probe, and the chance level predictions for the same rows.
-PredictionPair = tuple[Predictions, Predictions]
+def uninformed(train_labels: NDArray[Any], predictions: Predictions) -> Predictions:
+    """Return the chance level predictions for the same rows: the majority class or the mean.
 
+    Scores, if the given predictions have any, are the log frequencies of the training labels
+    (n_train,). The alarm of every row is the false positive rate that the threshold allows.
 
-def taken(pair: PredictionPair, rows: NDArray[np.generic]) -> PredictionPair:
-    """Return both predictions of a pair for some rows, given by a mask or by row numbers."""
-    predictions, chance = pair
-    return take(predictions, rows), take(chance, rows)
-
-
-@dataclass(frozen=True, eq=False)
-class Score:
-    """Predictions to be scored, with properties of the fits that made them.
-
-    Attributes:
-        probe: the kind of probe, "none" for a baseline.
-        target: what was predicted.
-        seed: the random seed for folds, control labels and resamples.
-        n_train: number of rows fitted.
-        split: the rows that are scored; see `Measurement`.
-        pairs: the predictions whose mean score is measured: one pair, or one per control draw.
-        groups: the groups (n_samples,) of the rows that are scored.
-        metric: the metric to compute; None for all that are defined.
-        against: predictions whose mean score is subtracted; empty for none. The difference is
-            positive if `pairs` score better.
-        C: the penalty of the fits; None if they differ or there are none.
-        n_iter: the largest number of iterations of the fits.
-        converged: whether all fits converged.
-        gradient_norm: the largest final gradient norm of the fits.
-        fit: the fit of the task on all rows, to be saved; None if there is no single fit.
-        fold: the number of the outer fold, if only one is scored; None for all rows.
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 1]), n_classes=2)
+    >>> uninformed(np.array([1, 1, 0]), predictions).guess.tolist()
+    [1, 1]
     """
-
-    probe: str
-    target: str
-    seed: int
-    n_train: int
-    split: RowsScored = "test"
-    pairs: tuple[PredictionPair, ...] = ()
-    groups: NDArray[np.str_] = field(default_factory=lambda: np.empty(0, dtype=str))
-    metric: str | None = None
-    against: tuple[PredictionPair, ...] = ()
-    C: float | None = None
-    n_iter: int | None = None
-    converged: bool | None = None
-    gradient_norm: float | None = None
-    fit: FittedLayers | None = None
-    fold: int | None = None
-
-    def of_fits(self, fits: Sequence[FittedLayers]) -> Score:
-        """Return the score with the iteration count, convergence and gradient norm of its fits."""
-        return replace(
-            self,
-            n_iter=max(fit.n_iter for fit in fits),
-            converged=all(fit.converged for fit in fits),
-            gradient_norm=_largest([fit.gradient_norm for fit in fits]),
-        )
-
-    def of_columns(self, columns: Sequence[TunedProbeFit[FittedLayers]]) -> Score:
-        """Return the score with the penalty and solver results of the final fits of the columns."""
-        C = _common([column.penalty for column in columns])
-        return replace(self, C=C).of_fits([column.solution for column in columns])
-
-    def of_search(self, columns: Sequence[TunedProbeFit[FittedLayers]], n_train: int) -> Score:
-        """Return the validation score with the solver results of the cross-validation fits."""
-        fits = [fit for column in columns for fit in column.search]
-        return replace(self, n_train=n_train, split="validation").of_fits(fits)
-
-    @classmethod
-    def of_networks(cls, scores: Sequence[Score]) -> Score:
-        """Return the mean score of the same probe on several networks, on the same rows."""
-        return replace(
-            scores[0],
-            pairs=tuple(pair for one in scores for pair in one.pairs),
-            **_facts(scores),
-        )
-
-    @classmethod
-    def of_all(cls, scores: Sequence[Score]) -> Score:
-        """Return the combined score of the same probe on several splits."""
-        if len(scores) == 1:
-            return scores[0]
-        return replace(
-            scores[0],
-            n_train=min(one.n_train for one in scores),
-            pairs=_merged([one.pairs for one in scores]),
-            groups=np.concatenate([one.groups for one in scores]),
-            against=_merged([one.against for one in scores]),
-            **_facts(scores),
-        )
+    if isinstance(predictions, NumberPredictions):
+        mean = np.full(len(predictions.truth), train_labels.mean())
+        return NumberPredictions(predictions.truth, mean)
+    assert isinstance(predictions, ClassPredictions)
+    n_rows = len(predictions.truth)
+    changed: dict[str, Any] = {"guess": majority_guess(train_labels, n_rows)}
+    if predictions.alarms is not None:
+        changed["alarms"] = np.where(np.isnan(predictions.alarms), np.nan, RATES)
+    if predictions.scores is not None:
+        changed["scores"] = log_frequencies(train_labels, n_rows, predictions.n_classes)
+    return replace(predictions, **changed)
 
 
-def _facts(scores: Sequence[Score]) -> dict[str, Any]:
-    """Return the common penalty and the combined solver results of several scores."""
-    converged = [one.converged for one in scores if one.converged is not None]
-    return {
-        "C": _common([one.C for one in scores]),
-        "n_iter": _largest([one.n_iter for one in scores]),
-        "converged": all(converged) if converged else None,
-        "gradient_norm": _largest([one.gradient_norm for one in scores]),
-        "fit": None,
-    }
+def majority_guess(train_codes: Codes, n_rows: int) -> Codes:
+    """Return the most frequent training label, repeated `n_rows` times; ties go to the first.
 
-
-def _merged(of_splits: Sequence[tuple[PredictionPair, ...]]) -> tuple[PredictionPair, ...]:
-    """Return each pair of predictions, concatenated over several splits."""
-    return tuple(
-        (joined([predictions for predictions, _ in same]), joined([chance for _, chance in same]))
-        for same in zip(*of_splits, strict=True)
-    )
-
-
-def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
-    """Return the metric functions that are defined for the predictions, by name.
-
-    AUROC needs scores; calibration metrics need probabilities.
-
-    >>> list(metrics_of(NumberPredictions(np.zeros(2), np.zeros(2))))
-    ['r2', 'spearman']
+    >>> majority_guess(np.array([2, 1, 1]), n_rows=2).tolist()
+    [1, 1]
     """
-    return metric_functions(predictions.family, predictions.offers)
+    return np.full(n_rows, np.bincount(train_codes).argmax())
 
 
-class Resampler:
-    """Cache of resamples: identical groups get identical ones, so that differences are paired.
+def log_frequencies(train_codes: Codes, n_rows: int, n_classes: int) -> Floats:
+    """Return the log frequencies (n_rows, n_classes) of the training labels, equal in all rows.
 
-    Args:
-        widening: factor on standard errors; see `Resamples`.
+    >>> log_frequencies(np.array([0, 1]), n_rows=1, n_classes=2).round(2).tolist()
+    [[-0.69, -0.69]]
     """
-
-    def __init__(self, widening: float = 1.0) -> None:
-        self._widening = widening
-        self._resamples: dict[str, Resamples] = {}
-
-    def of(self, groups: NDArray[np.str_]) -> Resamples:
-        """Return the jackknife resamples of the groups (n_samples,)."""
-        key = digest([np.ascontiguousarray(groups).tobytes()])
-        if key not in self._resamples:
-            self._resamples[key] = Resamples.leave_one_out(groups, widening=self._widening)
-        return self._resamples[key]
-
-
-def measure(score: Score, resampler: Resampler) -> list[Measurement]:
-    """Return the measurements of a score.
-
-    Undefined metrics are omitted, such as the AUROC of rows with a single label.
-    """
-    resamples = resampler.of(score.groups)
-    measurements = []
-    for name in _common_metrics(score.pairs) if score.metric is None else [score.metric]:
-        values = _mean_score(name, score.pairs, resamples)
-        chance = float(np.mean([_chance(name, constant, resamples) for _, constant in score.pairs]))
-        if score.against:
-            lead = values - _mean_score(name, score.against, resamples)
-            values, chance = METRICS[name].sign * lead, 0.0
-        if not np.isnan(values[0]):
-            metric = "selectivity" if score.against else name
-            parts = None if score.against else parts_of(name, [own for own, _ in score.pairs])
-            interval = score_interval(values, resamples, METRICS[metric].range, parts)
-            measurements.append(_measurement(score, metric, interval, chance, resamples))
-    return measurements
-
-
-def _common_metrics(pairs: Sequence[PredictionPair]) -> list[str]:
-    """Return the metrics that are defined for all predictions, which may be of several kinds."""
-    first, *others = [metrics_of(predictions) for predictions, _ in pairs]
-    return [name for name in first if all(name in other for other in others)]
-
-
-def _mean_score(metric: str, pairs: Sequence[PredictionPair], resamples: Resamples) -> Floats:
-    scores = [metrics_of(predictions)[metric](predictions, resamples) for predictions, _ in pairs]
-    mean: Floats = np.mean(scores, axis=0)
-    return mean
-
-
-def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | None:
-    """Return the parts by class of a mean score of predictions on the same rows.
-
-    None if the metric has no parts, or if the true classes differ.
-    """
-    function = class_parts(metric)
-    return None if function is None else mean_parts([function(one) for one in predictions])
-
-
-def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float:
-    """Return the score of chance level predictions; 0 if it is undefined for constants."""
-    chance = float(metrics_of(uninformed)[metric](uninformed, resamples.undrawn)[0])
-    return 0.0 if np.isnan(chance) else chance
-
-
-def _measurement(
-    score: Score, metric: str, interval: Interval, chance: float, resamples: Resamples
-) -> Measurement:
-    return Measurement(
-        probe=score.probe,
-        target=score.target,
-        split=score.split,
-        metric=metric,
-        value=interval.value,
-        ci_low=interval.low,
-        ci_high=interval.high,
-        chance=chance,
-        n_train=score.n_train,
-        n_test=len(resamples.group_of_row),
-        n_groups=resamples.n_groups,
-        C=score.C,
-        n_iter=score.n_iter,
-        converged=score.converged,
-        gradient_norm=score.gradient_norm,
-        seed=score.seed,
-        fold=score.fold,
-    )
-
-
-# Makes predictions. Arguments: true labels, held-out outputs, number of the fit of each row.
-MakePredictions = Callable[[NDArray[Any], NDArray[Any], Codes], Predictions]
-
-
-def judge_of(metric: str, predictions_of: MakePredictions) -> Judge:
-    """Return a function that rates held-out outputs by a metric, so that higher is better."""
-
-    def judge(truth: NDArray[Any], outputs: NDArray[Any], folds: Codes) -> float:
-        return rating(metric, predictions_of(truth, outputs, folds))
-
-    return judge
-
-
-def rating(metric: str, predictions: Predictions) -> float:
-    """Return the value of a metric for predictions, negated if lower values are better.
-
-    >>> import numpy as np
-    >>> rating("accuracy", ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2))
-    0.5
-    """
-    assert isinstance(predictions, ClassPredictions | NumberPredictions)
-    whole = Resamples.whole(len(predictions.truth))
-    return METRICS[metric].sign * float(metrics_of(predictions)[metric](predictions, whole)[0])
+    with np.errstate(divide="ignore"):
+        frequencies = np.bincount(train_codes, minlength=n_classes) / len(train_codes)
+        return np.tile(np.log(frequencies), (n_rows, 1))
 
 
 class Predictor(NamedTuple):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.controls.control_labels import control_labels
+from probekit.probes.controls.control_task import control_labels
 from probekit.probes.data import ProbeData
 from probekit.probes.solve.design import Floats
 

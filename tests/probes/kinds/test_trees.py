@@ -6,11 +6,13 @@ from scipy.stats import spearmanr
 from probekit.errors import DataError
 from probekit.probes.kinds.trees import (
     SentenceScores,
+    hit_rate,
     rank_correlations,
     read_trees,
     score_depths,
     score_distances,
     spanning_edges,
+    tree_spearman,
 )
 from probekit.probes.score.metrics import Resamples
 
@@ -80,7 +82,11 @@ SENTENCES = np.array(["a"] * 5 + ["b"] * 6)
 
 def scores(lengths, correlations):
     ones = np.ones(len(lengths), dtype=int)
-    return SentenceScores(ones, np.array(lengths), ones, ones, np.array(correlations))
+    return SentenceScores(ones, np.array(lengths), ones, ones, np.array(correlations), "uuas")
+
+
+def value(metric, found):
+    return metric(found, Resamples.whole(len(found.lengths)))[0]
 
 
 def test_gold_distances_and_depths_score_all():
@@ -88,8 +94,8 @@ def test_gold_distances_and_depths_score_all():
     distances = score_distances(trees, [tree.distances.astype(float) for tree in trees])
     depths = score_depths(trees, [tree.depths.astype(float) for tree in trees])
     for found in (distances, depths):
-        assert found.hit_rate()[0] == 1
-        assert found.spearman()[0] == pytest.approx(1)
+        assert value(hit_rate, found) == 1
+        assert value(tree_spearman, found) == pytest.approx(1)
     assert distances.trials.tolist() == [4, 5]
     assert depths.trials.tolist() == [1, 1]
 
@@ -100,7 +106,7 @@ def test_edges_count_equally_in_any_sentence_and_direction():
     line = [np.subtract.outer(np.arange(n), np.arange(n)) ** 2.0 for n in (5, 6)]
     found = score_distances(trees, line)
     assert found.hits.tolist() == [2, 5]
-    assert found.hit_rate()[0] == pytest.approx(7 / 9)
+    assert value(hit_rate, found) == pytest.approx(7 / 9)
 
 
 def test_the_root_guessed_is_the_token_of_least_depth():
@@ -125,16 +131,16 @@ def test_rank_correlations_with_ties_are_those_of_scipy():
 
 def test_each_length_counts_once_and_those_outside_5_to_50_do_not():
     found = scores([5, 5, 5, 9, 4, 51, 50], [0.1, 0.2, 0.3, 0.8, 1.0, 1.0, 0.5])
-    assert found.spearman()[0] == pytest.approx((0.2 + 0.8 + 0.5) / 3)
-    assert np.isnan(scores([4, 51], [1.0, 1.0]).spearman()[0])
+    assert value(tree_spearman, found) == pytest.approx((0.2 + 0.8 + 0.5) / 3)
+    assert np.isnan(value(tree_spearman, scores([4, 51], [1.0, 1.0])))
 
 
 def test_sentences_are_resampled_as_resamples_counts_them():
     trees = read_trees(HEADS, SENTENCES)
     line = [np.subtract.outer(np.arange(n), np.arange(n)) ** 2.0 for n in (5, 6)]
     found = score_distances(trees, line)
-    resamples = Resamples.leave_one_out(SENTENCES)
-    rates, correlations = found.hit_rate(resamples.counts), found.spearman(resamples.counts)
+    resamples = Resamples.leave_one_out(np.unique(SENTENCES))
+    rates, correlations = (metric(found, resamples) for metric in (hit_rate, tree_spearman))
     for counts, rate, correlation in zip(resamples.counts.T, rates, correlations, strict=True):
         drawn = np.repeat([0, 1], counts.astype(int))
         assert rate == pytest.approx(found.hits[drawn].sum() / found.trials[drawn].sum())

@@ -7,77 +7,53 @@ import pytest
 
 from probekit.probes.score.description_length import OnlineCode, codelength
 from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.probes.score.scored import (
-    PredictionPair,
-    Resampler,
-    Score,
-    joined,
-    measure,
-    metrics_of,
-)
-from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.score.scored import FitFacts, Scored, joined, measure, metrics_of
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
-RESAMPLER = Resampler()
 GROUPS = (np.arange(200) // 2).astype(str)
-PLAIN = Score("logistic", "task", seed=0, n_train=10, groups=GROUPS)
+FACTS = FitFacts(probe="logistic", target="task", seed=0, n_train=10)
 
 
-def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None) -> PredictionPair:
+def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None) -> Scored:
     generator = np.random.default_rng(seed)
     truth = generator.integers(2, size=200)
     guess = np.where(generator.random(200) < share_right, truth, 1 - truth)
-    return (
-        ClassPredictions(truth, guess, 2, scores),
-        ClassPredictions(truth, 0 * truth, 2, scores),
-    )
+    own, chance = (ClassPredictions(truth, one, 2, scores) for one in (guess, 0 * truth))
+    return Scored((own,), (chance,), GROUPS, FACTS)
 
 
-def numbers(*pairs: PredictionPair, **score):
-    return measure(replace(PLAIN, pairs=pairs, **score), RESAMPLER)
+def numbers(scored: Scored, **changes):
+    return measure(replace(scored, **changes), Resamples.leave_one_out(scored.groups))
 
 
-def fits(score):
-    return score.C, score.n_iter, score.converged, score.gradient_norm
-
-
-def column(C: float, n_iter: int, converged: bool, gradient_norm: float | None) -> TunedProbeFit:
+def fit(n_iter: int, converged: bool, gradient_norm: float | None) -> FittedLayers:
     layer = AffineLayer(np.zeros((1, 3)), np.zeros(1))
-    fit = FittedLayers(np.arange(2), (layer,), n_iter, converged, gradient_norm)
-    return TunedProbeFit(C, fit, held_out=np.zeros(10, int), search=(fit,))
+    return FittedLayers(np.arange(2), (layer,), n_iter, converged, gradient_norm)
 
 
 def test_the_interval_of_a_difference_is_paired():
     task = reading(0.7)
-    (same,) = numbers(task, metric="accuracy", against=(task, task))
+    (same,) = numbers(task, metric="accuracy", against=task.predictions * 2)
     assert (same.value, same.ci_low, same.ci_high) == (0, 0, 0)
 
 
 def test_selectivity_is_the_difference_to_the_mean_of_the_controls():
-    task, controls = reading(0.9), (reading(0.6, 1), reading(0.4, 2))
-    (selectivity,) = numbers(task, metric="accuracy", against=controls)
+    task, controls = reading(0.9), Scored.of_draws([reading(0.6, 1), reading(0.4, 2)])
+    (selectivity,) = numbers(task, metric="accuracy", against=controls.predictions)
     assert (selectivity.metric, selectivity.chance) == ("selectivity", 0)
-    parts = [numbers(one)[0].value for one in (task, *controls)]
-    assert np.isclose(selectivity.value, parts[0] - (parts[1] + parts[2]) / 2)
+    own, of_controls = (numbers(one)[0].value for one in (task, controls))
+    assert selectivity.value == pytest.approx(own - of_controls)
     assert selectivity.ci_low < selectivity.value < selectivity.ci_high
 
 
 def test_several_fits_are_summarised_by_the_worst():
-    one, two = column(0.1, 5, True, 1e-7), column(1.0, 9, False, 1e-3)
-    control = Score("svm", "control", 0, 10)
-    assert fits(control.of_columns([one, two])) == (None, 9, False, 1e-3)
-    assert fits(control.of_columns([one, one])) == (0.1, 5, True, 1e-7)
-    assert control.of_columns([column(0.1, 5, True, None)]).gradient_norm is None
-
-
-def test_held_out_predictions_are_summarised_by_the_worst_fit_of_a_fold():
-    good, bad = column(0.1, 5, True, 1e-7), column(0.1, 2000, False, 1e-2)
-    tuned = TunedProbeFit(0.1, good.solution, good.held_out, search=(good.solution, bad.solution))
-    score = PLAIN.of_columns([tuned])
-    assert (score.converged, score.n_iter) == (True, 5)
-    searched = score.of_search([tuned], n_train=7)
-    assert (searched.split, searched.n_train) == ("validation", 7)
-    assert (searched.converged, searched.n_iter, searched.gradient_norm) == (False, 2000, 1e-2)
+    found = FACTS.of_fits([fit(5, True, 1e-7), fit(9, False, 1e-3)], C=0.1)
+    assert (found.C, found.n_iter, found.converged, found.gradient_norm) == (0.1, 9, False, 1e-3)
+    assert FACTS.of_fits([fit(5, True, None)]).gradient_norm is None
+    one, two = (replace(FACTS, C=C, n_train=n) for C, n in ((0.1, 7), (1.0, 9)))
+    both = FitFacts.joined([one, two])
+    assert (both.C, both.n_train, both.converged) == (None, 7, None)
+    assert FitFacts.joined([one, one]).C == 0.1
 
 
 def test_metrics_that_are_not_defined_are_left_out():
@@ -85,8 +61,9 @@ def test_metrics_that_are_not_defined_are_left_out():
     assert names == ["accuracy", "balanced_accuracy", "macro_f1"]
     scored = reading(0.7, scores=np.zeros((200, 2)))
     assert [m.metric for m in numbers(scored)][-2:] == ["auroc", "auprc"]
-    alone = ClassPredictions(np.zeros(200, int), np.zeros(200, int), 2, np.zeros((200, 2)))
-    assert [m.metric for m in numbers((alone, alone))] == names
+    one = ClassPredictions(np.zeros(200, int), np.zeros(200, int), 2, np.zeros((200, 2)))
+    alone = replace(scored, predictions=(one,), chance=(one,))
+    assert [m.metric for m in numbers(alone)] == names
 
 
 def test_calibration_needs_probabilities():
@@ -96,20 +73,19 @@ def test_calibration_needs_probabilities():
 
 
 def test_a_measurement_counts_its_rows_and_groups():
-    (measured,) = numbers(reading(0.7), split="validation", metric="accuracy")
+    (measured,) = numbers(reading(0.7).with_facts(split="validation"), metric="accuracy")
     assert (measured.split, measured.n_train, measured.n_test) == ("validation", 10, 200)
     assert (measured.n_groups, measured.C, measured.converged) == (100, None, None)
 
 
 def test_scores_of_several_splits_are_one_over_all_their_rows():
     first, second = (
-        replace(PLAIN, n_train=n, C=C, n_iter=n, converged=n < 8, pairs=(one,))
+        one.with_facts(n_train=n, C=C, n_iter=n, converged=n < 8)
         for n, C, one in ((7, 0.1, reading(1.0)), (9, 1.0, reading(0.0, 1)))
     )
-    both = Score.of_all([first, second])
-    assert (both.n_train, both.C) == (7, None)
-    assert (both.n_iter, both.converged) == (9, False)
-    accuracy = measure(both, RESAMPLER)[0]
+    accuracy = numbers(Scored.of_splits([first, second]))[0]
+    assert (accuracy.n_train, accuracy.C) == (7, None)
+    assert (accuracy.n_iter, accuracy.converged) == (9, False)
     assert accuracy.value == pytest.approx(0.5)
     assert accuracy.n_test == 400
 
@@ -145,8 +121,7 @@ def test_scores_that_one_part_lacks_are_left_out():
 
 def test_a_mean_over_networks_has_the_metrics_of_all():
     groups = np.array(["a", "b", "c", "d"])
-    pairs = tuple((one, one) for one in (LOGISTIC, RIDGE))
-    score = Score("chosen", "chosen_random_weights", 0, 9, pairs=pairs, groups=groups)
-    found = {one.metric for one in measure(score, Resampler())}
+    both = (LOGISTIC, RIDGE)
+    found = {one.metric for one in numbers(Scored(both, both, groups, FACTS))}
     assert {"accuracy", "auroc"} <= found
     assert "brier" not in found
