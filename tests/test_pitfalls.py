@@ -16,7 +16,6 @@ from probekit.data.splits import Split, grouped_split, without_repeated, without
 from probekit.errors import DataError
 from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
-from probekit.pipeline.experiment.record import best_site
 from probekit.probes.controls.baselines import TEXT_BASELINES, text_lengths
 from probekit.probes.controls.control_labels import (
     control_labels,
@@ -42,6 +41,7 @@ from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import SPECS
 from probekit.probes.settings import ProbeSettings
 from probekit.probes.targets import BASELINES
+from probekit.results.selection import chosen_row
 from tests.pipeline.planted import rows_of_sites
 
 METRICS = metric_functions("class", frozenset({"scores"}))
@@ -186,7 +186,7 @@ def test_pitfall_23_test_rows_choose_nothing():
             assert ours == theirs
     # The site is the one of the best held-out score, however it does on the test rows.
     rows = rows_of_sites({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)})
-    assert best_site(rows).site == "blocks.0.x"
+    assert chosen_row(rows)["site"] == "blocks.0.x"
     # The best of many sites of chance is no finding.
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(50, 1000))

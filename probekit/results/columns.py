@@ -24,16 +24,12 @@ class TableColumn:
         type: the type of its cells. Empty cells are "" in text columns, NaN in number columns and
             NA in boolean columns.
         allowed: the allowed values of text cells; empty for any.
-        is_new: whether older releases did not write the column. Its cells are then read as empty.
-        former: the name of the column in files of older releases; empty if it is the same.
     """
 
     name: str
     meaning: str
     type: ColumnType = "text"
     allowed: tuple[str, ...] = ()
-    is_new: bool = False
-    former: str = ""
 
 
 RESULTS = (
@@ -57,7 +53,7 @@ RESULTS = (
         "coding, or test rows after training on fewer rows",
         allowed=("test", "validation", "online", "learning"),
     ),
-    TableColumn("fold", "outer fold; empty for scores of all test rows", "number", is_new=True),
+    TableColumn("fold", "outer fold; empty for scores of all test rows", "number"),
     TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
     TableColumn("value", "value of the metric", "number"),
     TableColumn("ci_low", "lower end of the 95 % interval over groups", "number"),
@@ -71,12 +67,12 @@ RESULTS = (
     TableColumn("converged", "whether the solver converged", "boolean"),
     TableColumn("seed", "random seed of the experiment, or of the random weights", "number"),
     TableColumn("view", "`raw` activations, or `normalized` by a layer norm"),
-    TableColumn("null", "null distribution of a p-value: how labels are exchanged", is_new=True),
-    TableColumn("null_low", "lower end of the 95 % band of the null", "number", is_new=True),
-    TableColumn("null_high", "upper end of the 95 % band of the null", "number", is_new=True),
-    TableColumn("main_metric", "metric that selected C and the site", is_new=True),
-    TableColumn("positive", "label that metrics of one class refer to", is_new=True),
-    TableColumn("order", "place of given activations on the layer axis", "number", is_new=True),
+    TableColumn("null", "null distribution of a p-value: how labels are exchanged"),
+    TableColumn("null_low", "lower end of the 95 % band of the null", "number"),
+    TableColumn("null_high", "upper end of the 95 % band of the null", "number"),
+    TableColumn("main_metric", "metric that selected C and the site"),
+    TableColumn("positive", "label that metrics of one class refer to"),
+    TableColumn("order", "place of given activations on the layer axis", "number"),
 )
 
 DIFFERENCES = (
@@ -93,19 +89,16 @@ DIFFERENCES = (
         "p_adjusted",
         "p-value adjusted for all comparisons made together",
         "number",
-        former="p_holm",
     ),
     TableColumn(
         "adjusted_low",
         "lower end of the interval for all comparisons together",
         "number",
-        is_new=True,
     ),
     TableColumn(
         "adjusted_high",
         "upper end of the interval for all comparisons together",
         "number",
-        is_new=True,
     ),
     TableColumn("n_test", "number of test rows that both have", "number"),
     TableColumn("n_groups", "number of groups among these rows", "number"),

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.disk import inside
-from probekit.errors import ConfigError, DataError
+from probekit.errors import DataError
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor
@@ -21,6 +21,7 @@ from probekit.results.predictions import read_test_rows
 from probekit.results.record import RunRecord, check_finished, open_record, reading_run_file
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.results.table import load_table
+from probekit.results.verdict import Verdict
 
 
 class RunSettings(Protocol):
@@ -73,7 +74,6 @@ class FinishedRun(Generic[Settings]):
         folder = Path(folder)
         check_finished(folder)
         record = open_record(folder)
-        _check_has_predictions(folder, record)
         with reading_run_file(folder / "test_rows.csv"):
             test_rows = read_test_rows(folder / "test_rows.csv")
         return cls(
@@ -83,6 +83,11 @@ class FinishedRun(Generic[Settings]):
             table=load_table(folder / "results.csv"),
             test_rows=test_rows,
         )
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the run."""
+        return self.record.verdict
 
     @property
     def reads_numbers(self) -> bool:
@@ -145,11 +150,3 @@ def _is_by_row(predictions: Predictions) -> bool:
     if not isinstance(predictions, ClassPredictions):
         return True
     return len(predictions.guess) == len(predictions.truth)
-
-
-def _check_has_predictions(folder: Path, record: RunRecord) -> None:
-    if "test_rows.csv" not in record.files:
-        raise ConfigError(
-            f"{folder} was written by an older version of probekit, which did not save "
-            "predictions. Run the experiment again."
-        )

@@ -107,7 +107,6 @@ def _predictions(
     scores = arrays.get("logs", arrays.get("scores"))
     wide = None if scores is None else scores.astype(np.float64)
     codes = guess.astype(np.int64), truth.astype(np.int64)
-    # Older releases had no positive class and no alarms.
     positive = int(arrays["positive"][0]) if "positive" in arrays else None
     return ClassPredictions(
         codes[1],

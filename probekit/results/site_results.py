@@ -72,7 +72,7 @@ def _read_site(
     try:
         data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
         content = json.loads(data)
-        written, probes = content["digest"], content.get("probes")
+        written, probes = content["digest"], content["probes"]
         if written != _digest(origin, content["measurements"], answers, probes):
             return None
         if pretty_json(content).encode() != data:  # the digest does not cover white space
@@ -80,7 +80,7 @@ def _read_site(
         measurements = [Measurement(**entry) for entry in content["measurements"]]
         files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
         predictions = unpack(answers, truth_of, n_classes)
-        return SiteResult(measurements, predictions, probes=probes or {}, files=files)
+        return SiteResult(measurements, predictions, probes=probes, files=files)
     except (FileNotFoundError, *_READ_ERRORS):
         return None
     except OSError as error:
@@ -164,11 +164,9 @@ def _digest(
     origin: Mapping[str, str],
     entries: list[dict[str, Any]],
     answers: bytes,
-    probes: dict[str, str] | None,
+    probes: dict[str, str],
 ) -> str:
-    # Older releases did not include the digests of probes.
-    optional = [] if probes is None else [probes]
-    return digest_json([origin, entries, digest([answers]), *optional])
+    return digest_json([origin, entries, digest([answers]), probes])
 
 
 def _finite(entry: dict[str, Any]) -> dict[str, Any]:

@@ -56,8 +56,7 @@ def check_layers(sites: pd.Series[str], path: Path) -> None:
 def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """Return a CSV file as a table, with the declared columns validated and converted.
 
-    Empty cells are "" in text columns, NaN in number columns and NA in boolean columns. A column
-    that older releases did not write is empty if the file lacks it.
+    Empty cells are "" in text columns, NaN in number columns and NA in boolean columns.
 
     Raises:
         MissingError: The file does not exist.
@@ -65,13 +64,6 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """
     with reading_run_file(path):
         table = read_csv(path, dtype=str, keep_default_na=False)
-    for column in columns:
-        if column.name in table:
-            continue
-        if column.former in table:
-            table = table.rename(columns={column.former: column.name})
-        elif column.is_new:
-            table[column.name] = ""
     check_columns(table, [column.name for column in columns], path)
     for column in columns:
         table[column.name] = _converted(table[column.name], column, path)
@@ -238,7 +230,7 @@ def of_all_folds(table: pd.DataFrame) -> pd.DataFrame:
     >>> of_all_folds(rows)["value"].tolist()
     [0.5]
     """
-    return table[table["fold"].isna()] if "fold" in table else table
+    return table[table["fold"].isna()]
 
 
 def differs(column: pd.Series[Any]) -> bool:

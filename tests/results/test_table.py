@@ -5,8 +5,6 @@ from probekit.errors import DataError, MissingError
 from probekit.results.selection import chosen_row
 from probekit.results.table import load_table, placed, same_features, ticks
 
-NEW_COLUMNS = ("null_low", "null_high", "main_metric", "positive", "order")
-
 
 def at(*sites: str, head: float | None = None) -> pd.DataFrame:
     return placed(pd.DataFrame({"site": sites, "head": [head] * len(sites)}))
@@ -14,10 +12,9 @@ def at(*sites: str, head: float | None = None) -> pd.DataFrame:
 
 def test_what_was_written_is_read_back(make_run, table):
     read = load_table(make_run(table) / "results.csv")
-    # The table is that of an older release, which lacks the new columns.
-    assert list(read.columns) == [*table.columns, "fold", *NEW_COLUMNS]
+    assert list(read.columns) == list(table.columns)
     assert read["fold"].isna().all()
-    assert set(read["main_metric"]) == set(read["positive"]) == {""}
+    assert set(read["positive"]) == {""}
     assert read["value"].tolist() == table["value"].tolist()
     assert read["site"].tolist() == table["site"].tolist()
     assert read["converged"].isna().tolist() == table["converged"].isna().tolist()
@@ -32,12 +29,6 @@ def test_text_that_pandas_takes_for_a_missing_value_stays_text(make_run, table):
 def test_a_missing_column_is_named(make_run, table):
     with pytest.raises(DataError, match=r"results\.csv, line 1: no column 'ci_low', 'C'\."):
         load_table(make_run(table.drop(columns=["ci_low", "C"])) / "results.csv")
-
-
-def test_results_of_an_older_release_name_no_null_distribution(make_run, table):
-    read = load_table(make_run(table.drop(columns="null")) / "results.csv")
-    assert set(read.columns) - set(table.columns) == {"fold", *NEW_COLUMNS}
-    assert set(read["null"]) == {""}
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,6 @@ from probekit.probes.solve.design import Floats
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
 from probekit.results.finished_run import FinishedRun
-from probekit.results.record import OLD_RECORD
-from probekit.results.selection import is_nested, main_metric
 from probekit.results.settings import load_config
 from probekit.results.titles import TitledRun, run_titles
 
@@ -72,7 +70,7 @@ class RowsOfBoth:
         """Return the test rows of two finished runs."""
         groups = [run.test_rows["group"].to_numpy(dtype=str) for run in (a, b)]
         places = align(a.test_rows, b.test_rows) if shares_ids(a, b) else None
-        over_folds = [WIDER_OVER_FOLDS if is_nested(run.table) else 1.0 for run in (a, b)]
+        over_folds = [WIDER_OVER_FOLDS if run.verdict.is_nested else 1.0 for run in (a, b)]
         return cls(groups[0], groups[1], places, (over_folds[0], over_folds[1]))
 
     @property
@@ -137,7 +135,7 @@ def _titled(run: FinishedRun[AnyExperiment]) -> TitledRun:
 def _main_metric(
     a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
 ) -> str:
-    metrics = [main_metric(run.table) for run in (a, b)]
+    metrics = [run.verdict.metric for run in (a, b)]
     if len(set(metrics)) > 1:
         raise ConfigError(
             f"The main metric is {metrics[0]} in {titles[0]} and {metrics[1]} in {titles[1]}. "
@@ -318,7 +316,7 @@ def _groups_note(rows: RowsOfBoth) -> list[str]:
 def _notes_on_runs(
     a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a note for each run without baselines of the other one, or without a digest."""
+    """Yield a note for each run without baselines of the other one."""
     for title, own, other in zip(titles, (a, b), (b, a), strict=True):
         missing = set(other.experiment.probe.baselines) - set(own.experiment.probe.baselines)
         if missing:
@@ -326,5 +324,3 @@ def _notes_on_runs(
                 f"{title} has no baseline {', '.join(sorted(missing))}: not compared. Run it with "
                 "the same `probe.baselines`."
             )
-        if not own.record.is_sealed:
-            yield f"{title}: {OLD_RECORD}"

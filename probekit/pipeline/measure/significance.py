@@ -24,8 +24,8 @@ from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
 from probekit.probes.targets import HEADLINE, NETWORKS, TARGETS
-from probekit.results.differences import answers_name, named_rivals
 from probekit.results.metrics import P_VALUES
+from probekit.results.selection import answers_name, named_rivals
 from probekit.results.table import only
 
 # Draws per site that make the smallest possible p-value significant after Holm's adjustment.

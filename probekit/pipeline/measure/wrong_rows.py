@@ -21,7 +21,7 @@ from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.provenance import pretty_json
-from probekit.results.differences import answers_name
+from probekit.results.selection import answers_name
 from probekit.results.text_readings import TextReading
 
 MOST_WRONG = 10  # errors of the selected probe

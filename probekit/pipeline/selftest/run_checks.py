@@ -28,7 +28,7 @@ from probekit.pipeline.selftest.planted_runs import (
     random_words,
     tiny_tokenizer,
 )
-from probekit.probes.selftest.checks import SimulationSize, Tools, Verdict
+from probekit.probes.selftest.checks import CheckResult, SimulationSize, Tools
 
 RELATIVE = 1e-4  # largest difference of activations in float32, relative to the largest activation
 
@@ -65,7 +65,7 @@ class PipelineTools(Tools):
     ] = captured_rows
 
 
-def planted_layer(tools: PipelineTools, _: SimulationSize) -> Iterator[Verdict]:
+def planted_layer(tools: PipelineTools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that a signal is decoded from the block that writes it on, and not before."""
     for site, accuracy in _accuracies(tools, first_letter).items():
         layer, is_output = layer_of(site), not site.endswith("resid_pre")
@@ -75,14 +75,14 @@ def planted_layer(tools: PipelineTools, _: SimulationSize) -> Iterator[Verdict]:
             has_signal = layer == SIGNAL_LAYER
         expected = "over 0.95" if has_signal else "within 0.1 of 0.5"
         ok = accuracy > 0.95 if has_signal else abs(accuracy - 0.5) < 0.1
-        yield Verdict("planted layer", site, expected, f"{accuracy:.3f}", ok)
+        yield CheckResult("planted layer", site, expected, f"{accuracy:.3f}", ok)
 
 
-def first_position(tools: PipelineTools, _: SimulationSize) -> Iterator[Verdict]:
+def first_position(tools: PipelineTools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that position 0, where activations are large, is left out of the scaling."""
     for site, accuracy in _accuracies(tools, class_of_letter).items():
         found, ok = f"{accuracy:.3f}", accuracy > 0.8
-        yield Verdict("large norm at position 0", site, "over 0.8", found, ok)
+        yield CheckResult("large norm at position 0", site, "over 0.8", found, ok)
 
 
 def _accuracies(
@@ -98,7 +98,7 @@ def _accuracies(
     }
 
 
-def padded_batches(tools: PipelineTools, _: SimulationSize) -> Iterator[Verdict]:
+def padded_batches(tools: PipelineTools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that padding on either side does not change the activations of a text at any site."""
     model, tokenizer, texts, sites = _model_and_texts()
     alone = [_alone(tools, model, tokenizer, text, sites) for text in texts]
@@ -123,7 +123,7 @@ POSITIONS: Mapping[str, tuple[PositionRule, Callable[[FloatArray], FloatArray]]]
 }
 
 
-def captured_positions(tools: PipelineTools, _: SimulationSize) -> Iterator[Verdict]:
+def captured_positions(tools: PipelineTools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that captured rows equal those of each text run alone, at the same token."""
     model, tokenizer, texts, sites = _model_and_texts()
     alone = [_alone(tools, model, tokenizer, text, sites) for text in texts]
@@ -164,5 +164,5 @@ def _gap(found: FloatArray, expected: FloatArray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-def _near(check: str, kind: str, gap: float) -> Verdict:
-    return Verdict(check, kind, f"difference below {RELATIVE:g}", f"{gap:.1g}", gap < RELATIVE)
+def _near(check: str, kind: str, gap: float) -> CheckResult:
+    return CheckResult(check, kind, f"difference below {RELATIVE:g}", f"{gap:.1g}", gap < RELATIVE)

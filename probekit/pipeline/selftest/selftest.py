@@ -19,7 +19,7 @@ from probekit.pipeline.selftest.run_checks import (
     padded_batches,
     planted_layer,
 )
-from probekit.probes.selftest.checks import FULL, QUICK, SimulationSize, Verdict
+from probekit.probes.selftest.checks import FULL, QUICK, CheckResult, SimulationSize
 from probekit.probes.selftest.fold_checks import ranked_in_folds, scaled_in_folds
 from probekit.probes.selftest.probe_checks import (
     bad_rows,
@@ -41,14 +41,14 @@ from probekit.probes.selftest.statistics_checks import (
 )
 from probekit.watcher import SILENT, Watcher
 
-Check = Callable[[PipelineTools, SimulationSize], Iterator[Verdict]]
+Check = Callable[[PipelineTools, SimulationSize], Iterator[CheckResult]]
 
 TOOLS = PipelineTools()
 
 
 def selftest(
     *, quick: bool = False, tools: PipelineTools = TOOLS, watcher: Watcher = SILENT
-) -> list[Verdict]:
+) -> list[CheckResult]:
     """Return the verdicts of all checks.
 
     Args:
@@ -59,7 +59,7 @@ def selftest(
     >>> [check for check in CHECKS if "noise" in check]
     ['pure_noise']
     """
-    verdicts: list[Verdict] = []
+    verdicts: list[CheckResult] = []
     for done, check in enumerate(CHECKS.values()):
         watcher.progress("selftest", done, len(CHECKS))
         verdicts += check(tools, QUICK if quick else FULL)

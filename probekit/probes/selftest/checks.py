@@ -48,7 +48,7 @@ SPECS: Mapping[str, ProbeSpec] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """Expected and actual result of one check of a kind of probe or a statistic."""
 
     check: str

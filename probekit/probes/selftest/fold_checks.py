@@ -14,9 +14,9 @@ from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import (
     ALARM,
     SPECS,
+    CheckResult,
     SimulationSize,
     Tools,
-    Verdict,
     interval_text,
     pick,
 )
@@ -26,7 +26,7 @@ SPLITS = ("validation", "test")
 NEAR = 0.05  # of chance level; the labels of the held-out rows are balanced by design
 
 
-def ranked_in_folds(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def ranked_in_folds(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that the best of 3,000 random features are at chance level on held-out rows.
 
     If they are selected on all rows, the accuracy is about 0.75.
@@ -38,10 +38,10 @@ def ranked_in_folds(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
         most = float(binom.ppf(1 - ALARM, found.n_test, 0.5)) / found.n_test
         ok = found.value <= most
         expected = f"at most {most:.3f}"
-        yield Verdict(f"wide noise, {split}", spec.text, expected, interval_text(found), ok)
+        yield CheckResult(f"wide noise, {split}", spec.text, expected, interval_text(found), ok)
 
 
-def scaled_in_folds(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def scaled_in_folds(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that outliers of held-out rows do not reduce the weight of the feature they are in."""
     data = planted.own_outliers(45, 8, seed=0)
     for kind, spec in SPECS.items():
@@ -52,4 +52,4 @@ def scaled_in_folds(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
             found = pick(result, "accuracy", split)
             ok = bool(np.abs(found.value - 0.5) < NEAR)
             check, expected = f"held-out outliers, {split}", f"within {NEAR} of 0.5"
-            yield Verdict(check, kind, expected, interval_text(found), ok)
+            yield CheckResult(check, kind, expected, interval_text(found), ok)

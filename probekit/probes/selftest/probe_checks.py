@@ -14,9 +14,9 @@ from probekit.probes.selftest.checks import (
     ALARM,
     NOMINAL,
     SPECS,
+    CheckResult,
     SimulationSize,
     Tools,
-    Verdict,
     covers,
     interval_text,
     pick,
@@ -28,7 +28,7 @@ from probekit.probes.solve.layers import FittedLayers
 FOUR_ERRORS = 0.045  # four standard errors of an accuracy near 0.85 on a thousand rows
 
 
-def planted_direction(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def planted_direction(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that each kind recovers the direction and reaches the best possible accuracy."""
     data = planted.class_direction(3000, seed=0)
     for kind, spec in SPECS.items():
@@ -39,39 +39,39 @@ def planted_direction(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
         accuracy, best = pick(result, "accuracy"), float(norm.cdf(1))
         ok = abs(accuracy.value - best) < FOUR_ERRORS
         expected = f"accuracy within {FOUR_ERRORS} of {best:.3f}"
-        yield Verdict("planted direction", kind, expected, interval_text(accuracy), ok)
+        yield CheckResult("planted direction", kind, expected, interval_text(accuracy), ok)
     numbers = planted.number(3000, seed=0)
     result = tools.one(ProbeSpec("ridge_regression"), numbers)
     fit = result.fits["ridge_regression"]
     yield _along("planted number", "ridge_regression", fit, numbers)
 
 
-def _along(check: str, kind: str, fit: FittedLayers, data: Planted) -> Verdict:
+def _along(check: str, kind: str, fit: FittedLayers, data: Planted) -> CheckResult:
     assert data.direction is not None
     weight = fit.layers[0].weight[0]
     cosine = float(weight @ data.direction / np.linalg.norm(weight))
-    return Verdict(check, kind, "cosine over 0.99", f"{cosine:.4f}", cosine > 0.99)
+    return CheckResult(check, kind, "cosine over 0.99", f"{cosine:.4f}", cosine > 0.99)
 
 
-def planted_exclusive_or(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def planted_exclusive_or(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that linear kinds stay at chance level, and that the MLP solves the task."""
     data = planted.exclusive_or(900, seed=0)
     for kind, spec in SPECS.items():
         found = pick(tools.one(spec, data), "accuracy")
         if spec.kind == "mlp":
-            yield Verdict(
+            yield CheckResult(
                 "planted XOR", kind, "over 0.95", interval_text(found), found.value > 0.95
             )
         else:
             yield _at_chance("planted XOR", kind, found, 0.5)
 
 
-def _at_chance(check: str, kind: str, found: Measurement, chance: float) -> Verdict:
+def _at_chance(check: str, kind: str, found: Measurement, chance: float) -> CheckResult:
     ok = covers(found, chance)
-    return Verdict(check, kind, f"{chance:.3g} in interval", interval_text(found), ok)
+    return CheckResult(check, kind, f"{chance:.3g} in interval", interval_text(found), ok)
 
 
-def pure_noise(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
+def pure_noise(tools: Tools, size: SimulationSize) -> Iterator[CheckResult]:
     """Check that the confidence intervals of each kind contain chance level in most samples."""
     for kind, spec in SPECS.items():
         found = [
@@ -79,7 +79,7 @@ def pure_noise(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
         ]
         n_covered = sum(covers(one, 0.5) for one in found)
         least = int(binom.ppf(ALARM, size.fits, NOMINAL[0]))
-        yield Verdict(
+        yield CheckResult(
             "pure noise",
             kind,
             f"at least {least} of {size.fits} intervals contain 0.5",
@@ -88,7 +88,7 @@ def pure_noise(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
         )
 
 
-def labels_looked_up(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def labels_looked_up(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that labels of words are decoded with high accuracy, but with zero selectivity."""
     data = planted.looked_up(900, seed=0)
     for kind in ("logistic", "ridge", "lda", "nearest_mean", "svm"):
@@ -96,13 +96,13 @@ def labels_looked_up(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
         task, lead = pick(result, "accuracy"), pick(result, "selectivity")
         ok = task.value > 0.95 and abs(lead.value) < 0.05
         expected = "accuracy over 0.95, selectivity within 0.05 of 0"
-        yield Verdict("looked up", kind, expected, f"{task.value:.3f}, {lead.value:+.3f}", ok)
+        yield CheckResult("looked up", kind, expected, f"{task.value:.3f}, {lead.value:+.3f}", ok)
 
 
-def signal_is_selective(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def signal_is_selective(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that a direction which is independent of the words gives high selectivity."""
     found = pick(tools.one(SPECS["logistic"], _repeated_words(), control_draws=2), "selectivity")
-    yield Verdict("selective", "logistic", "over 0.2", interval_text(found), found.ci_low > 0.2)
+    yield CheckResult("selective", "logistic", "over 0.2", interval_text(found), found.ci_low > 0.2)
 
 
 def _repeated_words() -> Planted:
@@ -111,7 +111,7 @@ def _repeated_words() -> Planted:
     return Planted(data.X, planted.rows_apart(data.data.y, types=words), data.direction)
 
 
-def imbalanced_labels(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def imbalanced_labels(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that a rare class is at chance level in noise, and decoded if it is planted."""
     rare = 0.08
     for kind in ("logistic", "ridge", "lda", "svm"):
@@ -120,7 +120,7 @@ def imbalanced_labels(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
         data = planted.class_direction(3000, 0, share=rare)
         auroc = pick(tools.one(SPECS[kind], data), "auroc")
         best = float(norm.cdf(np.sqrt(2)))
-        yield Verdict(
+        yield CheckResult(
             "imbalanced direction",
             kind,
             f"auroc {best:.3f} in interval",
@@ -129,7 +129,7 @@ def imbalanced_labels(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
         )
 
 
-def copied_groups_checks(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def copied_groups_checks(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that copies of rows within a group never leak between training and held-out rows."""
     data = planted.copied_groups(90, copies=6, seed=0)
     for kind in ("logistic", "ridge", "nearest_mean", "svm"):
@@ -138,7 +138,7 @@ def copied_groups_checks(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
             yield _at_chance(f"copied groups, {split}", kind, pick(result, "accuracy", split), 0.5)
     folds = tools.folds(data.data.y, data.data.groups, 5, 0)
     pairs = set(zip(folds.tolist(), data.data.groups.tolist(), strict=True))
-    yield Verdict(
+    yield CheckResult(
         "copied groups",
         "folds",
         "90 groups in one fold each",
@@ -147,7 +147,7 @@ def copied_groups_checks(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     )
 
 
-def description_length(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def description_length(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that random labels cannot be compressed, and that planted ones can."""
     for kind, spec in SPECS.items():
         if spec.kind == "mlp":
@@ -158,13 +158,15 @@ def description_length(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
         )
         ok = in_noise < 1.02 and in_signal > 1.3
         found = f"{in_noise:.3f}, {in_signal:.3f}"
-        yield Verdict("description length", kind, "noise below 1.02, signal above 1.3", found, ok)
+        yield CheckResult(
+            "description length", kind, "noise below 1.02, signal above 1.3", found, ok
+        )
 
 
-def texts_and_trees(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def texts_and_trees(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that the kinds for texts and trees recover planted labels and trees."""
     accuracy = pick(tools.one(ProbeSpec("attention_pooled"), planted.texts(300, 0)), "accuracy")
-    yield Verdict(
+    yield CheckResult(
         "planted texts",
         "attention_pooled",
         "over 0.95",
@@ -175,23 +177,23 @@ def texts_and_trees(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     for kind, metric in (("structural_distance", "uuas"), ("structural_depth", "spearman")):
         found = pick(tools.one(ProbeSpec(kind, rank), planted.trees(150, 0)), metric)
         expected = f"{metric} over 0.9"
-        yield Verdict("planted trees", kind, expected, interval_text(found), found.value > 0.9)
+        yield CheckResult("planted trees", kind, expected, interval_text(found), found.value > 0.9)
 
 
-def bad_rows(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def bad_rows(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that non-finite rows raise DataError, and that constant columns are harmless."""
     data = planted.class_direction(300, seed=0)
     constant = np.column_stack([data.X, np.full(300, 1e6), np.zeros(300)])
     for kind, spec in SPECS.items():
         accuracy = pick(tools.one(spec, Planted(constant, data.data)), "accuracy")
         ok = bool(accuracy.value > 0.75)
-        yield Verdict("constant columns", kind, "over 0.75", interval_text(accuracy), ok)
+        yield CheckResult("constant columns", kind, "over 0.75", interval_text(accuracy), ok)
     for value in (np.nan, np.inf):
         broken = data.X.copy()
         broken[7, 3] = value
         rejected = _is_rejected(tools, Planted(broken, data.data))
         found = "rejected" if rejected else "accepted"
-        yield Verdict("not finite", str(value), "rejected", found, rejected)
+        yield CheckResult("not finite", str(value), "rejected", found, rejected)
 
 
 def _is_rejected(tools: Tools, data: Planted) -> bool:

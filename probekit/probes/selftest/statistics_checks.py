@@ -28,9 +28,9 @@ from probekit.probes.selftest.checks import (
     NOMINAL,
     ROUNDING,
     SPECS,
+    CheckResult,
     SimulationSize,
     Tools,
-    Verdict,
 )
 from probekit.probes.settings import ProbeSettings
 from probekit.probes.site_result import Predictor, SiteResult
@@ -38,7 +38,7 @@ from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
 
-def uniform_p_values(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
+def uniform_p_values(tools: Tools, size: SimulationSize) -> Iterator[CheckResult]:
     """Check that p-values are uniform under the null, for one site and for the best of five."""
     cases = {"correlated rows in a group": True, "independent rows": False}
     for name, by_group in cases.items():
@@ -46,7 +46,7 @@ def uniform_p_values(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
         for index, sites in enumerate(("one site", "best of five")):
             gap = _gap([pair[index] for pair in drawn])
             bound = float(kstwo.ppf(1 - ALARM, size.draws))
-            yield Verdict(
+            yield CheckResult(
                 "p-values uniform",
                 f"{name}, {sites}",
                 f"distance below {bound:.3f}",
@@ -76,7 +76,7 @@ def _gap(p: Sequence[float]) -> float:
     return float(max(np.abs(ranked - (np.arange(n) + k) / n).max() for k in (0, 1)))
 
 
-def interval_coverage(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
+def interval_coverage(tools: Tools, size: SimulationSize) -> Iterator[CheckResult]:
     """Check the coverage of confidence intervals when the rows of a group are correlated."""
     hits = np.array([_covered(tools, seed) for seed in range(size.draws)])
     low, high = (
@@ -84,7 +84,7 @@ def interval_coverage(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
         for tail, rate in zip((ALARM, 1 - ALARM), NOMINAL, strict=True)
     )
     for name, rate in zip(("accuracy", "difference"), hits.mean(axis=0), strict=True):
-        yield Verdict(
+        yield CheckResult(
             "interval coverage",
             name,
             f"{low:.3f} to {high:.3f} of {size.draws}",
@@ -121,14 +121,14 @@ def _covered(tools: Tools, seed: int) -> tuple[bool, bool]:
     return within[0], within[1]
 
 
-def metrics_agree(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
+def metrics_agree(tools: Tools, size: SimulationSize) -> Iterator[CheckResult]:
     """Check that metrics agree with scikit-learn and SciPy, on scores with many ties."""
     worst: dict[str, float] = {}
     for seed in range(size.fits):
         for name, ours, theirs in _metric_pairs(tools, seed):
             worst[name] = max(worst.get(name, 0.0), abs(ours - theirs))
     for name, gap in worst.items():
-        yield Verdict("metrics agree", name, f"within {ROUNDING}", f"{gap:.1g}", gap < ROUNDING)
+        yield CheckResult("metrics agree", name, f"within {ROUNDING}", f"{gap:.1g}", gap < ROUNDING)
 
 
 def _metric_pairs(tools: Tools, seed: int) -> Iterator[tuple[str, float, float]]:
@@ -173,7 +173,7 @@ def _mean_precision(truth: Codes, shares: Floats) -> float:
     return float(np.mean([average_precision_score(truth == c, ranked[:, c]) for c in codes]))
 
 
-def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
+def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[CheckResult]:
     """Check that results of a site are reproducible and independent of sites probed before it."""
     first, second = planted.class_direction(300, seed=0), planted.noise(300, seed=1)
     settings = ProbeSettings(
@@ -189,7 +189,7 @@ def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     for kind in SPECS:
         for check, other in (("same seed", again), ("after another site", after)):
             ok = _bytes(alone, kind) == _bytes(other, kind)
-            yield Verdict(check, kind, "same bytes", "same" if ok else "different", ok)
+            yield CheckResult(check, kind, "same bytes", "same" if ok else "different", ok)
 
 
 def _bytes(result: SiteResult, kind: str) -> tuple[str, bytes]:

@@ -20,7 +20,7 @@ from probekit.report.figures.style import (
 )
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
-from probekit.report.sentences.comparison import (
+from probekit.report.sentences.comparisons import (
     comparison_answer,
     comparison_question,
     comparison_warnings,

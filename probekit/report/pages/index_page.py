@@ -15,10 +15,8 @@ from probekit.report.pages.pretraining_page import load_pretraining
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.pretraining import pretraining_answer
-from probekit.results.differences import load_differences, rival_differences
 from probekit.results.record import STARTED, open_record
 from probekit.results.settings import load_config
-from probekit.results.table import load_table
 from probekit.results.titles import TitledRun, date_text, run_titles
 from probekit.training.log import read_log, read_verified_log
 from probekit.training.progress import LOG, STATE, is_pretraining, read_progress
@@ -27,7 +25,7 @@ _READ = (
     "config.yaml",
     "results.csv",
     "differences.csv",
-)  # files of a finished run that the index reads
+)  # files of a finished run that the index verifies
 QUIET = 120  # seconds without a new file after which a run is shown as possibly interrupted
 
 
@@ -139,14 +137,12 @@ def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, s
 @lru_cache(maxsize=1000)  # the page is requested every few seconds
 def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
     record = open_record(folder, _READ)
-    table = load_table(folder / "results.csv")
-    differences = load_differences(folder / "differences.csv")
     return Entry(
         title=record.run,
         folder=path,
         url=f"run/{quote(path)}/report.html",
         state="finished",
-        summary=answer(table, rival_differences(table, differences), record.question),
+        summary=answer(record.verdict, record.question),
         created=date_text(record.created, " %H:%M"),
         question=record.question or "",
         titled=TitledRun.of(load_config(folder / "config.yaml"), record),

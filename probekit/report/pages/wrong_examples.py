@@ -18,11 +18,11 @@ from probekit.results.text_readings import RowPrediction, TextReading
 class Token(RecordPart):
     """A token of an example, with the prediction of the probe at that token.
 
-    `span` are the characters that the token covers; runs of older releases do not store it.
+    `span` are the characters that the token covers.
     """
 
     token: str
-    span: tuple[int, int] = (0, 0)
+    span: tuple[int, int]
     label: str | None
     score: float
 
@@ -80,14 +80,13 @@ class WrongOfProbe(RecordPart):
 class WrongExamples(RecordPart):
     """Contents of wrong.json: the class names, and the examples with the worst errors.
 
-    `examples` are those of the selected probe, `probes` those of each probe at a single site, which
-    runs of older releases do not store.
+    `examples` are those of the selected probe, `probes` those of each probe at a single site.
     """
 
     classes: list[str]
     examples: list[WrongExample]
-    probes: tuple[WrongOfProbe, ...] = ()
-    rows: tuple[WrongRow, ...] = ()
+    probes: tuple[WrongOfProbe, ...]
+    rows: tuple[WrongRow, ...]
 
     @model_validator(mode="after")
     def _rows_exist(self) -> WrongExamples:

@@ -12,6 +12,7 @@ from probekit.report.notebooks.marks import MOST_TIPS
 from probekit.report.notebooks.picture import figure_svg
 from probekit.report.pages.parts import figure_json, result_parts
 from probekit.report.pages.run_page import run_figures
+from tests.report.conftest import judged
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -86,7 +87,7 @@ def test_cells_of_a_map_have_colours_and_texts():
 
 def test_hostile_names_stay_text(hostile, record, table, make_run):
     table["run"] = hostile
-    parts = result_parts(table)
+    parts = result_parts(table, judged(table))
     label = figure_svg(parts[0].figure, hostile)
     assert ET.fromstring(label).get("aria-label").replace("\r", " ")
     figure = go.Figure(go.Scatter(x=[0], y=[0], hovertext=[hostile.replace("<", "&lt;")]))

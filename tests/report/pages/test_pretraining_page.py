@@ -11,6 +11,7 @@ import pytest
 from probekit.errors import CheckpointError, DataError, MissingError
 from probekit.report.pages.index_page import entry
 from probekit.report.pages.pretraining_page import write_pretraining_report
+from probekit.results.record import pack_record
 from probekit.training.log import LogRow, read_log, write_log
 from probekit.training.progress import Progress
 from probekit.training.state import write_state
@@ -48,7 +49,7 @@ def write_pretraining(folder, hostile):
         "digests": {"corpus": "ab12", "tokens": "cd34"},
         "versions": {"torch": "2"},
     }
-    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "run.json").write_bytes(pack_record(record))
     (folder / "recipe.yaml").write_text(f"name: {hostile}\n")
     return folder
 
