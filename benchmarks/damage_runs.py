@@ -16,8 +16,7 @@ from probekit.pipeline.experiment.run import run
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.site_result import Predictor
-from probekit.results.finished_run import FinishedRun
-from probekit.results.saved_probes import load_probe
+from probekit.results.finished_run import FinishedRun, load_probe
 from probekit.results.site_results import SavedSiteResults
 from tests.pipeline.planted import YAML, write_rows
 

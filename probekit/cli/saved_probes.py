@@ -43,7 +43,7 @@ def apply(
     device: str,
 ) -> None:
     """Apply a saved probe to new texts: a label and a score per text or per token."""
-    from probekit.results.saved_probes import load_probe
+    from probekit.results.finished_run import load_probe
 
     saved = load_probe(probe)
 
@@ -77,7 +77,7 @@ def apply(
 @click.option("--unit", is_flag=True, help="Normalisation of each direction to length 1.")
 def directions(probe: Path, out: Path, unit: bool) -> None:
     """Export the directions of a saved probe as a numpy array, with a JSON file of their names."""
-    from probekit.results.saved_probes import load_probe
+    from probekit.results.finished_run import load_probe
 
     saved = load_probe(probe)
 

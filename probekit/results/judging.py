@@ -15,7 +15,6 @@ from probekit.amounts import LEVEL
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINE_GRIDS, BASELINES, HEADLINE, NESTED, NETWORKS, TARGETS
-from probekit.results.metrics import P_VALUES
 from probekit.results.selection import (
     answers_name,
     best_first,
@@ -32,6 +31,7 @@ from probekit.results.selection import (
 )
 from probekit.results.table import (
     EMBED_DEPTH,
+    P_VALUES,
     SAME_FEATURES,
     concatenated,
     differs,

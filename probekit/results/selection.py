@@ -26,9 +26,10 @@ import pandas as pd
 
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
-from probekit.results.metrics import MAIN_METRICS, P_VALUES
 from probekit.results.table import (
     EMBED_DEPTH,
+    MAIN_METRICS,
+    P_VALUES,
     figure_rows,
     n_blocks,
     of_all_folds,
@@ -181,7 +182,7 @@ def hidden_kinds(table: pd.DataFrame) -> list[str]:
     >>> hidden_kinds(pd.DataFrame({
     ...     "probe": ["k_sparse:1", "k_sparse:4", "k_sparse:16"], "value": [0.6, 0.8, 0.7],
     ...     "target": "task", "split": "validation", "metric": "accuracy",
-    ...     "site": "hook_embed", "head": float("nan"),
+    ...     "site": "hook_embed", "head": float("nan"), "fold": None, "main_metric": "accuracy",
     ... }))
     ['k_sparse:1', 'k_sparse:16']
     """

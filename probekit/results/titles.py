@@ -10,8 +10,8 @@ from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any
 
+from probekit.results.finished_run import WITHOUT_EFFECT, leaves, one_line
 from probekit.results.record import RunRecord
-from probekit.results.settings import WITHOUT_EFFECT, leaves, one_line
 
 # A section is named by one of its keys, so that its value follows the name of the section.
 _NAMING = ("source", "name", "at", "kind")

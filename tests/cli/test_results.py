@@ -8,7 +8,7 @@ import pytest
 
 from probekit.cli.show.runs import show_results, show_warnings
 from probekit.report.sentences.tables import RULE
-from probekit.results.columns import RESULTS
+from probekit.results.table import RESULTS
 from tests.report.conftest import make_record, make_table, write_shown
 
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")

@@ -12,11 +12,10 @@ from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.provenance import digest
-from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.judging import judge
 from probekit.results.record import pack_record
 from probekit.results.site_results import SavedSiteResults, site_stem
-from probekit.results.table import load_table
+from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table
 
 YAML = """\
 name: made

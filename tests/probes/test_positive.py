@@ -9,7 +9,7 @@ from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.settings import ProbeSettings
-from probekit.results.predictions import Predictor, pack, unpack
+from probekit.results.site_results import Predictor, pack, unpack
 
 
 def data_of(y, positive=None, train=None):

@@ -17,11 +17,10 @@ from safetensors.numpy import save_file
 
 from probekit.errors import DataError
 from probekit.provenance import digest
-from probekit.results.columns import DIFFERENCES, RESULTS
-from probekit.results.columns import make_table as make_rows
 from probekit.results.judging import judge
 from probekit.results.record import RESULT_FILES, pack_record
-from probekit.results.table import load_table, read_columns
+from probekit.results.table import DIFFERENCES, RESULTS, load_table, read_columns
+from probekit.results.table import make_table as make_rows
 from probekit.results.verdict import Verdict
 
 LAYERS, HEADS = 4, 3

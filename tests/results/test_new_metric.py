@@ -32,7 +32,7 @@ import numpy as np
 from probekit.probes.prober import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.settings import ProbeSettings
-from probekit.results.columns import DIFFERENCES, RESULTS, make_table
+from probekit.results.table import DIFFERENCES, RESULTS, make_table
 from probekit.results.judging import judge
 from probekit.results.table import load_table
 from probekit.report.pages.parts import result_parts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.results.settings import leaves
+from probekit.results.finished_run import leaves
 from probekit.results.titles import LONGEST_VALUE, TitledRun, run_titles
 
 NIGHT = "2026-11-22T23:59:01+00:00"

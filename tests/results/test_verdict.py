@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
-from probekit.results.columns import DIFFERENCES
 from probekit.results.judging import other_rivals
 from probekit.results.selection import (
     chosen_row,
@@ -17,7 +16,7 @@ from probekit.results.selection import (
     reported_row,
     single_choice,
 )
-from probekit.results.table import read_columns
+from probekit.results.table import DIFFERENCES, read_columns
 from probekit.results.verdict import (
     NOT_BETTER,
     NOT_SIGNIFICANT,

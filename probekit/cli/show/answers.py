@@ -12,7 +12,7 @@ from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.report.figures.style import format_number
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.paint import HIGH, LOW, NUMBER, Paint, Palette
-from probekit.results.text_readings import Per, TextReading, tidy_rows
+from probekit.results.network import Per, TextReading, tidy_rows
 from probekit.terminal.console import Console
 
 # Free text is the last column.

@@ -19,10 +19,8 @@ from probekit.report.sentences.comparisons import (
     transfer_answer,
 )
 from probekit.report.texts.glyphs import line_label
-from probekit.results.comparison import RunComparison, both_places
-from probekit.results.metrics import metric_name
-from probekit.results.table import only
-from probekit.results.transfer import Transfer
+from probekit.results.comparison import RunComparison, Transfer, both_places
+from probekit.results.table import metric_name, only
 
 MOST_SETTINGS = 20  # shown in the terminal
 

@@ -25,9 +25,8 @@ from probekit.report.sentences.tables import (
     site_rows,
 )
 from probekit.report.texts.glyphs import line_label
-from probekit.results.metrics import metric_name
 from probekit.results.record import load_record
-from probekit.results.table import load_table
+from probekit.results.table import load_table, metric_name
 from probekit.results.verdict import Verdict
 
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only

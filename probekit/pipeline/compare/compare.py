@@ -41,8 +41,7 @@ from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
-from probekit.results.finished_run import FinishedRun
-from probekit.results.settings import load_config
+from probekit.results.finished_run import FinishedRun, load_config
 from probekit.results.titles import TitledRun, run_titles
 
 Key = TypeVar("Key")

@@ -17,9 +17,8 @@ from probekit.experiment.data import DataSection
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.site_result import Predictor
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
-from probekit.results.finished_run import FinishedRun
+from probekit.results.finished_run import FinishedRun, differing, run_facts
 from probekit.results.selection import site_with_head
-from probekit.results.settings import differing, run_facts
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import concatenated, only, placed
 from probekit.results.verdict import Choice, Verdict

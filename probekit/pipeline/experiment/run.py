@@ -34,10 +34,9 @@ from probekit.pipeline.intervene.of_run import intervene
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
-from probekit.results.columns import DIFFERENCES
 from probekit.results.judging import judge
 from probekit.results.record import pack_record
-from probekit.results.table import load_table, read_columns
+from probekit.results.table import DIFFERENCES, load_table, read_columns
 from probekit.terminal.progress import shown_progress
 from probekit.watcher import Watcher
 from probekit.workers import check_workers

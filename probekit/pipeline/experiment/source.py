@@ -11,9 +11,8 @@ from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.rows import PositionRows
 from probekit.probes.saved.facts import Scalar
 from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.results.network import AttentionPrompt
+from probekit.results.network import AttentionPrompt, TextReading
 from probekit.results.record import ModelFacts, Norms
-from probekit.results.text_readings import TextReading
 
 if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
     from probekit.activations.capture import Captured

@@ -21,7 +21,7 @@ from probekit.pipeline.experiment.tables import RunInputs, read_inputs
 from probekit.pipeline.intervene.run import needs_probes, write_causes
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.report.pages.causes.causes_page import write_causes_page
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 from probekit.terminal.progress import shown_progress
 from probekit.watcher import Watcher
 

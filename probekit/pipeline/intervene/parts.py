@@ -16,7 +16,7 @@ import numpy as np
 from probekit.drafts import write_atomic
 from probekit.errors import DamagedError, StoreError
 from probekit.provenance import digest_json, seal, unseal
-from probekit.results.causes.tables import FOLDER
+from probekit.results.causes import FOLDER
 
 
 @dataclass(frozen=True)

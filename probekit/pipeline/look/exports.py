@@ -18,7 +18,7 @@ from probekit.pipeline.look.endings import ANSWER_FILES, PAGE_OR_ROWS, check_end
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import pretty_json
 from probekit.report.pages.texts_page import texts_page
-from probekit.results.text_readings import Per, TextReading, tidy_rows
+from probekit.results.network import Per, TextReading, tidy_rows
 
 
 def _write(path: Path, content: str) -> None:

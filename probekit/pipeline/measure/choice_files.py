@@ -16,7 +16,7 @@ from probekit.probes.saved.files import probe_files
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.site_result import SiteResult
 from probekit.provenance import digest
-from probekit.results.saved_probes import FINAL
+from probekit.results.finished_run import FINAL
 from probekit.results.selection import chosen_row, is_nested
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 

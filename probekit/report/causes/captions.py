@@ -24,7 +24,7 @@ from probekit.report.figures.style import fixed
 from probekit.report.sentences.answer import p_words
 from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.headings import capitalised
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 from probekit.results.table import n_blocks
 
 REPLACEMENTS = {

@@ -13,9 +13,8 @@ from probekit.report.figures.views import step_tables
 from probekit.report.maps.maps import map_cells, step_map
 from probekit.report.pages.parts import FigurePart, map_part, title
 from probekit.report.sentences.captions import map_caption
-from probekit.results.metrics import metric_name
 from probekit.results.selection import measured_metrics
-from probekit.results.table import check_columns, load_table
+from probekit.results.table import check_columns, load_table, metric_name
 from probekit.results.verdict import Verdict
 
 

@@ -22,12 +22,19 @@ from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, ComparedScore, comparison_table
 from probekit.report.texts.machine_paths import MachinePaths
-from probekit.results.causes.record import has_causes_alone
-from probekit.results.causes.tables import CauseTables
-from probekit.results.metrics import metric_name
+from probekit.results.causes import CauseTables, has_causes_alone
+from probekit.results.finished_run import load_config
 from probekit.results.record import RunRecord, check_finished, open_record
-from probekit.results.settings import load_config
-from probekit.results.table import SERIES, figure_rows, load_table, n_blocks, only, placed, row_tick
+from probekit.results.table import (
+    SERIES,
+    figure_rows,
+    load_table,
+    metric_name,
+    n_blocks,
+    only,
+    placed,
+    row_tick,
+)
 from probekit.results.verdict import HeadlineScore, Verdict
 
 REM = 16  # pixels

@@ -15,8 +15,8 @@ from probekit.report.pages.pretraining_page import load_pretraining
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.pretraining import pretraining_answer
+from probekit.results.finished_run import load_config
 from probekit.results.record import STARTED, open_record
-from probekit.results.settings import load_config
 from probekit.results.titles import TitledRun, date_text, run_titles
 from probekit.training.log import read_log, read_verified_log
 from probekit.training.progress import LOG, STATE, is_pretraining, read_progress

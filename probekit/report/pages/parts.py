@@ -26,9 +26,9 @@ from probekit.report.maps.maps import head_maps, position_map
 from probekit.report.sentences import captions
 from probekit.report.sentences.captions import reliability_caption, reliability_description
 from probekit.report.texts.headings import capitalised
-from probekit.results.metrics import metric_name
 from probekit.results.record import BY_WORD, Control, Norms
 from probekit.results.selection import hidden_kinds, measured_metrics
+from probekit.results.table import metric_name
 from probekit.results.verdict import Verdict
 
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons

@@ -21,6 +21,7 @@ from probekit.report.pages.template import render
 from probekit.report.sentences.pretraining import evaluations, pretraining_answer
 from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import MachinePaths
+from probekit.results.finished_run import load_config
 from probekit.results.record import (
     RecordPart,
     changed_files,
@@ -28,7 +29,6 @@ from probekit.results.record import (
     parse_record,
     reading_run_file,
 )
-from probekit.results.settings import load_config
 from probekit.training.log import LogRow, read_log, read_verified_log
 from probekit.training.progress import LOG, RECIPE, STATE, Progress, read_progress
 

@@ -39,10 +39,9 @@ from probekit.report.sentences.tables import (
 from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.report.texts.paint import DENSEST
-from probekit.results.causes.record import has_causes_alone
-from probekit.results.columns import DIFFERENCES
+from probekit.results.causes import has_causes_alone
+from probekit.results.finished_run import load_config
 from probekit.results.judging import other_rivals
-from probekit.results.metrics import metric_name
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
     MOST_CLASSES,
@@ -52,8 +51,7 @@ from probekit.results.record import (
     open_record,
     reading_run_file,
 )
-from probekit.results.settings import load_config
-from probekit.results.table import load_table, placed, read_columns, ticks
+from probekit.results.table import DIFFERENCES, load_table, metric_name, placed, read_columns, ticks
 from probekit.results.titles import date_text
 
 

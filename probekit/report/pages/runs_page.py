@@ -23,11 +23,10 @@ from probekit.report.sentences.answer import answer, chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
 from probekit.report.texts.machine_paths import MachinePaths
-from probekit.results.metrics import metric_name
+from probekit.results.finished_run import differing, load_config, run_facts
 from probekit.results.record import RunRecord, check_finished, open_record
 from probekit.results.selection import measured_metrics, ranked_rows
-from probekit.results.settings import differing, load_config, run_facts
-from probekit.results.table import differs, load_table, only, placed, ticks
+from probekit.results.table import differs, load_table, metric_name, only, placed, ticks
 from probekit.results.titles import TitledRun, run_titles
 from probekit.results.verdict import Verdict
 

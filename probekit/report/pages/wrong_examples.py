@@ -10,9 +10,9 @@ from probekit.disk import inside
 from probekit.errors import DataError
 from probekit.report.pages.texts_page import TokenPart, text_part
 from probekit.report.texts.paint import Palette
+from probekit.results.network import RowPrediction, TextReading
 from probekit.results.record import RecordPart, reading_run_file
 from probekit.results.selection import site_with_head
-from probekit.results.text_readings import RowPrediction, TextReading
 
 
 class Token(RecordPart):

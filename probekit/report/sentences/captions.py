@@ -25,13 +25,13 @@ from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
 from probekit.report.sentences.answer import unit_of
 from probekit.report.sentences.method import nested_line, pooled_ranking
 from probekit.report.texts.headings import capitalised
-from probekit.results.metrics import metric_name
 from probekit.results.record import BY_WORD, Control, reading_run_file
 from probekit.results.selection import ranked_rows, site_with_head
 from probekit.results.table import (
     check_columns,
     concatenated,
     differs,
+    metric_name,
     n_blocks,
     only,
     placed,

@@ -14,8 +14,8 @@ from probekit.probes.targets import TARGETS
 from probekit.report.figures.style import fixed, format_number
 from probekit.report.sentences.answer import rival_name
 from probekit.results.judging import ACHIEVED
-from probekit.results.metrics import metric_name
 from probekit.results.record import RunRecord
+from probekit.results.table import metric_name
 from probekit.results.verdict import (
     NOT_BETTER,
     NOT_SIGNIFICANT,

@@ -12,11 +12,9 @@ from probekit.amounts import LEVEL, counted, joined_names
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.style import decimals, fixed, format_number
 from probekit.report.sentences.answer import p_words
-from probekit.results.comparison import RunComparison, place_name
-from probekit.results.metrics import metric_name
+from probekit.results.comparison import RunComparison, Transfer, place_name
 from probekit.results.site_results import NESTED_SITE
-from probekit.results.table import only
-from probekit.results.transfer import Transfer
+from probekit.results.table import metric_name, only
 
 MOST_SETTINGS = 3  # named in the sentence under the answer
 

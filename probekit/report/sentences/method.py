@@ -8,7 +8,7 @@ from probekit.amounts import joined_names
 from probekit.probes.kinds.registry import kind_of
 from probekit.report.figures.style import format_number
 from probekit.report.sentences.answer import folds_of, unit_of
-from probekit.results.metrics import metric_name
+from probekit.results.table import metric_name
 from probekit.results.verdict import Verdict
 
 INTERVALS = (

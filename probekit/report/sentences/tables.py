@@ -19,12 +19,12 @@ from probekit.report.figures.layer_curve import series_of
 from probekit.report.figures.style import decimals, fixed, format_number, format_p
 from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.method import grid_name
-from probekit.results.metrics import metric_name
 from probekit.results.record import BY_WORD, Control, reading_run_file
 from probekit.results.selection import site_with_head
 from probekit.results.table import (
     check_columns,
     concatenated,
+    metric_name,
     n_blocks,
     of_all_folds,
     only,

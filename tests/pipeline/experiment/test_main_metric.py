@@ -11,9 +11,8 @@ from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.validate import validate
 from probekit.report.pages.parts import result_parts
-from probekit.results.columns import DIFFERENCES
 from probekit.results.selection import chosen_row, main_metric
-from probekit.results.table import load_table, only, read_columns
+from probekit.results.table import DIFFERENCES, load_table, only, read_columns
 from tests.pipeline.planted import YAML, write_rows
 
 FAST = ("model.random_weights=false", "probe.control_draws=0", "probe.description=false")

@@ -19,9 +19,8 @@ from probekit.pipeline.experiment import norms as norms_module
 from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.probes.targets import NETWORKS
-from probekit.results.columns import RESULTS
 from probekit.results.selection import chosen_row
-from probekit.results.table import only, placed, same_features
+from probekit.results.table import RESULTS, only, placed, same_features
 from tests.pipeline.planted import rows_of_sites
 
 

@@ -22,7 +22,7 @@ from probekit.probes.score.detection import (
 )
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.settings import ProbeSettings
-from probekit.results.predictions import Predictor, pack, unpack
+from probekit.results.site_results import Predictor, pack, unpack
 
 
 def some(n=200, share=0.1, digits=1, seed=0, positive=1):
