@@ -22,8 +22,8 @@ from probekit.model.sites.selection import SiteSelection
 from probekit.model.sites.sites import SitePattern
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples, balanced_accuracy
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes, Problem, Solver
+from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.solver import Problem, Solver
 
 TEXTS_AT_ONCE = 64
 

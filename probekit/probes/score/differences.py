@@ -21,7 +21,7 @@ Westfall and Young (1993), Resampling-based multiple testing, algorithm 2.8 (ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -29,7 +29,6 @@ import numpy as np
 from scipy.stats import t
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
-from probekit.errors import UnknownNameError, nearest
 from probekit.probes.score.contributions import (
     ClassParts,
     ClassSpread,
@@ -202,39 +201,6 @@ def _variances(
     spread = class_spread(parts, resamples)
     variances = spread.variances * spread.scale
     return variances, spread.n_effective - 1, int(spread.n_groups.min())
-
-
-def all_differences(
-    metric: Callable[[A, Resamples], Floats],
-    answers: Mapping[str, A],
-    reference: str,
-    resamples: Resamples,
-) -> dict[str, Difference]:
-    """Return the paired difference of each set of predictions from the reference, by name.
-
-    `reference` is the name of one of the sets. The p-values are adjusted for all these comparisons.
-
-    Raises:
-        UnknownNameError: The reference is not among the predictions.
-
-    >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
-    >>> truth = np.tile([0, 1], 50)
-    >>> answers = {f"layer {n}": ClassPredictions(truth, n * truth, 3) for n in range(3)}
-    >>> resamples = Resamples.leave_one_out(np.arange(100))
-    >>> differences = all_differences(accuracy, answers, "layer 0", resamples)
-    >>> [round(one.value, 6) for one in differences.values()]
-    [0.5, 0.0]
-    >>> differences["layer 1"].p_adjusted < 0.001, differences["layer 2"].p
-    (True, 1.0)
-    """
-    if reference not in answers:
-        raise UnknownNameError(
-            f"There are no predictions of {reference!r}. {nearest(reference, answers)}"
-        )
-    base = metric(answers[reference], resamples)
-    others = {name: one for name, one in answers.items() if name != reference}
-    pairs = [(metric(one, resamples), base) for one in others.values()]
-    return dict(zip(others, paired_differences(pairs, resamples), strict=True))
 
 
 def adjusted(differences: Sequence[Difference]) -> list[Difference]:

@@ -33,8 +33,7 @@ from probekit.probes.selftest.checks import (
     Verdict,
 )
 from probekit.probes.settings import ProbeSettings
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
 
 def uniform_p_values(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:

@@ -8,11 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from probekit.amounts import LEVEL
-from probekit.errors import ConfigError
 from probekit.probes.solve.design import Features, Floats
 
 
@@ -86,30 +83,6 @@ def with_reference(scores: Floats, n_classes: int) -> Floats:
     if len(scores) == n_classes:
         return scores
     return np.concatenate([np.zeros_like(scores), scores])
-
-
-def raw_layers(estimator: BaseEstimator) -> tuple[AffineLayer, ...]:
-    """Return the layers of a fitted probe on raw rows, with a ReLU between them.
-
-    Linear kinds have one layer (n_out, n_features), the MLP has two. For two classes there is one
-    output, the score of the second.
-
-    Raises:
-        ConfigError: The probe reads trees or texts instead of single rows.
-
-    >>> from probekit.probes.kinds.class_means import MassMeanProbe
-    >>> probe = MassMeanProbe().fit([[0.0], [2.0]], [0, 1])
-    >>> raw_layers(probe)
-    (AffineLayer(weight=array([[2.]]), bias=array([-2.])),)
-    """
-    check_is_fitted(estimator)
-    layers: tuple[AffineLayer, ...] | None = getattr(estimator, "layers_", None)
-    if layers is None:
-        raise ConfigError(
-            f"{type(estimator).__name__} is not a stack of layers on single rows. Use a kind for "
-            "classification or regression."
-        )
-    return layers
 
 
 def direction(solution: FittedLayers) -> Floats | None:

@@ -10,7 +10,7 @@ import probekit
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.probe import KindSection
 from probekit.probes.kinds.registry import KINDS, find_kind
-from probekit.probes.solve.layers import apply_layers, raw_layers
+from probekit.probes.solve.layers import apply_layers
 from tests.probes.kinds import planted
 
 ON_ROWS = [kind for kind in KINDS.values() if kind.task in ("classification", "regression")]
@@ -100,14 +100,14 @@ def test_options_are_part_of_the_text(name, options, text):
 
 @pytest.mark.parametrize("classes", ["ab", "abc"])
 @pytest.mark.parametrize("kind", ON_ROWS, ids=str)
-def test_raw_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
+def test_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
     X, y = planted.three_classes()
     X, y = X[np.isin(y, list(classes))], y[np.isin(y, list(classes))]
     small = {"k_sparse": {"k": 2}, "mlp": {"hidden": 5}}.get(kind.name, {})
     penalties = {"penalties": [0.1]} if kind.grid else {}
     probe = kind.build(max_iter=100, **penalties, **small)
     probe.fit(X, X[:, 0] if kind.task == "regression" else y)
-    layers = raw_layers(probe)
+    layers = probe.layers_
     answer = probe.predict if kind.task == "regression" else probe.decision_function
     values = apply_layers(layers, X)
     np.testing.assert_allclose(np.squeeze(values), answer(X), atol=1e-8)
@@ -119,21 +119,8 @@ def test_raw_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
     assert not np.allclose(apply_layers(layers, (X - X.mean(axis=0)) / X.std(axis=0)), values)
 
 
-@pytest.mark.parametrize("name", ["structural_distance", "attention_pooled"])
-def test_what_reads_no_single_rows_has_no_layers(name):
-    penalties = {"penalties": [1.0]} if KINDS[name].grid else {}
-    probe = KINDS[name].build(max_iter=1, **penalties).fit(np.eye(4), [-1, 0, 0, 0])
-    with pytest.raises(ConfigError, match="not a stack of layers on single rows"):
-        raw_layers(probe)
-
-
 ROW = """
-            ProbeKind(
-                "guess",
-                "A guess.",
-                "classification",
-                "probekit.probes.kinds.guess:Guess",
-            ),"""
+    ProbeKind("guess", "A guess.", "classification", "probekit.probes.kinds.guess:Guess"),"""
 CODE = """
 from probekit.experiment.probe import KindSection, ProbeSection
 from probekit.probes.kinds.registry import KINDS
@@ -147,7 +134,7 @@ def test_a_kind_is_added_by_its_file_and_its_row(tmp_path):
     ignored = shutil.ignore_patterns("mini", "__pycache__", "assets")
     shutil.copytree(Path(probekit.__file__).parent, package, ignore=ignored)
     table = package / "probes" / "kinds" / "registry.py"
-    head, rows, tail = table.read_text().partition("        for kind in (")
+    head, rows, tail = table.read_text().partition("_ROWS = (")
     table.write_text(head + rows + ROW + tail)
     table.with_name("guess.py").write_text("class Guess:\n    pass\n")
     done = subprocess.run(
