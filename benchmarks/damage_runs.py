@@ -13,9 +13,8 @@ from benchmarks.damage_kinds import Kind, RefusedError
 from probekit.experiment.loader import load_experiment
 from probekit.files import csv_text
 from probekit.pipeline.experiment.run import run
-from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.probes.score.measurement import Predictions
-from probekit.probes.site_result import Predictor
+from probekit.probes.saved_probe import SavedProbe
+from probekit.probes.score.scored import Predictions, Predictor
 from probekit.results.finished_run import FinishedRun
 from probekit.results.saved_probes import load_probe
 from probekit.results.site_results import SavedSiteResults

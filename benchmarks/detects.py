@@ -19,8 +19,13 @@ from benchmarks.claims.over_folds import Design
 from benchmarks.patch_tests import rate
 from probekit.interventions.causes.verdicts import detection
 from probekit.interventions.patching.recovery import interval_of, resamples_of
-from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, auroc
-from probekit.probes.score.pooling import within_folds
+from probekit.probes.score.metrics import (
+    WIDER_OVER_FOLDS,
+    ClassPredictions,
+    Resamples,
+    auroc,
+    within_folds,
+)
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 

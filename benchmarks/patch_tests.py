@@ -30,9 +30,9 @@ from probekit.amounts import LEVEL
 from probekit.interventions.patching.bootstrap import patch_p_values
 from probekit.interventions.patching.recovery import interval_of, resamples_of, skewed_interval
 from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.exchange import PValues
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.score.permutation import PValues
 from probekit.probes.solve.design import Floats
 
 N_SITES, AT_ONCE = 20, 250

@@ -78,10 +78,10 @@ ERRORS = (
     ),
     PlantedError(
         "folds ignore the groups",
-        "probes/folds.py",
+        "probes/data.py",
         "return _assign(counts, order, folds)[group_of_row]",
         "return np.arange(len(labels)) % folds",
-        "tests/probes/test_folds.py::test_no_group_is_on_both_sides_and_no_fold_is_empty",
+        "tests/probes/test_data.py::test_no_group_is_on_both_sides_and_no_fold_is_empty",
     ),
     PlantedError(
         "the split ignores the groups",
@@ -92,10 +92,10 @@ ERRORS = (
     ),
     PlantedError(
         "control labels are drawn for each row",
-        "probes/controls/control_labels.py",
+        "probes/controls/control_task.py",
         "names, type_of_row = np.unique(types, return_inverse=True)",
         "names = type_of_row = np.arange(len(types))",
-        "tests/probes/controls/test_control_labels.py"
+        "tests/probes/controls/test_control_task.py"
         "::test_labels_are_per_type_and_depend_on_no_other_row",
     ),
     PlantedError(

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from probekit.pipeline.look.attention import explore_attention
     from probekit.pipeline.pretrain import pretrain
     from probekit.probes.kinds.logistic import LinearProbe
-    from probekit.probes.saved.saved_probe import SavedProbe
+    from probekit.probes.saved_probe import SavedProbe
     from probekit.report.notebooks.run_result import RunResult, open_run
 
 __all__ = [
@@ -120,7 +120,7 @@ _HOME = {
     "LinearProbe": "probekit.probes.kinds.logistic",
     "Recording": "probekit.model.passes.cache",
     "RunResult": "probekit.report.notebooks.run_result",
-    "SavedProbe": "probekit.probes.saved.saved_probe",
+    "SavedProbe": "probekit.probes.saved_probe",
     "StopStrings": "probekit.model.generation",
     "TokenBatch": "probekit.model.passes.inputs",
     "Tokenizer": "probekit.model.text.tokenizer",

@@ -14,7 +14,7 @@ from probekit.errors import DataError, ProbekitError
 from probekit.experiment.loader import load_experiment
 from probekit.files import csv_text, inside, parse_csv, read_csv
 from probekit.pipeline.compare.compare import compare
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.provenance import digest
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.losses import write_losses

@@ -18,27 +18,22 @@ from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
 from probekit.pipeline.experiment.record import best_site
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
-from probekit.probes.controls.baselines import TEXT_BASELINES, text_lengths
-from probekit.probes.controls.control_labels import (
-    control_labels,
-    majority_guess,
-    word_identity_guess,
-)
-from probekit.probes.data import ProbeData
-from probekit.probes.fitters import FitContext, make_fitter
-from probekit.probes.folds import group_folds, sample_groups
+from probekit.probes.controls.baselines import TEXT_BASELINES, text_model, word_identity_guess
+from probekit.probes.controls.control_task import control_labels
+from probekit.probes.data import ProbeData, group_folds, sample_groups
+from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
+from probekit.probes.score.description_length import subsets
 from probekit.probes.score.differences import Side, paired_differences, unpaired_differences
+from probekit.probes.score.exchange import p_values
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.judging import judge_of
-from probekit.probes.score.learning_curve import subsets
 from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import (
     ClassPredictions,
     Resamples,
     accuracy,
 )
-from probekit.probes.score.permutation import p_values
+from probekit.probes.score.scored import majority_guess
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.targets import BASELINES
 from tests.pipeline.planted import rows_of_sites
@@ -54,12 +49,10 @@ def ids(spec):
 def machine(spec, n_rows, **settings):
     """A machine for rows of chance, with rows in three folds by turns."""
     chosen = ProbeSettings(kinds=(spec,), C=(0.1, 1.0), folds=3, **settings)
-    groups = np.arange(n_rows).astype(str)
-    judge = judge_of(
-        chosen.main_metric,
-        lambda truth, scores, folds: ClassPredictions.of_scores(truth, scores, False, folds),
-    )
-    return make_fitter(spec, FitContext(np.arange(n_rows) % 3, groups, None, chosen), judge)
+    row = np.arange(n_rows)
+    names = row.astype(str)
+    data = ProbeData(np.array(["0", "1"])[row % 2], names, names, row[:-2], row[-2:])
+    return FittedRows(data, chosen, row, row % 3).fitter(spec)
 
 
 def tuned(spec, X, codes, **settings):
@@ -74,7 +67,7 @@ def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
     held_out = np.arange(120) % 3 == 0
     other = X.copy()
     other[held_out] = other[held_out] * [1, 9, 1, 3, 1, 1, 1, 5, 1, 1, 1, 1] + 20
-    known = [tuned(spec, X, codes)]  # at one penalty, which held-out rows would select differently
+    known = [tuned(spec, X, codes).penalty]  # held-out rows would select it differently
     first, second = (
         machine(spec, 120).refit(rows, [codes], known, [~held_out])[0][0] for rows in (X, other)
     )
@@ -261,14 +254,18 @@ def test_pitfall_28_a_label_that_is_a_length_is_predicted_by_length_alone():
     lengths = np.where(codes == 1, generator.integers(8, 15, 400), generator.integers(2, 8, 400))
     texts = np.array([" ".join(generator.choice(list("abcdef"), size=n)) for n in lengths])
     train, test, folds = np.arange(300), np.arange(300, 400), np.arange(300) % 5
-    features = text_lengths(texts)
-    predicted = TEXT_BASELINES["length"].guess(
-        features[train], codes[train], folds, features[test], 2
-    )
-    assert np.mean(predicted.guess == codes[test]) > 0.97
+    names = np.arange(400).astype(str)
+    data = ProbeData(np.array(["x", "y"])[codes], names, names, train, test, texts=texts)
+
+    def score(baseline):
+        inputs, features = TEXT_BASELINES[baseline]
+        own, others = inputs(data, train), inputs(data, test)
+        logs, _ = text_model(features, own, codes[train], folds, others, 2)
+        return np.mean(logs.argmax(axis=1) == codes[test])
+
+    assert score("length") > 0.97
     # A bag of words contains the number of words, so it scores the same: a leak, not a meaning.
-    counted = TEXT_BASELINES["bag_of_words"].guess(texts[:300], codes[train], folds, texts[300:], 2)
-    assert np.mean(counted.guess == codes[test]) > 0.9
+    assert score("bag_of_words") > 0.9
     examples = tuple(
         Example(t, "xy"[c], str(n), str(n))
         for n, (t, c) in enumerate(zip(texts, codes, strict=True))

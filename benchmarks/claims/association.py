@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from benchmarks.claims.designs import Design
 from benchmarks.claims.rates import DOUBTFUL, MORE_DRAWS, Rate
 from probekit.amounts import LEVEL
-from probekit.probes.score.exchange import LabelExchange
+from probekit.probes.score.exchange import LabelExchange, p_values
 from probekit.probes.score.metric_table import association
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.permutation import p_values
 
 EXCHANGES = 199
 METRICS = ("accuracy", "balanced_accuracy", "auroc")

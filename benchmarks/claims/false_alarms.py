@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from probekit.probes.data import ProbeData
-from probekit.probes.score.detection import RATES, fixed_thresholds, with_alarms
-from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.metrics import RATES, ClassPredictions, fixed_thresholds, with_alarms
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Floats
 from probekit.probes.split import SplitProber
@@ -104,7 +103,7 @@ def _achieved(case: Monitor, generator: np.random.Generator) -> Floats:
         seed=int(generator.integers(1000)),
     )
     test, validation, *_ = SplitProber(data, settings).read(spec, X, False, lambda *_: None)
-    predictions, validated = test.pairs[0][0], validation.pairs[0][0]
+    predictions, validated = test.predictions[0], validation.predictions[0]
     assert isinstance(predictions, ClassPredictions)
     assert isinstance(validated, ClassPredictions)
     by_folds = with_alarms(predictions, fixed_thresholds(validated))

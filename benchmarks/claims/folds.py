@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from benchmarks.claims.association import METRICS, Rejected, rows_of_metrics, verdicts
 from benchmarks.claims.designs import Design
 from probekit.errors import ProbekitError
-from probekit.probes.data import ProbeData
-from probekit.probes.folds import group_folds
+from probekit.probes.data import ProbeData, group_folds
 from probekit.probes.prober import Prober
-from probekit.probes.score.measurement import Measurement, Score
 from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.scored import Measurement, Predictor, Scored
 from probekit.probes.settings import ProbeSettings
-from probekit.probes.site_result import Predictor
 
 FEATURES = 30
 
@@ -37,7 +35,7 @@ class Refitted:
 class _UnmeasuredProber(Prober):
     """A prober that omits metrics and intervals: the test needs only the predictions."""
 
-    def measure(self, _: Score) -> list[Measurement]:
+    def measure(self, _: Scored) -> list[Measurement]:
         return []
 
 

@@ -16,10 +16,9 @@ from benchmarks.claims.designs import GROUPS, ROWS, Design, Sizes
 from benchmarks.claims.rates import Rate
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import Interval, score_interval
-from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, accuracy
+from probekit.probes.score.scored import Predictions, metrics_of, parts_of
 
 POPULATION = 20_000  # groups from which the true value of a metric is computed
 CORRELATIONS = (0.0, 0.05, 0.1, 0.3)

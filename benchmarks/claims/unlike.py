@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from benchmarks.claims.association import Rejected, rows_of_metrics, verdicts
 from benchmarks.claims.rates import DOUBTFUL, MORE_DRAWS, Rate
 from probekit.amounts import LEVEL
-from probekit.probes.score.class_parts import difference_of_parts
+from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.intervals import score_interval
-from probekit.probes.score.measurement import metrics_of, parts_of
 from probekit.probes.score.metric_table import METRICS as TABLE
 from probekit.probes.score.metrics import ClassPredictions, Resamples, class_scores
+from probekit.probes.score.scored import metrics_of, parts_of
 
 RIVALS = 7
 GAIN = 0.7  # planted lead of one probe over the rivals, in standard deviations of the score

@@ -207,7 +207,7 @@ def _show_steered(
     from probekit.cli.show.progress import watching
     from probekit.pipeline.look.apply import load_network
     from probekit.pipeline.look.steering import steered_texts, steering_vector
-    from probekit.probes.saved.saved_probe import SavedProbe
+    from probekit.probes.saved_probe import SavedProbe
     from probekit.report.texts.glyphs import class_label
 
     probe = SavedProbe.load(steering.probe)

@@ -29,8 +29,8 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.run import run
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
+from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Floats
 from probekit.terminal import SILENT, Watcher
 from probekit.training.corpus import train_vocabulary

@@ -1,10 +1,10 @@
-"""Labels, groups and split of the rows that probes are fitted and tested on."""
+"""Rows that probes are fitted and tested on: labels, split, folds and samples of whole groups."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.amounts import counted
-from probekit.errors import DataError, nearest
+from probekit.errors import DataError, TooFewGroupsError, nearest
+from probekit.probes.solve.solver import Codes
 
 LARGEST_NUMBER = 1e100  # largest numeric label: sums of squares of larger ones overflow
 # Smallest share of typical rows; the spread of fewer does not represent that of all rows.
@@ -173,16 +174,15 @@ def check_known(data: ProbeData) -> None:
         )
 
 
-def numbers(data: ProbeData) -> NDArray[np.float64]:
-    """Return the labels as numbers (n_rows,); NaN for rows that are not in the split.
+def numbers(labels: NDArray[np.str_], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the labels (n_rows,) of some rows as numbers (n_rows,); NaN for all other rows.
 
     Raises:
         DataError: A label is not a number within the allowed range.
     """
-    values = np.full(len(data.y), np.nan)
-    rows = np.concatenate([data.train, data.test])
-    check_numbers(data.y[rows], [f"row {row}" for row in rows])
-    values[rows] = [as_number(label) for label in data.y[rows]]
+    values = np.full(len(labels), np.nan)
+    check_numbers(labels[rows], [f"row {row}" for row in rows])
+    values[rows] = [as_number(label) for label in labels[rows]]
     return values
 
 
@@ -216,3 +216,127 @@ def check_numbers(labels: Sequence[str] | NDArray[Any], where: Sequence[str]) ->
             "Regression needs numbers. Correct or remove these rows, or choose a kind of probe for "
             "classification, such as `kinds: [{kind: logistic}]`."
         )
+
+
+def group_folds(
+    labels: NDArray[np.generic], groups: NDArray[np.generic], folds: int, seed: int
+) -> NDArray[np.int64]:
+    """Return the fold number (n_samples,) of each row, for stratified group cross-validation.
+
+    All rows of a group are in one fold. Groups are shuffled, then assigned largest first, each to
+    the fold that has the fewest rows with its labels.
+
+    Raises:
+        TooFewGroupsError: There are fewer groups than folds.
+
+    >>> group_folds(np.array(list("abab")), np.array(list("wwxx")), folds=2, seed=0).tolist()
+    [0, 0, 1, 1]
+    """
+    names, group_of_row = np.unique(groups, return_inverse=True)
+    if len(names) < folds:
+        fewer = f"Set `folds` to at most {len(names)}, or use" if len(names) > 1 else "Use"
+        raise TooFewGroupsError(
+            f"{folds} folds of these {len(labels):,} rows need at least {folds} groups, but the "
+            f"rows are in {counted(len(names), 'group')}. {fewer} finer groups or more rows."
+        )
+    classes, codes = np.unique(labels, return_inverse=True)
+    counts = np.zeros((len(names), len(classes)), dtype=np.int64)
+    np.add.at(counts, (group_of_row, codes), 1)
+    shuffled = np.random.default_rng(seed).permutation(len(names))
+    order = shuffled[np.argsort(-counts[shuffled].sum(axis=1), kind="stable")]
+    return _assign(counts, order, folds)[group_of_row]
+
+
+def fittable_insides(
+    labels: NDArray[np.generic], fold_of_row: NDArray[np.int64]
+) -> list[NDArray[np.bool_]]:
+    """Return a mask (n_samples,) of the fitted rows, those not held out, for each fold.
+
+    A fold whose fitted rows all have the same label is omitted, because every penalty gives the
+    same predictions there. This happens if one of two labels occurs in a single group.
+
+    Raises:
+        DataError: No fold has fitted rows with two labels, so the penalty cannot be selected.
+
+    >>> insides = fittable_insides(np.array([0, 1, 0, 1, 0]), np.array([0, 0, 1, 1, 2]))
+    >>> insides[0].tolist()
+    [False, False, True, True, True]
+    """
+    insides = [fold_of_row != fold for fold in range(int(fold_of_row.max()) + 1)]
+    fittable = [inside for inside in insides if np.any(labels[inside] != labels[inside][0])]
+    if not fittable:
+        raise DataError(
+            "In every fold the fitted rows have only one class, because each class is confined to "
+            "a few groups. Use finer groups or more folds."
+        )
+    return fittable
+
+
+def _assign(counts: NDArray[np.int64], order: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
+    """Return the fold (n_groups,) of each group, given its label counts (n_groups, n_classes)."""
+    fold_of_group = np.zeros(len(counts), dtype=np.int64)
+    label_counts = np.zeros((folds, counts.shape[1]), dtype=np.int64)
+    share = counts / counts.sum(axis=0)
+    for group in order:
+        # The number of rows breaks ties, so that no fold stays empty.
+        fold = np.lexsort((label_counts.sum(axis=1), label_counts @ share[group]))[0]
+        label_counts[fold] += counts[group]
+        fold_of_group[group] = fold
+    return fold_of_group
+
+
+def sample_groups(groups: NDArray[np.generic], limit: int, seed: int) -> NDArray[np.bool_]:
+    """Return a mask (n_samples,) of a random sample of whole groups with at most `limit` rows.
+
+    Raises:
+        DataError: The first sampled group has more rows than the limit.
+
+    >>> sample_groups(np.array(["a", "a", "b", "c"]), limit=3, seed=1).tolist()
+    [True, True, True, False]
+    """
+    names, group_of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(names))
+    sampled = order[np.cumsum(sizes[order]) <= limit]
+    if not len(sampled):
+        raise DataError(
+            f"fit_rows is {limit}, but the group {str(names[order[0]])!r} alone has "
+            f"{sizes[order[0]]} rows. Increase `fit_rows` or use finer groups."
+        )
+    return np.isin(group_of_row, sampled)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedTokens:
+    """Row numbers of tokens, grouped by example: the text or sentence that they belong to.
+
+    Attributes:
+        rows: The row numbers (n_rows,).
+        example_of_row: The index (n_rows,) of each row's example, from 0.
+        first: The first row (n_examples,) of each example.
+    """
+
+    rows: Codes
+    example_of_row: Codes
+    first: Codes
+
+    @classmethod
+    def of(cls, rows: Codes, examples: NDArray[np.int64] | None) -> GroupedTokens:
+        """Return the rows grouped by example; without `examples` each row is its own example.
+
+        >>> GroupedTokens.of(np.array([3, 4, 5]), np.array([0, 0, 0, 7, 7, 8])).first.tolist()
+        [3, 5]
+        """
+        own = rows if examples is None else examples[rows]
+        _, first, example_of_row = np.unique(own, return_index=True, return_inverse=True)
+        return cls(rows, example_of_row, rows[first])
+
+
+def first_rows(data: ProbeData) -> ProbeData:
+    """Return the data with only the first row of each text in train and test.
+
+    These rows represent whole texts, so they have no neighbouring words.
+    """
+    train, test = (
+        GroupedTokens.of(np.sort(s), data.examples).first for s in (data.train, data.test)
+    )
+    return replace(data, train=train, test=test, neighbours=None)

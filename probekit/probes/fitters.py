@@ -1,4 +1,4 @@
-"""Fitters, which fit one kind of probe to several label columns at one site.
+"""The rows that probes are fitted on, and fitters of one kind of probe to several label columns.
 
 A label column holds the labels of the task or of one draw of the control task. A fitter tunes
 columns, which includes selecting the penalty by cross-validation, and refits columns on subsets of
@@ -8,19 +8,32 @@ fit at a time.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.kinds.base import LayeredProbe, TrainingRows, TunedProbe
+from probekit.amounts import counted
+from probekit.errors import ConfigError, DataError
+from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
+from probekit.probes.kinds.base import LayeredProbe, TrainingRows, TunedProbe, balanced_weights
+from probekit.probes.kinds.k_sparse import explained_shares
 from probekit.probes.kinds.left_out import logistic_left_out
 from probekit.probes.kinds.ridge import RidgeProbe, ridge_path
-from probekit.probes.kinds.scaling import balanced_weights
+from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import (
+    LEAST_ALARMS,
+    RATES,
+    ClassPredictions,
+    NumberPredictions,
+    fixed_thresholds,
+    with_alarms,
+)
+from probekit.probes.score.scored import log_frequencies, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Features, Floats
@@ -30,27 +43,268 @@ from probekit.probes.solve.solver import Codes, OnFit, Problem, Solver
 
 LabelColumn = NDArray[Any]  # label codes, or numbers
 Mask = NDArray[np.bool_]
+RowPredictions = ClassPredictions | NumberPredictions
 
 
-class Fitter(Protocol):
-    """Fits one kind of probe on rows X (n_samples, n_features)."""
+def training_rows(data: ProbeData, settings: ProbeSettings) -> Codes:
+    """Return the row numbers (n_fitted,) of the training rows that probes are fitted on.
+
+    With `fit_rows` they are a random sample of whole groups, with at most that many rows.
+
+    Raises:
+        DataError: The sample contains no row of some training label.
+    """
+    sampled = _sampled(data, data.train, settings)
+    lost = sorted(set(data.classes) - set(data.y[sampled]))
+    if lost and settings.reads == "classes":
+        raise DataError(
+            f"fit_rows is {settings.fit_rows}, which leaves no training row with the label "
+            f"{str(lost[0])!r} ({counted(len(lost), 'label')} lost in total). Increase "
+            "`fit_rows` or change `seed`."
+        )
+    return sampled
+
+
+def _sampled(data: ProbeData, rows: Codes, settings: ProbeSettings) -> Codes:
+    if settings.fit_rows is None:
+        return rows
+    return rows[sample_groups(data.groups[rows], settings.fit_rows, settings.seed)]
+
+
+def label_column(data: ProbeData, labels: NDArray[np.str_], settings: ProbeSettings) -> LabelColumn:
+    """Return labels (n_rows,) of the rows of the data as codes or as numbers."""
+    if settings.reads_numbers:
+        return numbers(labels, np.concatenate([data.train, data.test]))
+    return np.searchsorted(data.classes, labels).clip(max=len(data.classes) - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedRows:
+    """Rows that probes are fitted on, with the folds that select C on them.
+
+    They are the training rows of one split, or all rows of a nested cross-validation.
+
+    Attributes:
+        data: labels and groups of all rows.
+        settings: the settings of the probes.
+        rows: the numbers (n_fitted,) of the fitted rows.
+        fold_of_row: the fold (n_fitted,) of each fitted row.
+    """
+
+    data: ProbeData
+    settings: ProbeSettings
+    rows: Codes
+    fold_of_row: Codes
+
+    @classmethod
+    def of(cls, data: ProbeData, settings: ProbeSettings, rows: Codes) -> FittedRows:
+        """Return the rows with their folds; those of classes are stratified by label."""
+        labels = data.y[rows] if settings.reads == "classes" else np.zeros(len(rows))
+        folds = group_folds(labels, data.groups[rows], settings.folds, settings.seed)
+        return cls(data, settings, rows, folds)
+
+    @classmethod
+    def of_all(cls, data: ProbeData, settings: ProbeSettings) -> FittedRows:
+        """Return training and test rows together, sampled if `fit_rows` is set."""
+        rows = np.sort(np.concatenate([data.train, data.test]))
+        return cls.of(data, settings, _sampled(data, rows, settings))
+
+    @cached_property
+    def column(self) -> LabelColumn:
+        """The label code or number (n_fitted,) of each row."""
+        return label_column(self.data, self.data.y, self.settings)[self.rows]
+
+    @cached_property
+    def groups(self) -> NDArray[np.str_]:
+        """The group (n_fitted,) of each row."""
+        return self.data.groups[self.rows]
+
+    @cached_property
+    def typical(self) -> Mask | None:
+        """Which rows (n_fitted,) feature scaling is estimated from; None means all."""
+        return typical_rows(self.data, self.rows)
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes."""
+        return len(self.data.classes)
+
+    @property
+    def positive(self) -> int | None:
+        """The code of the positive class; None if there is none."""
+        return self.data.positive_code if self.settings.reads == "classes" else None
+
+    def fitter(self, spec: ProbeSpec) -> Fitter:
+        """Return the fitter of a kind for classification or regression."""
+        return (_LogisticFitter if spec.kind == "logistic" else Fitter)(spec, self)
+
+    def tuned(self, spec: ProbeSpec, X: Features, on_fit: OnFit) -> TunedProbeFit[FittedLayers]:
+        """Return the fit of a kind on these rows, with C selected by cross-validation on them.
+
+        X (n_rows, n_features) contains the features of all rows of the data.
+        """
+        (tuned,) = self.fitter(spec).tune(X[self.rows], [self.column], on_fit)
+        return tuned
+
+    def explained(self, X: Features) -> Floats:
+        """Return the share (n_features,) of each feature's variance that the labels explain.
+
+        X (n_rows, n_features) contains the features of all rows of the data.
+        """
+        return explained_shares(X[self.rows], self.column, self.typical)
+
+    def permuted_fits(
+        self, spec: ProbeSpec, X: Features, penalty: float | None, draws: int
+    ) -> list[FittedLayers]:
+        """Return fits on permuted labels; see `permuted_labels`.
+
+        The permutations are the same for all sites. All fits of the logistic probe are columns of
+        one batch.
+
+        Args:
+            spec: the kind, for classification.
+            X: the features (n_rows, n_features) of all rows of the data.
+            penalty: the penalty of all fits; None for a kind without one.
+            draws: the number of permutations.
+        """
+        labels = permuted_labels(self.column, self.groups, draws, self.settings.seed)
+        everything = np.ones(len(self.rows), dtype=bool)
+        paths = self.fitter(spec).refit(X[self.rows], list(labels), [penalty] * draws, [everything])
+        return [fit for (fit,) in paths]
+
+    def predictions(
+        self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fitted: LabelColumn
+    ) -> RowPredictions:
+        """Return the predictions of one fit.
+
+        Args:
+            spec: the kind of probe.
+            truth: the labels (n_samples,) of the predicted rows.
+            outputs: their numbers (n_samples,) or class scores (n_samples, n_classes).
+            fitted: the labels (n_fitted,) of the rows of the fit.
+        """
+        if self.settings.reads_numbers:
+            return NumberPredictions(truth, outputs)
+        prior = self.removed_prior(fitted)
+        made = ClassPredictions.of_scores(truth, outputs, spec.logits, log_prior=prior)
+        return replace(made, positive=self.positive)
+
+    def held_out(
+        self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fold_of_row: Codes
+    ) -> RowPredictions:
+        """Return cross-validated predictions: `outputs` are those of the fit that held out the row.
+
+        If there is a positive class, alarms are added, at thresholds fixed on the same rows.
+        """
+        if self.settings.reads_numbers:
+            return NumberPredictions(truth, outputs, folds=fold_of_row)
+        # A draw of the control task may lack the last classes: they get the lowest output.
+        lowest = -np.inf if spec.logits else outputs.min() - 1
+        missing = self.n_classes - outputs.shape[1]
+        outputs = np.pad(outputs, ((0, 0), (0, missing)), constant_values=lowest)
+        prior = None
+        if self.settings.class_weight is not None:
+            folds = range(int(fold_of_row.max()) + 1)
+            outside = [truth[fold_of_row != fold] for fold in folds]
+            logs = [log_frequencies(codes, 1, outputs.shape[1])[0] for codes in outside]
+            prior = np.stack(logs)[fold_of_row]
+        made = ClassPredictions.of_scores(truth, outputs, spec.logits, fold_of_row, prior)
+        made = replace(made, positive=self.positive)
+        return made if self.positive is None else with_alarms(made, fixed_thresholds(made))
+
+    def judge(self, spec: ProbeSpec) -> Judge:
+        """Return a function that rates held-out outputs by the main metric; higher is better."""
+
+        def judge(truth: NDArray[Any], outputs: NDArray[Any], fold_of_row: Codes) -> float:
+            predictions = self.held_out(spec, truth, outputs, fold_of_row)
+            return rating(self.settings.main_metric, predictions)
+
+        return judge
+
+    def removed_prior(self, fitted: LabelColumn) -> Floats | None:
+        """Return the log class frequencies (n_classes,) of the training rows of a weighted fit.
+
+        Class weights remove them from the scores, so they are added before probabilities are
+        computed. None without class weights. `fitted` (n_fitted,) are the training labels.
+        """
+        if self.settings.class_weight is None:
+            return None
+        logs: Floats = log_frequencies(fitted, 1, self.n_classes)[0]
+        return logs
+
+    def check_metric_is_defined(self) -> None:
+        """Raise ConfigError if the main metric needs a threshold that cannot be fixed.
+
+        Raises:
+            ConfigError: There is no positive class, or there are too few other rows.
+        """
+        metric = self.settings.main_metric
+        if METRICS[metric].needs != "alarms":
+            return
+        codes, positive = self.column, self.positive
+        n_negative = 0 if positive is None else int(np.sum(codes != positive))
+        scores = np.zeros((len(codes), self.n_classes))
+        one = ClassPredictions(codes, codes, self.n_classes, scores, positive=positive)
+        if not n_negative or np.isnan(rating(metric, with_alarms(one, fixed_thresholds(one)))):
+            raise ConfigError(
+                f"metric is {metric}, whose threshold needs at least "
+                f"{LEAST_ALARMS / min(RATES):,.0f} (at 1 %) or {LEAST_ALARMS / max(RATES):,.0f} "
+                f"(at 5 %) training rows that are not of the positive class, but there are "
+                f"{n_negative:,}. "
+                + (
+                    "Set `data.positive`."
+                    if positive is None
+                    else "Choose another metric, such as auprc."
+                )
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Fitter:
+    """Fits one kind of probe to label columns of rows X (n_samples, n_features), one at a time."""
+
+    spec: ProbeSpec
+    rows: FittedRows
 
     def tune(
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
         """Return the tuned fit of each label column (n_samples,); calls `on_fit(done, total)`."""
+        fold_of_row, grid = self.rows.fold_of_row, self._grid
+        folds = range(int(fold_of_row.max()) + 1)
+        total = len(columns) * (len(folds) + 1)
+        tuned = []
+        for number, column in enumerate(columns):
+            done = number * (len(folds) + 1)
+            paths = []
+            for fold in folds:
+                inside = fold_of_row != fold
+                paths.append(self._path(grid, X, column, inside))
+                on_fit(done + fold + 1, total)
+            outputs = self._held_out(paths, X, column)
+            best = best_rated(self.rows.judge(self.spec), column, outputs, fold_of_row)
+            everything = np.ones(len(X), dtype=bool)
+            (last,) = self._path(grid[best : best + 1], X, column, everything)
+            on_fit(done + len(folds) + 1, total)
+            search = tuple(path[best] for path in paths)
+            guess = outputs[best]
+            if not self.rows.settings.reads_numbers:
+                guess = guess.argmax(axis=1)
+            tuned.append(TunedProbeFit(grid[best], last, guess, search))
+        return tuned
 
     def refit(
         self,
         X: Features,
         columns: Sequence[LabelColumn],
-        tuned: Sequence[TunedProbeFit[FittedLayers]],
+        penalties: Sequence[float | None],
         shares: Sequence[Mask],
     ) -> list[list[FittedLayers]]:
-        """Return, for each column, the fit on each row mask (n_samples,) of `shares`.
-
-        The penalty is that of the tuned column.
-        """
+        """Return, for each column and its penalty, the fit on each row mask of `shares`."""
+        return [
+            [self._path([penalty], X, column, share)[0] for share in shares]
+            for column, penalty in zip(columns, penalties, strict=True)
+        ]
 
     def left_out(
         self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
@@ -60,56 +314,81 @@ class Fitter(Protocol):
         None if they have no closed form: for kinds other than logistic and ridge, and for logistic
         fits of more than two classes.
         """
-
-
-@dataclass(frozen=True, eq=False)
-class FitContext:
-    """Folds, groups and typical rows, each (n_samples,), and settings shared by all fits."""
-
-    fold_of_row: Codes
-    groups: NDArray[np.str_]
-    typical: Mask | None
-    settings: ProbeSettings
-
-
-def make_fitter(spec: ProbeSpec, context: FitContext, judge: Judge) -> Fitter:
-    """Return the fitter of a kind for classification or regression.
-
-    `judge` rates the held-out outputs at each penalty. Outputs are class scores or numbers.
-    """
-    if spec.kind == "logistic":
-        return _Logistic(context, judge)
-    if spec.task == "regression":
-        return _Numbers(spec, context, judge)
-    return _Layered(spec, context, judge)
-
-
-@dataclass(frozen=True, eq=False)
-class _Logistic:
-    context: FitContext
-    judge: Judge
+        probe, classes = self.spec.build(self.rows.settings), tuned.solution.classes
+        if not isinstance(probe, RidgeProbe) or len(classes) == 1:
+            return None
+        codes = np.searchsorted(classes, column)
+        data = TrainingRows(X, codes, self.rows.groups, self.rows.typical)
+        return probe.left_out(tuned.solved_at, tuned.solution, data)
 
     @property
+    def _grid(self) -> list[float | None]:
+        """The candidate penalties, strongest regularisation first."""
+        values = self.spec.penalties(self.rows.settings)
+        if values is None:
+            return [None]
+        return [*sorted(values, reverse=self.spec.grid_name == "alpha")]
+
+    def _path(
+        self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
+    ) -> list[FittedLayers]:
+        """Return the fit at each penalty on the rows selected by `inside`."""
+        values = np.array(penalties, dtype=np.float64)
+        typical = None if self.rows.typical is None else self.rows.typical[inside]
+        if self.rows.settings.reads_numbers:
+            y = column[inside, None].astype(np.float64)
+            layers = ridge_path(X[inside], y, values, typical)
+            return [FittedLayers(np.empty(0, dtype=np.int64), (layer,)) for layer in layers]
+        codes = np.asarray(column[inside], dtype=np.int64)
+        classes = np.unique(codes)
+        if len(classes) == 1:  # the fit always predicts this class
+            layer = AffineLayer(np.zeros((1, X.shape[1])), np.zeros(1))
+            return [FittedLayers(classes, (layer,))] * len(penalties)
+        probe: LayeredProbe = self.spec.build(self.rows.settings)
+        own = np.searchsorted(classes, codes)
+        data = TrainingRows(X[inside], own, self.rows.groups[inside], typical)
+        path = probe.path(values, data) if isinstance(probe, TunedProbe) else [probe.solve(data)]
+        return [replace(fit, classes=classes[fit.classes]) for fit in path]
+
+    def _held_out(
+        self, paths: Sequence[Sequence[FittedLayers]], X: Features, column: LabelColumn
+    ) -> Floats:
+        """Return the held-out outputs (n_grid, n_samples, ...) of all rows at each penalty."""
+        fold_of_row = self.rows.fold_of_row
+        order = np.argsort(fold_of_row, kind="stable")
+        n_classes = None if self.rows.settings.reads_numbers else int(column.max()) + 1
+        parts = [
+            np.stack([outputs_of(fit, X[fold_of_row == fold], n_classes) for fit in path])
+            for fold, path in enumerate(paths)
+        ]
+        outputs: Floats = np.concatenate(parts, axis=1)[:, np.argsort(order)]
+        return outputs
+
+
+class _LogisticFitter(Fitter):
+    @property
     def _stopping(self) -> StoppingRule:
-        return StoppingRule(max_iter=self.context.settings.max_iter)
+        return StoppingRule(max_iter=self.rows.settings.max_iter)
 
     @property
     def _balanced(self) -> bool:
-        return self.context.settings.class_weight == "balanced"
+        return self.rows.settings.class_weight == "balanced"
 
     def tune(
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
+        settings = self.rows.settings
         # By accuracy, the solver selects faster by itself.
-        is_default = METRICS[self.context.settings.main_metric].is_main
+        is_default = METRICS[settings.main_metric].is_main
+        judge = None if is_default else self.rows.judge(self.spec)
         tuned = fit_columns(
             X,
             columns,
-            self.context.fold_of_row,
-            self.context.settings.C,
-            tuning=Tuning(self._stopping, None if is_default else self.judge, self._balanced),
-            typical=self.context.typical,
-            device=self.context.settings.device,
+            self.rows.fold_of_row,
+            settings.C,
+            tuning=Tuning(self._stopping, judge, self._balanced),
+            typical=self.rows.typical,
+            device=settings.device,
             on_fit=on_fit,
         )
         return list(tuned)
@@ -118,15 +397,15 @@ class _Logistic:
         self,
         X: Features,
         columns: Sequence[LabelColumn],
-        tuned: Sequence[TunedProbeFit[FittedLayers]],
+        penalties: Sequence[float | None],
         shares: Sequence[Mask],
     ) -> list[list[FittedLayers]]:
-        context = self.context
+        solved = [C for C in penalties if C is not None]
         weights = [share.astype(np.float32) for share in shares]
-        solver = Solver(X, weights, typical=context.typical, device=context.settings.device)
+        solver = Solver(X, weights, typical=self.rows.typical, device=self.rows.settings.device)
         problems = [
-            Problem(codes, column.solved_at, share, balanced=self._balanced)
-            for codes, column in zip(columns, tuned, strict=True)
+            Problem(codes, C, share, balanced=self._balanced)
+            for codes, C in zip(columns, solved, strict=True)
             for share in range(len(shares))
         ]
         fits = solver.solve(problems, self._stopping)
@@ -135,162 +414,22 @@ class _Logistic:
     def left_out(
         self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
     ) -> Floats | None:
-        if len(tuned.solution.classes) != 2:
+        classes, rows = tuned.solution.classes, self.rows
+        if len(classes) != 2:
             return None
-        (layer,), context = tuned.solution.layers, self.context
-        is_second = column == tuned.solution.classes[1]
         weights = balanced_weights(column) if self._balanced else None
+        (layer,) = tuned.solution.layers
         return logistic_left_out(
-            X, is_second, layer, context.groups, tuned.solved_at, context.typical, weights
+            X, column == classes[1], layer, rows.groups, tuned.solved_at, rows.typical, weights
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _ByFit(ABC):
-    """Base class of fitters that make one fit at a time."""
+def outputs_of(solution: FittedLayers, X: Features, n_classes: int | None) -> Floats:
+    """Return the outputs of a fit for rows X (n_samples, n_features).
 
-    spec: ProbeSpec
-    context: FitContext
-    judge: Judge
-
-    def tune(
-        self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
-    ) -> list[TunedProbeFit[FittedLayers]]:
-        folds = range(int(self.context.fold_of_row.max()) + 1)
-        total = len(columns) * (len(folds) + 1)
-        tuned = []
-        for number, column in enumerate(columns):
-            done = number * (len(folds) + 1)
-            paths = []
-            for fold in folds:
-                inside = self.context.fold_of_row != fold
-                paths.append(self._path(self._grid, X, column, inside))
-                on_fit(done + fold + 1, total)
-            outputs = self._held_out(paths, X, column)
-            best = best_rated(self.judge, column, outputs, self.context.fold_of_row)
-            everything = np.ones(len(X), dtype=bool)
-            (last,) = self._path(self._grid[best : best + 1], X, column, everything)
-            on_fit(done + len(folds) + 1, total)
-            search = tuple(path[best] for path in paths)
-            guess = self._guess(outputs[best])
-            tuned.append(TunedProbeFit(self._grid[best], last, guess, search))
-        return tuned
-
-    def _held_out(
-        self, paths: Sequence[Sequence[FittedLayers]], X: Features, column: LabelColumn
-    ) -> Floats:
-        """Return the held-out outputs (n_grid, n_samples, ...) of all rows at each penalty."""
-        fold_of_row = self.context.fold_of_row
-        order = np.argsort(fold_of_row, kind="stable")
-        parts = [
-            np.stack([self._output(fit, X[fold_of_row == fold], column) for fit in path])
-            for fold, path in enumerate(paths)
-        ]
-        outputs: Floats = np.concatenate(parts, axis=1)[:, np.argsort(order)]
-        return outputs
-
-    def refit(
-        self,
-        X: Features,
-        columns: Sequence[LabelColumn],
-        tuned: Sequence[TunedProbeFit[FittedLayers]],
-        shares: Sequence[Mask],
-    ) -> list[list[FittedLayers]]:
-        return [
-            [self._path([one.penalty], X, column, share)[0] for share in shares]
-            for column, one in zip(columns, tuned, strict=True)
-        ]
-
-    def left_out(
-        self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
-    ) -> Floats | None:
-        probe, classes = self.spec.build(self.context.settings), tuned.solution.classes
-        if not isinstance(probe, RidgeProbe) or len(classes) == 1:
-            return None
-        codes = np.searchsorted(classes, column)
-        data = TrainingRows(X, codes, self.context.groups, self.context.typical)
-        return probe.left_out(tuned.solved_at, tuned.solution, data)
-
-    @property
-    def _grid(self) -> list[float | None]:
-        """The candidate penalties, strongest regularisation first."""
-        values = self.spec.penalties(self.context.settings)
-        if values is None:
-            return [None]
-        return [*sorted(values, reverse=self.spec.grid_name == "alpha")]
-
-    @abstractmethod
-    def _path(
-        self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
-    ) -> list[FittedLayers]:
-        """Return the fit at each penalty on the rows selected by `inside`."""
-
-    @abstractmethod
-    def _output(self, solution: FittedLayers, X: Features, _column: LabelColumn) -> Floats:
-        """Return the outputs of a fit for rows X: numbers, or scores of the column's classes."""
-
-    @abstractmethod
-    def _guess(self, output: Floats) -> LabelColumn:
-        """Return the predictions (n_samples,) that correspond to the outputs of a fit."""
-
-
-class _Layered(_ByFit):
-    def _path(
-        self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
-    ) -> list[FittedLayers]:
-        codes = np.asarray(column[inside], dtype=np.int64)
-        classes = np.unique(codes)
-        if len(classes) == 1:
-            return [_constant(classes, X.shape[1])] * len(penalties)
-        probe: LayeredProbe = self.spec.build(self.context.settings)
-        own = np.searchsorted(classes, codes)
-        typical = _masked(self.context.typical, inside)
-        data = TrainingRows(X[inside], own, self.context.groups[inside], typical)
-        if not isinstance(probe, TunedProbe):
-            return [_renamed(probe.solve(data), classes)]
-        path = probe.path(np.array(penalties, dtype=np.float64), data)
-        return [_renamed(solution, classes) for solution in path]
-
-    def _output(self, solution: FittedLayers, X: Features, _column: LabelColumn) -> Floats:
-        return solution.class_scores(X, int(_column.max()) + 1)
-
-    def _guess(self, output: Floats) -> LabelColumn:
-        guess: LabelColumn = output.argmax(axis=1)
-        return guess
-
-
-class _Numbers(_ByFit):
-    def _path(
-        self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
-    ) -> list[FittedLayers]:
-        alphas = np.array(penalties, dtype=np.float64)
-        y, typical = column[inside, None].astype(np.float64), _masked(self.context.typical, inside)
-        layers = ridge_path(X[inside], y, alphas, typical)
-        return [FittedLayers(np.empty(0, dtype=np.int64), (layer,)) for layer in layers]
-
-    def _output(self, solution: FittedLayers, X: Features, _column: LabelColumn) -> Floats:
-        return number_guess(solution, X)
-
-    def _guess(self, output: Floats) -> LabelColumn:
-        return output
-
-
-def _masked(typical: Mask | None, inside: Mask) -> Mask | None:
-    return None if typical is None else typical[inside]
-
-
-def number_guess(solution: FittedLayers, X: Features) -> Floats:
-    """Return the predictions (n_samples,) of a regression fit."""
-    return apply_layers(solution.layers, X)[:, 0]
-
-
-def _renamed(solution: FittedLayers, classes: Codes) -> FittedLayers:
-    """Return a solution with its consecutive codes replaced by the codes in `classes`."""
-    return FittedLayers(
-        classes[solution.classes], solution.layers, solution.n_iter, solution.converged
-    )
-
-
-def _constant(classes: Codes, n_features: int) -> FittedLayers:
-    """Return the fit for training rows of a single class: it always predicts that class."""
-    return FittedLayers(classes, (AffineLayer(np.zeros((1, n_features)), np.zeros(1)),))
+    These are the scores (n_samples, n_classes); for numbers, without `n_classes`, the predictions
+    (n_samples,).
+    """
+    if n_classes is None:
+        return apply_layers(solution.layers, X)[:, 0]
+    return solution.class_scores(X, n_classes)

@@ -13,25 +13,27 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.amounts import counted
 from probekit.errors import DataError
-from probekit.probes.controls.comparable import (
-    FEWEST_TYPES,
-    control_types,
-    why_not_comparable,
-)
+from probekit.probes.controls.control_task import why_no_control
 from probekit.probes.data import ProbeData
-from probekit.probes.fitted_rows import AllRows, FittedRows
-from probekit.probes.fitters import LabelColumn
-from probekit.probes.score.measurement import Measurement, Predictions, Resampler, Score, measure
+from probekit.probes.fitters import FittedRows, LabelColumn
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples
+from probekit.probes.score.scored import (
+    Measurement,
+    Predictions,
+    Predictor,
+    Scored,
+    SiteResult,
+    control_draw,
+    measure,
+)
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.site_result import Predictor, SiteResult, control_draw
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.split import SplitProber
-from probekit.probes.targets import NETWORKS, NO_CONTROL_TASK, TARGETS
+from probekit.probes.targets import NETWORKS, TARGETS
+from probekit.provenance import digest
 
 FLOATS = (np.float16, np.float32, np.float64)
 
@@ -45,6 +47,9 @@ class Prober:
             training rows; validation scores are also given for each split, so that each can choose
             its own site.
         settings: settings for fitting and scoring.
+
+    Attributes:
+        why_no_control: why there is no control task although one is requested; "" if there is one.
 
     Raises:
         ConfigError: A control task is requested that cannot be drawn; see `draw_controls`.
@@ -67,42 +72,42 @@ class Prober:
         splits = [data] if isinstance(data, ProbeData) else list(data)
         self.settings = settings or ProbeSettings()
         if self.settings.reads == "classes":
-            splits = _with_one_positive(splits)
+            # All splits have the positive label of the first.
+            code = splits[0].positive_code
+            positive = None if code is None else str(splits[0].classes[code])
+            splits = [replace(split, positive=positive) for split in splits]
         self.data = splits[0]
-        _check_test_groups(splits)
+        groups = np.concatenate([split.groups[split.test] for split in splits])
+        if len(np.unique(groups)) < 2:
+            raise DataError(
+                f"All test rows belong to the group {str(groups[0])!r}, but the intervals need at "
+                "least two groups. Give test at least two groups."
+            )
         self._splits = [SplitProber(split, self.settings) for split in splits]
         self.why_no_control = self._why_no_control()
         if self.has_control:
             for split in self._splits:
                 split.draw_controls()
-        self._all_rows = AllRows.of(self.data, self.settings) if self.is_nested else None
-        self._resampler = Resampler(WIDER_OVER_FOLDS if self.is_nested else 1.0)
+        self._all_rows = FittedRows.of_all(self.data, self.settings) if self.is_nested else None
+        self._resamples: dict[str, Resamples] = {}
 
     @property
     def has_control(self) -> bool:
         """Whether there is a control task."""
-        is_requested = self.settings.control_draws > 0 and bool(self._row_kinds)
-        return is_requested and not self.why_no_control
+        return self._requests_control and not self.why_no_control
+
+    @property
+    def _requests_control(self) -> bool:
+        reads_rows = any(
+            one.task in ("classification", "regression") for one in self.settings.kinds
+        )
+        return self.settings.control_draws > 0 and reads_rows
 
     def _why_no_control(self) -> str:
-        if not self.settings.control_draws or not self._row_kinds:
+        if not self._requests_control:
             return ""
-        rows = self.test_rows[self.comparable()]
-        n_groups = len(np.unique(self.data.groups[rows]))
-        return self._too_few_types() or why_not_comparable(
-            len(rows), n_groups, len(self.test_rows), self.settings.control_by
-        )
-
-    def _too_few_types(self) -> str:
-        types = control_types(self.data, self.settings)
-        n_types = min(len(np.unique(types[split.fitted])) for split in self._splits)
-        if n_types >= FEWEST_TYPES:
-            return ""
-        return (
-            f"{NO_CONTROL_TASK}the training rows have only "
-            f"{counted(n_types, f'{self.settings.control_by} type')}; random labels of fewer than "
-            f"{FEWEST_TYPES} types are too easy to learn."
-        )
+        fitted = [split.fitted.rows for split in self._splits]
+        return why_no_control(self.data, self.settings, fitted, self.test_rows, self.comparable())
 
     def comparable(self, fold: int | None = None) -> NDArray[np.bool_]:
         """Return a mask (n_test,) of the test rows that the control task is scored on.
@@ -126,9 +131,7 @@ class Prober:
     @property
     def saved_rows(self) -> FittedRows:
         """The rows that `SiteResult.fits` are fitted on."""
-        if self._all_rows is not None:
-            return self._all_rows.fitted
-        return self._splits[0].fitted_rows
+        return self._splits[0].fitted if self._all_rows is None else self._all_rows
 
     def chance(self, predictions: Predictions, fold: int, draw: int | None = None) -> Predictions:
         """Return the chance level predictions for the test rows of one split.
@@ -143,26 +146,17 @@ class Prober:
     @property
     def positive(self) -> str | None:
         """The label that metrics of one class refer to; None if there is none; see `ProbeData`."""
-        code = self.data.positive_code if self.settings.reads == "classes" else None
+        code = self._splits[0].fitted.positive
         return None if code is None else str(self.data.classes[code])
-
-    @property
-    def _text_kinds(self) -> set[str]:
-        return {spec.text for spec in self.settings.kinds if spec.task == "text"}
-
-    @property
-    def _row_kinds(self) -> set[str]:
-        tasks = ("classification", "regression")
-        return {spec.text for spec in self.settings.kinds if spec.task in tasks}
 
     def rows_of(self, probe: str) -> Codes:
         """Return the row numbers that a kind is scored on.
 
         A kind that reads whole texts is scored on the first row of each text.
         """
-        if probe not in self._text_kinds:
+        if probe not in {spec.text for spec in self.settings.kinds if spec.task == "text"}:
             return self.test_rows
-        return np.concatenate([split.token_prober.test.first for split in self._splits])
+        return np.concatenate([split.test_tokens.first for split in self._splits])
 
     def fold_of(self, probe: str) -> Codes:
         """Return the number of the split in which each row of `rows_of` is a test row."""
@@ -180,18 +174,26 @@ class Prober:
         """Whether the description length of the labels is computed, by online coding."""
         return all(split.codes_online for split in self._splits)
 
-    def measure(self, score: Score) -> list[Measurement]:
-        """Return the measurements of a score, with the resamples that all sites share."""
-        return measure(score, self._resampler)
-
-    def resamples_of(self, probe: str) -> Resamples:
-        """Return the resamples that the intervals of a kind are computed from."""
-        return self._resampler.of(self.data.groups[self.rows_of(probe)])
-
     @property
     def main_metric(self) -> str:
         """The metric by which sites are selected."""
-        return self._splits[0].main_metric
+        return self.settings.main_metric
+
+    def measure(self, scored: Scored) -> list[Measurement]:
+        """Return the measurements of predictions, with the resamples that all sites share."""
+        return measure(scored, self._resampled(scored.groups))
+
+    def resamples_of(self, probe: str) -> Resamples:
+        """Return the resamples that the intervals of a kind are computed from."""
+        return self._resampled(self.data.groups[self.rows_of(probe)])
+
+    def _resampled(self, groups: NDArray[np.str_]) -> Resamples:
+        """Return the resamples of groups (n_samples,): identical ones for identical groups."""
+        key = digest([np.ascontiguousarray(groups).tobytes()])
+        if key not in self._resamples:
+            widening = WIDER_OVER_FOLDS if self.is_nested else 1.0
+            self._resamples[key] = Resamples.leave_one_out(groups, widening=widening)
+        return self._resamples[key]
 
     def site(self, X: Features, *, on_fit: OnFit | None = None) -> SiteResult:
         """Return the results of all kinds at one site, kind by kind.
@@ -211,7 +213,7 @@ class Prober:
             of_splits = self._read(spec, X, False, steps)
             self._add(result, of_splits)
             if self._all_rows is not None and of_splits[0][0].fit is not None:
-                refit = self._all_rows.fit(spec, X, steps[-1])
+                refit = self._all_rows.tuned(spec, X, steps[-1])
                 result.fits[spec.text] = refit.solution
                 result.penalties[spec.text] = refit.penalty
         return result
@@ -244,18 +246,21 @@ class Prober:
             )
         result = SiteResult()
         for of_kind in zip(*of_networks, strict=True):
-            scores = [_combined(of_splits) for of_splits in of_kind]
+            scores = [_over_splits(of_splits) for of_splits in of_kind]
             for same in zip(*scores, strict=True):
-                result.measurements.extend(self.measure(Score.of_networks(same)))
+                result.measurements.extend(self.measure(Scored.of_draws(same)))
             for target, of_splits, (first, *_) in zip(NETWORKS, of_kind, scores, strict=False):
-                validated = [_validated(of_split, target) for of_split in of_splits]
+                validated = [
+                    [one.with_facts(target=target) for one in several if _is(one, "validation")]
+                    for several in of_splits
+                ]
                 result.measurements.extend(self._measured(validated))
-                result.predictions[Predictor(first.probe, target)] = first.pairs[0][0]
+                result.predictions[Predictor(first.facts.probe, target)] = first.predictions[0]
         return result
 
     def _read(
         self, spec: ProbeSpec, X: Features, random: bool, steps: Sequence[OnFit]
-    ) -> list[list[Score]]:
+    ) -> list[list[Scored]]:
         """Return the scores of a kind of probe for each split."""
         return [
             split.read(spec, X, random, step)
@@ -264,35 +269,37 @@ class Prober:
 
     def baselines(self) -> SiteResult:
         """Return the results of all baselines."""
-        of_splits = [split.baselines() for split in self._splits]
         result = SiteResult()
-        for target in of_splits[0]:
-            self._add(result, [scores[target] for scores in of_splits])
+        for same in zip(*(split.baselines() for split in self._splits), strict=True):
+            self._add(result, [[scored] for scored in same])
         return result
 
-    def _add(self, result: SiteResult, of_splits: Sequence[Sequence[Score]]) -> None:
+    def _add(self, result: SiteResult, of_splits: Sequence[Sequence[Scored]]) -> None:
         """Add the scores of a kind or baseline, given for each split, to a result."""
         result.measurements.extend(self._measured(of_splits))
-        scores = _combined(of_splits)
-        first = scores[0]
-        result.predictions[Predictor(first.probe, first.target)] = first.pairs[0][0]
+        scores = _over_splits(of_splits)
+        first, probe = scores[0], scores[0].facts.probe
+        result.predictions[Predictor(probe, first.facts.target)] = first.predictions[0]
         if self.is_nested:
-            result.predictions.update(_of_controls(scores, self.main_metric))
+            draws = [one for one in scores if one.facts.target == "control" and _is(one, "test")]
+            for number, predictions in enumerate(draws[0].predictions if draws else ()):
+                reduced = _reduced(predictions, METRICS[self.main_metric].needs)
+                result.predictions[Predictor(probe, control_draw(number))] = reduced
         if first.fit is not None:
-            result.fits[first.probe], result.penalties[first.probe] = first.fit, first.C
+            result.fits[probe], result.penalties[probe] = first.fit, first.facts.C
 
-    def _measured(self, of_splits: Sequence[Sequence[Score]]) -> Iterator[Measurement]:
+    def _measured(self, of_splits: Sequence[Sequence[Scored]]) -> Iterator[Measurement]:
         """Yield the measurements of each score over all splits.
 
         With several splits, validation scores are also given for each split alone, because each
         split chooses its own site by them.
         """
         for same in zip(*of_splits, strict=True):
-            yield from self.measure(Score.of_all(same))
-            first = same[0]
-            if self.is_nested and first.split == "validation" and TARGETS[first.target].chooses:
-                for fold, score in enumerate(same):
-                    yield from self.measure(replace(score, fold=fold))
+            yield from self.measure(Scored.of_splits(same))
+            chooses = TARGETS[same[0].facts.target].chooses
+            if self.is_nested and _is(same[0], "validation") and chooses:
+                for fold, scored in enumerate(same):
+                    yield from self.measure(scored.with_facts(fold=fold))
 
     def _check(self, X: Features) -> None:
         if X.ndim != 2 or len(X) != len(self.data.y):
@@ -310,44 +317,13 @@ class Prober:
             )
 
 
-def _check_test_groups(splits: Sequence[ProbeData]) -> None:
-    """Raise DataError if the test rows of all splits together are in a single group."""
-    groups = np.concatenate([split.groups[split.test] for split in splits])
-    if len(np.unique(groups)) < 2:
-        raise DataError(
-            f"All test rows belong to the group {str(groups[0])!r}, but the intervals need at "
-            "least two groups. Give test at least two groups."
-        )
+def _is(scored: Scored, split: str) -> bool:
+    return scored.facts.split == split
 
 
-def _with_one_positive(splits: Sequence[ProbeData]) -> list[ProbeData]:
-    """Return the splits with the positive label of the first, so that all have the same."""
-    code = splits[0].positive_code
-    positive = None if code is None else str(splits[0].classes[code])
-    return [replace(split, positive=positive) for split in splits]
-
-
-def _combined(of_splits: Sequence[Sequence[Score]]) -> list[Score]:
+def _over_splits(of_splits: Sequence[Sequence[Scored]]) -> list[Scored]:
     """Return the scores of several splits, each combined over the splits."""
-    return [Score.of_all(same) for same in zip(*of_splits, strict=True)]
-
-
-def _validated(scores: Sequence[Score], target: str) -> list[Score]:
-    """Return the validation scores among the given scores, renamed to another target."""
-    return [replace(one, target=target) for one in scores if one.split == "validation"]
-
-
-def _of_controls(scores: Sequence[Score], metric: str) -> dict[Predictor, Predictions]:
-    """Return the predictions of each draw of the control task on the test rows.
-
-    Scores and alarms are removed if selectivity, computed from this metric, does not need them.
-    """
-    controls = [one for one in scores if (one.target, one.split) == ("control", "test")]
-    return {
-        Predictor(one.probe, control_draw(number)): _reduced(predictions, METRICS[metric].needs)
-        for one in controls
-        for number, (predictions, _) in enumerate(one.pairs)
-    }
+    return [Scored.of_splits(same) for same in zip(*of_splits, strict=True)]
 
 
 def _reduced(predictions: Predictions, needs: str) -> Predictions:

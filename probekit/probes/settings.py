@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from probekit.errors import ConfigError, nearest
-from probekit.probes.bounds import positive_grid
-from probekit.probes.kinds.registry import KINDS, Option, Task, find_kind
+from probekit.probes.kinds.registry import KINDS, Option, Task, find_kind, positive_grid
 from probekit.probes.score.metric_table import METRICS, SELECTING, Family
 from probekit.probes.targets import BASELINES, Baseline
 

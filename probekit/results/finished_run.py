@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from probekit.errors import DataError
 from probekit.files import inside
-from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.site_result import Predictor
+from probekit.probes.score.scored import Predictions, Predictor
 from probekit.results.predictions import read_test_rows
 from probekit.results.record import RunRecord, check_finished, open_record, reading_run_file
 from probekit.results.site_results import SavedSiteResults, site_stem

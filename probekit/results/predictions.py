@@ -20,10 +20,8 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from probekit.files import read_csv
-from probekit.probes.score.measurement import Predictions
-from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.regression import NumberPredictions
-from probekit.probes.site_result import Predictor
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
+from probekit.probes.score.scored import Predictions, Predictor
 
 SEPARATOR = "|"
 

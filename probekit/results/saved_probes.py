@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probekit.probes.saved.files import probe_files
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.results.record import STARTED, check_finished, open_record
 
 FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows

@@ -20,9 +20,8 @@ from safetensors import SafetensorError
 
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.files import as_store_error, inside, write_atomic
-from probekit.probes.saved.files import probe_files, read_probe
-from probekit.probes.score.measurement import Measurement
-from probekit.probes.site_result import SiteResult
+from probekit.probes.saved_probe import probe_files, read_probe
+from probekit.probes.score.scored import Measurement, SiteResult
 from probekit.provenance import digest, digest_json, pretty_json
 from probekit.results.predictions import pack, unpack
 from probekit.results.record import changed_files

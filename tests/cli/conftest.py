@@ -6,8 +6,7 @@ import pytest
 from probekit.activations.identity import digest_weights
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.probes.saved.facts import ProbeFacts
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import ProbeFacts, SavedProbe
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from probekit.pipeline.experiment.model_source import captured_origin
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
 from probekit.probes.kinds.logistic import LinearProbe
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 
 SITES = ("blocks.1.attn.hook_z[head=3]", "blocks.2.hook_resid_post", "blocks.2.mlp.hook_post")
 

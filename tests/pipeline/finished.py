@@ -8,9 +8,8 @@ import pandas as pd
 
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.files import csv_text
-from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.site_result import Predictor, SiteResult
+from probekit.probes.score.scored import Measurement, Predictor, SiteResult
 from probekit.provenance import digest
 from probekit.results.columns import RESULTS, make_table
 from probekit.results.record import pack_record
@@ -67,20 +66,16 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
         n = {"n_train": 10, "n_test": len(rows), "n_groups": rows["group"].nunique()}
         measured = [
             Measurement(
-                who.probe,
-                who.target,
-                split,
-                "accuracy",
-                score,
-                score,
-                score,
-                0.5,
-                **n,
-                C=None,
-                n_iter=None,
-                converged=None,
-                gradient_norm=None,
+                probe=who.probe,
+                target=who.target,
+                split=split,
+                metric="accuracy",
+                value=score,
+                ci_low=score,
+                ci_high=score,
+                chance=0.5,
                 seed=0,
+                **n,
             )
             for split in (("test", "validation") if is_site else ("test",))
         ]

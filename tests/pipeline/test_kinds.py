@@ -9,7 +9,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 
 YAML = """\
 name: kinds

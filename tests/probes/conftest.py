@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.probes.saved.facts import HeldOutScore, ProbeFacts
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe
 
 
 @pytest.fixture

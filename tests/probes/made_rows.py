@@ -6,7 +6,7 @@ import numpy as np
 
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.probes.score.measurement import Measurement
+from probekit.probes.score.scored import Measurement
 from probekit.probes.settings import ProbeSettings
 
 N_TRAIN = 300

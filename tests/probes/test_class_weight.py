@@ -8,9 +8,9 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from probekit.errors import ConfigError
 from probekit.experiment.loader import load_experiment
 from probekit.probes.data import ProbeData
+from probekit.probes.kinds.base import balanced_weights
 from probekit.probes.kinds.k_sparse import KSparseProbe
 from probekit.probes.kinds.ridge import RidgeProbe
-from probekit.probes.kinds.scaling import balanced_weights
 from probekit.probes.kinds.svm import solve_hinge
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec

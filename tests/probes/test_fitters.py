@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
-from probekit.probes.fitters import FitContext, make_fitter
-from probekit.probes.score.judging import judge_of
-from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.data import ProbeData
+from probekit.probes.fitters import FittedRows
 from probekit.probes.settings import ProbeSettings
 
 # Kinds with a single penalty: held-out rows select among several.
@@ -17,13 +16,10 @@ HELD_OUT = FOLDS == 0
 
 def fit_of_first_fold(spec, X, codes):
     """The fit that held out the first fold."""
-    settings = ProbeSettings(kinds=(spec,), C=(0.1,), folds=3)
-    judge = judge_of(
-        settings.main_metric,
-        lambda truth, scores, folds: ClassPredictions.of_scores(truth, scores, False, folds),
-    )
-    context = FitContext(FOLDS, np.arange(90).astype(str), None, settings)
-    (tuned,) = make_fitter(spec, context, judge).tune(X, [codes], lambda *_: None)
+    settings, row = ProbeSettings(kinds=(spec,), C=(0.1,), folds=3), np.arange(90)
+    data = ProbeData(codes.astype(str), row.astype(str), row.astype(str), row[:80], row[80:])
+    rows = FittedRows(data, settings, row, FOLDS)
+    (tuned,) = rows.fitter(spec).tune(X, [codes], lambda *_: None)
     return tuned.search[0]
 
 

@@ -6,11 +6,9 @@ import pytest
 from probekit.errors import ConfigError
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.probes.score.judging import rating
-from probekit.probes.score.measurement import metrics_of
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples
+from probekit.probes.score.scored import metrics_of, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 N = 1000

@@ -8,8 +8,8 @@ from probekit.experiment.loader import load_experiment
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings
-from probekit.probes.site_result import Predictor
 from probekit.results.predictions import pack, unpack
 
 

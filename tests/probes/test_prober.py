@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.controls.control_labels import control_labels
+from probekit.probes.controls.control_task import control_labels
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
+from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.site_result import Predictor
 from tests.probes.made_rows import (
     N_TRAIN,
     SETTINGS,

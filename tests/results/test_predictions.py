@@ -3,7 +3,7 @@
 import numpy as np
 
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.site_result import Predictor
+from probekit.probes.score.scored import Predictor
 from probekit.results.predictions import pack, unpack
 
 

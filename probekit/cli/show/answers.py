@@ -8,7 +8,7 @@ import click
 from rich.style import Style
 from rich.text import Text
 
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.progress import Console
 from probekit.report.figures.style import format_number
 from probekit.report.texts.glyphs import line_label, token_label

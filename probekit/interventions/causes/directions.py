@@ -5,7 +5,7 @@
     leace            difference of the class means, erased as by LEACE
 
 A set of directions holds that of the true labels first and then one for each permutation, so that
-every later step treats them alike. Source of the test: `probekit.probes.score.permutation`.
+every later step treats them alike. Source of the test: `probekit.probes.score.exchange`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.interventions.erasure import TOLERANCE
 from probekit.interventions.names import METHODS, Along
-from probekit.probes.score.permutation import permuted_labels
+from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes, Problem, Solver
 

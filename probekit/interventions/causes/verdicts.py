@@ -26,13 +26,16 @@ from numpy.typing import NDArray
 from probekit.amounts import LEVEL
 from probekit.interventions.names import Question
 from probekit.interventions.patching.recovery import holds_zero, interval_of, resamples_of
-from probekit.probes.score import class_parts
-from probekit.probes.score.association import of_auroc
-from probekit.probes.score.exchange import LabelExchange
+from probekit.probes.score.contributions import of_auroc, parts_of_auroc
+from probekit.probes.score.exchange import ROUNDING, LabelExchange, holm, p_values
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, Resamples, auroc, mean_of_rows
-from probekit.probes.score.permutation import ROUNDING, holm, p_values
-from probekit.probes.score.pooling import within_folds
+from probekit.probes.score.metrics import (
+    ClassPredictions,
+    Resamples,
+    auroc,
+    mean_of_rows,
+    within_folds,
+)
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
@@ -137,9 +140,7 @@ def detection(
     predictions = ClassPredictions(codes, scores.argmax(axis=1), 2, scores, folds=fold_of_row)
     resamples = resamples_of(groups, widening)
     values = within_folds(auroc)(predictions, resamples)
-    found = interval_of(
-        values, resamples, METRICS["auroc"].range, class_parts.parts_of_auroc(predictions)
-    )
+    found = interval_of(values, resamples, METRICS["auroc"].range, parts_of_auroc(predictions))
     row_scores = of_auroc(predictions)
     exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
     p, reason = np.nan, "too few groups for a test"

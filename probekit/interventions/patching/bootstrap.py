@@ -21,7 +21,7 @@ import numpy as np
 
 from probekit.amounts import LEVEL
 from probekit.probes.score.differences import Difference
-from probekit.probes.score.permutation import ROUNDING, PValues, p_values
+from probekit.probes.score.exchange import ROUNDING, PValues, p_values
 from probekit.probes.solve.design import Floats
 
 DRAWS = 9999

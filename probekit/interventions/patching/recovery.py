@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.score.class_parts import ClassParts
+from probekit.probes.score.contributions import ClassParts
 from probekit.probes.score.intervals import (
     Interval,
     degrees_of_freedom,

@@ -26,18 +26,22 @@ from probekit.pipeline.compare.matching import (
     shares_ids,
 )
 from probekit.pipeline.look.exports import write_page_or_rows
-from probekit.probes.score.class_parts import difference_of_parts
+from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import (
     Difference,
     Side,
     paired_differences,
     unpaired_differences,
 )
-from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples
-from probekit.probes.score.pooling import take
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.metrics import (
+    WIDER_OVER_FOLDS,
+    ClassPredictions,
+    NumberPredictions,
+    Resamples,
+    take,
+)
+from probekit.probes.score.scored import Predictions, metrics_of, parts_of
 from probekit.probes.solve.design import Floats
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison

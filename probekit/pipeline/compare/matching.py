@@ -14,8 +14,7 @@ from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, nearest
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection
-from probekit.probes.score.measurement import Predictions
-from probekit.probes.site_result import Predictor
+from probekit.probes.score.scored import Predictions, Predictor
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.results.finished_run import FinishedRun
 from probekit.results.selection import reported_row, site_with_head

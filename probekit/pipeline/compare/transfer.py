@@ -27,28 +27,26 @@ from probekit.pipeline.compare.transfer_sets import (
     make_sets,
 )
 from probekit.pipeline.experiment.features import Probed
-from probekit.probes.controls.control_labels import majority_guess
 from probekit.probes.data import ProbeData
-from probekit.probes.directions import cosine, direction, pooled_spread
-from probekit.probes.fitters import number_guess
+from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
-from probekit.probes.score.class_parts import difference_of_parts
+from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.intervals import score_interval
-from probekit.probes.score.measurement import (
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
+from probekit.probes.score.scored import (
     Measurement,
     Predictions,
+    SiteResult,
+    majority_guess,
     metrics_of,
     parts_of,
 )
-from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.permutation import permuted_labels
-from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Features, Floats
-from probekit.probes.solve.layers import FittedLayers
+from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled_spread
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
 from probekit.results.transfer import COSINES, SCORES, Transfer
@@ -269,7 +267,7 @@ def _cells(
 def _predict(spec: ProbeSpec, fit: FittedLayers, X: Floats, prober: Prober) -> Predictions:
     """Return the predictions of a fit on a prober's test rows, whose features are X."""
     if prober.settings.reads_numbers:
-        return NumberPredictions(prober.truth_of(spec.text), number_guess(fit, X))
+        return NumberPredictions(prober.truth_of(spec.text), outputs_of(fit, X, None))
     n_classes = len(prober.data.classes)
     scores = fit.class_scores(X, n_classes)
     predictions = ClassPredictions.of_scores(prober.truth_of(spec.text), scores, spec.logits)

@@ -22,7 +22,7 @@ from probekit.data.splits import (
     without_shared_words,
 )
 from probekit.experiment.activations import AnyExperiment
-from probekit.probes.folds import group_folds
+from probekit.probes.data import group_folds
 
 Words = npt.NDArray[np.str_]
 

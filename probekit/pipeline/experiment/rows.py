@@ -19,7 +19,7 @@ from probekit.experiment.activations import GIVEN_POSITION
 from probekit.experiment.schema import Experiment
 from probekit.experiment.tokens import TURNS, PositionSection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
-from probekit.probes.controls.text_models import WORD
+from probekit.probes.controls.baselines import WORD
 
 _WORD = re.compile(WORD)
 LONGEST_WORD = 100  # the previous word is searched in this many characters before a span

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from probekit.activations.records import FloatArray
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.rows import PositionRows
-from probekit.probes.saved.facts import Scalar
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe, Scalar
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import ModelFacts, Norms
 from probekit.results.text_readings import TextReading

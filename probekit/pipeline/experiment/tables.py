@@ -33,7 +33,7 @@ from probekit.pipeline.measure.significance import difference_rows, p_value_rows
 from probekit.pipeline.measure.sparse_features import feature_rows
 from probekit.pipeline.measure.wrong_rows import write_wrong_rows
 from probekit.probes.prober import Prober
-from probekit.probes.site_result import SiteResult
+from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.network import AttentionPrompt

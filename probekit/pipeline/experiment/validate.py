@@ -25,8 +25,7 @@ from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.given.rows import prepare_given
 from probekit.pipeline.intervene.plan import cause_findings
 from probekit.pipeline.measure.probing import make_probers
-from probekit.probes.controls.control_labels import word_identity_guess
-from probekit.probes.controls.text_models import quick_word_guess
+from probekit.probes.controls.baselines import quick_word_guess, word_identity_guess
 
 _BYTES = {"float32": 4, "float16": 2}
 

@@ -15,7 +15,7 @@ from probekit.pipeline.experiment.models import TASK
 from probekit.pipeline.experiment.rows import PositionRows
 from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
 from probekit.pipeline.given.rows import GivenRows
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.provenance import digest_json
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import ModelFacts, Norms

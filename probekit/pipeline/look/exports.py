@@ -11,7 +11,7 @@ import pandas as pd
 
 from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.pipeline.look.endings import ANSWER_FILES, PAGE_OR_ROWS, check_ending
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.report.pages.texts_page import texts_page
 from probekit.results.text_readings import Per, TextReading, tidy_rows
 

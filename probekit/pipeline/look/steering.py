@@ -17,7 +17,7 @@ from probekit.interventions import edits
 from probekit.interventions.compose import compose
 from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.pipeline.look.apply import ProbedModel
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.solve.design import Floats
 
 

@@ -9,9 +9,8 @@ import pandas as pd
 
 from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
-from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.site_result import Predictor, SiteResult
+from probekit.probes.score.scored import Predictions, Predictor, SiteResult
 from probekit.results.selection import ranked_rows
 
 PLACE = ("site", "head", "position")

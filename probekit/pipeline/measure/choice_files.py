@@ -12,9 +12,8 @@ from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import probe_path
 from probekit.pipeline.measure.selected_probe import find_site
 from probekit.probes.prober import Prober
-from probekit.probes.saved.files import probe_files
-from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.probes.site_result import SiteResult
+from probekit.probes.saved_probe import SavedProbe, probe_files
+from probekit.probes.score.scored import SiteResult
 from probekit.provenance import digest
 from probekit.results.saved_probes import FINAL
 from probekit.results.selection import chosen_row, is_nested

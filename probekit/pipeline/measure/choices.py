@@ -13,7 +13,7 @@ the trained network would be too weak a rival.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,17 +22,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.probes.prober import Prober
-from probekit.probes.score.measurement import (
-    Measurement,
-    PredictionPair,
-    Score,
-    joined,
-    taken,
-)
-from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.pooling import take
-from probekit.probes.score.regression import NumberPredictions
-from probekit.probes.site_result import Predictor, SiteResult, control_draw
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, take
+from probekit.probes.score.scored import FitFacts, Predictor, Scored, SiteResult, control_draw
 from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE, NETWORKS, TARGETS
 from probekit.results.columns import RESULTS, make_table
 from probekit.results.selection import (
@@ -65,10 +56,11 @@ class _Pick:
     prober: Prober
     C: float | None = None
 
-    def pair(self, draw: int | None = None) -> PredictionPair | None:
-        """Return the predictions on the test rows of the fold, and those of the chance level.
+    def scored(self, draw: int | None = None) -> Scored | None:
+        """Return the predictions on the test rows of the fold, with chance level and facts.
 
-        None if there are no predictions for these rows.
+        None if there are no predictions for these rows. The facts are those of a test score of the
+        chosen probe; for a network with random weights, those of all such networks.
 
         Args:
             draw: number of a draw of the control task, to return its predictions; None for the
@@ -76,29 +68,32 @@ class _Pick:
         """
         probe, target = self.predictor
         name = target if draw is None else control_draw(draw)
-        pooled = self.result.predictions.get(Predictor(probe, name))
-        if not isinstance(pooled, ClassPredictions | NumberPredictions):
+        own = self.result.predictions.get(Predictor(probe, name))
+        if not isinstance(own, ClassPredictions | NumberPredictions):
             return None
-        own = pooled
-        if self.prober.is_nested:
-            if pooled.folds is None:
+        prober, is_test = self.prober, slice(None)
+        if prober.is_nested:
+            if own.folds is None:
                 return None
-            own = replace(take(pooled, pooled.folds == self.fold), folds=None)
-        return own, self.prober.chance(own, self.fold, draw)
+            is_test = own.folds == self.fold
+            own = replace(take(own, is_test), folds=None)
+        chance = prober.chance(own, self.fold, draw)
+        groups = prober.data.groups[prober.rows_of(probe)][is_test]
+        return Scored((own,), (chance,), groups, self._facts(draw is not None))
 
-    @property
-    def measured(self) -> Measurement:
-        """A test score of the chosen probe, used for its training rows, iterations and convergence.
-
-        For a network with random weights it is the mean score of all such networks.
-        """
+    def _facts(self, is_control: bool) -> FitFacts:
         probe, target = self.predictor
-        scored = target if TARGETS[target].network is None else "random_weights"
-        return next(
+        if is_control:
+            target = "control"
+        elif TARGETS[target].network is not None:
+            target = "random_weights"
+        measured = next(
             one
             for one in self.result.of_kind(probe)
-            if (one.target, one.split, one.fold) == (scored, "test", None)
+            if (one.target, one.split, one.fold) == (target, "test", None)
         )
+        facts = {own.name: getattr(measured, own.name) for own in fields(FitFacts)}
+        return replace(FitFacts(**facts), C=None if is_control else self.C)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,13 +228,10 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
 def _add_nested(chosen: SiteResult, chooser: _Chooser, task: Sequence[_Pick]) -> None:
     """Add scores and predictions of the nested choices, except those of random weights."""
     controls = _controls(task)
-    _add(chosen, NESTED["task"], task, against=controls)
-    if controls:
-        at_control = [replace(pick, predictor=_control(pick)) for pick in task]
-        score = _score(NESTED["control"], at_control)
-        groups = score.groups[_comparable(task)]
-        score = replace(score, pairs=controls, groups=groups, C=None)
-        chosen.measurements.extend(task[0].prober.measure(score))
+    _add(chosen, NESTED["task"], task, controls)
+    if controls is not None:
+        of_control = controls.with_facts(probe=NESTED_PROBE, target=NESTED["control"])
+        chosen.measurements.extend(task[0].prober.measure(of_control))
     _add(chosen, NESTED["embedding"], chooser.at_embedding())
     for target in BASELINES:
         _add(chosen, target, chooser.baseline(target), probe="none")
@@ -247,14 +239,15 @@ def _add_nested(chosen: SiteResult, chooser: _Chooser, task: Sequence[_Pick]) ->
 
 def _add_networks(chosen: SiteResult, networks: Mapping[str, Sequence[_Pick]]) -> None:
     """Add the mean score of networks with random weights, and the predictions of each."""
-    pairs = {target: pair for target, picks in networks.items() if (pair := _pooled(picks))}
-    if not pairs:
+    pooled = {target: one for target, picks in networks.items() if (one := _pooled(picks))}
+    if not pooled:
         return
-    picks = [pick for of_network in networks.values() for pick in of_network]
-    score = replace(_score(NESTED["random_weights"], picks), pairs=tuple(pairs.values()))
-    chosen.measurements.extend(picks[0].prober.measure(score))
-    for target, (predictions, _) in pairs.items():
-        chosen.predictions[Predictor(NESTED_PROBE, target)] = predictions
+    target = NESTED["random_weights"]
+    scored = Scored.of_draws([*pooled.values()]).with_facts(probe=NESTED_PROBE, target=target)
+    prober = next(iter(networks.values()))[0].prober
+    chosen.measurements.extend(prober.measure(scored))
+    for network, one in pooled.items():
+        chosen.predictions[Predictor(NESTED_PROBE, network)] = one.predictions[0]
 
 
 def _place(place: Mapping[str, Any]) -> Place:
@@ -271,16 +264,11 @@ def _place_of_all(place: Mapping[str, Any], probers: Mapping[str, Prober]) -> di
     return {**place, **dict.fromkeys(_OF_SITE), "position": position}
 
 
-def _control(pick: _Pick) -> Predictor:
-    return Predictor(pick.predictor.probe, "control")
-
-
 def _add(
     chosen: SiteResult,
     target: str,
     picks: Sequence[_Pick],
-    *,
-    against: tuple[PredictionPair, ...] = (),
+    controls: Scored | None = None,
     probe: str = NESTED_PROBE,
 ) -> None:
     """Pool the predictions of the picks; add them with their scores. Do nothing if one has none.
@@ -289,70 +277,39 @@ def _add(
         chosen: gets the measurements and predictions.
         target: the target to add them as.
         picks: the choice of each fold.
-        against: pooled predictions of each draw of the control task, for selectivity; () for none.
+        controls: pooled predictions of the draws of the control task, for selectivity.
         probe: the name of the probe to add them as.
     """
-    pair = _pooled(picks)
-    if pair is None:
+    pooled = _pooled(picks)
+    if pooled is None:
         return
     prober = picks[0].prober
-    score = replace(_score(target, picks), probe=probe, pairs=(pair,))
-    chosen.measurements.extend(prober.measure(score))
-    if against:
-        rows = _comparable(picks)
-        selectivity = replace(
-            score,
-            metric=prober.main_metric,
-            pairs=(taken(pair, rows),),
-            against=against,
-            groups=score.groups[rows],
-        )
+    scored = pooled.with_facts(probe=probe, target=target)
+    chosen.measurements.extend(prober.measure(scored))
+    if controls is not None:
+        own = scored.take(_comparable(picks))
+        metric, against = prober.main_metric, controls.predictions
+        selectivity = replace(own, metric=metric, against=against)
         chosen.measurements.extend(prober.measure(selectivity))
-    chosen.predictions[Predictor(probe, target)] = pair[0]
+    chosen.predictions[Predictor(probe, target)] = pooled.predictions[0]
 
 
-def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> PredictionPair | None:
-    """Return predictions and chance level predictions, pooled over picks; None if one has none."""
-    pairs = [pick.pair(draw) for pick in picks]
-    known = [pair for pair in pairs if pair is not None]
-    if not known or len(known) < len(pairs):
-        return None
-    if len(known) == 1:
-        return known[0]
-    return joined([own for own, _ in known]), joined([chance for _, chance in known])
+def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> Scored | None:
+    """Return the predictions of the picks, one after the other; None if one has none."""
+    scored = [pick.scored(draw) for pick in picks]
+    known = [one for one in scored if one is not None]
+    return Scored.of_splits(known) if known and len(known) == len(picks) else None
 
 
-def _controls(picks: Sequence[_Pick]) -> tuple[PredictionPair, ...]:
-    """Return the pooled predictions of each draw of the control task."""
+def _controls(picks: Sequence[_Pick]) -> Scored | None:
+    """Return the pooled predictions of each draw of the control task, on comparable rows."""
     if not all(pick.prober.has_control for pick in picks):
-        return ()
+        return None
     draws = range(picks[0].prober.settings.control_draws)
-    return tuple(pair for draw in draws if (pair := _pooled(picks, draw)) is not None)
+    pooled = [one for draw in draws if (one := _pooled(picks, draw)) is not None]
+    return Scored.of_draws([one.take(_comparable(picks)) for one in pooled]) if pooled else None
 
 
 def _comparable(picks: Sequence[_Pick]) -> NDArray[np.bool_]:
     """Return a mask of the pooled test rows that the control task is scored on, shape (n_test,)."""
     return np.concatenate([pick.prober.comparable(pick.fold) for pick in picks])
-
-
-def _score(target: str, picks: Sequence[_Pick]) -> Score:
-    """Return a score on the test rows of all folds, to which the caller adds the predictions.
-
-    Its iterations, convergence and gradient norm are the worst of all fits at the chosen sites.
-    """
-    measured, prober = [pick.measured for pick in picks], picks[0].prober
-    converged = [one.converged for one in measured if one.converged is not None]
-    penalties = {pick.C for pick in picks}
-    return Score(
-        NESTED_PROBE,
-        target,
-        prober.settings.seed,
-        n_train=min(one.n_train for one in measured),
-        groups=prober.data.groups[prober.test_rows],
-        C=penalties.pop() if len(penalties) == 1 else None,
-        n_iter=max((n for one in measured if (n := one.n_iter) is not None), default=None),
-        converged=all(converged) if converged else None,
-        gradient_norm=max(
-            (norm for one in measured if (norm := one.gradient_norm) is not None), default=None
-        ),
-    )

@@ -23,9 +23,9 @@ from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import FittedProbe, projection_sds, save_probe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.probes.saved.files import probe_files
+from probekit.probes.saved_probe import probe_files
+from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Features
 from probekit.provenance import digest
 from probekit.results.site_results import SavedSiteResults, site_stem

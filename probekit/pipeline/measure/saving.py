@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.pipeline.experiment.source import RowsOrigin
-from probekit.probes.directions import unit_rows
-from probekit.probes.saved.facts import HeldOutScore, ProbeFacts, Scalar
-from probekit.probes.saved.files import LayerArrays
-from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.probes.score.measurement import Measurement
+from probekit.probes.saved_probe import HeldOutScore, LayerArrays, ProbeFacts, SavedProbe, Scalar
+from probekit.probes.score.scored import Measurement
+from probekit.probes.solve.layers import unit_rows
 from probekit.provenance import versions
 from probekit.results.site_results import site_stem
 

@@ -32,13 +32,12 @@ from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.source import RowsReader
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import probe_path
-from probekit.probes.directions import bound_of_null, null_cosines, unit_rows
 from probekit.probes.prober import Prober
-from probekit.probes.saved.files import probe_files
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.site_result import Predictor, SiteResult
+from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.results.record import MOST_CLASSES
 from probekit.results.selection import chosen_row, site_with_head

@@ -11,17 +11,13 @@ import pandas as pd
 
 from probekit.amounts import LEVEL
 from probekit.probes.prober import Prober
-from probekit.probes.score.association import RowScores
-from probekit.probes.score.class_parts import difference_of_parts
+from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
-from probekit.probes.score.exchange import LabelExchange, Null
+from probekit.probes.score.exchange import ROUNDING, LabelExchange, Null, holm, p_values
 from probekit.probes.score.intervals import jackknife_interval, score_interval
-from probekit.probes.score.measurement import Predictions, metrics_of, parts_of
 from probekit.probes.score.metric_table import METRICS, association
-from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.permutation import ROUNDING, holm, p_values
-from probekit.probes.score.regression import NumberPredictions
-from probekit.probes.site_result import Predictor, SiteResult
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
+from probekit.probes.score.scored import Predictions, Predictor, SiteResult, metrics_of, parts_of
 from probekit.probes.solve.design import Floats
 from probekit.probes.targets import HEADLINE, NETWORKS, TARGETS
 from probekit.results.differences import answers_name, named_rivals

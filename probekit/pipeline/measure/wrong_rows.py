@@ -19,7 +19,7 @@ from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.site_result import Predictor, SiteResult
+from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.provenance import pretty_json
 from probekit.results.differences import answers_name
 from probekit.results.text_readings import TextReading

@@ -1,144 +1,180 @@
-"""Baselines without activations: words, n-grams, neighbouring words, text length and means.
+"""Baselines without activations: label frequencies, words, n-grams, neighbours and text length.
 
-A regularised linear model is fitted on features of the text; `TEXT_BASELINES` has a row for each.
-Vocabulary, scaling and regularisation strength are estimated on training rows only, the strength by
-group-disjoint cross-validation with the metric and the class weights that the probes use. A probe
-that does not beat these baselines shows nothing about the network.
-
-See `control_labels` for the majority class and the most frequent class of each word.
+The majority class and the most frequent class of each word are counted. Of the text, a regularised
+linear model is fitted on features; `TEXT_BASELINES` has a row for each. Vocabulary, scaling and
+regularisation strength are estimated on training rows only, the strength by group-disjoint
+cross-validation with the metric and the class weights that the probes use. A probe that does not
+beat these baselines shows nothing about the network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import OneHotEncoder
 
-from probekit.probes.controls.text_models import (
-    BY_DEFAULT,
-    BaselineNumbers,
-    BaselinePredictions,
-    BaselineTuning,
-    FeatureExtractor,
-    classify,
-    decile_features,
-    n_gram_counts,
-    regress,
-    word_counts,
-    word_indicators,
-)
-from probekit.probes.data import ProbeData
+from probekit.errors import DataError
+from probekit.probes.data import ProbeData, sample_groups
+from probekit.probes.fitters import FittedRows, LabelColumn, RowPredictions
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
+from probekit.probes.score.scored import log_frequencies, majority_guess
+from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.design import Floats
+from probekit.probes.solve.fits import Judge
 from probekit.probes.solve.solver import Codes
+from probekit.probes.targets import BASELINE_GRIDS
 
-Texts = Sequence[str] | NDArray[np.str_] | NDArray[np.object_]
+# Maps inputs to a sparse or dense feature matrix, with parameters fitted on training inputs.
+FeatureExtractor = Callable[[NDArray[Any]], Any]
+FitFeatures = Callable[[NDArray[Any]], FeatureExtractor]
+
+C_GRID = BASELINE_GRIDS["class"][1]
+PENALTIES = BASELINE_GRIDS["number"][1]
+MAX_ITER = 1000
+# Maximum number of rows that the baselines of the text are fitted on.
+MOST_TEXTS = 20_000
+# Words, and every other symbol as a token of its own. Case is ignored.
+WORD = r"\w+|[^\w\s]"
+LENGTH_BINS = 10
+LOGISTIC = ProbeSpec()  # kind of the baselines that are fitted
 
 
-@dataclass(frozen=True)
-class TextBaseline:
-    """A regularised linear model of features of the text.
+def predict_baselines(
+    fitted: FittedRows, data: ProbeData, task: LabelColumn
+) -> Iterator[tuple[str, RowPredictions, int, float | None]]:
+    """Yield name, test predictions, number of fitted rows and penalty of each requested baseline.
 
-    Attributes:
-        inputs: returns the inputs (n_rows, ...) of some rows; None if the data lack them.
-        features: returns the feature extractor of training inputs.
+    The penalty is C or alpha; None for a baseline without one. Baselines of the text are omitted if
+    the data have no texts, and that of the neighbouring words if rows are not words of a text.
 
-    >>> train, test = np.array(["so good", "so bad"] * 2), np.array(["a good day"])
-    >>> folds = np.array([0, 0, 1, 1])
-    >>> words = TEXT_BASELINES["bag_of_words"]
-    >>> words.guess(train, np.array([1, 0, 1, 0]), folds, test, n_classes=2).guess.tolist()
-    [1]
-    >>> lengths = TEXT_BASELINES["length"]
-    >>> y, new = np.array([1.0, 2.0, 8.0, 9.0]), np.array([[7.0]])
-    >>> bool(6 < lengths.numbers(y[:, None], y, np.array([0, 1, 0, 1]), new).guess[0] < 9)
-    True
+    Args:
+        fitted: the rows that probes are fitted on.
+        data: the split whose test rows are scored.
+        task: the label code or number (n_rows,) of each row.
     """
-
-    inputs: Callable[[ProbeData, Codes], NDArray[Any] | None]
-    features: Callable[[NDArray[Any]], FeatureExtractor]
-
-    def guess(
-        self,
-        train: NDArray[Any],
-        train_codes: Codes,
-        fold_of_row: Codes,
-        others: NDArray[Any],
-        n_classes: int,
-        tuning: BaselineTuning = BY_DEFAULT,
-    ) -> BaselinePredictions:
-        """Return the labels predicted by a logistic regression.
-
-        Args:
-            train: training inputs (n_train, ...).
-            train_codes: label codes (n_train,).
-            fold_of_row: cross-validation fold (n_train,) of each training row, to select C.
-            others: inputs (n_samples, ...) to predict.
-            n_classes: number of classes.
-            tuning: rating that selects C, and class weights.
-
-        Raises:
-            DataError: The training rows have only one label.
-        """
-        inputs = train, others
-        return classify(self.features, inputs, train_codes, fold_of_row, n_classes, tuning)
-
-    def numbers(
-        self,
-        train: NDArray[Any],
-        train_y: Floats,
-        fold_of_row: Codes,
-        others: NDArray[Any],
-        tuning: BaselineTuning = BY_DEFAULT,
-    ) -> BaselineNumbers:
-        """Return the numbers predicted by a ridge regression; arguments as of `guess`."""
-        return regress(self.features, (train, others), train_y, fold_of_row, tuning)
+    settings = fitted.settings
+    counted = _mean_numbers if settings.reads_numbers else _frequencies
+    for name, predictions in counted(fitted, data, task):
+        yield name, predictions, len(data.train), None
+    rows, fold_of_row = fitted.rows, fitted.fold_of_row
+    if len(rows) > MOST_TEXTS:
+        sampled = sample_groups(data.groups[rows], MOST_TEXTS, settings.seed)
+        rows, fold_of_row = rows[sampled], fold_of_row[sampled]
+    for name, (inputs_of, fit_features) in TEXT_BASELINES.items():
+        if name not in settings.baselines:
+            continue
+        inputs, others = inputs_of(data, rows), inputs_of(data, data.test)
+        if inputs is not None and others is not None:
+            outputs, penalty = text_model(
+                fit_features,
+                inputs,
+                task[rows],
+                fold_of_row,
+                others,
+                None if settings.reads_numbers else fitted.n_classes,
+                fitted.judge(LOGISTIC),
+                settings.class_weight is not None,
+            )
+            predictions = fitted.predictions(LOGISTIC, task[data.test], outputs, task[rows])
+            yield name, predictions, len(rows), penalty
 
 
-def _texts(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    return None if data.texts is None else data.texts[rows]
+def _mean_numbers(
+    fitted: FittedRows, data: ProbeData, y: Floats
+) -> Iterator[tuple[str, NumberPredictions]]:
+    """Yield the predictions of the mean training label, overall and of each word type."""
+    truth, train_y, names = y[data.test], y[data.train], fitted.settings.baselines
+    if "majority" in names:
+        yield "majority", NumberPredictions(truth, np.full(len(truth), train_y.mean()))
+    if "word_identity" in names:
+        guess = word_mean_numbers(data.types[data.train], train_y, data.types[data.test])
+        yield "word_identity", NumberPredictions(truth, guess)
 
 
-def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    return None if data.texts is None else text_lengths(data.texts[rows])
+def _frequencies(
+    fitted: FittedRows, data: ProbeData, codes: Codes
+) -> Iterator[tuple[str, RowPredictions]]:
+    """Yield the predictions of the most frequent training label, overall and of each word type.
 
-
-def _words(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    """Return the word of each row, the previous word and the next word, (n_rows, 3)."""
-    if data.neighbours is None:
-        return None
-    return np.column_stack([data.types[rows].astype(object), data.neighbours[rows]])
-
-
-TEXT_BASELINES = {
-    "bag_of_words": TextBaseline(_texts, word_counts),
-    "n_grams": TextBaseline(_texts, n_gram_counts),
-    "neighbouring_words": TextBaseline(_words, word_indicators),
-    "length": TextBaseline(_lengths, decile_features),
-}
-
-
-def text_lengths(texts: Texts, n_tokens: NDArray[np.integer] | None = None) -> Floats:
-    """Return the number of characters, words and, if given, tokens of each text.
-
-    The shape is (n_samples, 2 or 3).
-
-    >>> text_lengths(["so good", "bad"], n_tokens=np.array([3, 1])).tolist()
-    [[7.0, 2.0, 3.0], [3.0, 1.0, 1.0]]
+    Their scores, if the main metric needs any, are log frequencies of the training labels.
     """
-    lengths = [[len(text), len(text.split())] for text in texts]
-    columns = [] if n_tokens is None else [n_tokens]
-    return np.column_stack([np.array(lengths, dtype=np.float64), *columns])
+    settings, n_classes = fitted.settings, fitted.n_classes
+    truth, train_codes, names = codes[data.test], codes[data.train], settings.baselines
+    words = data.types[data.train], train_codes, data.types[data.test]
+
+    def of_guess(guess: Codes, logs: Floats) -> ClassPredictions:
+        predictions = ClassPredictions(truth, guess, n_classes, positive=fitted.positive)
+        if not METRICS[settings.main_metric].needs:
+            return predictions
+        return replace(predictions, scores=logs, scores_are_log_probabilities=True)
+
+    if "majority" in names:
+        logs = log_frequencies(train_codes, len(truth), n_classes)
+        yield "majority", of_guess(majority_guess(train_codes, len(truth)), logs)
+    if "word_identity" in names:
+        logs = word_identity_log_frequencies(*words, n_classes)
+        if settings.class_weight is None:
+            yield "word_identity", of_guess(word_identity_guess(*words), logs)
+        else:
+            balanced = logs - log_frequencies(train_codes, 1, n_classes)
+            predictions = fitted.predictions(LOGISTIC, truth, balanced, train_codes)
+            yield "word_identity", predictions
 
 
-def mean_numbers(train_y: Floats, n_rows: int) -> Floats:
-    """Return the mean of the training labels, repeated `n_rows` times.
+def word_identity_log_frequencies(
+    train_types: NDArray[np.str_], train_codes: Codes, types: NDArray[np.str_], n_classes: int
+) -> Floats:
+    """Return log frequencies (n_samples, n_classes) of the training labels of each row's word type.
 
-    >>> mean_numbers(np.array([1.0, 2.0]), n_rows=3).tolist()
-    [1.5, 1.5, 1.5]
+    Frequencies are smoothed: the label frequencies of all training rows are added to the counts of
+    each type, with the weight of one row. A type that was seen once therefore does not get a
+    frequency of 1, and unseen types get the frequencies of all training rows.
+
+    >>> words, codes = np.array(["run", "run", "cat", "dog"]), np.array([1, 1, 0, 0])
+    >>> np.exp(word_identity_log_frequencies(words, codes, np.array(["run", "bird"]), 2)).round(2)
+    array([[0.17, 0.83],
+           [0.5 , 0.5 ]])
     """
-    return np.full(n_rows, train_y.mean())
+    names, type_of_row = np.unique(train_types, return_inverse=True)
+    overall = np.bincount(train_codes, minlength=n_classes) / len(train_codes)
+    counts = np.tile(overall, (len(names) + 1, 1))  # the last row is for unseen types
+    np.add.at(counts, (type_of_row, train_codes), 1)
+    place = np.searchsorted(names, types).clip(max=len(names) - 1)
+    own = counts[np.where(names[place] == types, place, len(names))]
+    with np.errstate(divide="ignore"):
+        logs: Floats = np.log(own / own.sum(axis=1, keepdims=True))
+    return logs
+
+
+def word_identity_guess(
+    train_types: NDArray[np.str_], train_codes: Codes, types: NDArray[np.str_]
+) -> Codes:
+    """Return the most frequent training label of each word type; unseen types get the majority.
+
+    Ties go to the label that is more frequent over all training rows.
+
+    >>> words, codes = np.array(["run", "run", "cat", "dog"]), np.array([1, 1, 0, 0])
+    >>> word_identity_guess(words, codes, np.array(["run", "bird"])).tolist()
+    [1, 0]
+    """
+    names, type_of_row = np.unique(train_types, return_inverse=True)
+    by_frequency = np.argsort(-np.bincount(train_codes), kind="stable")
+    counts = np.zeros((len(names), len(by_frequency)), dtype=np.int64)
+    np.add.at(counts, (type_of_row, train_codes), 1)
+    favourite = by_frequency[counts[:, by_frequency].argmax(axis=1)]
+    place = np.searchsorted(names, types).clip(max=len(names) - 1)
+    guesses: Codes = np.where(names[place] == types, favourite[place], by_frequency[0])
+    return guesses
 
 
 def word_mean_numbers(
@@ -155,3 +191,176 @@ def word_mean_numbers(
     place = np.searchsorted(names, types).clip(max=len(names) - 1)
     numbers: Floats = np.where(names[place] == types, means[place], train_y.mean())
     return numbers
+
+
+def word_counts(train: NDArray[Any]) -> FeatureExtractor:
+    """Return a function that counts the words of the training vocabulary in texts."""
+    return _counts(train, longest=1)
+
+
+def n_gram_counts(train: NDArray[Any]) -> FeatureExtractor:
+    """Return a function that counts the words and adjacent pairs of words of the training texts."""
+    return _counts(train, longest=2)
+
+
+def _counts(train: NDArray[Any], longest: int) -> FeatureExtractor:
+    vectorizer = CountVectorizer(
+        token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64
+    ).fit(train)
+    features: FeatureExtractor = vectorizer.transform
+    return features
+
+
+def word_indicators(train: NDArray[Any]) -> FeatureExtractor:
+    """Return a function that one-hot encodes columns of words; words not in `train` are zeros."""
+    features: FeatureExtractor = OneHotEncoder(handle_unknown="ignore").fit(train).transform
+    return features
+
+
+def decile_features(train: NDArray[Any]) -> FeatureExtractor:
+    """Return a function that maps lengths to standardised lengths and training deciles."""
+    mean, spread = train.mean(axis=0), train.std(axis=0)
+    scale = np.where(spread > 0, spread, 1.0)
+    inner = np.quantile(train, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1], axis=0)
+
+    def features(lengths: NDArray[Any]) -> Floats:
+        above = [lengths > edge for edge in inner]
+        return np.hstack([(lengths - mean) / scale, *above])
+
+    return features
+
+
+def _texts(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
+    return None if data.texts is None else data.texts[rows]
+
+
+def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
+    """Return the number of characters and words of each text, (n_rows, 2)."""
+    if data.texts is None:
+        return None
+    lengths = [[len(text), len(text.split())] for text in data.texts[rows]]
+    return np.array(lengths, dtype=np.float64)
+
+
+def _words(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
+    """Return the word of each row, the previous word and the next word, (n_rows, 3)."""
+    if data.neighbours is None:
+        return None
+    return np.column_stack([data.types[rows].astype(object), data.neighbours[rows]])
+
+
+# For each baseline, a function that returns the inputs (n_rows, ...) of some rows, None if the data
+# lack them, and one that returns the feature extractor of training inputs.
+TEXT_BASELINES: dict[str, tuple[Callable[[ProbeData, Codes], NDArray[Any] | None], FitFeatures]] = {
+    "bag_of_words": (_texts, word_counts),
+    "n_grams": (_texts, n_gram_counts),
+    "neighbouring_words": (_words, word_indicators),
+    "length": (_lengths, decile_features),
+}
+
+
+def text_model(
+    fit_features: FitFeatures,
+    train: NDArray[Any],
+    y: LabelColumn,
+    fold_of_row: Codes,
+    others: NDArray[Any],
+    n_classes: int | None,
+    judge: Judge | None = None,
+    balanced: bool = False,
+) -> tuple[Floats, float]:
+    """Return the outputs of a linear model for other inputs, and its selected penalty.
+
+    Of classes, these are log probabilities (n_samples, n_classes) by a logistic regression, -inf
+    for classes without training rows; with balanced class weights, those of equally frequent
+    classes. Of numbers, they are predictions (n_samples,) by a ridge regression.
+
+    Args:
+        fit_features: returns the feature extractor of training inputs.
+        train: training inputs (n_train, ...).
+        y: label codes or numbers (n_train,).
+        fold_of_row: cross-validation fold (n_train,) of each training row, to select the penalty.
+        others: inputs (n_samples, ...) to predict.
+        n_classes: number of classes; None for numbers.
+        judge: rates the held-out outputs of each penalty; None for the accuracy, or the negative
+            squared error. Ties go to the first penalty.
+        balanced: whether all classes have the same total weight.
+
+    Raises:
+        DataError: The training rows have only one label.
+
+    >>> train, test = np.array(["so good", "so bad"] * 2), np.array(["a good day"])
+    >>> y, folds = np.array([1, 0, 1, 0]), np.array([0, 0, 1, 1])
+    >>> logs, _ = text_model(word_counts, train, y, folds, test, n_classes=2)
+    >>> logs.argmax(axis=1).tolist()
+    [1]
+    >>> y, new = np.array([1.0, 2.0, 8.0, 9.0]), np.array([[7.0]])
+    >>> folds = np.array([0, 1, 0, 1])
+    >>> numbers, _ = text_model(decile_features, y[:, None], y, folds, new, n_classes=None)
+    >>> bool(6 < numbers[0] < 9)
+    True
+    """
+    if n_classes is None:
+        models, rate = [Ridge(alpha=alpha) for alpha in PENALTIES], judge or _negative_error
+    elif len(np.unique(y)) < 2:
+        raise DataError("The training rows have only one label. Give train at least two labels.")
+    else:
+        weight, rate = "balanced" if balanced else None, judge or _accuracy
+        models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in C_GRID]
+    held_out: list[list[Floats]] = []
+    rows = []
+    for fold in np.unique(fold_of_row):
+        outside = fold_of_row == fold
+        if len(np.unique(y[~outside])) > 1:  # with a rare label, a fold may have a single class
+            features = fit_features(train[~outside])
+            inside, X = features(train[~outside]), features(train[outside])
+            fits = [_fitted(model, inside, y[~outside]) for model in models]
+            held_out.append([_outputs(fit, X, n_classes) for fit in fits])
+            rows.append(np.flatnonzero(outside))
+    best = 0
+    if rows:
+        known = np.concatenate(rows)
+        of_models = [np.concatenate(parts) for parts in zip(*held_out, strict=True)]
+        ratings = [rate(y[known], own, fold_of_row[known]) for own in of_models]
+        best = int(np.argmax(np.nan_to_num(ratings, nan=-np.inf)))
+    features = fit_features(train)
+    fit = _fitted(models[best], features(train), y)
+    penalty = fit.alpha if n_classes is None else fit.C
+    return _outputs(fit, features(others), n_classes), float(penalty)
+
+
+def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return clone(model).fit(X, y)
+
+
+def _outputs(model: Any, X: Any, n_classes: int | None) -> Floats:
+    if n_classes is None:
+        numbers: Floats = model.predict(X)
+        return numbers
+    log_probabilities = np.full((X.shape[0], n_classes), -np.inf)
+    with np.errstate(divide="ignore"):  # a probability may be 0 in float64
+        log_probabilities[:, model.classes_] = model.predict_log_proba(X)
+    return log_probabilities
+
+
+def _accuracy(truth: Codes, outputs: Floats, _: Codes) -> float:
+    return float(np.mean(outputs.argmax(axis=1) == truth))
+
+
+def _negative_error(truth: Floats, outputs: Floats, _: Codes) -> float:
+    return -float(np.sum((outputs - truth) ** 2))
+
+
+def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) -> Codes:
+    """Return labels of other texts by a bag of words with C = 1, which is not selected.
+
+    >>> texts, codes = np.array(["so good", "so bad"]), np.array([1, 0])
+    >>> quick_word_guess(texts, codes, np.array(["a good day"])).tolist()
+    [1]
+    """
+    features = word_counts(train)
+    model = _fitted(LogisticRegression(class_weight="balanced"), features(train), codes)
+    guesses: Codes = model.predict(features(others))
+    return guesses

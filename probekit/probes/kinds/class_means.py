@@ -1,11 +1,16 @@
-"""Class means, within-class covariance, and the nearest-mean classification rule."""
+"""Probes from class means: discriminant analysis, mass mean and nearest mean."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shrunk_covariance
 
+from probekit.errors import ConfigError
+from probekit.probes.kinds.base import LayeredProbe, Scaling, TrainingRows
 from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import Codes
 
 # Two mirrored rows per class give an estimated shrinkage of 0 and a singular covariance.
@@ -77,3 +82,103 @@ def nearest_rule(
     if len(means) == 2:
         return directions[1:] - directions[:1], bias[1:] - bias[:1]
     return directions, bias
+
+
+class LdaProbe(LayeredProbe):
+    """Classifier that models each class as a Gaussian with a shared covariance.
+
+    Scores are log posterior probabilities up to a constant shared by all classes. Rows are
+    standardised before the covariance is shrunk.
+
+    Args:
+        shrinkage: Weight of the identity in the covariance, from 0 to 1; "auto" uses the estimate
+            of Ledoit and Wolf.
+
+    >>> X = [[-3.0], [-2.0], [-1.0], [1.0], [2.0], [3.0]]
+    >>> probe = LdaProbe().fit(X, ["down", "down", "down", "up", "up", "up"])
+    >>> probe.predict([[-5.0], [5.0]]).tolist()
+    ['down', 'up']
+
+    Source: Hastie, Tibshirani and Friedman (2009), The Elements of Statistical Learning, section
+    4.3. With a given shrinkage it equals scikit-learn's LinearDiscriminantAnalysis on standardised
+    rows; "auto" shrinks the pooled covariance, where scikit-learn shrinks that of each class.
+    """
+
+    def __init__(self, shrinkage: float | Literal["auto"] = "auto") -> None:
+        self.shrinkage = shrinkage
+
+    def solve(self, data: TrainingRows) -> FittedLayers:
+        """Return the fit on the training rows."""
+        shrinkage = _shrinkage(self.shrinkage)
+        scaling = Scaling.standard(data.measured)
+        rows = scaling.apply(data.X)
+        means = class_means(rows, data.codes)
+        covariance = within_covariance(rows, means, data.codes, shrinkage)
+        log_priors = np.log(np.bincount(data.codes) / len(rows))
+        layer = scaling.fold(*nearest_rule(means, apply_inverse(means, covariance), log_priors))
+        return FittedLayers(np.unique(data.codes), (layer,))
+
+
+def _shrinkage(shrinkage: float | str) -> float | None:
+    if shrinkage == "auto":
+        return None
+    if isinstance(shrinkage, str) or not 0 <= shrinkage <= 1:
+        raise ConfigError(
+            f'shrinkage is {shrinkage!r}, but must be "auto" or a number from 0 to 1.'
+        )
+    return shrinkage
+
+
+class MassMeanProbe(LayeredProbe):
+    """Classifier whose weights are the difference of the class means, theta = mean_1 - mean_0.
+
+    The score is 0 at the midpoint between the means. Without `covariance`, rows are not
+    scaled, so that `coef_` is exactly the difference of the class means. With it, theta is
+    multiplied by the inverse within-class covariance, which is estimated with shrinkage on
+    standardised rows. With more than two classes, the class with the nearest mean is predicted, in
+    the Euclidean distance or, with `covariance`, the Mahalanobis distance.
+
+    Args:
+        covariance: Whether to multiply theta by the inverse within-class covariance.
+
+    >>> X = [[0.0, 0.0], [2.0, 0.0], [0.0, 4.0], [2.0, 4.0]]
+    >>> probe = MassMeanProbe().fit(X, ["false", "false", "true", "true"])
+    >>> probe.coef_.tolist(), probe.decision_function([[9.0, 2.0]]).tolist()
+    ([[0.0, 4.0]], [0.0])
+
+    Source: Marks and Tegmark (2023), The Geometry of Truth, section 5. There rows are centred and
+    classes balanced, so that the threshold is 0; here it is the midpoint for any class balance.
+    """
+
+    def __init__(self, covariance: bool = False) -> None:
+        self.covariance = covariance
+
+    def solve(self, data: TrainingRows) -> FittedLayers:
+        """Return the fit on the training rows."""
+        scaling = Scaling.standard(data.measured) if self.covariance else Scaling.centred(data.X)
+        rows = scaling.apply(data.X)
+        means = class_means(rows, data.codes)
+        directions = means
+        if self.covariance:
+            directions = apply_inverse(means, within_covariance(rows, means, data.codes))
+        layer = scaling.fold(*nearest_rule(means, directions))
+        return FittedLayers(np.unique(data.codes), (layer,))
+
+
+class NearestMeanProbe(LayeredProbe):
+    """Classifier that predicts the class with the nearest mean, on standardised features.
+
+    Unlike in `MassMeanProbe`, features are scaled, so that the few very large coordinates of a
+    residual stream do not dominate every distance.
+
+    >>> X = [[0.0, 0.0], [0.0, 100.0], [1.0, 0.0], [1.0, 100.0]]
+    >>> probe = NearestMeanProbe().fit(X, ["past", "past", "present", "present"])
+    >>> probe.predict([[0.9, 500.0]]).tolist()
+    ['present']
+    """
+
+    def solve(self, data: TrainingRows) -> FittedLayers:
+        """Return the fit on the training rows."""
+        scaling = Scaling.standard(data.measured)
+        means = class_means(scaling.apply(data.X), data.codes)
+        return FittedLayers(np.unique(data.codes), (scaling.fold(*nearest_rule(means, means)),))

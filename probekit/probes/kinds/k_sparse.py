@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
-from probekit.probes.bounds import at_least
-from probekit.probes.kinds.base import TrainingRows, TunedProbe
+from probekit.probes.kinds.base import Scaling, TrainingRows, TunedProbe
 from probekit.probes.kinds.logistic import TOLERANCES
-from probekit.probes.kinds.scaling import Scaling
+from probekit.probes.kinds.registry import at_least
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers

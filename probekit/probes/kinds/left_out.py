@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.special import expit
 
-from probekit.probes.kinds.scaling import Scaling, measured
+from probekit.probes.kinds.base import Scaling, measured
 from probekit.probes.solve.design import BLOCK_ROWS, Features, Floats
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 

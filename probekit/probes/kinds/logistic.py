@@ -14,19 +14,19 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
-from probekit.probes.bounds import at_least, positive_grid
-from probekit.probes.folds import fittable_insides, group_folds
-from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.fits import Tuning, fit_columns
-from probekit.probes.solve.layers import AffineLayer, with_reference
-from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
-from probekit.probes.validation import (
+from probekit.probes.data import fittable_insides, group_folds
+from probekit.probes.kinds.base import (
     positive,
     refuse_mixed_types,
     units_of,
     warn_if_flat,
     weights_of,
 )
+from probekit.probes.kinds.registry import at_least, positive_grid
+from probekit.probes.solve.descent import StoppingRule
+from probekit.probes.solve.fits import Tuning, fit_columns
+from probekit.probes.solve.layers import AffineLayer, with_reference
+from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
 
 # Largest (objective - minimum) / objective at convergence, by the dtype of the rows. This value is
 # quadratic in the gradient; in float64 it can be measured only through the gradient.

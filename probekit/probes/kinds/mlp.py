@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
-from probekit.probes.bounds import at_least
-from probekit.probes.kinds.base import TrainingRows, TunedProbe
-from probekit.probes.kinds.scaling import Scaling
+from probekit.probes.kinds.base import Scaling, TrainingRows, TunedProbe
+from probekit.probes.kinds.registry import at_least
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Codes

@@ -5,14 +5,73 @@ This module imports no numerical libraries, so that experiment files can be chec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pkgutil import resolve_name
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.probes.bounds import at_least
+
+
+def positive_grid(name: str, values: float | Sequence[float]) -> tuple[float, ...]:
+    """Return the candidate values of a penalty in ascending order.
+
+    Raises:
+        ConfigError: No value is given, a value is not a positive finite number, or a value is
+            given twice.
+
+    >>> positive_grid("C", [1.0, 0.1])
+    (0.1, 1.0)
+    """
+    plain = _to_python(values)
+    try:
+        grid = sorted(map(_number, plain if isinstance(plain, list | tuple) else [plain]))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name} is {values!r}. Give at least one number, such as 0.01."
+        ) from error
+    invalid = [value for value in grid if not 0 < value < math.inf]
+    if invalid or not grid:
+        raise ConfigError(
+            f"{name} must be positive and finite, but is {invalid or 'empty'}. Give at least one "
+            "value, such as 0.01 or [0.01, 0.1, 1.0]."
+        )
+    if len(set(grid)) < len(grid):
+        raise ConfigError(f"{name} contains a value twice: {', '.join(map(str, grid))}.")
+    return tuple(grid)
+
+
+def _number(value: Any) -> float:
+    plain = _to_python(value)
+    if isinstance(plain, bool):
+        raise TypeError(f"{plain} is not a number")
+    return float(plain)
+
+
+def _to_python(value: Any) -> Any:
+    """Convert NumPy arrays and scalars to Python lists and numbers; return others unchanged."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def at_least(estimator: Any, **lower_bounds: int) -> None:
+    """Raise ConfigError unless each named parameter is an integer of at least the given value.
+
+    Raises:
+        ConfigError: A parameter is smaller or not an integer.
+
+    >>> from types import SimpleNamespace
+    >>> at_least(SimpleNamespace(k=0), k=1)
+    Traceback (most recent call last):
+    probekit.errors.ConfigError: k is 0, but must be an integer of at least 1.
+    """
+    for name, bound in lower_bounds.items():
+        value = getattr(estimator, name)
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < bound:
+            raise ConfigError(f"{name} is {value!r}, but must be an integer of at least {bound}.")
+
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -173,21 +232,21 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "lda",
                 "Linear discriminant analysis with Ledoit-Wolf shrinkage of the covariance.",
                 "classification",
-                "probekit.probes.kinds.lda:LdaProbe",
+                "probekit.probes.kinds.class_means:LdaProbe",
             ),
             ProbeKind(
                 "mass_mean",
                 "Difference of the class means of raw activations, optionally multiplied by the "
                 "inverse covariance.",
                 "classification",
-                "probekit.probes.kinds.mass_mean:MassMeanProbe",
+                "probekit.probes.kinds.class_means:MassMeanProbe",
                 options={"covariance": False},
             ),
             ProbeKind(
                 "nearest_mean",
                 "Nearest class mean on standardised features.",
                 "classification",
-                "probekit.probes.kinds.nearest_mean:NearestMeanProbe",
+                "probekit.probes.kinds.class_means:NearestMeanProbe",
             ),
             ProbeKind(
                 "svm",
@@ -230,7 +289,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "structural_distance",
                 "Squared distances between projected tokens as distances in the dependency tree.",
                 "tree",
-                "probekit.probes.kinds.structural.probes:DistanceProbe",
+                "probekit.probes.kinds.structural:DistanceProbe",
                 options={"rank": 64},
                 reference="chain",
                 offers=("uuas",),
@@ -239,7 +298,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "structural_depth",
                 "Squared norms of projected tokens as depths in the dependency tree.",
                 "tree",
-                "probekit.probes.kinds.structural.probes:DepthProbe",
+                "probekit.probes.kinds.structural:DepthProbe",
                 options={"rank": 64},
                 reference="chain",
                 offers=("root_accuracy",),

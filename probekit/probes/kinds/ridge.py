@@ -10,16 +10,24 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.probes.bounds import at_least
-from probekit.probes.folds import group_folds
-from probekit.probes.kinds.base import TrainingRows, TunedProbe
-from probekit.probes.kinds.choice import choose
+from probekit.probes.data import group_folds
+from probekit.probes.kinds.base import (
+    Scaling,
+    TrainingRows,
+    TunedProbe,
+    balanced_weights,
+    choose,
+    measured,
+    positive,
+    refuse_mixed_types,
+    units_of,
+    warn_if_flat,
+)
 from probekit.probes.kinds.left_out import ridge_left_out
-from probekit.probes.kinds.scaling import Scaling, balanced_weights, measured
+from probekit.probes.kinds.registry import at_least
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.solve.solver import Codes
-from probekit.probes.validation import positive, refuse_mixed_types, units_of, warn_if_flat
 
 ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import minimize
 
-from probekit.probes.bounds import at_least
-from probekit.probes.kinds.base import TrainingRows, TunedProbe
-from probekit.probes.kinds.scaling import Scaling, balanced_weights
+from probekit.probes.kinds.base import Scaling, TrainingRows, TunedProbe, balanced_weights
+from probekit.probes.kinds.registry import at_least
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 

@@ -1,10 +1,14 @@
-"""Description length of the labels given the activations, by online coding of the training rows.
+"""Growing samples of the training rows: learning curve, and description length of the labels.
 
-The labels are transmitted block by block to a receiver that has the activations. Each block is
-coded with the probabilities of a probe fitted on the previous blocks. A probe that learns from few
-rows saves bits early; one that can only memorise the labels saves none. The penalty, selected on
-all rows, is assumed to be known; transmitting it would cost log2 of the grid size in bits. The
-description length thus measures how easily the labels are decoded, in addition to how accurately.
+Samples are of whole groups. Each contains the smaller ones, so that the points of a learning curve
+differ only by the added rows.
+
+The description length is that of an online code: the labels are transmitted block by block to a
+receiver that has the activations. Each block is coded with the probabilities of a probe fitted on
+the previous blocks. A probe that learns from few rows saves bits early; one that can only memorise
+the labels saves none. The penalty, selected on all rows, is assumed to be known; transmitting it
+would cost log2 of the grid size in bits. The description length thus measures how easily the labels
+are decoded, in addition to how accurately.
 
 It is compared with a code of the same blocks that does not use the activations: its probabilities
 are the label frequencies of the previous blocks. A uniform code, the reference of the paper, would
@@ -30,11 +34,62 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.score.learning_curve import subsets
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
+
+
+def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int, ...]:
+    """Return up to `steps` geometrically spaced sizes from `smallest` to `n_samples`.
+
+    Sizes that round to the same number are merged.
+
+    Raises:
+        ConfigError: There are fewer than two steps, or `smallest` is not below `n_samples`.
+
+    >>> learning_sizes(3200, steps=3)
+    (32, 320, 3200)
+    """
+    if steps < 2 or not 0 < smallest < n_samples:
+        raise ConfigError(
+            f"A learning curve of {n_samples} rows needs at least 2 steps and a smallest size from "
+            f"1 to {n_samples - 1}, but steps is {steps} and smallest is {smallest}."
+        )
+    sizes = np.geomspace(smallest, n_samples, steps).round().astype(int)
+    return tuple(np.unique(sizes).tolist())
+
+
+def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> NDArray[np.bool_]:
+    """Return nested samples of whole groups, one for each size, as masks (n_sizes, n_samples).
+
+    Groups are added in one random order until a sample has at least `size` rows; it may have a few
+    more.
+
+    Raises:
+        ConfigError: A size is not between 1 and the number of rows.
+
+    >>> rows = subsets(np.array(["a", "a", "b", "c"]), sizes=(1, 3, 4), seed=1)
+    >>> rows.astype(int).tolist()
+    [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    """
+    wrong = [size for size in sizes if not 0 < size <= len(groups)]
+    if wrong:
+        raise ConfigError(
+            f"Sizes must be between 1 and the number of rows, {len(groups)}, but one is {wrong[0]}."
+        )
+    rank, group_of_row = _random_ranks(groups, seed)
+    n_rows = np.cumsum(np.bincount(rank[group_of_row]))
+    n_groups = np.searchsorted(n_rows, sizes, side="left") + 1
+    selected: NDArray[np.bool_] = rank[group_of_row] < n_groups[:, None]
+    return selected
+
+
+def _random_ranks(groups: NDArray[np.generic], seed: int) -> tuple[Codes, Codes]:
+    """Return the rank (n_groups,) of each group in a random order, and the group of each row."""
+    names, group_of_row = np.unique(groups, return_inverse=True)
+    return np.random.default_rng(seed).permutation(len(names)), group_of_row
+
 
 # Fractions of the rows at which blocks end and a new probe is fitted.
 PREFIXES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)

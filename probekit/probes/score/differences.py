@@ -30,15 +30,19 @@ from scipy.optimize import brentq
 from scipy.stats import t
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
-from probekit.probes.score.class_parts import ClassParts, ClassSpread, class_spread, has_rare_class
-from probekit.probes.score.exchange import sign_patterns
+from probekit.probes.score.contributions import (
+    ClassParts,
+    ClassSpread,
+    class_spread,
+    has_rare_class,
+)
+from probekit.probes.score.exchange import ROUNDING, holm, sign_patterns
 from probekit.probes.score.intervals import (
     jackknife_interval,
     score_interval,
 )
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.score.permutation import ROUNDING, holm
 from probekit.probes.solve.design import Floats
 
 DRAWS = 10_000  # number of random sign patterns, if there are too many to use all

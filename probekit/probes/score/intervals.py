@@ -31,7 +31,7 @@ import numpy as np
 from scipy.stats import beta, t
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
-from probekit.probes.score.class_parts import ClassParts, class_spread, has_rare_class
+from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Floats

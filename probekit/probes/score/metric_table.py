@@ -49,15 +49,15 @@ class Metric:
             `probekit.probes.score.intervals`.
         associations: for each family of predictions, the import path of the function that returns
             the score of each row under each label, from which p-values are computed; see
-            `probekit.probes.score.association`. Empty for metrics without p-values.
+            `probekit.probes.score.contributions`. Empty for metrics without p-values.
         parts: the import path of the function that returns the contributions of rows by class; see
-            `probekit.probes.score.class_parts`. Empty for metrics that do not weight classes.
+            `probekit.probes.score.contributions`. Empty for metrics that do not weight classes.
         beats_the_mean: whether predictions are compared with the mean label, as chance level and
             baseline, instead of the majority label.
         is_linear: whether the row scores of its association add up to the metric plus a constant.
         is_rank: whether it compares scores of different rows with each other. Scores of different
             fits are not comparable, so it is computed for each fit and averaged; see
-            `probekit.probes.score.pooling`.
+            `probekit.probes.score.metrics`.
         is_main: whether it is a default main metric, by which C and sites are selected; the first
             that fits the labels is used.
         selects: whether C and sites can be selected by it.
@@ -99,10 +99,10 @@ class Metric:
 
 
 _SCORE = "probekit.probes.score"
-_ASSOCIATION = f"{_SCORE}.association"
-_TREE = "probekit.probes.kinds.structural.predictions"
-_PARTS = f"{_SCORE}.class_parts"
-_WITHIN_FOLDS = f"{_SCORE}.pooling:within_folds"
+_ASSOCIATION = f"{_SCORE}.contributions"
+_TREE = "probekit.probes.kinds.trees"
+_PARTS = f"{_SCORE}.contributions"
+_WITHIN_FOLDS = f"{_SCORE}.metrics:within_folds"
 
 _AT_FPR = (
     "Share of the rows of the positive class whose score exceeds the threshold that {} of the "
@@ -147,7 +147,7 @@ _ROWS = (
     Metric(
         "auprc",
         "AUPRC",
-        {"class": f"{_SCORE}.detection:auprc"},
+        {"class": f"{_SCORE}.metrics:auprc"},
         needs="scores",
         is_rank=True,
         associations={"class": f"{_ASSOCIATION}:of_auprc"},
@@ -160,7 +160,7 @@ _ROWS = (
     Metric(
         "tpr_at_fpr_1",
         "TPR at 1 % FPR",
-        {"class": f"{_SCORE}.detection:tpr_at_fpr_1"},
+        {"class": f"{_SCORE}.metrics:tpr_at_fpr_1"},
         needs="alarms",
         associations={"class": f"{_ASSOCIATION}:of_tpr_at_fpr_1"},
         parts=f"{_PARTS}:parts_of_tpr_at_fpr_1",
@@ -169,7 +169,7 @@ _ROWS = (
     Metric(
         "tpr_at_fpr_5",
         "TPR at 5 % FPR",
-        {"class": f"{_SCORE}.detection:tpr_at_fpr_5"},
+        {"class": f"{_SCORE}.metrics:tpr_at_fpr_5"},
         needs="alarms",
         associations={"class": f"{_ASSOCIATION}:of_tpr_at_fpr_5"},
         parts=f"{_PARTS}:parts_of_tpr_at_fpr_5",
@@ -178,7 +178,7 @@ _ROWS = (
     Metric(
         "achieved_fpr_1",
         "FPR at the threshold for 1 %",
-        {"class": f"{_SCORE}.detection:achieved_fpr_1"},
+        {"class": f"{_SCORE}.metrics:achieved_fpr_1"},
         needs="alarms",
         parts=f"{_PARTS}:parts_of_achieved_fpr_1",
         selects=False,
@@ -187,7 +187,7 @@ _ROWS = (
     Metric(
         "achieved_fpr_5",
         "FPR at the threshold for 5 %",
-        {"class": f"{_SCORE}.detection:achieved_fpr_5"},
+        {"class": f"{_SCORE}.metrics:achieved_fpr_5"},
         needs="alarms",
         parts=f"{_PARTS}:parts_of_achieved_fpr_5",
         selects=False,
@@ -196,7 +196,7 @@ _ROWS = (
     Metric(
         "r2",
         "R²",
-        {"number": f"{_SCORE}.regression:r2"},
+        {"number": f"{_SCORE}.metrics:r2"},
         beats_the_mean=True,
         is_main=True,
         range=(-inf, 1.0),
@@ -231,7 +231,7 @@ _ROWS = (
     Metric(
         "spearman",
         "Spearman's ρ",
-        {"number": f"{_SCORE}.regression:spearman", "tree": f"{_TREE}:tree_spearman"},
+        {"number": f"{_SCORE}.metrics:spearman", "tree": f"{_TREE}:tree_spearman"},
         beats_the_mean=True,
         is_rank=True,
         range=(-1.0, 1.0),

@@ -1,4 +1,4 @@
-"""Metrics for classification, with a jackknife over groups.
+"""Predictions and their metrics, with a jackknife over groups.
 
 Every metric is a function of predictions and `Resamples`. It returns 1 + n_units numbers: first
 the value over all groups, then the value with each unit (one or several groups) left out. Intervals
@@ -8,9 +8,10 @@ correlated and intervals over rows would be too narrow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -346,3 +347,388 @@ def _pairs(positives: csr_array, negatives: csr_array, counts: NDArray[np.float3
     """Return pairs won and all pairs (2, n_draws) from the tables (n_levels + 1, n_groups)."""
     won, beaten = positives @ counts, np.cumsum(negatives @ counts, axis=0)
     return np.stack([np.einsum("ld,ld->d", won, beaten), won.sum(axis=0) * beaten[-1]])
+
+
+RATES = (0.01, 0.05)  # allowed false positive rates, in the order of the columns of `alarms`
+LEAST_ALARMS = 10  # smallest expected number of false alarms at a threshold on training rows
+
+
+def auprc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the average precision of the positive class.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+
+    The precision at each distinct score of a positive row is weighted by the share of the positive
+    rows with this score; rows with tied scores are accepted together. Uninformative scores reach
+    the share of positive rows. Without a positive class, the average precision of each class
+    against all others is averaged over the classes. NaN for resamples without positive or without
+    negative rows.
+
+    Raises:
+        DataError: The predictions have no scores.
+
+    >>> scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
+    >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
+    >>> resamples = Resamples.whole(4)
+    >>> auprc(replace(predictions, positive=1), resamples).round(3).tolist()
+    [0.833]
+
+    Source: Zhu (2004), Recall, precision and average precision; as in scikit-learn's
+    `average_precision_score`.
+    """
+    parts = [_precisions(predictions, code, resamples) for code in detected(predictions)]
+    sums, n_positive = np.stack(parts, axis=1)
+    return mean_of_defined(sums, n_positive)
+
+
+def detected(predictions: ClassPredictions) -> Sequence[int]:
+    """Return the code of the positive class; without one, the codes of all classes."""
+    positive = predictions.positive
+    return range(predictions.n_classes) if positive is None else [positive]
+
+
+def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) -> Floats:
+    """Return the summed precision at the positive rows, and the number of these (2, 1 + n_units).
+
+    Both are 0 in resamples without negative rows, where the precision is meaningless.
+
+    Levels are the distinct scores of the positives. A negative row is accepted at all levels up to
+    its score, so it is counted at the highest of them; below all levels it never counts.
+    """
+    scores, is_positive = class_scores(predictions, code), predictions.truth == code
+    groups = resamples.group_of_row
+    levels, level_of_positive = np.unique(scores[is_positive], return_inverse=True)
+    shape = (len(levels), resamples.n_groups)
+    positives = tally(level_of_positive, groups[is_positive], shape)
+    level = np.searchsorted(levels, scores[~is_positive], side="right") - 1
+    counts = level >= 0
+    negatives = tally(level[counts], groups[~is_positive][counts], shape)
+    blocks = range(0, resamples.counts.shape[1], BLOCK)
+    sums = np.concatenate(
+        [
+            _precision_of(positives, negatives, resamples.counts[:, at : at + BLOCK])
+            for at in blocks
+        ],
+        axis=1,
+    )
+    n_negative = np.bincount(groups[~is_positive], minlength=resamples.n_groups)
+    has_negatives: NDArray[np.bool_] = n_negative @ resamples.counts > 0
+    return sums * has_negatives
+
+
+def _precision_of(
+    positives: csr_array, negatives: csr_array, counts: NDArray[np.float32]
+) -> Floats:
+    """Return summed precision and number of positives (2, n_draws) in the resamples `counts`."""
+    hits = positives @ counts.astype(np.float64)
+    accepted_hits = np.cumsum(hits[::-1], axis=0)[::-1]
+    accepted = accepted_hits + np.cumsum((negatives @ counts)[::-1], axis=0)[::-1]
+    shape = accepted.shape
+    precision = np.divide(accepted_hits, accepted, out=np.zeros(shape), where=accepted > 0)
+    return np.stack([np.einsum("ld,ld->d", hits, precision), hits.sum(axis=0)])
+
+
+def thresholds(negatives: Floats) -> Floats:
+    """Return the score thresholds (n_rates,) that allow the false positive rates in `RATES`.
+
+    A threshold is the k-th largest of the n scores of negative rows. A new negative row, if it is
+    exchangeable with these, exceeds it with probability at most k / (n + 1); k is the largest
+    number for which this is at most the allowed rate. NaN for a rate at which fewer than
+    `LEAST_ALARMS` of the n rows are expected to raise an alarm.
+
+    >>> thresholds(np.arange(399.0)).tolist()  # 20 of 400 are 5 %; 1 % needs 1,000 negatives
+    [nan, 379.0]
+
+    Source: Vovk, Gammerman and Shafer (2005), Algorithmic learning in a random world (conformal
+    prediction).
+    """
+    descending, n = -np.sort(-negatives), len(negatives)
+    return np.array(
+        [
+            descending[int(rate * (n + 1) + 1e-9) - 1] if n * rate >= LEAST_ALARMS else np.nan
+            for rate in RATES
+        ]
+    )
+
+
+def fixed_thresholds(held_out: ClassPredictions) -> Floats:
+    """Return the thresholds (n_rates,) from the negative rows of predictions.
+
+    `held_out` are predictions of training rows by a fit without the group of the row.
+    """
+    assert held_out.positive is not None
+    scores = class_scores(held_out, held_out.positive)
+    return thresholds(scores[held_out.truth != held_out.positive])
+
+
+def with_alarms(predictions: ClassPredictions, limits: Floats) -> ClassPredictions:
+    """Return the predictions with alarms (n_samples, n_rates), given the thresholds `limits`.
+
+    An alarm is 1 if the score of the positive class exceeds the threshold, else 0. It is NaN if the
+    threshold is NaN.
+    """
+    assert predictions.positive is not None
+    scores = class_scores(predictions, predictions.positive)[:, None]
+    alarms = np.where(np.isnan(limits), np.nan, (scores > limits).astype(np.float64))
+    return replace(predictions, alarms=alarms)
+
+
+def _alarm_rate(
+    predictions: ClassPredictions, resamples: Resamples, rate: float, of_positives: bool
+) -> Floats:
+    """Return the share (1 + n_units,) of positive rows with an alarm, or of negative rows."""
+    if predictions.alarms is None:
+        raise DataError("These predictions have no alarms. Give them with `with_alarms`.")
+    alarms = predictions.alarms[:, RATES.index(rate)]
+    own = (predictions.truth == predictions.positive) == of_positives
+    return mean_of_rows(alarms[own], replace(resamples, group_of_row=resamples.group_of_row[own]))
+
+
+def tpr_at_fpr_1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the true positive rate at the threshold that allows an FPR of 1 % on training rows.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    """
+    return _alarm_rate(predictions, resamples, 0.01, of_positives=True)
+
+
+def tpr_at_fpr_5(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the true positive rate at the threshold that allows an FPR of 5 % on training rows.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    """
+    return _alarm_rate(predictions, resamples, 0.05, of_positives=True)
+
+
+def achieved_fpr_1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the false positive rate at the threshold that allows 1 % on training rows.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    """
+    return _alarm_rate(predictions, resamples, 0.01, of_positives=False)
+
+
+def achieved_fpr_5(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the false positive rate at the threshold that allows 5 % on training rows.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    """
+    return _alarm_rate(predictions, resamples, 0.05, of_positives=False)
+
+
+# If the variance is below this fraction of the mean square, the numbers are constant.
+SMALLEST_SPREAD = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class NumberPredictions:
+    """True and predicted numbers, `truth` and `guess` (n_samples,), of some rows.
+
+    `folds` (n_samples,) is the number of the fit that predicted each row; None for a single fit.
+
+    Raises:
+        DataError: The lengths differ, or a number is not finite.
+    """
+
+    truth: Floats
+    guess: Floats
+
+    family: ClassVar[Family] = "number"
+    offers: ClassVar[frozenset[str]] = frozenset()
+    folds: Codes | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.truth) != len(self.guess):
+            raise DataError(
+                f"truth has {len(self.truth)} rows, but guess has {len(self.guess)}. Give one "
+                "prediction per row."
+            )
+        for name in ("truth", "guess"):
+            wrong = np.flatnonzero(~np.isfinite(getattr(self, name)))
+            if len(wrong):
+                raise DataError(
+                    f"{name} is {getattr(self, name)[wrong[0]]} in row {wrong[0]}; {len(wrong)} "
+                    "rows in total are not finite. Remove these rows."
+                )
+
+
+def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
+    """Return the coefficient of determination, R2.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+
+    R2 is at most 1; predicting the mean of the same rows gives 0, and worse predictions are
+    negative. NaN if all rows of a resample have the same true number.
+
+    >>> predictions = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]))
+    >>> r2(predictions, Resamples.whole(3)).tolist()
+    [0.5]
+    """
+    # Centring by the overall mean, close to that of any draw, avoids cancellation.
+    centred = predictions.truth - predictions.truth.mean()
+    parts = (
+        np.ones_like(centred),
+        centred,
+        centred**2,
+        (predictions.truth - predictions.guess) ** 2,
+    )
+    n_rows, total, square, error = (_summed(values, resamples) for values in parts)
+    spread = square - total**2 / n_rows
+    defined = spread > SMALLEST_SPREAD * square
+    undefined = np.full(spread.shape, np.nan)
+    value: Floats = 1 - np.divide(error, spread, out=undefined, where=defined)
+    return value
+
+
+def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
+    """Return Spearman's rank correlation; ties get their mean rank.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+
+    Ranks are computed within each resample. NaN if all rows of a resample have the same true or the
+    same predicted number.
+
+    >>> predictions = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0]))
+    >>> spearman(predictions, Resamples.whole(3)).tolist()
+    [0.5]
+    """
+    sides = [_Levels.of(values, resamples) for values in (predictions.truth, predictions.guess)]
+    blocks = range(0, resamples.counts.shape[1], BLOCK)
+    return np.concatenate(
+        [_correlation(sides, resamples, resamples.counts[:, at : at + BLOCK]) for at in blocks]
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Levels:
+    """The sorted distinct values of the rows.
+
+    `of_row` (n_samples,) is the index of each row's value; `table` (n_levels, n_groups) counts the
+    rows.
+    """
+
+    of_row: Codes
+    table: csr_array
+
+    @classmethod
+    def of(cls, values: Floats, resamples: Resamples) -> _Levels:
+        names, of_row = np.unique(values, return_inverse=True)
+        shape = (len(names), resamples.n_groups)
+        return cls(of_row, tally(of_row, resamples.group_of_row, shape))
+
+    def centred_ranks(self, counts: NDArray[np.float32]) -> tuple[Floats, Floats]:
+        """Return the centred mean rank and the number of rows of each level (n_levels, n_units)."""
+        n_rows: Floats = self.table @ counts
+        above: Floats = np.cumsum(n_rows, axis=0)
+        # The ranks of a level are above - n_rows + 1 to above; all ranks are 1 to above[-1].
+        centred: Floats = above - (n_rows + above[-1]) / 2
+        return centred, n_rows
+
+
+def _correlation(sides: list[_Levels], resamples: Resamples, counts: NDArray[np.float32]) -> Floats:
+    """Return the Spearman correlation (n_draws,) of each resample.
+
+    Args:
+        sides: ranks of the labels and of the predictions.
+        resamples: groups of the rows.
+        counts: number of times that each resample contains each group, shape (n_groups, n_draws).
+    """
+    (a, n_a), (b, n_b) = (side.centred_ranks(counts) for side in sides)
+    squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
+    of_a, of_b = (side.of_row for side in sides)
+    products = np.einsum("rd,rd,rd->d", counts[resamples.group_of_row], a[of_a], b[of_b])
+    undefined = np.full(squares.shape, np.nan)
+    # Ranks are multiples of 1/2, so these sums are exact: a single level gives exactly 0.
+    correlation: Floats = np.divide(products, np.sqrt(squares), out=undefined, where=squares > 0)
+    return correlation
+
+
+def _summed(values: Floats, resamples: Resamples) -> Floats:
+    """Return the sum (1 + n_units,) of the values over the rows of each resample."""
+    groups, n_groups = resamples.group_of_row, resamples.n_groups
+    by_group = np.bincount(groups, weights=values, minlength=n_groups)
+    total: Floats = by_group.astype(np.float64) @ resamples.counts
+    return total
+
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+P = TypeVar("P", bound="DataclassInstance")
+Folds = NDArray[np.int64]
+
+
+def take(predictions: P, rows: NDArray[np.generic]) -> P:
+    """Return the predictions for some rows, given by a mask or by row numbers (n_taken,).
+
+    >>> from probekit.probes.score.metrics import NumberPredictions
+    >>> take(NumberPredictions(np.array([1.0, 2.0]), np.array([3.0, 4.0])), np.array([1, 0])).guess
+    array([4., 3.])
+    """
+    taken = {
+        own.name: value[rows]
+        for own in fields(predictions)
+        if isinstance(value := getattr(predictions, own.name), np.ndarray)
+    }
+    return replace(predictions, **taken)
+
+
+def joined_folds(of_parts: Sequence[Folds | None], sizes: Sequence[int]) -> Folds:
+    """Return fold numbers (n_samples,) for concatenated parts, so that no two parts share a fold.
+
+    Args:
+        of_parts: the folds (n_part,) within each part; None for a part with a single fit.
+        sizes: the number of rows of each part.
+
+    >>> joined_folds([None, np.array([0, 1, 1])], sizes=[2, 3]).tolist()
+    [0, 0, 1, 2, 2]
+    """
+    joined, n_folds = [], 0
+    for folds, size in zip(of_parts, sizes, strict=True):
+        own = np.zeros(size, dtype=np.int64) if folds is None else folds
+        joined.append(own + n_folds)
+        n_folds += 1 + int(own.max(initial=0))
+    return np.concatenate(joined)
+
+
+def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
+    """Return the metric averaged over the folds of the predictions, weighted by their rows.
+
+    Predictions without folds come from a single fit; their metric is unchanged. Folds in which the
+    metric is undefined, such as those with a single class, are left out of the mean. In each
+    resample, the weight of a fold is the number of its rows in that resample.
+
+    >>> from probekit.probes.score.metrics import ClassPredictions, auroc
+    >>> truth, folds = np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1])
+    >>> scores = np.array([[0, 1], [0, 2], [0, 11], [0, 12]])  # the second fit adds 10
+    >>> predictions = ClassPredictions(truth, truth, 2, scores, folds=folds)
+    >>> resamples = Resamples.whole(4)
+    >>> auroc(predictions, resamples).tolist(), within_folds(auroc)(predictions, resamples).tolist()
+    ([0.75], [1.0])
+    """
+
+    @wraps(metric)
+    def averaged(predictions: Any, resamples: Resamples) -> Floats:
+        if predictions.folds is None:
+            return metric(predictions, resamples)
+        total = np.zeros(resamples.counts.shape[1])
+        n_rows = np.zeros_like(total)
+        for fold in np.unique(predictions.folds):
+            rows = predictions.folds == fold
+            own = replace(resamples, group_of_row=resamples.group_of_row[rows])
+            value = metric(take(predictions, rows), own)
+            weight = np.where(np.isnan(value), 0.0, _rows_drawn(own))
+            total += weight * np.nan_to_num(value)
+            n_rows += weight
+        undefined = np.full(total.shape, np.nan)
+        mean: Floats = np.divide(total, n_rows, out=undefined, where=n_rows > 0)
+        return mean
+
+    return averaged
+
+
+def _rows_drawn(resamples: Resamples) -> Floats:
+    """Return the number of rows (1 + n_draws,) in each column of the resamples."""
+    n_rows = np.bincount(resamples.group_of_row, minlength=resamples.n_groups)
+    drawn: Floats = n_rows.astype(np.float64) @ resamples.counts
+    return drawn

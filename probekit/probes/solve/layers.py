@@ -1,14 +1,16 @@
-"""Fitted probes as stacks of affine layers on raw rows: one for linear kinds, two for the MLP."""
+"""Fitted probes as stacks of affine layers on raw rows, and the directions of linear ones."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.solve.design import Floats
+from probekit.amounts import LEVEL
+from probekit.probes.solve.design import Features, Floats
 
 
 class AffineLayer(NamedTuple):
@@ -81,3 +83,98 @@ def with_reference(scores: Floats, n_classes: int) -> Floats:
     if len(scores) == n_classes:
         return scores
     return np.concatenate([np.zeros_like(scores), scores])
+
+
+def direction(solution: FittedLayers) -> Floats | None:
+    """Return the weights (n_features,) of a linear fit; None for a fit with several layers.
+
+    With more than two classes the weights of all classes are concatenated
+    (n_classes * n_features,), after subtracting their mean over the classes, which does not affect
+    the predictions.
+
+    >>> from probekit.probes.solve.layers import AffineLayer
+    >>> layer = AffineLayer(np.array([[3.0], [4.0], [8.0]]), np.zeros(3))
+    >>> direction(FittedLayers(np.arange(3), (layer,))).tolist()
+    [-2.0, -1.0, 3.0]
+    """
+    if len(solution.layers) > 1:
+        return None
+    weight = solution.layers[0].weight
+    return np.ravel(weight if len(weight) == 1 else weight - weight.mean(axis=0)).astype(np.float64)
+
+
+def cosine(a: Floats, b: Floats, spread: Floats | None = None) -> float:
+    """Return the cosine similarity of two directions; NaN if one of them is zero.
+
+    Args:
+        a: a direction in raw features.
+        b: another direction in raw features.
+        spread: the standard deviation (n_features,) of each feature. If given, the cosine is
+            computed for the same two probes as functions of standardised features. Raw weights are
+            large for features with a small scale, even if these hardly change the score. Weights of
+            standardised features measure how much each feature changes the score.
+
+    >>> a, b = np.array([1.0, 100.0]), np.array([1.0, -100.0])
+    >>> round(cosine(a, b), 3), round(cosine(a, b, np.array([1.0, 0.001])), 3)
+    (-1.0, 0.98)
+    """
+    if spread is not None:
+        a, b = (x * np.tile(spread, len(x) // len(spread)) for x in (a, b))
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / lengths if lengths else float("nan")
+
+
+def unit_rows(weights: Floats) -> Floats | None:
+    """Return directions (n_directions, n_features) scaled to length 1; None if one is zero.
+
+    >>> unit_rows(np.array([[3.0, 4.0]])).tolist()
+    [[0.6, 0.8]]
+    """
+    lengths = np.linalg.norm(weights, axis=1, keepdims=True)
+    return weights / lengths if lengths.all() else None
+
+
+def null_cosines(directions: Floats, draws: Floats) -> Floats:
+    """Return the cosine similarity (n_draws,) of a probe to each probe fitted on permuted labels.
+
+    Args:
+        directions: the directions (n_directions, n_features) of the probe, of length 1.
+        draws: the directions of the probes on permuted labels, of length 1 and shape
+            (n_draws, n_directions, n_features). For probes with several directions, the result is
+            the mean cosine over corresponding directions.
+
+    >>> null_cosines(np.array([[1.0, 0.0]]), np.array([[[0.0, 1.0]], [[0.6, 0.8]]])).tolist()
+    [0.0, 0.6]
+    """
+    cosines: Floats = np.einsum("cf,ncf->n", directions, draws) / len(directions)
+    return cosines
+
+
+def bound_of_null(null: Floats) -> float:
+    """Return the absolute value that a new draw from the null distribution exceeds in at most 5 %.
+
+    If the absolute values of `null` (n_draws,) are sorted in ascending order, it is number
+    0.95 (n_draws + 1), rounded up. With fewer than 19 draws there is no such value, and the largest
+    is returned.
+
+    >>> bound_of_null(np.arange(-100.0, 0.0))
+    96.0
+    """
+    ordered = np.sort(np.abs(null))
+    place = int(np.ceil((1 - LEVEL) * (len(ordered) + 1))) - 1
+    return float(ordered[min(place, len(ordered) - 1)])
+
+
+def pooled_spread(parts: Sequence[Features]) -> Floats:
+    """Return the standard deviation (n_features,) of each feature over the rows of all matrices.
+
+    Each matrix has shape (n_rows, n_features).
+
+    >>> pooled_spread([np.array([[1.0], [3.0]]), np.array([[1.0], [3.0]])]).tolist()
+    [1.0]
+    """
+    n_rows = sum(map(len, parts))
+    mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / n_rows
+    squares = sum(np.square(part - mean).sum(axis=0) for part in parts)
+    spread: Floats = np.sqrt(squares / n_rows)
+    return spread

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probekit.amounts import counted
-from probekit.probes.saved.facts import ProbeFacts
+from probekit.probes.saved_probe import ProbeFacts
 from probekit.report.figures.style import format_number
 from probekit.report.pages.template import render
 from probekit.report.texts.glyphs import token_label

@@ -11,7 +11,7 @@ from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import data_facts, findings
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.score_words import p_words
 from probekit.results.record import load_record

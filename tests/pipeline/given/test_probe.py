@@ -15,7 +15,7 @@ from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.given.probe import probe
 from probekit.pipeline.look.apply import apply_probe
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.results.table import load_table, placed, ticks
 
 FAST = {

@@ -13,7 +13,7 @@ from probekit.model.families.gpt2 import GPT2, Block
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 from probekit.pipeline.look.apply import apply_probe, caution, choose_per
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 
 TEXTS = ("The keys to the old cabinet", "A dog", "The", "The key near the doors of the long house")
 

@@ -12,8 +12,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.look.apply import ProbedModel
 from probekit.pipeline.look.steering import steered_texts, steering_vector
 from probekit.pipeline.measure.saving import projection_sds
-from probekit.probes.saved.facts import ProbeFacts
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import ProbeFacts, SavedProbe
 
 SITE = "blocks.2.hook_resid_post"
 PROMPTS = ["The old man", "She said that the"]

@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 
 from probekit.pipeline.measure.calibration import COLUMNS, reliability_rows
-from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.probes.site_result import Predictor, SiteResult
+from probekit.probes.score.scored import Measurement, Predictor, SiteResult
 
 TRUTH = np.array([0, 1, 0, 1])
 

@@ -8,11 +8,10 @@ import pytest
 
 from probekit.pipeline.measure import choices
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.probes.data import ProbeData
-from probekit.probes.folds import group_folds
+from probekit.probes.data import ProbeData, group_folds
 from probekit.probes.prober import Prober
+from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.site_result import Predictor, SiteResult
 from probekit.results.selection import chosen_row
 
 N_ROWS, N_FOLDS, N_SITES, N_RUNS = 150, 3, 24, 8

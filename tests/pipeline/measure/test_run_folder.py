@@ -9,7 +9,7 @@ import pytest
 from probekit.errors import StoreError
 from probekit.files import Disk, Draft
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.probes.site_result import SiteResult
+from probekit.probes.score.scored import SiteResult
 from probekit.provenance import digest
 from probekit.results.site_results import SavedSiteResults
 

@@ -8,7 +8,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.model_source import captured_origin
 from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
-from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 
 SITE = "blocks.2.hook_resid_post"
 

@@ -16,7 +16,7 @@ from probekit.pipeline.measure.wrong_rows import (
     worst_errors,
 )
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.site_result import Predictor
+from probekit.probes.score.scored import Predictor
 from probekit.provenance import pretty_json
 from probekit.report.figures.layer_curve import layer_curve
 from probekit.results.finished_run import FinishedRun

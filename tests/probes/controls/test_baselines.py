@@ -4,23 +4,33 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.probes.controls import text_models
 from probekit.probes.controls.baselines import (
+    C_GRID,
+    PENALTIES,
     TEXT_BASELINES,
-    mean_numbers,
-    text_lengths,
+    text_model,
+    word_identity_guess,
     word_mean_numbers,
 )
-from probekit.probes.controls.text_models import C_GRID, PENALTIES
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.probes.score.metrics import Resamples
-from probekit.probes.score.regression import NumberPredictions, r2
+from probekit.probes.score.metrics import NumberPredictions, Resamples, r2
+from probekit.probes.score.scored import majority_guess
 from probekit.probes.settings import ProbeSettings
 
-bag_of_words, n_grams, neighbouring_words, length = TEXT_BASELINES.values()
+bag_of_words, n_grams, neighbouring_words, length = (one for _, one in TEXT_BASELINES.values())
 TRAIN, TEST = slice(0, 300), slice(300, 400)
 FOLDS = np.arange(300) // 2 % 5
+
+
+def guess(features, *given):
+    """The labels predicted by a baseline."""
+    return text_model(features, *given)[0].argmax(axis=1)
+
+
+def predicted(features, *given):
+    """The numbers predicted by a baseline."""
+    return text_model(features, *given, n_classes=None)[0]
 
 
 def texts_of(codes, seed=0):
@@ -37,13 +47,11 @@ def codes_of(n_classes=3, seed=1):
 def test_words_that_predict_the_label_are_found():
     codes = codes_of()
     texts = texts_of(codes)
-    baseline = bag_of_words.guess(texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 4)
-    assert np.mean(baseline.guess == codes[TEST]) == 1.0
-    assert baseline.converged
-    assert baseline.C in C_GRID
-    assert np.isneginf(baseline.log_probabilities[:, 3]).all()
-    np.testing.assert_allclose(np.exp(baseline.log_probabilities).sum(axis=1), 1)
-    assert np.array_equal(baseline.log_probabilities.argmax(axis=1), baseline.guess)
+    logs, C = text_model(bag_of_words, texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 4)
+    assert np.mean(logs.argmax(axis=1) == codes[TEST]) == 1.0
+    assert C in C_GRID
+    assert np.isneginf(logs[:, 3]).all()
+    np.testing.assert_allclose(np.exp(logs).sum(axis=1), 1)
 
 
 def ordered_texts(codes, seed=0):
@@ -57,12 +65,11 @@ def test_word_order_is_found_by_n_grams_and_not_by_a_bag_of_words():
     codes = codes_of(2)
     texts = ordered_texts(codes)
     given = texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 2
-    of_order, of_words = n_grams.guess(*given), bag_of_words.guess(*given)
-    assert np.mean(of_order.guess == codes[TEST]) == 1.0
-    assert np.mean(of_words.guess == codes[TEST]) == pytest.approx(0.5, abs=0.15)
+    assert np.mean(guess(n_grams, *given) == codes[TEST]) == 1.0
+    assert np.mean(guess(bag_of_words, *given) == codes[TEST]) == pytest.approx(0.5, abs=0.15)
     y = np.array([3.0, -4.0])[codes]
-    guess = n_grams.numbers(texts[TRAIN], y[TRAIN], FOLDS, texts[TEST]).guess
-    assert np.corrcoef(guess, y[TEST])[0, 1] > 0.99
+    numbers = predicted(n_grams, texts[TRAIN], y[TRAIN], FOLDS, texts[TEST])
+    assert np.corrcoef(numbers, y[TEST])[0, 1] > 0.99
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -71,55 +78,48 @@ def test_neighbouring_words_that_predict_the_label_are_found_at_their_own_place(
     words = generator.choice(["to", "a", "the"], size=(400, 3)).astype(object)
     codes = (words[:, place] == "to").astype(int)
     given = words[TRAIN], codes[TRAIN], FOLDS
-    assert np.array_equal(neighbouring_words.guess(*given, words[TEST], 2).guess, codes[TEST])
+    assert np.array_equal(guess(neighbouring_words, *given, words[TEST], 2), codes[TEST])
     moved = np.roll(words, 1, axis=1)
-    assert np.mean(neighbouring_words.guess(*given, moved[TEST], 2).guess == codes[TEST]) < 0.8
+    assert np.mean(guess(neighbouring_words, *given, moved[TEST], 2) == codes[TEST]) < 0.8
     new = np.array([["unseen"] * 3], dtype=object)
-    assert neighbouring_words.guess(*given, new, 2).guess.tolist() == [0]
+    assert guess(neighbouring_words, *given, new, 2).tolist() == [0]
     y = np.array([3.0, -4.0])[codes]
-    numbers = neighbouring_words.numbers(words[TRAIN], y[TRAIN], FOLDS, words[TEST])
-    assert np.corrcoef(numbers.guess, y[TEST])[0, 1] > 0.99
-    assert numbers.alpha in PENALTIES
+    given = words[TRAIN], y[TRAIN], FOLDS, words[TEST]
+    numbers, alpha = text_model(neighbouring_words, *given, n_classes=None)
+    assert np.corrcoef(numbers, y[TEST])[0, 1] > 0.99
+    assert alpha in PENALTIES
 
 
 def test_words_do_not_tell_labels_drawn_at_random():
-    baseline = bag_of_words.guess(
-        texts_of(codes_of())[TRAIN],
-        codes_of(2, seed=5)[TRAIN],
-        FOLDS,
-        texts_of(codes_of())[TEST],
-        2,
-    )
-    assert np.mean(baseline.guess == codes_of(2, seed=5)[TEST]) == pytest.approx(0.5, abs=0.15)
+    texts, codes = texts_of(codes_of()), codes_of(2, seed=5)
+    found = guess(bag_of_words, texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 2)
+    assert np.mean(found == codes[TEST]) == pytest.approx(0.5, abs=0.15)
 
 
 def test_the_vocabulary_comes_from_the_training_texts_and_ignores_case():
     codes = codes_of()
     texts = texts_of(codes)
-    seen = bag_of_words.guess(
-        texts[TRAIN], codes[TRAIN], FOLDS, np.array(["RED!", "zebra", "green"]), 3
+    seen, unknown = (
+        text_model(bag_of_words, texts[TRAIN], codes[TRAIN], FOLDS, np.array(others), 3)[0]
+        for others in (["RED!", "zebra", "green"], ["zebra", "yak", ""])
     )
-    assert seen.guess.tolist()[::2] == [0, 1]
-    unknown = bag_of_words.guess(
-        texts[TRAIN], codes[TRAIN], FOLDS, np.array(["zebra", "yak", ""]), 3
-    )
-    assert len(np.unique(unknown.log_probabilities[:, 0])) == 1
-    # Predictions do not depend on the other texts.
-    assert np.array_equal(seen.log_probabilities[1], unknown.log_probabilities[0])
+    assert seen.argmax(axis=1).tolist()[::2] == [0, 1]
+    assert len(np.unique(unknown[:, 0])) == 1
+    assert np.array_equal(seen[1], unknown[0])  # predictions do not depend on the other texts
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [1, 2, 1]])
 def test_lengths_that_predict_the_label_are_found_also_in_the_middle(order):
     lengths = np.random.default_rng(0).integers(1, 91, size=(400, 1)).astype(float)
     codes = np.array(order)[((lengths[:, 0] - 1) // 30).astype(int)]
-    baseline = length.guess(lengths[TRAIN], codes[TRAIN], FOLDS, lengths[TEST], 3)
-    assert np.mean(baseline.guess == codes[TEST]) > 0.9
+    found = guess(length, lengths[TRAIN], codes[TRAIN], FOLDS, lengths[TEST], 3)
+    assert np.mean(found == codes[TEST]) > 0.9
 
 
 def test_lengths_that_do_not_differ_tell_the_majority():
     codes = np.array([0] * 100 + [1] * 300)[np.random.default_rng(0).permutation(400)]
-    baseline = length.guess(np.ones((300, 2)), codes[TRAIN], FOLDS, np.full((3, 2), 7.0), 2)
-    assert baseline.guess.tolist() == [1, 1, 1]
+    found = guess(length, np.ones((300, 2)), codes[TRAIN], FOLDS, np.full((3, 2), 7.0), 2)
+    assert found.tolist() == [1, 1, 1]
 
 
 def test_the_strength_is_chosen_on_rows_of_other_groups():
@@ -127,30 +127,22 @@ def test_the_strength_is_chosen_on_rows_of_other_groups():
     labels = (np.arange(100) % 3 == 0).astype(int)
     codes = np.repeat(labels, 3)
     texts = np.repeat([f"w{group} x y" for group in range(100)], 3)
-    by_group = bag_of_words.guess(texts, codes, np.arange(300) // 3 % 5, np.array(["x"]), 2)
-    by_row = bag_of_words.guess(texts, codes, np.arange(300) % 3, np.array(["x"]), 2)
-    assert C_GRID[0] == by_group.C
-    assert by_row.C >= 1
-
-
-def test_an_unconverged_fit_is_recorded_without_a_warning(monkeypatch):
-    monkeypatch.setattr(text_models, "MAX_ITER", 1)
-    codes = codes_of()
-    texts = texts_of(codes)
-    baseline = bag_of_words.guess(texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 3)
-    assert not baseline.converged
+    by_group, by_row = (
+        text_model(bag_of_words, texts, codes, folds, np.array(["x"]), 2)[1]
+        for folds in (np.arange(300) // 3 % 5, np.arange(300) % 3)
+    )
+    assert by_group == C_GRID[0]
+    assert by_row >= 1
 
 
 def test_a_label_of_a_single_fold_is_no_obstacle():
     codes = np.zeros(300, int)
     codes[FOLDS == 2] = 1
     texts = texts_of(codes)
-    green, red = bag_of_words.guess(
-        texts, codes, FOLDS, np.array(["green", "red"]), 2
-    ).log_probabilities
+    (green, red), _ = text_model(bag_of_words, texts, codes, FOLDS, np.array(["green", "red"]), 2)
     assert green[1] > red[1]
     with pytest.raises(DataError, match="only one label"):
-        bag_of_words.guess(texts, np.zeros(300, int), FOLDS, np.array(["red"]), 2)
+        text_model(bag_of_words, texts, np.zeros(300, int), FOLDS, np.array(["red"]), 2)
 
 
 def test_numbers_are_predicted_by_words_and_by_lengths():
@@ -158,25 +150,43 @@ def test_numbers_are_predicted_by_words_and_by_lengths():
     y = np.array([3.0, 10.0, -4.0])[codes]
     texts = texts_of(codes)
     resamples = Resamples.whole(100)
-    guess = bag_of_words.numbers(texts[TRAIN], y[TRAIN], FOLDS, texts[TEST]).guess
-    assert r2(NumberPredictions(y[TEST], guess), resamples)[0] > 0.99
+    numbers = predicted(bag_of_words, texts[TRAIN], y[TRAIN], FOLDS, texts[TEST])
+    assert r2(NumberPredictions(y[TEST], numbers), resamples)[0] > 0.99
     lengths = np.random.default_rng(0).uniform(1, 90, size=(400, 1))
     bent = np.abs(lengths[:, 0] - 45)
-    guess = length.numbers(lengths[TRAIN], bent[TRAIN], FOLDS, lengths[TEST]).guess
-    assert r2(NumberPredictions(bent[TEST], guess), resamples)[0] > 0.9
+    numbers = predicted(length, lengths[TRAIN], bent[TRAIN], FOLDS, lengths[TEST])
+    assert r2(NumberPredictions(bent[TEST], numbers), resamples)[0] > 0.9
 
 
-def test_numbers_of_words_and_means_come_from_training_rows():
-    y = np.array([1.0, 3.0, 8.0])
-    assert mean_numbers(y, 2).tolist() == [4, 4]
-    words = np.array(["b", "b", "d"])
-    guess = word_mean_numbers(words, y, np.array(["a", "b", "c", "d", "e"]))
-    assert guess.tolist() == [4, 2, 4, 8, 4]
+def test_majority_is_the_most_frequent_training_label():
+    assert majority_guess(np.array([0, 2, 2, 1]), 3).tolist() == [2, 2, 2]
 
 
-def test_lengths_are_counted_in_characters_words_and_tokens():
-    assert text_lengths(["a bc", "d"]).tolist() == [[4, 2], [1, 1]]
-    assert text_lengths(["a bc", "d"], np.array([5, 6])).tolist() == [[4, 2, 5], [1, 1, 6]]
+def test_word_identity_knows_seen_words_and_falls_back_on_the_majority():
+    words = np.array(["run", "run", "run", "cat", "cat", "sea", "sea"])
+    codes = np.array([1, 1, 0, 2, 2, 1, 2])
+    guess = word_identity_guess(words, codes, np.array(["cat", "run", "zoo", "aardvark", "sea"]))
+    # "zoo" and "aardvark" are unseen; 1 and 2 are equally frequent, for "sea" and over all.
+    assert guess.tolist() == [2, 1, 1, 1, 1]
+
+
+def test_word_identity_breaks_a_tie_by_the_overall_frequency():
+    words = np.array(["sea", "sea", "cat", "cat"])
+    guess = word_identity_guess(words, np.array([0, 2, 2, 2]), np.array(["sea"]))
+    assert guess.tolist() == [2]
+
+
+def test_numbers_of_words_are_means_of_training_rows():
+    words, y = np.array(["b", "b", "d"]), np.array([1.0, 3.0, 8.0])
+    found = word_mean_numbers(words, y, np.array(["a", "b", "c", "d", "e"]))
+    assert found.tolist() == [4, 2, 4, 8, 4]
+
+
+def test_lengths_are_counted_in_characters_and_words():
+    row, texts = np.arange(4), np.array(["a bc", "d", "e", "f"], dtype=object)
+    names = row.astype(str)
+    data = ProbeData(np.array(list("xyxy")), names, names, row[:2], row[2:], texts=texts)
+    assert TEXT_BASELINES["length"][0](data, np.arange(2)).tolist() == [[4, 2], [1, 1]]
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
@@ -200,10 +210,10 @@ def test_the_bag_of_words_reads_words_as_well_as_a_probe_on_word_indicators(clas
     )
     prober = Prober(data, settings)
     (probe,) = values(prober.site(words.astype(np.float32)))
-    bag_of_words, unseen = sorted(values(prober.baselines()), reverse=True)
-    assert bag_of_words > probe - 0.03
+    of_words, unseen = sorted(values(prober.baselines()), reverse=True)
+    assert of_words > probe - 0.03
     assert unseen == 0.5
-    assert (bag_of_words > 0.75) == (class_weight == "balanced")
+    assert (of_words > 0.75) == (class_weight == "balanced")
 
 
 def values(result):

@@ -9,15 +9,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from probekit.errors import ConfigError, DataError
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
+from probekit.probes.kinds.class_means import LdaProbe, MassMeanProbe, NearestMeanProbe
 from probekit.probes.kinds.k_sparse import KSparseProbe
-from probekit.probes.kinds.lda import LdaProbe
 from probekit.probes.kinds.logistic import LinearProbe
-from probekit.probes.kinds.mass_mean import MassMeanProbe
 from probekit.probes.kinds.mlp import MlpProbe
-from probekit.probes.kinds.nearest_mean import NearestMeanProbe
 from probekit.probes.kinds.registry import KINDS
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
-from probekit.probes.kinds.structural.probes import DepthProbe, DistanceProbe
+from probekit.probes.kinds.structural import DepthProbe, DistanceProbe
 from probekit.probes.kinds.svm import SvmProbe
 from tests.probes.kinds import planted
 

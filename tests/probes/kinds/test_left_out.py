@@ -5,10 +5,10 @@ import pytest
 from scipy.special import expit
 
 from probekit.probes.data import ProbeData
+from probekit.probes.kinds.base import Scaling, balanced_weights
 from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
 from probekit.probes.kinds.ridge import ridge_path
-from probekit.probes.kinds.scaling import Scaling, balanced_weights
-from probekit.probes.score.detection import fixed_thresholds, thresholds, with_alarms
+from probekit.probes.score.metrics import fixed_thresholds, thresholds, with_alarms
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.layers import apply_layers
 from probekit.probes.split import SplitProber
@@ -120,8 +120,8 @@ def test_the_threshold_of_the_final_fit_holds_its_rate_where_that_of_the_folds_d
     by_folds, rates = [], []
     for seed in range(12):
         test, validation, *_ = monitor(seed=seed)
-        predictions = test.pairs[0][0]
-        limits = fixed_thresholds(validation.pairs[0][0])
+        predictions = test.predictions[0]
+        limits = fixed_thresholds(validation.predictions[0])
         by_folds.append(false_alarms(with_alarms(predictions, limits)))
         rates.append(false_alarms(predictions))
     assert np.mean(by_folds) > 0.08
@@ -133,9 +133,9 @@ def test_class_weights_and_classes_of_ridge_are_those_of_the_fit():
     labels = np.unique(y)
     targets = np.where(y[:, None] == labels, 1.0, -1.0)
     (layer,), weights = test.fit.layers, balanced_weights(y)
-    scores = ridge_left_out(X, targets, layer, groups, test.C, None, weights)
+    scores = ridge_left_out(X, targets, layer, groups, test.facts.C, None, weights)
     own = scores[y != "event", np.searchsorted(labels, "event")]
-    predictions = test.pairs[0][0]
+    predictions = test.predictions[0]
     expected = with_alarms(predictions, thresholds(own))
     np.testing.assert_array_equal(predictions.alarms, expected.alarms)
 
@@ -144,7 +144,7 @@ def test_class_weights_of_logistic_are_those_of_the_fit():
     test, _, X, y, groups = monitor(class_weight="balanced")
     (layer,), weights = test.fit.layers, balanced_weights(y)
     scores = -logistic_left_out(X, y == "usual", layer, groups, 1.0, None, weights)[:, 0]
-    predictions = test.pairs[0][0]
+    predictions = test.predictions[0]
     prior = np.log(np.mean(y == "event") / np.mean(y == "usual"))
     expected = with_alarms(predictions, thresholds(scores[y == "usual"] + prior))
     np.testing.assert_array_equal(predictions.alarms, expected.alarms)
@@ -153,6 +153,6 @@ def test_class_weights_of_logistic_are_those_of_the_fit():
 @pytest.mark.parametrize("kind", ["lda", "mass_mean"])
 def test_other_kinds_use_the_folds(kind):
     test, validation, *_ = monitor(kind)
-    predictions = test.pairs[0][0]
-    expected = with_alarms(predictions, fixed_thresholds(validation.pairs[0][0]))
+    predictions = test.predictions[0]
+    expected = with_alarms(predictions, fixed_thresholds(validation.predictions[0]))
     np.testing.assert_array_equal(predictions.alarms, expected.alarms)

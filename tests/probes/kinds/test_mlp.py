@@ -3,11 +3,9 @@ import pytest
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from probekit.probes.kinds.lda import LdaProbe
+from probekit.probes.kinds.class_means import LdaProbe, MassMeanProbe, NearestMeanProbe
 from probekit.probes.kinds.logistic import LinearProbe
-from probekit.probes.kinds.mass_mean import MassMeanProbe
 from probekit.probes.kinds.mlp import LEARNING_RATE, MlpProbe
-from probekit.probes.kinds.nearest_mean import NearestMeanProbe
 from probekit.probes.kinds.ridge import RidgeProbe
 from probekit.probes.kinds.svm import SvmProbe
 from tests.probes.kinds import planted

@@ -6,7 +6,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import DataError
-from probekit.probes.folds import group_folds
+from probekit.probes.data import group_folds
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe, ridge_path
 from tests.probes.kinds import planted
 

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from probekit.probes.score.association import of_accuracy
-from probekit.probes.score.exchange import LabelExchange
+from probekit.probes.score.contributions import of_accuracy
+from probekit.probes.score.exchange import LabelExchange, p_values
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.permutation import p_values
 
 
 def exchange_of(rows, groups, folds=None, draws=199, seed=0):

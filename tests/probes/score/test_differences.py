@@ -13,17 +13,18 @@ from probekit.probes.score.differences import (
     paired_differences,
     unpaired_differences,
 )
+from probekit.probes.score.exchange import holm
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import (
     ClassPredictions,
+    NumberPredictions,
     Resamples,
     accuracy,
     balanced_accuracy,
     macro_f1,
     mean_of_rows,
+    r2,
 )
-from probekit.probes.score.permutation import holm
-from probekit.probes.score.regression import NumberPredictions, r2
 
 
 def two_probes(generator, n_groups, rates, each=4):

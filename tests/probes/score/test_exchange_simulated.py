@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from probekit.probes.score.association import of_auprc, of_auroc, of_spearman, of_tpr_at_fpr_5
-from probekit.probes.score.detection import with_alarms
-from probekit.probes.score.exchange import sign_patterns
-from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.permutation import p_values
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.contributions import of_auprc, of_auroc, of_spearman, of_tpr_at_fpr_5
+from probekit.probes.score.exchange import p_values, sign_patterns
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, with_alarms
 from tests.probes.score.exchanges import exchange_of, judged
 
 DATA_SETS = 500

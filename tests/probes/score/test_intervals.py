@@ -10,8 +10,14 @@ from probekit.probes.score.intervals import (
     jackknife_variance,
 )
 from probekit.probes.score.metric_table import METRICS, SHARE, UNBOUNDED, metric_functions
-from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy, mean_of_rows
-from probekit.probes.score.regression import NumberPredictions, r2
+from probekit.probes.score.metrics import (
+    ClassPredictions,
+    NumberPredictions,
+    Resamples,
+    accuracy,
+    mean_of_rows,
+    r2,
+)
 
 
 def of_correct(correct, groups):

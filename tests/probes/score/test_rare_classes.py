@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from probekit.amounts import LEVEL
-from probekit.probes.score.class_parts import difference_of_parts
+from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import Side, paired_differences, unpaired_differences
 from probekit.probes.score.intervals import jackknife_interval, score_interval
-from probekit.probes.score.measurement import metrics_of, parts_of
 from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.scored import metrics_of, parts_of
 
 METRICS = ("balanced_accuracy", "auroc")
 UNIT = (0.0, 1.0)

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from probekit.probes.folds import group_folds
+from probekit.probes.data import group_folds
 from probekit.probes.solve import design, fits
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import Tuning, count_fits, fit_columns

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from probekit.probes.saved.facts import HeldOutScore, ProbeFacts
+from probekit.probes.saved_probe import HeldOutScore, ProbeFacts
 from probekit.report.pages.texts_page import texts_answer, texts_page
 from probekit.results.text_readings import RowPrediction, TextReading
 

@@ -1,4 +1,4 @@
-"""Task and control are compared on test rows whose words occur in the training rows."""
+"""Random labels of words, and the rows on which task and control are compared."""
 
 from dataclasses import replace
 
@@ -6,12 +6,47 @@ import numpy as np
 import pytest
 
 from probekit.errors import ConfigError
-from probekit.probes.controls.comparable import comparable_rows
-from probekit.probes.data import ProbeData
-from probekit.probes.folds import sample_groups
+from probekit.probes.controls.control_task import comparable_rows, control_labels
+from probekit.probes.data import ProbeData, sample_groups
 from probekit.probes.prober import Prober
+from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.site_result import Predictor
+
+WORDS = np.array([f"word{i}" for i in range(4000)])
+TRAIN = np.array(["noun"] * 60 + ["verb"] * 30 + ["adj"] * 10)
+
+
+def test_labels_are_per_type_and_depend_on_no_other_row():
+    words = np.random.default_rng(0).choice(WORDS[:50], size=300)
+    labels = control_labels(words, TRAIN, seed=0, draw=0)
+    for word in set(words):
+        assert len(set(labels[words == word])) == 1
+    order = np.random.default_rng(1).permutation(300)[:100]
+    assert np.array_equal(control_labels(words[order], TRAIN, seed=0, draw=0), labels[order])
+
+
+def test_labels_follow_the_training_distribution():
+    labels = control_labels(WORDS, TRAIN, seed=0, draw=0)
+    for label, share in [("noun", 0.6), ("verb", 0.3), ("adj", 0.1)]:
+        assert abs(np.mean(labels == label) - share) < 0.03
+
+
+def test_seed_and_draw_each_change_the_labels_and_nothing_else_does():
+    first = control_labels(WORDS, TRAIN, seed=0, draw=0)
+    assert np.array_equal(control_labels(WORDS, TRAIN[::-1], seed=0, draw=0), first)
+    chance = np.square([0.6, 0.3, 0.1]).sum()
+    for other in (
+        control_labels(WORDS, TRAIN, seed=1, draw=0),
+        control_labels(WORDS, TRAIN, seed=0, draw=1),
+    ):
+        assert abs(np.mean(first == other) - chance) < 0.03
+
+
+def test_labels_stay_the_same_between_releases():
+    words = np.array(["the", "bank", "river", "of", "Zürich"])
+    labels = control_labels(words, TRAIN, seed=0, draw=0)
+    assert labels.tolist() == ["adj", "verb", "noun", "noun", "verb"]
+
 
 N_ROWS, N_TRAIN = 450, 300
 SETTINGS = ProbeSettings(C=(0.1,), folds=3, control_draws=2, description=False)

@@ -1,0 +1,399 @@
+"""Structural probes: linear maps under which token geometry matches the dependency tree."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from probekit.probes.kinds.base import Scaling, measured, units_of
+from probekit.probes.kinds.registry import at_least
+from probekit.probes.kinds.trees import (
+    SentenceScores,
+    Tree,
+    hit_rate,
+    read_trees,
+    score_depths,
+    score_distances,
+    tree_spearman,
+)
+from probekit.probes.score.metrics import Resamples
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes
+
+# (projected tokens (n_tokens, rank), gold values) -> (loss, gradient in the tokens).
+Reals = NDArray[np.floating]
+SentenceLoss = Callable[[Reals, Reals], tuple[float, Reals]]
+
+BATCH = 20
+# Minimum number of steps per epoch; few sentences are repeated within an epoch.
+LEAST_STEPS = 50
+# Initial learning rate, relative to the standard deviation of the initial weights.
+RATE = 0.1
+# If the loss decreases by a smaller fraction in an epoch, the learning rate is reduced.
+LEAST_PROGRESS = 1e-3
+RATE_DROPS = 3
+# One in this many sentences is held out for early stopping, if there are enough sentences.
+HELD_OUT = 10
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceTargets:
+    """Rows (n_tokens, n_features) of one sentence, and its gold depths or distances."""
+
+    rows: Reals
+    gold: Reals
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The best `weight` (n_features, rank), the number of epochs, and a convergence flag."""
+
+    weight: Reals
+    n_iter: int
+    converged: bool
+
+
+@dataclass
+class Adam:
+    """The Adam optimiser.
+
+    Source: Kingma and Ba (2015), algorithm 1, with its default constants.
+    """
+
+    rate: float
+    first: Reals | float = 0.0
+    second: Reals | float = 0.0
+    n_steps: int = field(default=0)
+
+    def step(self, gradient: Reals) -> Reals:
+        """Return the step to subtract from the weights."""
+        self.n_steps += 1
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = 0.999 * self.second + 0.001 * gradient**2
+        mean = self.first / (1 - 0.9**self.n_steps)
+        size = np.sqrt(self.second / (1 - 0.999**self.n_steps))
+        step: Reals = self.rate * mean / (size + 1e-8)
+        return step
+
+
+def distance_loss(tokens: Reals, gold: Reals) -> tuple[float, Reals]:
+    """Return the mean absolute error of all squared distances, and its gradient in the tokens.
+
+    >>> loss, gradient = distance_loss(np.array([[0.0], [2.0]]), np.array([[0.0, 1.0], [1.0, 0.0]]))
+    >>> float(loss), gradient.tolist()
+    (1.5, [[-2.0], [2.0]])
+
+    Source: Hewitt and Manning (2019), section 2.2: the sum over n^2 pairs is divided by n^2.
+    """
+    error = squared_distances(tokens) - gold
+    sign = np.sign(error) / error.size
+    return float(np.abs(error).mean()), 4 * (sign.sum(axis=1)[:, None] * tokens - sign @ tokens)
+
+
+def depth_loss(tokens: Reals, gold: Reals) -> tuple[float, Reals]:
+    """Return the mean absolute error of the squared norms, and its gradient in the tokens.
+
+    >>> loss, gradient = depth_loss(np.array([[0.0], [2.0]]), np.array([0.0, 1.0]))
+    >>> float(loss), gradient.tolist()
+    (1.5, [[0.0], [2.0]])
+
+    Source: Hewitt and Manning (2019), section 2.3.
+    """
+    error = np.sum(tokens**2, axis=1) - gold
+    sign = np.sign(error) / error.size
+    return float(np.abs(error).mean()), 2 * sign[:, None] * tokens
+
+
+def squared_distances(tokens: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the pairwise squared distances (n_tokens, n_tokens) of tokens (n_tokens, rank).
+
+    >>> squared_distances(np.array([[0.0], [3.0]])).tolist()
+    [[0.0, 9.0], [9.0, 0.0]]
+    """
+    norms = np.sum(tokens**2, axis=1)
+    squared: Reals = np.maximum(norms[:, None] + norms - 2 * tokens @ tokens.T, 0.0)
+    np.fill_diagonal(squared, 0.0)
+    return squared
+
+
+def fit_projection(
+    sentences: Sequence[SentenceTargets], loss: SentenceLoss, rank: int, max_iter: int, seed: int
+) -> Projection:
+    """Return the projection with the smallest loss on held-out sentences.
+
+    With fewer than 10 sentences, none is held out and the loss on all of them is used. When an
+    epoch brings no progress, training continues from the best weights with a ten times smaller
+    learning rate; at the third such epoch it has converged.
+
+    Source: Hewitt and Manning (2019), section 3 and their released code, for Adam, batches of 20
+    and the learning rate schedule; here the initial rate is proportional to the initial weights.
+    """
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(len(sentences))
+    n_held_out = len(sentences) // HELD_OUT
+    held_out = [sentences[index] for index in order[:n_held_out]] or list(sentences)
+    inside = [sentences[index] for index in order[n_held_out:]]
+    best = _first_weight(sentences[0].rows.shape[1], rank, generator)
+    adam = Adam(RATE * float(best.std()))
+    weight, best_loss, drops = best, _mean_loss(held_out, best, loss), 0
+    for epoch in range(1, max_iter + 1):
+        weight = _epoch(inside, weight, loss, adam, generator)
+        current_loss = _mean_loss(held_out, weight, loss)
+        if current_loss < best_loss * (1 - LEAST_PROGRESS):
+            best, best_loss = weight, current_loss
+            continue
+        drops += 1
+        if drops == RATE_DROPS:
+            return Projection(best, epoch, converged=True)
+        weight, adam = best, Adam(adam.rate / 10)
+    return Projection(best, max_iter, converged=False)
+
+
+def _first_weight(n_features: int, rank: int, generator: np.random.Generator) -> Reals:
+    """Return random weights (n_features, rank).
+
+    They are scaled so that projected standardised tokens have squared distances of about 4.
+    """
+    size = np.sqrt(2 / (rank * n_features))
+    weight: Reals = (size * generator.normal(size=(n_features, rank))).astype(np.float32)
+    return weight
+
+
+def _mean_loss(sentences: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> float:
+    losses = [loss(sentence.rows @ weight, sentence.gold)[0] for sentence in sentences]
+    return float(np.mean(losses))
+
+
+def _epoch(
+    sentences: Sequence[SentenceTargets],
+    weight: Reals,
+    loss: SentenceLoss,
+    adam: Adam,
+    generator: np.random.Generator,
+) -> Reals:
+    """Return the weights after one epoch, which repeats the sentences if they are few."""
+    n_batches = -(-len(sentences) // BATCH)
+    for _ in range(-(-LEAST_STEPS // n_batches)):
+        order = generator.permutation(len(sentences))
+        for batch in np.array_split(order, n_batches):
+            gradient = _gradient([sentences[index] for index in batch], weight, loss)
+            weight = weight - adam.step(gradient)
+    return weight
+
+
+def _gradient(batch: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> Reals:
+    """Return the gradient of the batch's mean loss, by one matrix product for all tokens."""
+    rows = np.concatenate([sentence.rows for sentence in batch])
+    tokens = np.split(rows @ weight, np.cumsum([len(sentence.rows) for sentence in batch])[:-1])
+    slopes = [loss(own, sentence.gold)[1] for own, sentence in zip(tokens, batch, strict=True)]
+    gradient: Reals = rows.T @ np.concatenate(slopes) / len(batch)
+    return gradient
+
+
+class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types
+    """Base class of structural probes: a learned projection of tokens, applied by `transform`.
+
+    Args:
+        rank: Dimension of the projection.
+        max_iter: Maximum number of epochs.
+        random_state: Random seed for initial weights, held-out sentences and the order of batches.
+
+    Attributes:
+        coef_: The projection for raw, unscaled rows, shape (rank, n_features).
+        intercept_: Its bias, shape (rank,).
+        n_iter_: Number of epochs.
+        converged_: Whether the held-out loss stopped decreasing before `max_iter`.
+    """
+
+    def __init__(self, rank: int = 64, max_iter: int = 200, random_state: int = 0) -> None:
+        self.rank = rank
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
+        typical: NDArray[np.bool_] | None = None,
+    ) -> Self:
+        """Return self, fitted on tokens X (n_tokens, n_features) with heads y (n_tokens,).
+
+        Args:
+            X: The tokens (n_tokens, n_features), in word order within each sentence.
+            y: The index (n_tokens,) of each token's head within its sentence, from 0; -1 for the
+                root.
+            groups: The sentence (n_tokens,) of each token; None makes all rows one sentence.
+            typical: Which rows (n_tokens,) feature scaling is estimated from; None means all.
+
+        Raises:
+            ConfigError: The rank or the number of epochs is below 1.
+            DataError: The heads of a sentence do not form a tree.
+        """
+        at_least(self, rank=1, max_iter=1, random_state=0)
+        rows, heads = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        trees = read_trees(heads, _sentences(rows, groups))
+        scaling = Scaling.standard(measured(rows, typical))
+        # A column of ones gives the projection a bias.
+        inputs = np.column_stack([scaling.apply(rows), np.ones(len(rows))]).astype(np.float32)
+        sentences = [
+            SentenceTargets(inputs[tree.rows], self._gold(tree).astype(np.float32))
+            for tree in trees
+        ]
+        fit = fit_projection(sentences, self._loss, self.rank, self.max_iter, self.random_state)
+        weight = fit.weight.astype(np.float64).T
+        self.coef_, self.intercept_ = scaling.fold(weight[:, :-1], weight[:, -1])
+        self.n_iter_, self.converged_ = fit.n_iter, fit.converged
+        return self
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the projected tokens (n_tokens, rank) of X (n_tokens, n_features)."""
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        tokens: Floats = rows @ self.coef_.T + self.intercept_
+        return tokens
+
+    def spearman(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
+        """Return the mean Spearman correlation with the trees for sentences of 5 to 50 tokens.
+
+        NaN if no sentence has such a length. X, y and groups are as in `fit`.
+        """
+        return self._metric(tree_spearman, X, y, groups)
+
+    def score_sentences(
+        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None
+    ) -> SentenceScores:
+        """Return the scores of each sentence; X, y and groups are as in `fit`.
+
+        Raises:
+            DataError: The heads of a sentence do not form a tree.
+        """
+        tokens = self.transform(X)
+        trees = read_trees(y, _sentences(tokens, groups))
+        return self._score(trees, [tokens[tree.rows] for tree in trees])
+
+    def score_chain(self, y: ArrayLike, groups: ArrayLike) -> SentenceScores:
+        """Return the scores of the linear chain, a tree that ignores the activations.
+
+        In it, the head of each word is the previous word. y and groups are as in `fit`.
+        """
+        trees = read_trees(y, np.asarray(groups))
+        positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
+        return self._score_chain(trees, positions)
+
+    def _metric(
+        self,
+        metric: Callable[[SentenceScores, Resamples], Floats],
+        X: ArrayLike,
+        y: ArrayLike,
+        groups: ArrayLike | None,
+    ) -> float:
+        scores = self.score_sentences(X, y, groups)
+        return float(metric(scores, Resamples.whole(len(scores.lengths)))[0])
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+    @abstractmethod
+    def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:
+        """Return the loss of a sentence's projected tokens, and its gradient in the tokens."""
+
+    @abstractmethod
+    def _gold(self, tree: Tree) -> Codes:
+        """Return the gold depths or distances of a sentence."""
+
+    @abstractmethod
+    def _score(self, trees: Sequence[Tree], tokens: Sequence[Floats]) -> SentenceScores:
+        """Return the scores of the projected tokens (n_tokens, rank) of each sentence."""
+
+    @abstractmethod
+    def _score_chain(self, trees: Sequence[Tree], positions: Sequence[Floats]) -> SentenceScores:
+        """Return the scores of the chain, given the positions (n_tokens,) of the words."""
+
+
+class DistanceProbe(StructuralProbe):
+    """Structural probe whose squared distances approximate distances in the dependency tree.
+
+    >>> line, chain = [[0.0], [1.0], [2.0], [3.0], [4.0]], [-1, 0, 1, 2, 3]
+    >>> probe = DistanceProbe(rank=1).fit(line, chain)
+    >>> probe.uuas(line, chain)
+    1.0
+
+    Source: Hewitt and Manning (2019), A Structural Probe for Finding Syntax in Word
+    Representations. Here rows are standardised, which affects only the speed of convergence.
+    """
+
+    def distances(self, X: ArrayLike) -> Reals:
+        """Return the squared distances (n_tokens, n_tokens) of the tokens of one sentence."""
+        return squared_distances(self.transform(X))
+
+    def uuas(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
+        """Return the undirected unlabelled attachment score.
+
+        This is the fraction of gold edges that the minimum spanning trees of the predicted
+        distances contain; NaN if every sentence has one token. X, y and groups are as in `fit`.
+        """
+        return self._metric(hit_rate, X, y, groups)
+
+    def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:
+        return distance_loss(tokens, gold)
+
+    def _gold(self, tree: Tree) -> Codes:
+        return tree.distances
+
+    def _score(self, trees: Sequence[Tree], tokens: Sequence[Floats]) -> SentenceScores:
+        return score_distances(trees, [squared_distances(own) for own in tokens])
+
+    def _score_chain(self, trees: Sequence[Tree], positions: Sequence[Floats]) -> SentenceScores:
+        return score_distances(trees, [np.abs(own[:, None] - own) for own in positions])
+
+
+class DepthProbe(StructuralProbe):
+    """Structural probe whose squared norms approximate depths in the dependency tree.
+
+    >>> line, chain = [[0.0], [1.0], [2.0], [3.0], [4.0]], [-1, 0, 1, 2, 3]
+    >>> probe = DepthProbe(rank=1).fit(line, chain)
+    >>> round(probe.spearman(line, chain), 3)
+    1.0
+
+    Source: Hewitt and Manning (2019), section 2.3. Here the projection has a bias.
+    """
+
+    def predict(self, X: ArrayLike) -> Floats:
+        """Return the predicted depth (n_tokens,) of each token."""
+        return _norms(self.transform(X))
+
+    def root_accuracy(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
+        """Return the fraction of sentences in which the token of smallest depth is the root."""
+        return self._metric(hit_rate, X, y, groups)
+
+    def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:
+        return depth_loss(tokens, gold)
+
+    def _gold(self, tree: Tree) -> Codes:
+        return tree.depths
+
+    def _score(self, trees: Sequence[Tree], tokens: Sequence[Floats]) -> SentenceScores:
+        return score_depths(trees, [_norms(own) for own in tokens])
+
+    def _score_chain(self, trees: Sequence[Tree], positions: Sequence[Floats]) -> SentenceScores:
+        return score_depths(trees, positions)
+
+
+def _norms(tokens: Floats) -> Floats:
+    norms: Floats = np.sum(tokens**2, axis=1)
+    return norms
+
+
+def _sentences(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
+    return np.zeros(len(X), dtype=np.int64) if groups is None else units_of(X, groups)

@@ -1,0 +1,295 @@
+"""Dependency trees from word heads, and scores of predicted distances and depths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.stats import rankdata
+
+from probekit.errors import DataError
+from probekit.probes.score.metric_table import Family
+from probekit.probes.score.metrics import Resamples
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """The dependency tree of one sentence.
+
+    Attributes:
+        sentence: Name of the sentence.
+        rows: Row numbers (n_tokens,) of its tokens, in word order.
+        heads: Index (n_tokens,) of each token's head within the sentence, from 0; -1 for the root.
+        depths: Number of edges (n_tokens,) from each token to the root.
+        distances: Number of edges (n_tokens, n_tokens) between each pair of tokens.
+    """
+
+    sentence: Any
+    rows: Codes
+    heads: Codes
+    depths: Codes
+    distances: Codes
+
+    @property
+    def edges(self) -> NDArray[np.bool_]:
+        """Symmetric adjacency matrix (n_tokens, n_tokens)."""
+        joined: NDArray[np.bool_] = self.distances == 1
+        return joined
+
+
+def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
+    """Return the tree of each sentence, in sorted order of the groups (n_tokens,).
+
+    The rows of a sentence must be in word order, but need not be contiguous.
+
+    Raises:
+        DataError: The heads (n_tokens,) of a sentence do not form a tree.
+
+    >>> (tree,) = read_trees([1, -1, 1], np.array(["s1", "s1", "s1"]))
+    >>> tree.depths.tolist(), tree.distances.tolist()
+    ([1, 0, 1], [[0, 1, 2], [1, 0, 1], [2, 1, 0]])
+    """
+    whole = _whole_numbers(heads)
+    names, sentence_of_row = np.unique(groups, return_inverse=True)
+    order = np.argsort(sentence_of_row, kind="stable")
+    ends = np.cumsum(np.bincount(sentence_of_row))[:-1]
+    parts = np.split(order, ends)
+    return [_tree(name, rows, whole[rows]) for name, rows in zip(names, parts, strict=True)]
+
+
+def _whole_numbers(heads: ArrayLike) -> Codes:
+    try:
+        numbers = np.asarray(heads).astype(np.float64)
+    except ValueError as error:
+        wrong = next(label for label in np.asarray(heads).ravel() if not _is_number(label))
+        raise DataError(
+            "Structural probes need the position of each token's head as the label, a number, but "
+            f"one label is {str(wrong)!r}. Label the rows by `HEAD`."
+        ) from error
+    if np.any(numbers != np.round(numbers)):
+        wrong = numbers[numbers != np.round(numbers)][0]
+        raise DataError(f"The position of a head must be an integer, but y contains {wrong}.")
+    return numbers.astype(np.int64)
+
+
+def _is_number(label: Any) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
+
+
+def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
+    problem = _problem(heads)
+    if problem:
+        raise DataError(
+            f"The heads of sentence {str(name)!r} do not form a tree: {problem}. Give each of its "
+            f"{len(heads)} tokens the position of its head, from 0 to {len(heads) - 1}, and the "
+            "root -1. Remove sentences that lack some of their tokens entirely."
+        )
+    ancestors = _ancestors(heads)
+    sizes = ancestors.sum(axis=1)
+    # The shared ancestors of two tokens are those of their lowest common ancestor.
+    distances = sizes[:, None] + sizes - 2 * (ancestors @ ancestors.T)
+    return Tree(name, rows, heads, sizes - 1, distances)
+
+
+def _problem(heads: Codes) -> str:
+    """Return why the heads do not form a tree; "" if they do."""
+    n_roots, outside = int(np.sum(heads == -1)), heads[(heads < -1) | (heads >= len(heads))]
+    if len(outside):
+        return f"the position {outside[0]} is outside the sentence"
+    if n_roots != 1:
+        return f"it has {n_roots} roots"
+    if len(heads) > 1 and np.any(_ascend(heads, len(heads)) >= 0):
+        return "they contain a cycle"
+    return ""
+
+
+def _ascend(heads: Codes, steps: int) -> Codes:
+    """Return the ancestor (n_tokens,) of each token that many steps up; -1 above the root."""
+    parents = np.append(heads, -1)  # index -1 maps to itself
+    positions = np.arange(len(heads))
+    for _ in range(steps):
+        positions = parents[positions]
+    return positions
+
+
+def _ancestors(heads: Codes) -> Codes:
+    """Return a matrix (n_tokens, n_tokens) with 1 where column j is token i or its ancestor."""
+    parents = np.append(heads, -1)
+    ancestors = np.zeros((len(heads), len(heads) + 1), dtype=np.int64)
+    positions = np.arange(len(heads))
+    while np.any(positions >= 0):
+        ancestors[np.arange(len(heads)), positions] = 1
+        positions = parents[positions]
+    return ancestors[:, :-1]  # the last column collects writes to index -1
+
+
+def spanning_edges(distances: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Return the symmetric adjacency matrix (n_tokens, n_tokens) of the minimum spanning tree.
+
+    >>> line = np.array([0.0, 1.0, 3.0])
+    >>> spanning_edges(np.abs(line[:, None] - line)).astype(int).tolist()
+    [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+    """
+    # SciPy treats a distance of 0 as no edge; adding a constant does not change the tree.
+    weights = distances / max(float(distances.max()), np.finfo(np.float64).tiny) + 1.0
+    tree = minimum_spanning_tree(np.triu(weights, k=1)).toarray() > 0
+    joined: NDArray[np.bool_] = tree | tree.T
+    return joined
+
+
+# Sentence lengths over which Spearman is averaged. Source: Hewitt and Manning (2019), section 4.1.
+LENGTHS = range(5, 51)
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceScores:
+    """Scores of each sentence, for intervals over groups of sentences.
+
+    The sentences are in sorted order, like the groups of `Resamples`.
+
+    Attributes:
+        sentences: Names (n_sentences,) of the sentences.
+        lengths: Number of tokens (n_sentences,).
+        hits: Number of correct edges, or 1 if the root is correct (n_sentences,).
+        trials: Number of gold edges, or 1 for the root (n_sentences,).
+        correlations: Spearman correlation (n_sentences,); for distances the mean over the tokens.
+        hit: The name of the metric that is the hit rate: "uuas" or "root_accuracy".
+    """
+
+    sentences: NDArray[np.generic]
+    lengths: Codes
+    hits: Codes
+    trials: Codes
+    correlations: Floats
+
+    hit: str
+
+    family: ClassVar[Family] = "tree"
+    # Words are ranked within their sentence only, and a sentence is scored by one fit.
+    folds: ClassVar[None] = None
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """The name of the metric that is the hit rate; see `Metric.needs`."""
+        return frozenset({self.hit})
+
+
+def hit_rate(scores: SentenceScores, resamples: Resamples) -> Floats:
+    """Return the hit rate over all sentences, which is UUAS or root accuracy.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    NaN where there are no trials.
+
+    >>> scores = SentenceScores(np.array(["a", "b"]), np.array([5, 6]), np.array([1, 5]),
+    ...     np.array([4, 5]), np.array([0.5, 1.0]), "uuas")
+    >>> whole = Resamples.whole(2)
+    >>> hit_rate(scores, whole).round(3).tolist(), tree_spearman(scores, whole).tolist()
+    ([0.667], [0.75])
+    """
+    counts = resamples.counts[resamples.group_of_row]
+    return _ratio(scores.hits @ counts, scores.trials @ counts)
+
+
+def tree_spearman(scores: SentenceScores, resamples: Resamples) -> Floats:
+    """Return Spearman's correlation of predicted distances or depths with those of gold trees.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    It is first the mean over the sentences of each length from 5 to 50 tokens, then the mean over
+    lengths. NaN where no sentence has such a length.
+
+    Source: Hewitt and Manning (2019), section 4.1.
+    """
+    counts = resamples.counts[resamples.group_of_row]
+    of_length = (scores.lengths == np.array(LENGTHS)[:, None]).astype(np.float64)
+    means = _ratio((of_length * scores.correlations) @ counts, of_length @ counts)
+    defined = ~np.isnan(means)
+    return _ratio(np.where(defined, means, 0.0).sum(axis=0), defined.sum(axis=0))
+
+
+def score_distances(
+    trees: Sequence[Tree], predicted: Sequence[NDArray[np.floating]]
+) -> SentenceScores:
+    """Return UUAS and Spearman scores of the predicted distances of each sentence.
+
+    Each sentence has distances of shape (n_tokens, n_tokens). Spearman compares, for each token,
+    the distances to all tokens of the sentence, including itself.
+
+    Source: Hewitt and Manning (2019), section 4.1. They exclude punctuation from the spanning tree;
+    here every given token is included.
+    """
+    hits = [
+        int(np.sum(tree.edges & spanning_edges(distances))) // 2
+        for tree, distances in zip(trees, predicted, strict=True)
+    ]
+    edges = [len(tree.heads) - 1 for tree in trees]
+    correlations = [
+        float(np.mean(rank_correlations(distances, tree.distances)))
+        for tree, distances in zip(trees, predicted, strict=True)
+    ]
+    return _scores(trees, hits, edges, correlations, "uuas")
+
+
+def score_depths(
+    trees: Sequence[Tree], predicted: Sequence[NDArray[np.floating]]
+) -> SentenceScores:
+    """Return root accuracy and Spearman scores of each sentence, from its predicted depths.
+
+    The predicted root is the token of smallest depth.
+
+    Source: Hewitt and Manning (2019), section 4.1.
+    """
+    hits = [
+        int(tree.depths[np.argmin(depths)] == 0)
+        for tree, depths in zip(trees, predicted, strict=True)
+    ]
+    correlations = [
+        float(rank_correlations(depths[None], tree.depths[None])[0])
+        for tree, depths in zip(trees, predicted, strict=True)
+    ]
+    return _scores(trees, hits, [1] * len(trees), correlations, "root_accuracy")
+
+
+def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -> Floats:
+    """Return Spearman's correlation (n_rows,) of corresponding rows (n_rows, n_columns).
+
+    Ties get their mean rank; the correlation with a constant row is 0.
+
+    >>> rank_correlations(np.array([[1.0, 5.0, 9.0], [2.0, 2.0, 2.0]]), np.array([[3, 2, 1]] * 2))
+    array([-1.,  0.])
+    """
+    a, b = (rankdata(rows, axis=1) for rows in (first, second))
+    a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
+    norm = np.sqrt(np.sum(a**2, axis=1) * np.sum(b**2, axis=1))
+    covariance = np.sum(a * b, axis=1)
+    correlations: Floats = np.divide(covariance, norm, np.zeros_like(covariance), where=norm > 0)
+    return correlations
+
+
+def _scores(
+    trees: Sequence[Tree], hits: list[int], trials: list[int], correlations: list[float], hit: str
+) -> SentenceScores:
+    return SentenceScores(
+        sentences=np.array([tree.sentence for tree in trees]),
+        lengths=np.array([len(tree.heads) for tree in trees]),
+        hits=np.array(hits),
+        trials=np.array(trials),
+        correlations=np.array(correlations),
+        hit=hit,
+    )
+
+
+def _ratio(numerator: NDArray[np.generic], denominator: NDArray[np.generic]) -> Floats:
+    undefined = np.full(np.shape(denominator), np.nan)
+    defined = np.asarray(denominator) > 0
+    ratio: Floats = np.divide(numerator, denominator, out=undefined, where=defined)
+    return ratio

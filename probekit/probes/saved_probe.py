@@ -1,0 +1,561 @@
+"""Saved probes: functions of raw activations, with metadata, in two files.
+
+NAME.safetensors    layers.0.weight, layers.0.bias, ... in float64
+NAME.json           classes, facts, digests of itself and of the file above; written last
+
+The files are written atomically and checked by digests when read. Feature scaling is folded into
+the weights, so that other tools can apply the files with matrix products alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from scipy.special import log_softmax
+
+from probekit.errors import ConfigError, DataError, MissingError, path_of
+from probekit.files import inside, write_atomic
+from probekit.provenance import digest, digest_json, pretty_json
+
+Scalar = str | int | float | bool | None
+
+# Separates the names of concatenated sites.
+SITE_SEPARATOR = " + "
+_UNTESTED = (
+    "The probe is untested: no held-out rows. It was fitted on all rows after a nested "
+    "cross-validation, whose scores are those of other fits."
+)
+
+
+class Facts(BaseModel):
+    """Base class of the metadata: immutable, no unknown keys, no NaN, no type conversion."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class HeldOutScore(Facts):
+    """One metric on held-out rows, with its 95 % confidence interval."""
+
+    value: float
+    ci_low: float | None = None
+    ci_high: float | None = None
+    chance: float | None = None
+    n: int
+    n_groups: int | None = None
+
+
+class ProbeFacts(Facts):
+    """Metadata of a probe: its training data, and the model properties that must match on use.
+
+    Attributes:
+        kind: the kind of probe, such as `logistic` or `k_sparse:16`.
+        scores_are_logits: whether the softmax of its scores gives class probabilities.
+        sites: the sites of its features, in order of concatenation; a head or neuron follows the
+            name of its site.
+        view: `raw` rows, or rows `normalized` like a layer norm without the affine part.
+        position: the section `tokens.position` of the experiment.
+        bos: whether beginning-of-text was prepended to each text; False for a chat, whose
+            template writes it.
+        chat: whether the model's chat template wrote each text as the user's turn.
+        model: the source of the model.
+        compute: the floating-point format of the forward pass.
+        dtype: the floating-point format of the stored rows.
+        weights: the digest of the model's weights.
+        n_heads: the number of heads of the model, which the weights do not determine. None in
+            probes of older releases.
+        layer_norm_epsilon: the epsilon of the model's layer norms. None in probes of older
+            releases.
+        tokenizer: the digest of the vocabulary.
+        cache: the key of the cache that the rows were read from.
+        hyperparameters: the hyperparameters of the fit, such as the selected C.
+        metrics: scores on the test rows, by the name of the metric.
+        projection_sd: the standard deviation over the fitted rows of the projection on each of
+            `SavedProbe.unit_directions`, the unit of steering. Empty in probes of older releases
+            and for probes without directions.
+        is_tested: whether rows were held out to test it. Not after a nested cross-validation, whose
+            saved probes are fitted on all rows.
+        seed: the random seed for folds and draws.
+        created: the time of creation, in ISO 8601.
+        versions: the versions of the libraries.
+    """
+
+    kind: str = Field(min_length=1)
+    scores_are_logits: bool
+    sites: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    view: Literal["raw", "normalized"] = "raw"
+    position: dict[str, Scalar]
+    bos: bool
+    chat: bool = False
+    model: str
+    compute: Literal["float32", "float16", "bfloat16", "float64"]
+    dtype: Literal["float32", "float16"]
+    weights: str
+    n_heads: int | None = None
+    layer_norm_epsilon: float | None = None
+    tokenizer: str
+    cache: str
+    hyperparameters: dict[str, Scalar] = {}
+    metrics: dict[str, HeldOutScore] = {}
+    projection_sd: Annotated[tuple[float, ...], Field(strict=False)] = ()
+    is_tested: bool = True
+    seed: int
+    created: str
+    versions: dict[str, str]
+
+    @property
+    def untested(self) -> str:
+        """A warning for users of an untested probe; "" if held-out rows tested the probe."""
+        return "" if self.is_tested else _UNTESTED
+
+    @property
+    def site(self) -> str:
+        """The site as text: `blocks.3.hook_resid_post`, or several sites joined by a plus."""
+        return SITE_SEPARATOR.join(self.sites)
+
+    @property
+    def at(self) -> str:
+        """The token position that the probe was trained at: `last`, `word`, ..."""
+        return str(self.position.get("at"))
+
+
+Floats = NDArray[np.float64]
+LayerArrays = tuple[Floats, Floats]
+
+FORMAT = 1
+_SUFFIXES = (".json", ".safetensors")
+_PARTS = ("weight", "bias")
+_MOST_NAMED = 10  # probes listed in a message
+# What a folder may contain instead of a probe, with glob patterns; a sweep adds a folder level.
+_IN_FOLDERS = {
+    "Give one of its probes": ("*.safetensors", "*/*.safetensors"),
+    "It is the folder of a run. Give one of its probes": (
+        "probes/*.safetensors",
+        "probes/*/*.safetensors",
+        "probes/*/*/*.safetensors",
+    ),
+    "It contains runs. Give a probe of one of them, as RUN/probes/SITE/KIND or RUN/probes/final": (
+        "*/probes",
+        "*/*/probes",
+    ),
+}
+
+
+class _Record(Facts):
+    """The contents of the JSON file without its own digest."""
+
+    format: int
+    tensors: str
+    classes: Annotated[tuple[str, ...], Field(strict=False)]
+    facts: ProbeFacts
+
+
+def write_probe(
+    path: Path, layers: tuple[LayerArrays, ...], classes: tuple[str, ...], facts: ProbeFacts
+) -> Path:
+    """Write the two files of a probe and return the path of the JSON file.
+
+    Args:
+        path: the common stem of the files, or the path of one of them.
+        layers: weight and bias of each layer.
+        classes: the labels.
+        facts: the facts of the probe.
+
+    Raises:
+        StoreError: a file cannot be written.
+    """
+    tensors: bytes = safetensors.numpy.save(
+        {
+            f"layers.{number}.{part}": array
+            for number, layer in enumerate(layers)
+            for part, array in zip(_PARTS, layer, strict=True)
+        }
+    )
+    record = _Record(format=FORMAT, tensors=digest([tensors]), classes=classes, facts=facts)
+    content = record.model_dump(mode="json")
+    json_path, tensor_path = probe_files(path)
+    write_atomic(tensor_path, tensors)
+    # If the process is killed between the two writes, the digests do not match and reading fails.
+    write_atomic(json_path, pretty_json({"digest": digest_json(content)} | content))
+    return json_path
+
+
+def read_probe(path: Path) -> tuple[tuple[LayerArrays, ...], tuple[str, ...], ProbeFacts]:
+    """Return layers, classes and facts of a saved probe.
+
+    Args:
+        path: the common stem of the files, or the path of one of them.
+
+    Raises:
+        MissingError: a file does not exist.
+        DataError: a file is damaged, has another format, or is a link that leaves its run.
+    """
+    if not path.name or (path.is_dir() and not _with_suffix(path, ".json").exists()):
+        raise MissingError(f"{path} is a folder. {_suggestion(path)}")
+    json_path, tensor_path = probe_files(path)
+    record = _read_record(json_path)
+    content = _read_bytes(tensor_path)
+    if digest([content]) != record.tensors:
+        raise damaged_probe(tensor_path, f"its digest does not match the one in {json_path.name}")
+    try:
+        layers = _layers(safetensors.numpy.load(content))
+    except (DataError, SafetensorError) as error:
+        raise damaged_probe(tensor_path, str(error)) from error
+    return layers, record.classes, record.facts
+
+
+def probe_files(path: Path) -> tuple[Path, Path]:
+    """Return the paths of the JSON and the tensor file, given their stem or one of the paths.
+
+    >>> [path.as_posix() for path in probe_files(Path("blocks.0.hook_resid_pre/svm"))]
+    ['blocks.0.hook_resid_pre/svm.json', 'blocks.0.hook_resid_pre/svm.safetensors']
+    """
+    return _with_suffix(path, ".json"), _with_suffix(path, ".safetensors")
+
+
+def damaged_probe(path: Path, why: str) -> DataError:
+    """Return the error for a probe file that cannot be used."""
+    return DataError(
+        f"{path} cannot be used: {why.rstrip('.')}. Copy both files of the probe again from their "
+        "source, or fit the probe again."
+    )
+
+
+def _with_suffix(path: Path, suffix: str) -> Path:
+    # Not `with_suffix`: site names contain dots.
+    name = path.name
+    for known in _SUFFIXES:
+        name = name.removesuffix(known)
+    return path.with_name(name + suffix)
+
+
+def _suggestion(folder: Path) -> str:
+    """Return a sentence that lists the probes, or the runs with probes, in a folder."""
+    for what, patterns in _IN_FOLDERS.items():
+        paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
+        below = (path.parent if path.is_dir() else path for path in paths)
+        names = [str(path.relative_to(folder)).removesuffix(".safetensors") for path in below]
+        if names:
+            more = f", ... ({len(names)} in total)" if len(names) > _MOST_NAMED else ""
+            return f"{what}: {', '.join(names[:_MOST_NAMED])}{more}."
+    return "It contains no probe."
+
+
+def _layers(tensors: Mapping[str, NDArray[Any]]) -> tuple[LayerArrays, ...]:
+    numbers = range(len(tensors) // 2)
+    expected = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
+    if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
+        actual = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
+        raise DataError(f"it contains {actual or 'nothing'} instead of float64 layers of a probe")
+    return tuple((tensors[f"layers.{n}.weight"], tensors[f"layers.{n}.bias"]) for n in numbers)
+
+
+def _read_record(path: Path) -> _Record:
+    content = _read_bytes(path)
+    try:
+        record = json.loads(content, parse_constant=_refuse_constant)
+        if not isinstance(record, dict):
+            raise TypeError("it is not a JSON object")
+        is_exact = pretty_json(record).encode() == content
+        stored, version = record.pop("digest"), record["format"]
+        actual = digest_json(record)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged_probe(path, f"it is not the record of a probe ({error})") from error
+    if version != FORMAT:
+        raise DataError(
+            f"{path} has format {version!r}, but this version of probekit reads format {FORMAT}. "
+            "Use the version that wrote it, or fit the probe again."
+        )
+    if stored != actual or not is_exact:
+        raise damaged_probe(path, "its contents changed after it was written")
+    try:
+        return _Record.model_validate(record)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+            for fault in error.errors(include_url=False)
+        ]
+        raise damaged_probe(path, "; ".join(problems)) from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"it contains {name}")
+
+
+def _run_of(path: Path) -> Path | None:
+    """Return the folder of the run that a probe belongs to; None for a probe outside a run."""
+    folders = (folder.parent for folder in path.absolute().parents if folder.name == "probes")
+    return next((folder for folder in folders if (folder / "run.json").exists()), None)
+
+
+def _read_bytes(path: Path) -> bytes:
+    run = _run_of(path)
+    try:
+        # Links are checked only inside a run; elsewhere the user chose the path.
+        return (path if run is None else inside(path.absolute(), run)).read_bytes()
+    except FileNotFoundError as error:
+        raise MissingError(
+            f"There is no probe file {path}. A probe consists of NAME.json and NAME.safetensors; "
+            "give NAME or the path of one of them."
+        ) from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+@dataclass(frozen=True, eq=False)
+class SavedProbe:
+    """A fitted probe as a function of raw activations.
+
+    Attributes:
+        layers: weight (n_out, n_in) and bias (n_out,) of each layer, with a ReLU between layers.
+            The last has one output for a number or for two classes (the score of the second), else
+            one per class.
+        classes: the labels in the order of the scores; empty for a probe of numbers.
+        facts: the metadata.
+
+    Raises:
+        DataError: shapes and classes are inconsistent, or a weight is not finite.
+
+    >>> facts = ProbeFacts(
+    ...     kind="logistic", scores_are_logits=True, sites=("blocks.0.hook_resid_post",),
+    ...     position={"at": "last"}, bos=False, model="mini", compute="float32", dtype="float32",
+    ...     weights="", tokenizer="", cache="", seed=0, created="", versions={},
+    ... )
+    >>> probe = SavedProbe(((np.array([[3.0, 4.0]]), np.array([-1.0])),), ("no", "yes"), facts)
+    >>> probe.scores([[1.0, 0.0], [0.0, 0.0]]).tolist(), probe.predict([[1.0, 0.0]]).tolist()
+    ([2.0, -1.0], ['yes'])
+    >>> probe.direction_names, probe.unit_directions.tolist()
+    (('yes',), [[0.6, 0.8]])
+    """
+
+    layers: tuple[LayerArrays, ...]
+    classes: tuple[str, ...]
+    facts: ProbeFacts
+
+    def __post_init__(self) -> None:
+        layers = tuple((_frozen(weight), _frozen(bias)) for weight, bias in self.layers)
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "classes", tuple(self.classes))
+        _check_layers(layers)
+        _check_classes(self.classes, n_scores=len(layers[-1][0]))
+
+    @property
+    def n_features(self) -> int:
+        """The number of features that the rows must have."""
+        return int(self.layers[0][0].shape[1])
+
+    @property
+    def directions(self) -> Floats:
+        """The weights (n_scores, n_features) on raw activations.
+
+        Raises:
+            ConfigError: the probe is not linear.
+        """
+        if len(self.layers) > 1:
+            raise ConfigError(
+                f"This {self.facts.kind} probe has {len(self.layers)} layers, so it has no "
+                "directions. Use a linear probe, such as logistic."
+            )
+        return self.layers[0][0]
+
+    @property
+    def unit_directions(self) -> Floats:
+        """The directions, normalised to length 1.
+
+        Raises:
+            ConfigError: the probe is not linear.
+            DataError: all weights of a direction are 0.
+        """
+        lengths = np.linalg.norm(self.directions, axis=1, keepdims=True)
+        if not lengths.all():
+            raise DataError("All weights of a score are 0, so it has no direction.")
+        unit: Floats = self.directions / lengths
+        return unit
+
+    @property
+    def direction_names(self) -> tuple[str, ...]:
+        """Names of the probe's directions.
+
+        With two classes there is one direction, towards the second class; with more, one for each
+        class. A probe of a number has the direction `value`.
+        """
+        return (self.classes or ("value",)) if len(self.classes) != 2 else self.classes[1:]
+
+    def scores(self, X: ArrayLike) -> Floats:
+        """Return the scores of raw rows X (n_samples, n_features).
+
+        The shape is (n_samples,) for two classes or a number, else (n_samples, n_classes).
+
+        Raises:
+            DataError: X has the wrong number of features, or contains NaN or infinity.
+        """
+        values = self._check(np.asarray(X, dtype=np.float64))
+        *hidden, (weight, bias) = self.layers
+        for inner, offset in hidden:
+            values = np.maximum(values @ inner.T + offset, 0.0)
+        scores: Floats = values @ weight.T + bias
+        return scores[:, 0] if len(weight) == 1 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the predicted label (n_samples,) of each row, or its predicted number.
+
+        Raises:
+            DataError: see `scores`.
+        """
+        return self.decide(self.scores(X))
+
+    def decide(self, scores: Floats) -> NDArray[Any]:
+        """Return the labels (n_samples,) with the highest score; for numbers, the scores."""
+        if not self.classes:
+            return scores
+        labels: NDArray[Any] = np.array(self.classes)[self._of_classes(scores).argmax(axis=1)]
+        return labels
+
+    def log_probabilities(self, X: ArrayLike) -> Floats:
+        """Return the log probabilities (n_samples, n_classes), in the order of `classes`.
+
+        Raises:
+            ConfigError: the scores of this kind of probe are not logits.
+            DataError: see `scores`.
+        """
+        if not self.facts.scores_are_logits or not self.classes:
+            raise ConfigError(
+                f"The scores of a {self.facts.kind} probe are not logits, so it has no "
+                "probabilities. Use `scores`."
+            )
+        logs: Floats = log_softmax(self._of_classes(self.scores(X)), axis=1)
+        return logs
+
+    def check_fits(
+        self,
+        *,
+        site: str | None = None,
+        width: int | None = None,
+        weights: str | None = None,
+        n_heads: int | None = None,
+        layer_norm_epsilon: float | None = None,
+        tokenizer: str | None = None,
+    ) -> None:
+        """Raise ConfigError unless rows come from the site and model that the probe was fitted on.
+
+        Values that are None, in the arguments or in the probe, are not compared.
+
+        Args:
+            site: the site of the rows, in the format of `facts.site`.
+            width: the number of features.
+            weights: the digest of the model's weights.
+            n_heads: the number of heads of the model.
+            layer_norm_epsilon: the epsilon of the model's layer norms.
+            tokenizer: the digest of the vocabulary.
+
+        Raises:
+            ConfigError: a value differs; the message lists all differences.
+        """
+        pairs: dict[str, tuple[Any, Any]] = {
+            "site": (self.facts.site, site),
+            "width": (self.n_features, width),
+            "weights": (self.facts.weights, weights),
+            "n_heads": (self.facts.n_heads, n_heads),
+            "layer_norm_epsilon": (self.facts.layer_norm_epsilon, layer_norm_epsilon),
+            "tokenizer": (self.facts.tokenizer, tokenizer),
+        }
+        differing = [
+            f"{name}: {own} for the probe, {given} for the rows"
+            for name, (own, given) in pairs.items()
+            if given is not None and own is not None and given != own
+        ]
+        if differing:
+            raise ConfigError(
+                f"This probe of {self.facts.model} does not match the rows:\n  "
+                + "\n  ".join(differing)
+                + "\nUse it with the model and the site that it was fitted on."
+            )
+
+    def save(self, path: Path | str) -> Path:
+        """Write the two files of the probe and return the path of the JSON file.
+
+        Args:
+            path: the common stem of the files, or the path of one of them.
+
+        Raises:
+            StoreError: a file cannot be written.
+        """
+        return write_probe(Path(path), self.layers, self.classes, self.facts)
+
+    @classmethod
+    def load(cls, path: Path | str) -> SavedProbe:
+        """Return a saved probe.
+
+        Args:
+            path: the common stem of its files, or the path of one of them.
+
+        Raises:
+            MissingError: a file does not exist.
+            DataError: a file is damaged, has another format, or does not contain a probe.
+        """
+        path = path_of("path", path)
+        layers, classes, facts = read_probe(path)
+        try:
+            return cls(layers, classes, facts)
+        except DataError as error:
+            raise damaged_probe(path, str(error)) from error
+
+    def _check(self, rows: Floats) -> Floats:
+        if rows.ndim != 2 or rows.shape[1] != self.n_features:
+            raise DataError(
+                f"X has shape {rows.shape}, but this probe of {self.facts.site} needs shape "
+                f"(n_samples, {self.n_features})."
+            )
+        wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if len(wrong):
+            raise DataError(
+                f"{len(wrong)} of {len(rows)} rows contain NaN or infinity, first row {wrong[0]}. "
+                "Remove these rows."
+            )
+        return rows
+
+    def _of_classes(self, scores: Floats) -> Floats:
+        """Return one score per class (n_samples, n_classes); the first of two classes gets 0."""
+        if scores.ndim == 2:
+            return scores
+        return np.stack([np.zeros_like(scores), scores], axis=1)
+
+
+def _frozen(array: ArrayLike) -> Floats:
+    """Return a read-only float64 copy, C-contiguous as safetensors requires."""
+    copy = np.array(array, dtype=np.float64, order="C")
+    copy.setflags(write=False)
+    return copy
+
+
+def _check_layers(layers: tuple[LayerArrays, ...]) -> None:
+    shapes = [(weight.shape, bias.shape) for weight, bias in layers]
+    fits = all(len(w) == 2 and 0 not in w and b == w[:1] for w, b in shapes)
+    if not layers or not fits or any(low[0][0] != up[0][1] for low, up in pairwise(shapes)):
+        raise DataError(
+            f"Layers of shapes {shapes} do not form a probe. Each layer needs a weight "
+            "(n_out, n_in) and a bias (n_out,), with n_in equal to n_out of the previous layer."
+        )
+    if not all(np.isfinite(array).all() for layer in layers for array in layer):
+        raise DataError("The weights contain NaN or infinity. Fit the probe again.")
+
+
+def _check_classes(classes: tuple[str, ...], n_scores: int) -> None:
+    wrong = [label for label in classes if not isinstance(label, str)]
+    if wrong or len(set(classes)) < len(classes):
+        raise DataError(f"Classes must be distinct strings, but are {list(classes)}.")
+    expected = len(classes) if len(classes) > 2 else 1
+    if len(classes) == 1 or n_scores != expected:
+        raise DataError(
+            f"{n_scores} scores do not match {len(classes)} classes. A number or two classes need "
+            "one score; more classes need one score each."
+        )

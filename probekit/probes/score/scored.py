@@ -1,0 +1,400 @@
+"""Predictions with the facts of their fits, and the rows of results.csv measured from them.
+
+Scored       the predictions of one predictor for one set of rows
+measure      Scored -> a Measurement for each metric, with interval and chance level
+SiteResult   measurements, predictions and fits of all kinds of probe at one site
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.probes.kinds.trees import SentenceScores
+from probekit.probes.score.contributions import ClassParts, mean_parts
+from probekit.probes.score.description_length import OnlineCode
+from probekit.probes.score.intervals import score_interval
+from probekit.probes.score.metric_table import (
+    METRICS,
+    MetricFunction,
+    class_parts,
+    metric_functions,
+)
+from probekit.probes.score.metrics import (
+    RATES,
+    ClassPredictions,
+    NumberPredictions,
+    Resamples,
+    joined_folds,
+    take,
+)
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import FittedLayers
+from probekit.probes.solve.solver import Codes
+
+RowsScored = Literal["test", "validation", "online", "learning"]
+Predictions = ClassPredictions | NumberPredictions | OnlineCode | SentenceScores
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitFacts:
+    """What a score is of, and properties of the fits that made the predictions.
+
+    Baselines have no fit of activations: their `n_iter`, `converged` and `gradient_norm` are None,
+    and so is `C` unless the baseline is tuned; see `Target.is_tuned`.
+
+    Attributes:
+        probe: the kind of probe; "none" for baselines.
+        target: what was predicted; see `TARGETS`.
+        split: the rows scored. "test": the test rows. "validation": the held-out folds of the
+            training rows, for selecting sites without using the test rows. "online": the training
+            rows, coded block by block. "learning": the test rows, after training on fewer rows.
+        n_train: number of rows fitted; for "validation" those of the smallest fit.
+        C: the selected penalty, whether it is named C or alpha; None if there is none, or if it
+            differs between the fits.
+        n_iter: number of solver iterations, the largest of all fits.
+        converged: whether all fits converged.
+        gradient_norm: the final gradient norm, the largest of all fits.
+        seed: the random seed for folds, control labels and resamples.
+        fold: the number of the outer fold, if only the rows of one outer fold of a nested
+            cross-validation are scored; None for a score of all rows.
+    """
+
+    probe: str
+    target: str
+    split: RowsScored = "test"
+    n_train: int
+    C: float | None = None
+    n_iter: int | None = None
+    converged: bool | None = None
+    gradient_norm: float | None = None
+    seed: int
+    fold: int | None = None
+
+    def of_fits(self, fits: Sequence[FittedLayers | FitFacts], **changes: Any) -> FitFacts:
+        """Return these facts with those of the worst of several fits, and other changes."""
+        converged = [fit.converged for fit in fits if fit.converged is not None]
+        return replace(
+            self,
+            n_iter=_largest([fit.n_iter for fit in fits]),
+            converged=all(converged) if converged else None,
+            gradient_norm=_largest([fit.gradient_norm for fit in fits]),
+            **changes,
+        )
+
+    @classmethod
+    def joined(cls, several: Sequence[FitFacts]) -> FitFacts:
+        """Return the facts of a score that combines several; C is None if they differ."""
+        penalties = {one.C for one in several}
+        return several[0].of_fits(
+            several,
+            n_train=min(one.n_train for one in several),
+            C=penalties.pop() if len(penalties) == 1 else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(FitFacts):
+    """One score with its confidence interval and its chance level: a row of results.csv.
+
+    The score of the control task is the mean over its draws.
+
+    Attributes:
+        metric: the name of the metric.
+        value: the score.
+        ci_low: the lower limit of the 95 % confidence interval.
+        ci_high: the upper limit.
+        chance: the score of chance level predictions on the same rows, such as always predicting
+            the most frequent training label; 0 for selectivity.
+        n_test: number of rows scored.
+        n_groups: number of groups of the rows scored.
+    """
+
+    metric: str
+    value: float
+    ci_low: float
+    ci_high: float
+    chance: float
+    n_test: int
+    n_groups: int
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The predictions of one predictor for one set of rows, with the facts of its fits.
+
+    Attributes:
+        predictions: the predictions whose mean score is measured: one entry, or one per draw of the
+            control task, or per network with random weights.
+        chance: the chance level predictions for the same rows, one for each of `predictions`.
+        groups: the groups (n_samples,) of the rows.
+        facts: what is scored, and properties of the fits.
+        metric: the metric to compute; None for all that are defined.
+        against: predictions whose mean score is subtracted; empty for none. The difference is
+            positive if `predictions` score better.
+        fit: the fit of the task on all training rows, to be saved; None if there is no single fit.
+    """
+
+    predictions: tuple[Predictions, ...]
+    chance: tuple[Predictions, ...]
+    groups: NDArray[np.str_]
+    facts: FitFacts
+    metric: str | None = None
+    against: tuple[Predictions, ...] = ()
+    fit: FittedLayers | None = None
+
+    def take(self, rows: NDArray[np.generic]) -> Scored:
+        """Return the predictions for some rows, given by a mask or by row numbers."""
+        predictions, chance = (
+            tuple(take(one, rows) for one in several) for several in (self.predictions, self.chance)
+        )
+        return replace(self, predictions=predictions, chance=chance, groups=self.groups[rows])
+
+    def with_facts(self, **changes: Any) -> Scored:
+        """Return the same predictions with some facts changed."""
+        return replace(self, facts=replace(self.facts, **changes))
+
+    @classmethod
+    def of_draws(cls, several: Sequence[Scored]) -> Scored:
+        """Return several predictions of the same rows, of which the mean score is measured."""
+        return replace(
+            several[0],
+            predictions=tuple(one for scored in several for one in scored.predictions),
+            chance=tuple(one for scored in several for one in scored.chance),
+            facts=FitFacts.joined([scored.facts for scored in several]),
+            fit=None,
+        )
+
+    @classmethod
+    def of_splits(cls, several: Sequence[Scored]) -> Scored:
+        """Return the predictions of the same probe on several splits, one after the other."""
+        if len(several) == 1:
+            return several[0]
+        predictions, chance, against = (
+            tuple(joined(same) for same in zip(*of_splits, strict=True))
+            for of_splits in zip(
+                *((one.predictions, one.chance, one.against) for one in several), strict=True
+            )
+        )
+        return replace(
+            several[0],
+            predictions=predictions,
+            chance=chance,
+            groups=np.concatenate([scored.groups for scored in several]),
+            facts=FitFacts.joined([scored.facts for scored in several]),
+            against=against,
+            fit=None,
+        )
+
+
+def measure(scored: Scored, resamples: Resamples) -> list[Measurement]:
+    """Return a measurement for each metric; those that are undefined are omitted.
+
+    The AUROC of rows with a single label, for example, is undefined. `resamples` are those of the
+    groups of the rows.
+    """
+    measurements = []
+    for name in _common_metrics(scored.predictions) if scored.metric is None else [scored.metric]:
+        values = _mean_score(name, scored.predictions, resamples)
+        chance = float(np.mean([_chance(name, one, resamples) for one in scored.chance]))
+        metric, parts = name, None
+        if scored.against:
+            lead = values - _mean_score(name, scored.against, resamples)
+            metric, values, chance = "selectivity", METRICS[name].sign * lead, 0.0
+        else:
+            parts = parts_of(name, scored.predictions)
+        if np.isnan(values[0]):
+            continue
+        interval = score_interval(values, resamples, METRICS[metric].range, parts)
+        measured = Measurement(
+            **vars(scored.facts),
+            metric=metric,
+            value=interval.value,
+            ci_low=interval.low,
+            ci_high=interval.high,
+            chance=chance,
+            n_test=len(resamples.group_of_row),
+            n_groups=resamples.n_groups,
+        )
+        measurements.append(measured)
+    return measurements
+
+
+def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
+    """Return the metric functions that are defined for the predictions, by name.
+
+    AUROC needs scores; calibration metrics need probabilities.
+
+    >>> list(metrics_of(NumberPredictions(np.zeros(2), np.zeros(2))))
+    ['r2', 'spearman']
+    """
+    return metric_functions(predictions.family, predictions.offers)
+
+
+def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | None:
+    """Return the parts by class of a mean score of predictions on the same rows.
+
+    None if the metric has no parts, or if the true classes differ.
+    """
+    function = class_parts(metric)
+    return None if function is None else mean_parts([function(one) for one in predictions])
+
+
+def rating(metric: str, predictions: ClassPredictions | NumberPredictions) -> float:
+    """Return the value of a metric for held-out predictions, so that higher is better.
+
+    >>> rating("accuracy", ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2))
+    0.5
+    """
+    whole = Resamples.whole(len(predictions.truth))
+    return METRICS[metric].sign * float(metrics_of(predictions)[metric](predictions, whole)[0])
+
+
+def _common_metrics(several: Sequence[Predictions]) -> list[str]:
+    """Return the metrics that are defined for all predictions, which may be of several kinds."""
+    first, *others = [metrics_of(one) for one in several]
+    return [name for name in first if all(name in other for other in others)]
+
+
+def _mean_score(metric: str, several: Sequence[Predictions], resamples: Resamples) -> Floats:
+    mean: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
+    return mean
+
+
+def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float:
+    """Return the score of chance level predictions; 0 if it is undefined for constants."""
+    chance = float(metrics_of(uninformed)[metric](uninformed, resamples.undrawn)[0])
+    return 0.0 if np.isnan(chance) else chance
+
+
+def _largest(values: Sequence[N | None]) -> N | None:
+    """Return the largest value that is not None; None if all are."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Return the concatenated predictions for several sets of rows, each with fits of its own.
+
+    >>> both = joined([NumberPredictions(np.array([1.0]), np.array([2.0]))] * 2)
+    >>> both.guess.tolist()
+    [2.0, 2.0]
+    """
+    first = parts[0]
+    changed: dict[str, Any] = {"n_codes": len(parts)} if isinstance(first, OnlineCode) else {}
+    for own in fields(first):
+        values = [getattr(part, own.name) for part in parts]
+        if own.name == "folds":
+            sizes = [
+                len(part.truth)
+                for part in parts
+                if isinstance(part, ClassPredictions | NumberPredictions)
+            ]
+            changed["folds"] = joined_folds(values, sizes)
+        elif own.name == "scores_are_log_probabilities":
+            # Folds may have chosen kinds with other scores.
+            changed[own.name] = all(values)
+        elif isinstance(values[0], np.ndarray):
+            is_known = all(value is not None for value in values)
+            changed[own.name] = np.concatenate(values) if is_known else None
+    return replace(first, **changed)
+
+
+def uninformed(train_labels: NDArray[Any], predictions: Predictions) -> Predictions:
+    """Return the chance level predictions for the same rows: the majority class or the mean.
+
+    Scores, if the given predictions have any, are the log frequencies of the training labels
+    (n_train,). The alarm of every row is the false positive rate that the threshold allows.
+
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 1]), n_classes=2)
+    >>> uninformed(np.array([1, 1, 0]), predictions).guess.tolist()
+    [1, 1]
+    """
+    if isinstance(predictions, NumberPredictions):
+        mean = np.full(len(predictions.truth), train_labels.mean())
+        return NumberPredictions(predictions.truth, mean)
+    assert isinstance(predictions, ClassPredictions)
+    n_rows = len(predictions.truth)
+    changed: dict[str, Any] = {"guess": majority_guess(train_labels, n_rows)}
+    if predictions.alarms is not None:
+        changed["alarms"] = np.where(np.isnan(predictions.alarms), np.nan, RATES)
+    if predictions.scores is not None:
+        changed["scores"] = log_frequencies(train_labels, n_rows, predictions.n_classes)
+    return replace(predictions, **changed)
+
+
+def majority_guess(train_codes: Codes, n_rows: int) -> Codes:
+    """Return the most frequent training label, repeated `n_rows` times; ties go to the first.
+
+    >>> majority_guess(np.array([2, 1, 1]), n_rows=2).tolist()
+    [1, 1]
+    """
+    return np.full(n_rows, np.bincount(train_codes).argmax())
+
+
+def log_frequencies(train_codes: Codes, n_rows: int, n_classes: int) -> Floats:
+    """Return the log frequencies (n_rows, n_classes) of the training labels, equal in all rows.
+
+    >>> log_frequencies(np.array([0, 1]), n_rows=1, n_classes=2).round(2).tolist()
+    [[-0.69, -0.69]]
+    """
+    with np.errstate(divide="ignore"):
+        frequencies = np.bincount(train_codes, minlength=n_classes) / len(train_codes)
+        return np.tile(np.log(frequencies), (n_rows, 1))
+
+
+class Predictor(NamedTuple):
+    """Origin of predictions: the kind of probe ("none" for a baseline) and the target."""
+
+    probe: str
+    target: str
+
+
+def control_draw(number: int) -> str:
+    """Return the target of the predictions of one draw of the control task.
+
+    >>> control_draw(0)
+    'control 0'
+    """
+    return f"control {number}"
+
+
+@dataclass(frozen=True, eq=False)
+class SiteResult:
+    """The measurements of one site, or of the baselines, and the predictions on test rows.
+
+    Attributes:
+        measurements: the rows of results.csv, without the columns in `place`.
+        predictions: the predictions of each probe on the test rows. With several splits there are
+            also predictions of each draw of the control task; `control_draw` gives their target.
+        fits: the fit of the task for each kind of probe. A single split is fitted on its training
+            rows; with several splits, this is a further fit on all rows. Kinds that are not a
+            stack of layers have none, and results read from disk have none.
+        penalties: the penalty of each of `fits`, by kind; None for a kind without one.
+        place: the columns of results.csv that identify run, site and position.
+        probes: digests of the weights of the saved probes, by file name relative to the run's
+            folder.
+        files: digests of all files of the site, including its probes; empty before it is saved.
+    """
+
+    measurements: list[Measurement] = field(default_factory=list)
+    predictions: dict[Predictor, Predictions] = field(default_factory=dict)
+    fits: dict[str, FittedLayers] = field(default_factory=dict)
+    penalties: dict[str, float | None] = field(default_factory=dict)
+    place: Mapping[str, Any] = field(default_factory=dict)
+    probes: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of results.csv."""
+        return [{**self.place, **asdict(measurement)} for measurement in self.measurements]
+
+    def of_kind(self, probe: str) -> list[Measurement]:
+        """Return the measurements of one kind of probe, the task on test rows first."""
+        return [one for one in self.measurements if one.probe == probe]

@@ -1,0 +1,125 @@
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.preprocessing import StandardScaler
+
+from probekit.errors import ConfigError, DataError
+from probekit.probes.kinds.base import (
+    Scaling,
+    choose,
+    inner_folds,
+    positive,
+    refuse_mixed_types,
+    units_of,
+)
+from probekit.probes.kinds.logistic import LinearProbe
+from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
+
+
+@pytest.mark.parametrize("scaling", [Scaling.standard, Scaling.centred])
+def test_a_folded_layer_answers_on_raw_rows_as_the_layer_does_on_scaled_ones(scaling):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(50, 4)) * [1, 100, 0.01, 0] + [0, 1000, 5, 7]
+    weight, bias = generator.normal(size=(3, 4)), generator.normal(size=3)
+    scaled = scaling(X)
+    layer = scaled.fold(weight, bias)
+    np.testing.assert_allclose(
+        X @ layer.weight.T + layer.bias, scaled.apply(X) @ weight.T + bias, atol=1e-8
+    )
+
+
+def test_it_scales_as_scikit_learn_does():
+    X = np.random.default_rng(0).normal(size=(50, 4)) * [1, 100, 0.01, 5] + 3
+    np.testing.assert_allclose(Scaling.standard(X).apply(X), StandardScaler().fit_transform(X))
+
+
+@pytest.mark.parametrize("constant", [0.0, 3.1, -1e4, 1e8])
+def test_the_last_bits_of_a_constant_are_no_data(constant):
+    X = np.full((999, 1), constant, dtype=np.float32)
+    X[::2] = np.nextafter(X[0], np.float32(np.inf)) if constant else 0
+    assert not Scaling.standard(X).apply(X).any()
+    assert not Scaling.standard(X.astype(np.float64)).apply(X).any() or constant
+
+
+def test_a_fold_holds_out_whole_groups_and_each_row_once():
+    generator = np.random.default_rng(0)
+    labels, groups = generator.integers(2, size=100), generator.integers(20, size=100)
+    insides = inner_folds(labels, groups, folds=4, seed=0)
+    assert np.sum(~np.stack(insides), axis=0).tolist() == [1] * 100
+    for inside in insides:
+        assert not set(groups[inside]) & set(groups[~inside])
+
+
+def test_a_fold_whose_inside_has_one_label_is_left_out():
+    labels = np.array([0, 0, 0, 0, 1, 1])
+    insides = inner_folds(labels, np.array([0, 1, 2, 3, 4, 4]), folds=3, seed=0)
+    assert len(insides) == 2
+    assert all(labels[inside].any() for inside in insides)
+    with pytest.raises(DataError, match="the fitted rows have only one class"):
+        inner_folds(labels, labels, folds=2, seed=0)
+
+
+def test_losses_are_summed_over_the_folds_and_of_equals_the_first_wins():
+    losses = iter([[1, 2, 0], [3, 0, 2]])
+    assert choose(np.array([7.0, 8.0, 9.0]), [np.array([True])] * 2, lambda _: next(losses)) == 8.0
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["a", "b"],
+        [1, 2.5, True, np.int64(3)],
+        (False, True),
+        np.array(["a", "b"], dtype=object),
+        pd.Series(["a", "b"]),
+        np.array([1.5, 2.0]),
+        ["a", np.str_("b")],
+        [],
+    ],
+)
+def test_labels_of_one_type_pass(labels):
+    refuse_mixed_types(labels)
+
+
+@pytest.mark.parametrize("labels", [["a", 1], ["a", None], pd.Series([1, "a"], dtype=object)])
+def test_others_do_not(labels):
+    with pytest.raises(DataError, match="have several types"):
+        refuse_mixed_types(labels)
+
+
+def test_groups_of_which_some_are_missing_are_refused():
+    with pytest.raises(DataError, match="The groups have several types: NoneType, str"):
+        units_of(np.zeros((3, 1)), ["a", None, "b"])
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([1, 2, np.nan], "Row 2 has no group"),
+        ([None] * 3, "Row 0 has no group"),
+        (np.zeros((3, 2)), r"have shape \(3, 2\)"),
+        (5, r"have shape \(\)"),
+    ],
+)
+def test_each_row_has_one_group(groups, message):
+    with pytest.raises(DataError, match=message):
+        units_of(np.zeros((3, 1)), groups)
+
+
+@pytest.mark.parametrize("build", [LinearProbe, RidgeProbe, RidgeRegressionProbe], ids=str)
+def test_features_lost_to_rounding_give_a_warning(build):
+    X, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+    X[:, 0] += 3 * y
+    probe = build(folds=2)
+    with pytest.warns(UserWarning, match="vary less than the rounding error of their mean"):
+        probe.fit((X + 1e7).astype(np.float32), y)
+    assert probe.fit(X.astype(np.float32), y).coef_.any()
+
+
+@pytest.mark.parametrize(
+    "values",
+    ["abc", [0.1, "abc"], [[1.0], [2.0, 3.0]], [[1.0, 2.0]], [[1.0], [2.0]], None, [1, None], True],
+)
+def test_a_penalty_that_is_no_number_is_refused(values):
+    with pytest.raises(ConfigError, match=r"C is .* Give at least one number"):
+        positive("C", values)

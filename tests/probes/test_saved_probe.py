@@ -1,0 +1,376 @@
+"""Files of a saved probe: reproducible bytes, and detection of all damage."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from scipy.special import log_softmax
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import StandardScaler
+
+from probekit.errors import ConfigError, DataError, MissingError, StoreError
+from probekit.probes.kinds.logistic import LinearProbe
+from probekit.probes.saved_probe import SavedProbe
+from probekit.probes.solve.design import shared
+from probekit.provenance import digest, digest_json, pretty_json
+
+
+@pytest.fixture
+def stem(tmp_path, make_probe):
+    stem = tmp_path / "probes" / "blocks.1.hook_resid_post"
+    make_probe(n_classes=3).save(stem)
+    return stem
+
+
+def files(stem):
+    return [stem.with_name(stem.name + suffix) for suffix in (".json", ".safetensors")]
+
+
+def rewrite(stem, change):
+    """Change the JSON and update its digest."""
+    path = files(stem)[0]
+    record = json.loads(path.read_text())
+    del record["digest"]
+    change(record)
+    path.write_text(pretty_json({"digest": digest_json(record)} | record))
+
+
+def put_tensors(stem, tensors):
+    content = safetensors.numpy.save(tensors)
+    files(stem)[1].write_bytes(content)
+    rewrite(stem, lambda record: record.update(tensors=digest([content])))
+
+
+def test_saving_what_was_loaded_gives_the_same_bytes(stem, tmp_path):
+    again = tmp_path / "again.json"
+    assert SavedProbe.load(stem).save(again) == again
+    for old, new in zip(files(stem), files(tmp_path / "again"), strict=True):
+        assert old.read_bytes() == new.read_bytes()
+
+
+def test_either_file_and_the_stem_name_the_probe(stem, make_probe):
+    made = make_probe(n_classes=3)
+    for path in (stem, *files(stem), str(stem)):
+        loaded = SavedProbe.load(path)
+        assert loaded.facts == made.facts
+        assert loaded.classes == made.classes
+        for ours, theirs in zip(loaded.layers, made.layers, strict=True):
+            np.testing.assert_array_equal(ours[0], theirs[0])
+            np.testing.assert_array_equal(ours[1], theirs[1])
+
+
+def test_weights_that_are_not_contiguous_are_written_right(tmp_path, make_facts):
+    """PITFALL 15."""
+    weight = np.arange(12.0).reshape(4, 3).T
+    SavedProbe(((weight, np.zeros(3)),), ("a", "b", "c"), make_facts()).save(tmp_path / "p")
+    np.testing.assert_array_equal(SavedProbe.load(tmp_path / "p").directions, weight)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_every_truncated_or_changed_file_is_refused(stem, which):
+    path = files(stem)[which]
+    whole = path.read_bytes()
+    for cut in (0, 1, 8, len(whole) // 2, len(whole) - 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(DataError, match="cannot be used"):
+            SavedProbe.load(stem)
+    for place in (0, len(whole) // 3, len(whole) - 3):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(DataError, match=str(path)):
+            SavedProbe.load(stem)
+
+
+def test_a_label_changed_by_hand_is_detected(stem):
+    path = files(stem)[0]
+    path.write_text(path.read_text().replace('"a"', '"z"'))
+    with pytest.raises(DataError, match="changed after it was written"):
+        SavedProbe.load(stem)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "3",
+        "null",
+        "{",
+        '{"digest": 1}',
+        "[" * 100_000,
+        '{"digest": NaN, "format": 1}',
+        '{"digest": 1, "format": 1, "x": 1e999}',
+        '{"digest": 1, "format": 1, "x": "\\ud800"}',
+    ],
+)
+def test_a_json_that_is_no_record_is_refused(stem, content):
+    files(stem)[0].write_text(content)
+    with pytest.raises(DataError, match="not the record of a probe"):
+        SavedProbe.load(stem)
+
+
+def test_a_file_that_is_no_text_is_refused(stem):
+    files(stem)[0].write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="cannot be used"):
+        SavedProbe.load(stem)
+
+
+def test_another_format_is_rejected_with_both_versions(stem):
+    rewrite(stem, lambda record: record.update(format=2))
+    with pytest.raises(DataError, match="format 2, but this version of probekit reads format 1"):
+        SavedProbe.load(stem)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r["facts"].pop("weights"), "facts.weights: Field required"),
+        (lambda r: r["facts"].update(extra=1), "facts.extra"),
+        (lambda r: r["facts"].update(bos="no"), "facts.bos"),
+        (lambda r: r.update(classes=["a", "b"]), "3 scores do not match 2 classes"),
+        (lambda r: r.update(classes="abc"), "classes"),
+        (lambda r: r.update(classes=[1, 2, 3]), "classes"),
+    ],
+)
+def test_a_record_that_is_whole_but_wrong_is_refused(stem, change, message):
+    rewrite(stem, change)
+    with pytest.raises(DataError, match=message):
+        SavedProbe.load(stem)
+
+
+W, B = np.ones((3, 7)), np.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({}, "do not form a probe"),
+        ({"layers.0.weight": W}, "instead of float64 layers"),
+        ({"weight": W, "bias": B}, "instead of float64 layers"),
+        ({"layers.0.weight": W.astype(np.float32), "layers.0.bias": B}, "float32"),
+        ({"layers.0.weight": W * np.nan, "layers.0.bias": B}, "NaN"),
+        ({"layers.0.weight": W.T.copy(), "layers.0.bias": B}, "do not form a probe"),
+    ],
+)
+def test_tensors_that_are_no_probe_are_refused(stem, tensors, message):
+    put_tensors(stem, tensors)
+    with pytest.raises(DataError, match=message):
+        SavedProbe.load(stem)
+
+
+def test_a_file_that_is_not_there_is_named(stem, tmp_path):
+    with pytest.raises(MissingError, match=r"nothing\.json"):
+        SavedProbe.load(tmp_path / "nothing")
+    with pytest.raises(MissingError, match=r"folder.*: blocks\.1\.hook_resid_post\."):
+        SavedProbe.load(stem.parent)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(MissingError, match="It contains no probe"):
+        SavedProbe.load(empty)
+    files(stem)[1].unlink()
+    with pytest.raises(MissingError, match="safetensors"):
+        SavedProbe.load(stem)
+    with pytest.raises(MissingError, match="is a folder"):
+        SavedProbe.load("/")
+
+
+def test_a_file_that_cannot_be_written_raises_an_error(tmp_path, make_probe):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="Cannot write"):
+        make_probe().save(tmp_path / "file" / "probe")
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        (
+            "runs",
+            r"It contains runs\. .* RUN/probes/SITE/KIND or RUN/probes/final: one/0a, one/0b\.$",
+        ),
+        ("runs/one", r"It contains runs\. .*: 0a, 0b\.$"),
+        (
+            "runs/one/0a",
+            r"It is the folder of a run\. Give one of its probes: probes/site/logistic\.$",
+        ),
+        ("runs/one/0b", r"Give one of its probes: probes/\+1/site/lda, probes/\+1/site/svm\.$"),
+        ("runs/one/0a/probes", r"Give one of its probes: site/logistic\.$"),
+        ("runs/one/0a/probes/site", r"Give one of its probes: logistic\.$"),
+        ("runs/trained", r"It contains no probe\.$"),
+    ],
+)
+def test_a_folder_above_probes_names_what_is_in_it(tmp_path, folder, message):
+    for name in ("0a/probes/site/logistic", "0b/probes/+1/site/svm", "0b/probes/+1/site/lda"):
+        path = tmp_path / "runs/one" / f"{name}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "runs/trained").mkdir()
+    with pytest.raises(MissingError, match=message):
+        SavedProbe.load(tmp_path / folder)
+
+
+def raw_rows(seed, n_samples=80, n_features=7):
+    """Rows whose features have very different means and standard deviations."""
+    generator = np.random.default_rng(seed)
+    scales = 10.0 ** np.arange(-3, n_features - 3)
+    return generator.normal(size=(n_samples, n_features)) * scales + 50 * scales
+
+
+def labels(X, n_classes):
+    """Labels determined by the first features."""
+    rank = X[:, 2].argsort().argsort()
+    return np.array(list("abcd"))[rank * n_classes // len(X)]
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 4])
+def test_scores_of_raw_rows_are_those_of_the_estimator(make_facts, n_classes):
+    X = raw_rows(0)
+    probe = LinearProbe(C=1.0).fit(X, labels(X, n_classes))
+    saved = SavedProbe(((probe.coef_, probe.intercept_),), tuple(probe.classes_), make_facts())
+    new = raw_rows(1)
+    np.testing.assert_allclose(saved.scores(new), probe.decision_function(new), atol=1e-9)
+    np.testing.assert_array_equal(saved.predict(new), probe.predict(new))
+    logs = probe.predict_log_proba(new)
+    np.testing.assert_allclose(saved.log_probabilities(new), logs, atol=1e-9)
+    assert len(set(saved.predict(X))) == n_classes
+
+
+def test_the_bias_of_raw_rows_is_less_the_scaled_mean(make_facts):
+    """PITFALL 18: b' = b - sum(w mean / std); without it the scores are off by far."""
+    X = raw_rows(0)
+    scaler = StandardScaler().fit(X)
+    w, b = np.random.default_rng(2).normal(size=(1, 7)), np.array([0.3])
+    raw = w / scaler.scale_, b - (w * scaler.mean_ / scaler.scale_).sum(axis=1)
+    scaled_scores = (scaler.transform(X) @ w.T + b)[:, 0]
+    saved = SavedProbe((raw,), ("no", "yes"), make_facts())
+    np.testing.assert_allclose(saved.scores(X), scaled_scores, atol=1e-9)
+    design = shared(X, [np.ones(len(X))], typical=np.ones(len(X), dtype=bool))
+    for ours, theirs in zip(design.fold(0, w, b), raw, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+    unfolded = SavedProbe(((raw[0], b),), ("no", "yes"), make_facts())
+    assert np.abs(unfolded.scores(X) - scaled_scores).min() > 1
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_two_layers_are_a_network_with_relu_between(make_facts, n_classes):
+    X = StandardScaler().fit_transform(raw_rows(0))
+    network = MLPClassifier(5, max_iter=2000, random_state=0).fit(X, labels(X, n_classes))
+    layers = tuple((w.T, b) for w, b in zip(network.coefs_, network.intercepts_, strict=True))
+    saved = SavedProbe(layers, tuple(network.classes_), make_facts(kind="mlp"))
+    np.testing.assert_allclose(
+        np.exp(saved.log_probabilities(X)), network.predict_proba(X), atol=1e-9
+    )
+    np.testing.assert_array_equal(saved.predict(X), network.predict(X))
+    with pytest.raises(ConfigError, match="mlp probe has 2 layers"):
+        _ = saved.directions
+
+
+def test_without_classes_the_score_is_the_answer(make_facts):
+    saved = SavedProbe(((np.array([[2.0, 0.0]]), np.array([1.0])),), (), make_facts(kind="ridge"))
+    assert saved.predict([[3.0, 9.0]]).tolist() == [7.0]
+    assert saved.direction_names == ("value",)
+    with pytest.raises(ConfigError, match="no probabilities"):
+        saved.log_probabilities([[3.0, 9.0]])
+
+
+def test_scores_that_are_no_logits_give_no_probabilities(make_probe, make_facts):
+    saved = make_probe(facts=make_facts(kind="linear_svm", scores_are_logits=False))
+    with pytest.raises(ConfigError, match="linear_svm probe are not logits"):
+        saved.log_probabilities(np.zeros((1, 7)))
+
+
+def test_log_probabilities_are_sound_far_from_zero(make_probe):
+    saved = make_probe(n_classes=3)
+    logs = saved.log_probabilities(1e6 * np.ones((2, 7)))
+    assert np.isfinite(logs).all()
+    np.testing.assert_allclose(logs, log_softmax(logs, axis=1))
+
+
+def test_directions_are_the_weights_and_of_length_one_if_wished(make_probe):
+    saved = make_probe(n_classes=3)
+    assert saved.directions.shape == (3, 7)
+    assert saved.directions.dtype == np.float64
+    np.testing.assert_allclose(np.linalg.norm(saved.unit_directions, axis=1), 1)
+    np.testing.assert_allclose(
+        saved.unit_directions * np.linalg.norm(saved.directions, axis=1)[:, None], saved.directions
+    )
+    assert saved.direction_names == saved.classes
+    assert make_probe(n_classes=2).direction_names == ("b",)
+
+
+def test_a_direction_of_zeros_has_no_length(make_facts):
+    saved = SavedProbe(((np.zeros((1, 3)), np.zeros(1)),), ("a", "b"), make_facts())
+    with pytest.raises(DataError, match="no direction"):
+        _ = saved.unit_directions
+
+
+def test_a_saved_probe_is_immutable(make_probe):
+    saved = make_probe()
+    with pytest.raises(ValueError, match="read-only"):
+        saved.layers[0][0][0, 0] = 1
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (
+            np.zeros((2, 6)),
+            r"shape \(2, 6\), but this probe of blocks.* needs shape \(n_samples, 7\)",
+        ),
+        (np.zeros(7), "shape"),
+        (np.where(np.eye(7) == 1, np.nan, 0.0)[2:], "5 of 5 rows contain NaN or infinity, first"),
+        ([[0, 0, 0, np.inf, 0, 0, 0]], "1 of 1 rows"),
+    ],
+)
+def test_rows_that_are_none_of_the_site_are_refused(make_probe, X, message):
+    with pytest.raises(DataError, match=message):
+        make_probe().scores(X)
+
+
+W4, B1 = np.ones((1, 4)), np.zeros(1)
+
+
+@pytest.mark.parametrize(
+    ("layers", "classes", "message"),
+    [
+        ((), ("a", "b"), "do not form a probe"),
+        (((W4[0], B1),), ("a", "b"), "do not form a probe"),
+        (((W4, np.zeros(2)),), ("a", "b"), "do not form a probe"),
+        (((W4[:, :0], B1),), ("a", "b"), "do not form a probe"),
+        (((W4, B1), (W4, B1)), ("a", "b"), "equal to n_out of the previous layer"),
+        (((W4 * np.nan, B1),), ("a", "b"), "NaN"),
+        (((W4, B1 + np.inf),), ("a", "b"), "NaN or infinity"),
+        (((W4, B1),), ("a",), "1 scores do not match 1 classes"),
+        (((W4, B1),), ("a", "b", "c"), "1 scores do not match 3 classes"),
+        (((np.ones((2, 4)), np.zeros(2)),), ("a", "b"), "2 scores do not match 2 classes"),
+        (((np.ones((2, 4)), np.zeros(2)),), (), "2 scores do not match 0 classes"),
+        (((W4, B1),), ("a", "a"), "must be distinct strings"),
+        (((W4, B1),), (0, 1), "must be distinct strings"),
+    ],
+)
+def test_what_is_no_probe_is_refused(make_facts, layers, classes, message):
+    with pytest.raises(DataError, match=message):
+        SavedProbe(layers, classes, make_facts())
+
+
+def test_what_fits_is_let_through_and_what_differs_is_listed(make_probe, make_facts):
+    saved = make_probe()
+    facts = saved.facts
+    saved.check_fits(site=facts.site, width=7, weights=facts.weights, tokenizer=facts.tokenizer)
+    saved.check_fits()
+    with pytest.raises(ConfigError) as caught:
+        saved.check_fits(site="blocks.2.hook_resid_post", width=768, weights="other")
+    message = str(caught.value)
+    assert (
+        "site: blocks.1.hook_resid_post for the probe, blocks.2.hook_resid_post for the rows"
+        in message
+    )
+    assert "width: 7 for the probe, 768 for the rows" in message
+    assert "weights: ww for the probe, other for the rows" in message
+    assert "tokenizer" not in message
+    saved.check_fits(n_heads=12, layer_norm_epsilon=1e-5)  # not in probes of older releases
+    newer = make_probe(facts=make_facts(n_heads=4, layer_norm_epsilon=1e-5))
+    newer.check_fits(n_heads=4, layer_norm_epsilon=1e-5)
+    with pytest.raises(ConfigError, match="n_heads: 4 for the probe, 12 for the rows"):
+        newer.check_fits(n_heads=12)
