@@ -26,8 +26,7 @@ from probekit.probes.score.metrics import (
     auroc,
     within_folds,
 )
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
 NEW_ROWS, RIDGE = 4000, 10.0
 

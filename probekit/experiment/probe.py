@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError
-from probekit.probes.kinds.registry import KINDS
+from probekit.probes.kinds.registry import C_GRID, KINDS
 from probekit.probes.kinds.registry import ProbeKind as KindOfProbe
 from probekit.probes.score.metric_table import SELECTING
 from probekit.probes.settings import (
@@ -120,7 +120,7 @@ class ProbeSection(Section):
         "are corrected for it, predicted classes are not; null means equal row weights",
     )
     C: Strengths = Field(
-        (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        C_GRID,
         min_length=1,
         description="inverse regularisation strengths, selected by inner cross-validation",
     )

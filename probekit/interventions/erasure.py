@@ -23,8 +23,7 @@ from probekit.errors import DataError
 from probekit.interventions.edits import Edit
 from probekit.interventions.subspaces import orthonormal_basis, without_rounding
 from probekit.probes.kinds.class_means import class_means
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
 # Relative to the largest singular value, in float64. An absolute tolerance would keep the concept
 # of a rare class, whose covariance with the features is small.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import DataError, TooFewGroupsError, nearest
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes
 
 LARGEST_NUMBER = 1e100  # largest numeric label: sums of squares of larger ones overflow
 # Smallest share of typical rows; the spread of fewer does not represent that of all rows.
@@ -66,10 +66,36 @@ class ProbeData:
     positive: str | None = None
 
     def __post_init__(self) -> None:
-        _check_lengths(self)
-        _check_split(self)
-        _check_groups(self)
-        _check_several_labels(self)
+        lengths = {name: len(getattr(self, name)) for name in ("y", "groups", "types")}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            raise DataError(f"y, groups and types need one entry per row, but {found}.")
+        for name, rows in (("train", self.train), ("test", self.test)):
+            if not len(rows):
+                raise DataError(f"{name} is empty. Give it at least one row.")
+            if rows.min() < 0 or rows.max() >= len(self.y):
+                raise DataError(
+                    f"{name} has row numbers from {rows.min()} to {rows.max()}, but with "
+                    f"{len(self.y)} rows they must be from 0 to {len(self.y) - 1}."
+                )
+        split_rows, counts = np.unique(np.concatenate([self.train, self.test]), return_counts=True)
+        if counts.max() > 1:
+            raise DataError(
+                f"The split contains {counted((counts > 1).sum(), 'row')} more than once, first "
+                f"row {split_rows[counts > 1][0]}. Put each row once in train or once in test."
+            )
+        crossing = np.intersect1d(self.groups[self.train], self.groups[self.test])
+        if len(crossing):
+            raise DataError(
+                f"{counted(len(crossing), 'group')} with rows in both train and test, first "
+                f"{str(crossing[0])!r}: memorised training rows would inflate the score. Split by "
+                "group."
+            )
+        if len(self.classes) < 2:
+            raise DataError(
+                f"All {len(self.train)} training rows have the label {str(self.classes[0])!r}. "
+                "Give train at least two labels."
+            )
 
     @cached_property
     def classes(self) -> NDArray[np.str_]:
@@ -102,49 +128,6 @@ class ProbeData:
             return None
         n_second = np.count_nonzero(self.y[self.train] == self.classes[1])
         return int(2 * n_second <= len(self.train))
-
-
-def _check_lengths(data: ProbeData) -> None:
-    lengths = {name: len(getattr(data, name)) for name in ("y", "groups", "types")}
-    if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise DataError(f"y, groups and types need one entry per row, but {found}.")
-
-
-def _check_split(data: ProbeData) -> None:
-    for name in ("train", "test"):
-        rows = getattr(data, name)
-        if not len(rows):
-            raise DataError(f"{name} is empty. Give it at least one row.")
-        if rows.min() < 0 or rows.max() >= len(data.y):
-            raise DataError(
-                f"{name} has row numbers from {rows.min()} to {rows.max()}, but with "
-                f"{len(data.y)} rows they must be from 0 to {len(data.y) - 1}."
-            )
-    split_rows, counts = np.unique(np.concatenate([data.train, data.test]), return_counts=True)
-    if counts.max() > 1:
-        raise DataError(
-            f"The split contains {counted((counts > 1).sum(), 'row')} more than once, first row "
-            f"{split_rows[counts > 1][0]}. Put each row once in train or once in test."
-        )
-
-
-def _check_groups(data: ProbeData) -> None:
-    crossing = np.intersect1d(data.groups[data.train], data.groups[data.test])
-    if len(crossing):
-        raise DataError(
-            f"{counted(len(crossing), 'group')} with rows in both train and test, first "
-            f"{str(crossing[0])!r}: memorised training rows would inflate the score. Split by "
-            "group."
-        )
-
-
-def _check_several_labels(data: ProbeData) -> None:
-    if len(data.classes) < 2:
-        raise DataError(
-            f"All {len(data.train)} training rows have the label {str(data.classes[0])!r}. Give "
-            "train at least two labels."
-        )
 
 
 def typical_rows(data: ProbeData, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:

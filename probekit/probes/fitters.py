@@ -36,10 +36,10 @@ from probekit.probes.score.metrics import (
 from probekit.probes.score.scored import log_frequencies, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.fits import Judge, TunedProbeFit, Tuning, best_rated, fit_columns
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
-from probekit.probes.solve.solver import Codes, OnFit, Problem, Solver
+from probekit.probes.solve.solver import OnFit, Problem, Solver
 
 LabelColumn = NDArray[Any]  # label codes, or numbers
 Mask = NDArray[np.bool_]

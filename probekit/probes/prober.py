@@ -29,8 +29,8 @@ from probekit.probes.score.scored import (
     measure,
 )
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.design import Features
-from probekit.probes.solve.solver import Codes, OnFit
+from probekit.probes.solve.design import Codes, Features
+from probekit.probes.solve.solver import OnFit
 from probekit.probes.split import SplitProber
 from probekit.probes.targets import NETWORKS, TARGETS
 from probekit.provenance import digest

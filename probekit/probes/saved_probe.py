@@ -159,36 +159,6 @@ class _Record(Facts):
     facts: ProbeFacts
 
 
-def write_probe(
-    path: Path, layers: tuple[LayerArrays, ...], classes: tuple[str, ...], facts: ProbeFacts
-) -> Path:
-    """Write the two files of a probe and return the path of the JSON file.
-
-    Args:
-        path: the common stem of the files, or the path of one of them.
-        layers: weight and bias of each layer.
-        classes: the labels.
-        facts: the facts of the probe.
-
-    Raises:
-        StoreError: a file cannot be written.
-    """
-    tensors: bytes = safetensors.numpy.save(
-        {
-            f"layers.{number}.{part}": array
-            for number, layer in enumerate(layers)
-            for part, array in zip(_PARTS, layer, strict=True)
-        }
-    )
-    record = _Record(format=FORMAT, tensors=digest([tensors]), classes=classes, facts=facts)
-    content = record.model_dump(mode="json")
-    json_path, tensor_path = probe_files(path)
-    write_atomic(tensor_path, tensors)
-    # If the process is killed between the two writes, the digests do not match and reading fails.
-    write_atomic(json_path, pretty_json({"digest": digest_json(content)} | content))
-    return json_path
-
-
 def read_probe(path: Path) -> tuple[tuple[LayerArrays, ...], tuple[str, ...], ProbeFacts]:
     """Return layers, classes and facts of a saved probe.
 
@@ -489,7 +459,22 @@ class SavedProbe:
         Raises:
             StoreError: a file cannot be written.
         """
-        return write_probe(Path(path), self.layers, self.classes, self.facts)
+        tensors: bytes = safetensors.numpy.save(
+            {
+                f"layers.{number}.{part}": array
+                for number, layer in enumerate(self.layers)
+                for part, array in zip(_PARTS, layer, strict=True)
+            }
+        )
+        record = _Record(
+            format=FORMAT, tensors=digest([tensors]), classes=self.classes, facts=self.facts
+        )
+        content = record.model_dump(mode="json")
+        json_path, tensor_path = probe_files(Path(path))
+        write_atomic(tensor_path, tensors)
+        # If the process is killed between the two writes, the digests do not match.
+        write_atomic(json_path, pretty_json({"digest": digest_json(content)} | content))
+        return json_path
 
     @classmethod
     def load(cls, path: Path | str) -> SavedProbe:

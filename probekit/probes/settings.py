@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from probekit.errors import ConfigError, nearest
-from probekit.probes.kinds.registry import KINDS, Option, Task, find_kind, positive_grid
+from probekit.probes.kinds.registry import C_GRID, KINDS, Option, Task, find_kind
 from probekit.probes.score.metric_table import METRICS, SELECTING, Family
 from probekit.probes.targets import BASELINES, Baseline
 
@@ -126,7 +126,7 @@ class ProbeSettings:
     kinds: tuple[ProbeSpec, ...] = (ProbeSpec(),)
     metric: str | None = None
     class_weight: Literal["balanced"] | None = None
-    C: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    C: tuple[float, ...] = C_GRID
     folds: int = 5
     control_draws: int = 3
     control_by: Literal["word", "group"] = "word"
@@ -139,24 +139,6 @@ class ProbeSettings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        positive_grid("C", self.C)
-        lower_bounds = {
-            "folds": 2,
-            "control_draws": 0,
-            "max_iter": 1,
-            "seed": 0,
-            "fit_rows": 2,
-            "learning_steps": 0,
-        }
-        for name, bound in lower_bounds.items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                raise ConfigError(f"{name} is {value}, but must be at least {bound}.")
-        if self.learning_steps == 1:
-            raise ConfigError(
-                "learning_steps is 1, but a learning curve needs at least 2. Set it to 0 for no "
-                "curve."
-            )
         texts = [spec.text for spec in self.kinds]
         if not texts or len(set(texts)) < len(texts):
             raise ConfigError(

@@ -43,10 +43,10 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, fixed_thresholds, with_alarms
 from probekit.probes.score.scored import FitFacts, Predictions, Scored, rating, uninformed
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.fits import TunedProbeFit, held_out_scores
 from probekit.probes.solve.layers import FittedLayers
-from probekit.probes.solve.solver import Codes, OnFit
+from probekit.probes.solve.solver import OnFit
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,24 +51,6 @@ def test_data_that_do_not_fit_together_are_refused(changes, message):
         data(**changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"C": (0.1, 0.0)}, r"C must be positive and finite, but is \[0.0\]"),
-        ({"C": ()}, "C must be positive and finite, but is empty"),
-        ({"folds": 1}, "folds is 1, but must be at least 2"),
-        ({"control_draws": -1}, "control_draws is -1"),
-        ({"max_iter": 0}, "max_iter is 0"),
-        ({"seed": -1}, "seed is -1"),
-        ({"fit_rows": 1}, "fit_rows is 1"),
-        ({"C": (0.1, 1.0, 0.1)}, "C contains a value twice"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        ProbeSettings(**changes)
-
-
 def test_a_label_that_train_lacks_is_refused_where_labels_are_classes():
     with pytest.raises(DataError, match=r"1 test rows.*first 'z' in row 5.*Allowed: x, y"):
         check_known(data(y=np.array(list("xyxyxz"))))

@@ -14,8 +14,7 @@ from probekit.interventions.causes.verdicts import CausalVerdict, Evidence
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
 from probekit.model.passes.inputs import TokenBatch
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,8 +47,7 @@ from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
 
 def causes_of(

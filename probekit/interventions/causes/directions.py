@@ -20,8 +20,8 @@ from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.interventions.erasure import TOLERANCE
 from probekit.interventions.names import METHODS, Along
 from probekit.probes.score.exchange import permuted_labels
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes, Problem, Solver
+from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.solver import Problem, Solver
 
 LabelSets = NDArray[np.integer]  # (1 + draws, n_rows), the true labels first
 

@@ -21,8 +21,8 @@ from probekit.model.passes.taps import part_features
 from probekit.model.sites.sites import SitePattern, SiteSelection
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples, balanced_accuracy
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes, Problem, Solver
+from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.solver import Problem, Solver
 
 TEXTS_AT_ONCE = 64
 

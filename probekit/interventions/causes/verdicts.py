@@ -36,8 +36,7 @@ from probekit.probes.score.metrics import (
     mean_of_rows,
     within_folds,
 )
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
 Answer = Literal["yes", "no", "undecided"]
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, take
@@ -78,8 +77,10 @@ class _Pick:
             is_test = own.folds == self.fold
             own = replace(take(own, is_test), folds=None)
         chance = prober.chance(own, self.fold, draw)
-        groups = prober.data.groups[prober.rows_of(probe)][is_test]
-        return Scored((own,), (chance,), groups, self._facts(draw is not None))
+        groups = prober.data.groups[prober.rows_of(probe)]
+        if draw is not None:  # the control task is scored on comparable rows only
+            groups = groups[prober.comparable()]
+        return Scored((own,), (chance,), groups[is_test], self._facts(draw is not None))
 
     def _facts(self, is_control: bool) -> FitFacts:
         probe, target = self.predictor
@@ -287,7 +288,8 @@ def _add(
     scored = pooled.with_facts(probe=probe, target=target)
     chosen.measurements.extend(prober.measure(scored))
     if controls is not None:
-        own = scored.take(_comparable(picks))
+        comparable = np.concatenate([pick.prober.comparable(pick.fold) for pick in picks])
+        own = scored.take(comparable)
         metric, against = prober.main_metric, controls.predictions
         selectivity = replace(own, metric=metric, against=against)
         chosen.measurements.extend(prober.measure(selectivity))
@@ -302,14 +304,9 @@ def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> Scored | None:
 
 
 def _controls(picks: Sequence[_Pick]) -> Scored | None:
-    """Return the pooled predictions of each draw of the control task, on comparable rows."""
+    """Return the pooled predictions of each draw of the control task."""
     if not all(pick.prober.has_control for pick in picks):
         return None
     draws = range(picks[0].prober.settings.control_draws)
     pooled = [one for draw in draws if (one := _pooled(picks, draw)) is not None]
-    return Scored.of_draws([one.take(_comparable(picks)) for one in pooled]) if pooled else None
-
-
-def _comparable(picks: Sequence[_Pick]) -> NDArray[np.bool_]:
-    """Return a mask of the pooled test rows that the control task is scored on, shape (n_test,)."""
-    return np.concatenate([pick.prober.comparable(pick.fold) for pick in picks])
+    return Scored.of_draws(pooled) if pooled else None

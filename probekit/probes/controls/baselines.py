@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,8 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import log_frequencies, majority_guess
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.design import Floats
+from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.fits import Judge
-from probekit.probes.solve.solver import Codes
 from probekit.probes.targets import BASELINE_GRIDS
 
 # Maps inputs to a sparse or dense feature matrix, with parameters fitted on training inputs.
@@ -193,17 +193,11 @@ def word_mean_numbers(
     return numbers
 
 
-def word_counts(train: NDArray[Any]) -> FeatureExtractor:
-    """Return a function that counts the words of the training vocabulary in texts."""
-    return _counts(train, longest=1)
+def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
+    """Return a function that counts the words of the training vocabulary in texts.
 
-
-def n_gram_counts(train: NDArray[Any]) -> FeatureExtractor:
-    """Return a function that counts the words and adjacent pairs of words of the training texts."""
-    return _counts(train, longest=2)
-
-
-def _counts(train: NDArray[Any], longest: int) -> FeatureExtractor:
+    Sequences of up to `longest` adjacent words are counted, too.
+    """
     vectorizer = CountVectorizer(
         token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64
     ).fit(train)
@@ -253,7 +247,7 @@ def _words(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
 # lack them, and one that returns the feature extractor of training inputs.
 TEXT_BASELINES: dict[str, tuple[Callable[[ProbeData, Codes], NDArray[Any] | None], FitFeatures]] = {
     "bag_of_words": (_texts, word_counts),
-    "n_grams": (_texts, n_gram_counts),
+    "n_grams": (_texts, partial(word_counts, longest=2)),
     "neighbouring_words": (_words, word_indicators),
     "length": (_lengths, decile_features),
 }

@@ -21,7 +21,7 @@ from probekit.amounts import counted
 from probekit.errors import ConfigError
 from probekit.probes.data import ProbeData
 from probekit.probes.settings import ProbeSettings
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes
 from probekit.probes.targets import NO_CONTROL_TASK
 
 HASH_BYTES = 8

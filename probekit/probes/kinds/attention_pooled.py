@@ -19,15 +19,13 @@ from probekit.probes.kinds.base import (
     inner_folds,
     labelled_rows,
     measured,
-    positive,
     units_of,
     warn_if_flat,
 )
-from probekit.probes.kinds.registry import at_least
-from probekit.probes.solve.design import Floats
+from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
+from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.fits import Judge, best_rated
-from probekit.probes.solve.layers import with_reference
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.layers import FittedLayers, with_reference
 
 # Largest gradient component at a solution, and smallest relative decrease of the objective.
 TOLERANCE = 1e-6
@@ -77,46 +75,26 @@ class TokensOfTexts:
         return weights
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionFit:
-    """Result of one fit: query (n_features,), and linear classifier of the weighted mean.
-
-    Query and classifier apply to raw, unscaled tokens. `coef` (n_out, n_features) and `intercept`
-    (n_out,) are as in `Fit`.
-    """
-
-    classes: Codes
-    query: Floats
-    coef: Floats
-    intercept: Floats
-    n_iter: int
-    converged: bool
-
-    def class_scores(self, texts: TokensOfTexts, n_classes: int) -> Floats:
-        """Return the scores (n_texts, n_classes); -inf for a class that was not fitted."""
-        own = text_scores(texts, self.query, self.coef, self.intercept)
-        scores = np.full((len(own), n_classes), -np.inf)
-        scores[:, self.classes] = with_reference(own.T, len(self.classes)).T
-        return scores
-
-    def guess(self, texts: TokensOfTexts) -> Codes:
-        """Return the label code (n_texts,) with the highest score for each text."""
-        codes: Codes = self.class_scores(texts, int(self.classes.max()) + 1).argmax(axis=1)
-        return codes
-
-
-def text_scores(texts: TokensOfTexts, query: Floats, coef: Floats, intercept: Floats) -> Floats:
-    """Return the scores (n_texts, n_out) of each text's mean token, weighted by softmax attention.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttentionFit(FittedLayers):
+    """Result of one fit: query (n_features,), and one layer for the weighted mean of raw tokens.
 
     >>> texts = TokensOfTexts(np.array([[0.0], [800.0]]), np.array([0, 0]))
-    >>> text_scores(texts, np.array([1.0]), np.array([[2.0]]), np.array([0.5])).tolist()
+    >>> layer = Scaling(np.zeros(1), np.ones(1)).fold(np.array([[2.0]]), np.array([0.5]))
+    >>> fit = AttentionFit(classes=np.arange(2), layers=(layer,), query=np.array([1.0]))
+    >>> fit.text_scores(texts).tolist()
     [[1600.5]]
     """
-    weights = texts.pool(texts.tokens @ query)
-    scores: Floats = np.add.reduceat(
-        weights[:, None] * (texts.tokens @ coef.T), texts.starts, axis=0
-    )
-    return scores + intercept
+
+    query: Floats
+
+    def text_scores(self, texts: TokensOfTexts) -> Floats:
+        """Return the scores (n_texts, n_out) of each text's mean token, weighted by attention."""
+        weights, ((coef, intercept),) = texts.pool(texts.tokens @ self.query), self.layers
+        scores: Floats = np.add.reduceat(
+            weights[:, None] * (texts.tokens @ coef.T), texts.starts, axis=0
+        )
+        return scores + intercept
 
 
 def fit_attention(
@@ -129,8 +107,8 @@ def fit_attention(
 
     >>> texts = TokensOfTexts(np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.arange(4))
     >>> fit = fit_attention(texts, np.array([0, 0, 1, 1]), C=1.0, max_iter=100, seed=0)
-    >>> fit.guess(texts).tolist(), fit.converged
-    ([0, 0, 1, 1], True)
+    >>> (fit.text_scores(texts)[:, 0] > 0).tolist(), fit.converged
+    ([False, False, True, True], True)
     """
     scaling = Scaling.standard(measured(texts.tokens, texts.typical))
     objective = _Objective(TokensOfTexts(scaling.apply(texts.tokens), texts.text), codes, C)
@@ -147,15 +125,13 @@ def fit_attention(
         },
     )
     query, coef, intercept = objective.parts(result.x)
-    layer = scaling.fold(coef, intercept)
     return AttentionFit(
         classes=objective.classes,
-        # Subtracting the mean shifts all scores of a text equally, which the softmax ignores.
-        query=query / scaling.scale,
-        coef=layer.weight,
-        intercept=layer.bias,
+        layers=(scaling.fold(coef, intercept),),
         n_iter=max(int(result.nit), 1),
         converged=bool(result.success),
+        # Subtracting the mean shifts all scores of a text equally, which the softmax ignores.
+        query=query / scaling.scale,
     )
 
 
@@ -239,7 +215,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def __init__(
         self,
-        C: float | Sequence[float] = (1e-2, 1e-1, 1.0, 10.0),
+        C: float | Sequence[float] = POOLED_C,
         folds: int = 5,
         max_iter: int = 1000,
         random_state: int = 0,
@@ -275,19 +251,19 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 types.
         """
         at_least(self, folds=2, max_iter=1, random_state=0)
-        grid = positive("C", self.C)
+        grid = np.array(positive_grid("C", self.C))
         rows, self.classes_, codes = labelled_rows(self, X, y)
         texts, order = _texts(rows, units_of(rows, groups))
         if typical is not None:
             texts = replace(texts, typical=typical[order])
         text_codes = _codes_of_texts(texts, codes[order], self.classes_)
-        own = np.arange(len(text_codes)) if units is None else units_of(rows, units)[order]
-        own = own if units is None else own[texts.starts]
+        own = np.arange(len(text_codes))
+        if units is not None:
+            own = units_of(rows, units)[order][texts.starts]
         self.C_ = self._choose(grid, texts, text_codes, own, judge or _accuracy)
         solution = self._fit_at(self.C_, texts, text_codes)
         self.fit_ = replace(solution, classes=self.classes_)
-        self.query_, self.coef_ = solution.query, solution.coef
-        self.intercept_ = solution.intercept
+        self.query_, (self.coef_, self.intercept_) = solution.query, solution.layers[0]
         self.n_iter_, self.converged_ = solution.n_iter, solution.converged
         warn_if_flat(self.coef_)
         return self
@@ -308,7 +284,9 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         for fold, inside in enumerate(insides):
             fitted, held_out = texts.take(inside), texts.take(~inside)
             fits = [self._fit_at(C, fitted, codes[inside]) for C in grid]
-            scores[:, ~inside] = [fit.class_scores(held_out, scores.shape[2]) for fit in fits]
+            scores[:, ~inside] = [
+                fit.by_class(fit.text_scores(held_out), scores.shape[2]) for fit in fits
+            ]
             fold_of_row[~inside] = fold
         rows = fold_of_row >= 0  # the others are in folds that cannot be fitted
         best = best_rated(judge, codes[rows], scores[:, rows], fold_of_row[rows])
@@ -331,7 +309,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         The labels must be codes below `n_classes`; those that were not fitted get -inf.
         """
         texts, _ = self._validated(X, groups)
-        return self.fit_.class_scores(texts, n_classes)
+        return self.fit_.by_class(self.fit_.text_scores(texts), n_classes)
 
     def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[Any]:
         """Return the predicted label (n_tokens,) of each token's text."""
@@ -349,7 +327,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _scores(self, X: ArrayLike, groups: ArrayLike | None) -> Floats:
         texts, order = self._validated(X, groups)
         scores = np.empty((len(order), len(self.intercept_)))
-        scores[order] = text_scores(texts, self.query_, self.coef_, self.intercept_)[texts.text]
+        scores[order] = self.fit_.text_scores(texts)[texts.text]
         return scores
 
     def _validated(self, X: ArrayLike, groups: ArrayLike | None) -> tuple[TokensOfTexts, Codes]:

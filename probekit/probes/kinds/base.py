@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,9 +20,8 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from probekit.errors import DataError
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.registry import at_least, positive_grid
-from probekit.probes.solve.design import Floats, moments
+from probekit.probes.solve.design import Codes, Floats, moments
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers, with_reference
-from probekit.probes.solve.solver import Codes
 
 
 def labelled_rows(
@@ -44,13 +43,22 @@ def labelled_rows(
         estimator, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2
     )
     check_classification_targets(labels)
+    return rows, *class_codes(labels)
+
+
+def class_codes(labels: NDArray[Any]) -> tuple[NDArray[Any], Codes]:
+    """Return the sorted classes (n_classes,) and the code (n_samples,) of each label.
+
+    Raises:
+        DataError: All labels are the same.
+    """
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise DataError(
             f"A classifier needs at least two classes, but y contains one class, {classes[0]}. Add "
             "rows with another label."
         )
-    return rows, classes, codes
+    return classes, codes
 
 
 def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
@@ -158,19 +166,6 @@ def weights_of(X: NDArray[np.floating], sample_weight: ArrayLike | None) -> NDAr
     if not weights.any():
         raise DataError("All values in sample_weight are 0: at least one must be non-zero.")
     return weights
-
-
-def positive(name: str, values: float | Sequence[float]) -> Floats:
-    """Return the candidate values (n_values,) of a penalty as an array in ascending order.
-
-    Raises:
-        ConfigError: No value is given, a value is not a positive finite number, or a value is
-            given twice.
-
-    >>> positive("alpha", [10.0, 1.0]).tolist()
-    [1.0, 10.0]
-    """
-    return np.array(positive_grid(name, values))
 
 
 @dataclass(frozen=True)
@@ -371,20 +366,22 @@ class TunedProbe(LayeredProbe):
 
     If several values are given, the one with the highest held-out accuracy is selected; ties go to
     the strongest regularisation.
+
+    Attributes of subclasses:
+        penalty: Name of the penalty; larger values of "alpha" regularise more, of "C" less.
+        counts: Names of the integer parameters that must be at least 1.
     """
 
+    penalty: ClassVar[str]
+    counts: ClassVar[tuple[str, ...]] = ()
     folds: int
     random_state: int
 
-    def _solve_tuned(
-        self, name: str, data: TrainingRows, *, rising_shrinks: bool = False
-    ) -> tuple[float, FittedLayers]:
-        """Return the selected value of the named penalty, and its fit on all rows.
-
-        `rising_shrinks` is True if larger values regularise more, as for alpha.
-        """
-        at_least(self, folds=2, random_state=0)
-        grid = positive(name, getattr(self, name))[:: -1 if rising_shrinks else 1]
+    def solve(self, data: TrainingRows) -> FittedLayers:
+        """Return the fit on the training rows, and store the selected value of the penalty."""
+        at_least(self, **dict.fromkeys(self.counts, 1), folds=2, random_state=0)
+        grid = np.array(positive_grid(self.penalty, getattr(self, self.penalty)))
+        grid = grid[:: -1 if self.penalty == "alpha" else 1]
 
         def n_errors(inside: NDArray[np.bool_]) -> list[int]:
             held_out = data.take(~inside)
@@ -395,8 +392,9 @@ class TunedProbe(LayeredProbe):
         if len(grid) > 1:
             folds = inner_folds(data.codes, data.groups, self.folds, self.random_state)
             value = choose(grid, folds, n_errors)
+        setattr(self, f"{self.penalty}_", value)
         (solution,) = self.path(np.array([value]), data)
-        return value, solution
+        return solution
 
     @abstractmethod
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:

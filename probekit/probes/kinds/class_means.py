@@ -9,9 +9,8 @@ from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shru
 
 from probekit.errors import ConfigError
 from probekit.probes.kinds.base import LayeredProbe, Scaling, TrainingRows
-from probekit.probes.solve.design import Floats
+from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.layers import FittedLayers
-from probekit.probes.solve.solver import Codes
 
 # Two mirrored rows per class give an estimated shrinkage of 0 and a singular covariance.
 LEAST_SHRINKAGE = 1e-6

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from probekit.errors import ConfigError
 from probekit.probes.kinds.base import Scaling, TrainingRows, TunedProbe
 from probekit.probes.kinds.logistic import TOLERANCES
-from probekit.probes.kinds.registry import at_least
+from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import Floats
+from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
-from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
+from probekit.probes.solve.solver import Fit, Problem, Solver
 
 # Scores of identical features differ by rounding error; rounded, they tie and the first one wins.
 SCORE_DIGITS = 12
@@ -45,10 +45,13 @@ class KSparseProbe(TunedProbe):
     Source: Gurnee et al. (2023), Finding Neurons in a Haystack, section 4 (the ranking by F).
     """
 
+    penalty = "C"
+    counts = ("k", "max_iter")
+
     def __init__(
         self,
         k: int = 1,
-        C: float | Sequence[float] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        C: float | Sequence[float] = C_GRID,
         folds: int = 5,
         max_iter: int = 2000,
         random_state: int = 0,
@@ -63,8 +66,7 @@ class KSparseProbe(TunedProbe):
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
-        at_least(self, k=1, max_iter=1)
-        self.C_, solution = self._solve_tuned("C", data)
+        solution = super().solve(data)
         self.features_ = best_features(data.X, data.codes, self.k, data.typical)
         return solution
 

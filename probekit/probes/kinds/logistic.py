@@ -13,20 +13,20 @@ from sklearn.utils import Tags, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.errors import DataError
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.base import (
-    positive,
+    class_codes,
     refuse_mixed_types,
     units_of,
     warn_if_flat,
     weights_of,
 )
-from probekit.probes.kinds.registry import at_least, positive_grid
+from probekit.probes.kinds.registry import C_GRID, at_least, positive_grid
 from probekit.probes.solve.descent import StoppingRule
+from probekit.probes.solve.design import Codes
 from probekit.probes.solve.fits import Tuning, fit_columns
 from probekit.probes.solve.layers import AffineLayer, with_reference
-from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
+from probekit.probes.solve.solver import Fit, Problem, Solver
 
 # Largest (objective - minimum) / objective at convergence, by the dtype of the rows. This value is
 # quadratic in the gradient; in float64 it can be measured only through the gradient.
@@ -68,7 +68,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
 
     def __init__(
         self,
-        C: float | Sequence[float] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        C: float | Sequence[float] = C_GRID,
         folds: int = 5,
         max_iter: int = 2000,
         class_weight: ClassWeight = None,
@@ -112,7 +112,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         if isinstance(self.class_weight, Mapping):
             # A class of weight 0 cannot be fitted; its rows should be removed instead.
             for label, weight in self.class_weight.items():
-                positive(f"class_weight of {label!r}", weight)
+                positive_grid(f"class_weight of {label!r}", weight)
         refuse_mixed_types(y)
         rows, labels = validate_data(
             self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2, multi_output=True
@@ -146,12 +146,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         if self.multilabel_:
             self.classes_ = np.arange(y.shape[1])
             return [np.ascontiguousarray(column, dtype=np.int64) for column in y.T]
-        self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
-        if len(self.classes_) < 2:
-            raise DataError(
-                f"A classifier needs at least two classes, but y contains one class, "
-                f"{self.classes_[0]}. Add rows with another label."
-            )
+        self.classes_, codes = class_codes(column_or_1d(y, warn=True))
         return [codes]
 
     def _weighted(self, codes: Codes, sample_weight: NDArray[np.floating]) -> NDArray[np.floating]:

@@ -11,10 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from probekit.probes.kinds.base import Scaling, TrainingRows, TunedProbe
-from probekit.probes.kinds.registry import at_least
-from probekit.probes.solve.design import Floats
+from probekit.probes.kinds.registry import MLP_ALPHAS
+from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
-from probekit.probes.solve.solver import Codes
 
 # With scikit-learn's default of 0.001, a fit on a few hundred rows (two batches per epoch) is far
 # from its optimum after 200 epochs.
@@ -40,10 +39,13 @@ class MlpProbe(TunedProbe):
     ([0, 1, 1, 0], [(8, 2), (1, 8)])
     """
 
+    penalty = "alpha"
+    counts = ("hidden", "max_iter")
+
     def __init__(
         self,
         hidden: int = 64,
-        alpha: float | Sequence[float] = (0.1, 1.0, 10.0),
+        alpha: float | Sequence[float] = MLP_ALPHAS,
         folds: int = 5,
         max_iter: int = 1000,
         random_state: int = 0,
@@ -53,12 +55,6 @@ class MlpProbe(TunedProbe):
         self.folds = folds
         self.max_iter = max_iter
         self.random_state = random_state
-
-    def solve(self, data: TrainingRows) -> FittedLayers:
-        """Return the fit on the training rows."""
-        at_least(self, hidden=1, max_iter=1)
-        self.alpha_, solution = self._solve_tuned("alpha", data, rising_shrinks=True)
-        return solution
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""

@@ -76,6 +76,12 @@ def at_least(estimator: Any, **lower_bounds: int) -> None:
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
+# Default candidates of the penalties, for standardised features.
+C_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
+MLP_ALPHAS = (0.1, 1.0, 10.0)
+POOLED_C = (1e-2, 1e-1, 1.0, 10.0)
+
 Option: TypeAlias = bool | int
 Task = Literal["classification", "regression", "tree", "text"]
 
@@ -146,7 +152,7 @@ class ProbeKind:
         >>> KINDS["k_sparse"].build(k=16, penalties=[0.1])
         KSparseProbe(C=[0.1], k=16)
         """
-        shared = {
+        shared: dict[str, Any] = {
             "random_state": seed,
             "max_iter": max_iter,
             "folds": folds,
@@ -155,7 +161,12 @@ class ProbeKind:
         }
         accepted = self.estimator().get_params()
         parameters = {name: value for name, value in shared.items() if name in accepted}
-        return self.estimator(**parameters, **self._penalties(penalties), **self.complete(options))
+        if self.grid is not None:
+            name, defaults = self.grid
+            parameters[name] = defaults if penalties is None else penalties
+        elif penalties is not None:
+            raise ConfigError(f"{self.name} has no penalty. Remove `penalties`.")
+        return self.estimator(**parameters, **self.complete(options))
 
     def complete(self, options: Mapping[str, Option]) -> dict[str, Option]:
         """Return the options, with the default values of those not given.
@@ -194,127 +205,112 @@ class ProbeKind:
                 parts.append(str(value))
         return ":".join(parts)
 
-    def _penalties(self, values: Sequence[float] | None) -> dict[str, Sequence[float]]:
-        if self.grid is None:
-            if values is not None:
-                raise ConfigError(f"{self.name} has no penalty. Remove `penalties`.")
-            return {}
-        name, defaults = self.grid
-        return {name: defaults if values is None else values}
 
-
-_C = ("C", (1e-4, 1e-3, 1e-2, 1e-1, 1.0))
-_ALPHA = ("alpha", (1.0, 10.0, 100.0, 1e3, 1e4))
-
-KINDS: Mapping[str, ProbeKind] = MappingProxyType(
-    {
-        kind.name: kind
-        for kind in (
-            ProbeKind(
-                "logistic",
-                "Logistic regression, multinomial for more than two classes.",
-                "classification",
-                "probekit.probes.kinds.logistic:LinearProbe",
-                grid=_C,
-                logits=True,
-                offers=("scores", "probabilities", "alarms"),
-                can_balance=True,
-            ),
-            ProbeKind(
-                "ridge",
-                "Ridge regression on +1 for each class and -1 for all others.",
-                "classification",
-                "probekit.probes.kinds.ridge:RidgeProbe",
-                grid=_ALPHA,
-                can_balance=True,
-            ),
-            ProbeKind(
-                "lda",
-                "Linear discriminant analysis with Ledoit-Wolf shrinkage of the covariance.",
-                "classification",
-                "probekit.probes.kinds.class_means:LdaProbe",
-            ),
-            ProbeKind(
-                "mass_mean",
-                "Difference of the class means of raw activations, optionally multiplied by the "
-                "inverse covariance.",
-                "classification",
-                "probekit.probes.kinds.class_means:MassMeanProbe",
-                options={"covariance": False},
-            ),
-            ProbeKind(
-                "nearest_mean",
-                "Nearest class mean on standardised features.",
-                "classification",
-                "probekit.probes.kinds.class_means:NearestMeanProbe",
-            ),
-            ProbeKind(
-                "svm",
-                "Linear support vector machine, one class against all others.",
-                "classification",
-                "probekit.probes.kinds.svm:SvmProbe",
-                grid=_C,
-                can_balance=True,
-            ),
-            ProbeKind(
-                "k_sparse",
-                "Logistic regression on the k features that separate the classes best.",
-                "classification",
-                "probekit.probes.kinds.k_sparse:KSparseProbe",
-                options={"k": 16},
-                grid=_C,
-                logits=True,
-                offers=("scores", "probabilities", "alarms"),
-                can_balance=True,
-            ),
-            ProbeKind(
-                "mlp",
-                "Perceptron with one hidden layer: information that is not linearly decodable.",
-                "classification",
-                "probekit.probes.kinds.mlp:MlpProbe",
-                options={"hidden": 64},
-                grid=("alpha", (0.1, 1.0, 10.0)),
-                logits=True,
-                offers=("scores", "probabilities", "alarms"),
-            ),
-            ProbeKind(
-                "ridge_regression",
-                "Ridge regression on numeric labels.",
-                "regression",
-                "probekit.probes.kinds.ridge:RidgeRegressionProbe",
-                grid=_ALPHA,
-                offers=(),
-            ),
-            ProbeKind(
-                "structural_distance",
-                "Squared distances between projected tokens as distances in the dependency tree.",
-                "tree",
-                "probekit.probes.kinds.structural:DistanceProbe",
-                options={"rank": 64},
-                reference="chain",
-                offers=("uuas",),
-            ),
-            ProbeKind(
-                "structural_depth",
-                "Squared norms of projected tokens as depths in the dependency tree.",
-                "tree",
-                "probekit.probes.kinds.structural:DepthProbe",
-                options={"rank": 64},
-                reference="chain",
-                offers=("root_accuracy",),
-            ),
-            ProbeKind(
-                "attention_pooled",
-                "Logistic regression on the mean of a text's tokens, weighted by a learned query.",
-                "text",
-                "probekit.probes.kinds.attention_pooled:AttentionPooledProbe",
-                grid=("C", (1e-2, 1e-1, 1.0, 10.0)),
-                logits=True,
-                offers=("scores",),
-            ),
-        )
-    }
+_ROWS = (
+    ProbeKind(
+        "logistic",
+        "Logistic regression, multinomial for more than two classes.",
+        "classification",
+        "probekit.probes.kinds.logistic:LinearProbe",
+        grid=("C", C_GRID),
+        logits=True,
+        offers=("scores", "probabilities", "alarms"),
+        can_balance=True,
+    ),
+    ProbeKind(
+        "ridge",
+        "Ridge regression on +1 for each class and -1 for all others.",
+        "classification",
+        "probekit.probes.kinds.ridge:RidgeProbe",
+        grid=("alpha", ALPHAS),
+        can_balance=True,
+    ),
+    ProbeKind(
+        "lda",
+        "Linear discriminant analysis with Ledoit-Wolf shrinkage of the covariance.",
+        "classification",
+        "probekit.probes.kinds.class_means:LdaProbe",
+    ),
+    ProbeKind(
+        "mass_mean",
+        "Difference of the class means of raw activations, optionally multiplied by the "
+        "inverse covariance.",
+        "classification",
+        "probekit.probes.kinds.class_means:MassMeanProbe",
+        options={"covariance": False},
+    ),
+    ProbeKind(
+        "nearest_mean",
+        "Nearest class mean on standardised features.",
+        "classification",
+        "probekit.probes.kinds.class_means:NearestMeanProbe",
+    ),
+    ProbeKind(
+        "svm",
+        "Linear support vector machine, one class against all others.",
+        "classification",
+        "probekit.probes.kinds.svm:SvmProbe",
+        grid=("C", C_GRID),
+        can_balance=True,
+    ),
+    ProbeKind(
+        "k_sparse",
+        "Logistic regression on the k features that separate the classes best.",
+        "classification",
+        "probekit.probes.kinds.k_sparse:KSparseProbe",
+        options={"k": 16},
+        grid=("C", C_GRID),
+        logits=True,
+        offers=("scores", "probabilities", "alarms"),
+        can_balance=True,
+    ),
+    ProbeKind(
+        "mlp",
+        "Perceptron with one hidden layer: information that is not linearly decodable.",
+        "classification",
+        "probekit.probes.kinds.mlp:MlpProbe",
+        options={"hidden": 64},
+        grid=("alpha", MLP_ALPHAS),
+        logits=True,
+        offers=("scores", "probabilities", "alarms"),
+    ),
+    ProbeKind(
+        "ridge_regression",
+        "Ridge regression on numeric labels.",
+        "regression",
+        "probekit.probes.kinds.ridge:RidgeRegressionProbe",
+        grid=("alpha", ALPHAS),
+        offers=(),
+    ),
+    ProbeKind(
+        "structural_distance",
+        "Squared distances between projected tokens as distances in the dependency tree.",
+        "tree",
+        "probekit.probes.kinds.structural:DistanceProbe",
+        options={"rank": 64},
+        reference="chain",
+        offers=("uuas",),
+    ),
+    ProbeKind(
+        "structural_depth",
+        "Squared norms of projected tokens as depths in the dependency tree.",
+        "tree",
+        "probekit.probes.kinds.structural:DepthProbe",
+        options={"rank": 64},
+        reference="chain",
+        offers=("root_accuracy",),
+    ),
+    ProbeKind(
+        "attention_pooled",
+        "Logistic regression on the mean of a text's tokens, weighted by a learned query.",
+        "text",
+        "probekit.probes.kinds.attention_pooled:AttentionPooledProbe",
+        grid=("C", POOLED_C),
+        logits=True,
+        offers=("scores",),
+    ),
 )
+KINDS: Mapping[str, ProbeKind] = MappingProxyType({kind.name: kind for kind in _ROWS})
 
 
 def find_kind(name: str) -> ProbeKind:

@@ -18,18 +18,14 @@ from probekit.probes.kinds.base import (
     balanced_weights,
     choose,
     measured,
-    positive,
     refuse_mixed_types,
     units_of,
     warn_if_flat,
 )
 from probekit.probes.kinds.left_out import ridge_left_out
-from probekit.probes.kinds.registry import at_least
-from probekit.probes.solve.design import Floats
+from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
+from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
-from probekit.probes.solve.solver import Codes
-
-ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
 
 
 class RidgeProbe(TunedProbe):
@@ -48,6 +44,8 @@ class RidgeProbe(TunedProbe):
     (['down', 'up'], 1.0)
     """
 
+    penalty = "alpha"
+
     def __init__(
         self,
         alpha: float | Sequence[float] = ALPHAS,
@@ -59,11 +57,6 @@ class RidgeProbe(TunedProbe):
         self.folds = folds
         self.random_state = random_state
         self.balanced = balanced
-
-    def solve(self, data: TrainingRows) -> FittedLayers:
-        """Return the fit on the training rows."""
-        self.alpha_, solution = self._solve_tuned("alpha", data, rising_shrinks=True)
-        return solution
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
@@ -133,7 +126,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         at_least(self, folds=2, random_state=0)
         refuse_mixed_types(y)
-        grid = positive("alpha", self.alpha)[::-1]
+        grid = np.array(positive_grid("alpha", self.alpha))[::-1]
         rows, targets = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, ensure_min_samples=2
         )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,10 +25,11 @@ from probekit.probes.kinds.trees import (
 )
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
 
 # (projected tokens (n_tokens, rank), gold values) -> (loss, gradient in the tokens).
 Reals = NDArray[np.floating]
+# Rows (n_tokens, n_features) of one sentence, and its gold depths or distances.
+SentenceTargets = tuple[Reals, Reals]
 SentenceLoss = Callable[[Reals, Reals], tuple[float, Reals]]
 
 BATCH = 20
@@ -42,23 +42,6 @@ LEAST_PROGRESS = 1e-3
 RATE_DROPS = 3
 # One in this many sentences is held out for early stopping, if there are enough sentences.
 HELD_OUT = 10
-
-
-@dataclass(frozen=True, eq=False)
-class SentenceTargets:
-    """Rows (n_tokens, n_features) of one sentence, and its gold depths or distances."""
-
-    rows: Reals
-    gold: Reals
-
-
-@dataclass(frozen=True, eq=False)
-class Projection:
-    """The best `weight` (n_features, rank), the number of epochs, and a convergence flag."""
-
-    weight: Reals
-    n_iter: int
-    converged: bool
 
 
 @dataclass
@@ -124,10 +107,22 @@ def squared_distances(tokens: NDArray[np.floating]) -> NDArray[np.floating]:
     return squared
 
 
+def squared_norms(tokens: Reals) -> Reals:
+    """Return the squared norm (n_tokens,) of each token (n_tokens, rank)."""
+    norms: Reals = np.sum(tokens**2, axis=1)
+    return norms
+
+
+def _chain_distances(positions: Reals) -> Reals:
+    return np.abs(positions[:, None] - positions)
+
+
 def fit_projection(
     sentences: Sequence[SentenceTargets], loss: SentenceLoss, rank: int, max_iter: int, seed: int
-) -> Projection:
-    """Return the projection with the smallest loss on held-out sentences.
+) -> tuple[Reals, int, bool]:
+    """Return the projection (n_features, rank) with the smallest loss on held-out sentences.
+
+    The number of epochs and a convergence flag are returned with it.
 
     With fewer than 10 sentences, none is held out and the loss on all of them is used. When an
     epoch brings no progress, training continues from the best weights with a ten times smaller
@@ -141,7 +136,10 @@ def fit_projection(
     n_held_out = len(sentences) // HELD_OUT
     held_out = [sentences[index] for index in order[:n_held_out]] or list(sentences)
     inside = [sentences[index] for index in order[n_held_out:]]
-    best = _first_weight(sentences[0].rows.shape[1], rank, generator)
+    n_features = sentences[0][0].shape[1]
+    # Projected standardised tokens have squared distances of about 4.
+    size = np.sqrt(2 / (rank * n_features))
+    best: Reals = (size * generator.normal(size=(n_features, rank))).astype(np.float32)
     adam = Adam(RATE * float(best.std()))
     weight, best_loss, drops = best, _mean_loss(held_out, best, loss), 0
     for epoch in range(1, max_iter + 1):
@@ -152,23 +150,13 @@ def fit_projection(
             continue
         drops += 1
         if drops == RATE_DROPS:
-            return Projection(best, epoch, converged=True)
+            return best, epoch, True
         weight, adam = best, Adam(adam.rate / 10)
-    return Projection(best, max_iter, converged=False)
-
-
-def _first_weight(n_features: int, rank: int, generator: np.random.Generator) -> Reals:
-    """Return random weights (n_features, rank).
-
-    They are scaled so that projected standardised tokens have squared distances of about 4.
-    """
-    size = np.sqrt(2 / (rank * n_features))
-    weight: Reals = (size * generator.normal(size=(n_features, rank))).astype(np.float32)
-    return weight
+    return best, max_iter, False
 
 
 def _mean_loss(sentences: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> float:
-    losses = [loss(sentence.rows @ weight, sentence.gold)[0] for sentence in sentences]
+    losses = [loss(rows @ weight, gold)[0] for rows, gold in sentences]
     return float(np.mean(losses))
 
 
@@ -191,11 +179,29 @@ def _epoch(
 
 def _gradient(batch: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> Reals:
     """Return the gradient of the batch's mean loss, by one matrix product for all tokens."""
-    rows = np.concatenate([sentence.rows for sentence in batch])
-    tokens = np.split(rows @ weight, np.cumsum([len(sentence.rows) for sentence in batch])[:-1])
-    slopes = [loss(own, sentence.gold)[1] for own, sentence in zip(tokens, batch, strict=True)]
+    rows = np.concatenate([own for own, _ in batch])
+    tokens = np.split(rows @ weight, np.cumsum([len(own) for own, _ in batch])[:-1])
+    slopes = [loss(own, gold)[1] for own, (_, gold) in zip(tokens, batch, strict=True)]
     gradient: Reals = rows.T @ np.concatenate(slopes) / len(batch)
     return gradient
+
+
+class _Geometry(NamedTuple):
+    """What the projected tokens (n_tokens, rank) of a sentence approximate.
+
+    Attributes:
+        gold: the attribute of its tree.
+        loss: the loss of the tokens, with its gradient.
+        predict: returns the predictions of the tokens.
+        chain: returns the predictions of the linear chain, given the positions of the words.
+        score: scores the predictions of several sentences.
+    """
+
+    gold: str
+    loss: SentenceLoss
+    predict: Callable[[Reals], Reals]
+    chain: Callable[[Reals], Reals]
+    score: Callable[[Sequence[Tree], Sequence[Reals]], SentenceScores]
 
 
 class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types
@@ -212,6 +218,8 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         n_iter_: Number of epochs.
         converged_: Whether the held-out loss stopped decreasing before `max_iter`.
     """
+
+    _geometry: ClassVar[_Geometry]
 
     def __init__(self, rank: int = 64, max_iter: int = 200, random_state: int = 0) -> None:
         self.rank = rank
@@ -245,13 +253,14 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         # A column of ones gives the projection a bias.
         inputs = np.column_stack([scaling.apply(rows), np.ones(len(rows))]).astype(np.float32)
         sentences = [
-            SentenceTargets(inputs[tree.rows], self._gold(tree).astype(np.float32))
+            (inputs[tree.rows], getattr(tree, self._geometry.gold).astype(np.float32))
             for tree in trees
         ]
-        fit = fit_projection(sentences, self._loss, self.rank, self.max_iter, self.random_state)
-        weight = fit.weight.astype(np.float64).T
+        weight, self.n_iter_, self.converged_ = fit_projection(
+            sentences, self._geometry.loss, self.rank, self.max_iter, self.random_state
+        )
+        weight = weight.astype(np.float64).T
         self.coef_, self.intercept_ = scaling.fold(weight[:, :-1], weight[:, -1])
-        self.n_iter_, self.converged_ = fit.n_iter, fit.converged
         return self
 
     def transform(self, X: ArrayLike) -> Floats:
@@ -278,7 +287,8 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         tokens = self.transform(X)
         trees = read_trees(y, _sentences(tokens, groups))
-        return self._score(trees, [tokens[tree.rows] for tree in trees])
+        predicted = [self._geometry.predict(tokens[tree.rows]) for tree in trees]
+        return self._geometry.score(trees, predicted)
 
     def score_chain(self, y: ArrayLike, groups: ArrayLike) -> SentenceScores:
         """Return the scores of the linear chain, a tree that ignores the activations.
@@ -287,7 +297,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         trees = read_trees(y, np.asarray(groups))
         positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
-        return self._score_chain(trees, positions)
+        return self._geometry.score(trees, [self._geometry.chain(own) for own in positions])
 
     def _metric(
         self,
@@ -304,22 +314,6 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         tags.target_tags.required = True
         return tags
 
-    @abstractmethod
-    def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:
-        """Return the loss of a sentence's projected tokens, and its gradient in the tokens."""
-
-    @abstractmethod
-    def _gold(self, tree: Tree) -> Codes:
-        """Return the gold depths or distances of a sentence."""
-
-    @abstractmethod
-    def _score(self, trees: Sequence[Tree], tokens: Sequence[Floats]) -> SentenceScores:
-        """Return the scores of the projected tokens (n_tokens, rank) of each sentence."""
-
-    @abstractmethod
-    def _score_chain(self, trees: Sequence[Tree], positions: Sequence[Floats]) -> SentenceScores:
-        """Return the scores of the chain, given the positions (n_tokens,) of the words."""
-
 
 class DistanceProbe(StructuralProbe):
     """Structural probe whose squared distances approximate distances in the dependency tree.
@@ -333,6 +327,10 @@ class DistanceProbe(StructuralProbe):
     Representations. Here rows are standardised, which affects only the speed of convergence.
     """
 
+    _geometry = _Geometry(
+        "distances", distance_loss, squared_distances, _chain_distances, score_distances
+    )
+
     def distances(self, X: ArrayLike) -> Reals:
         """Return the squared distances (n_tokens, n_tokens) of the tokens of one sentence."""
         return squared_distances(self.transform(X))
@@ -344,18 +342,6 @@ class DistanceProbe(StructuralProbe):
         distances contain; NaN if every sentence has one token. X, y and groups are as in `fit`.
         """
         return self._metric(hit_rate, X, y, groups)
-
-    def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:
-        return distance_loss(tokens, gold)
-
-    def _gold(self, tree: Tree) -> Codes:
-        return tree.distances
-
-    def _score(self, trees: Sequence[Tree], tokens: Sequence[Floats]) -> SentenceScores:
-        return score_distances(trees, [squared_distances(own) for own in tokens])
-
-    def _score_chain(self, trees: Sequence[Tree], positions: Sequence[Floats]) -> SentenceScores:
-        return score_distances(trees, [np.abs(own[:, None] - own) for own in positions])
 
 
 class DepthProbe(StructuralProbe):
@@ -369,30 +355,15 @@ class DepthProbe(StructuralProbe):
     Source: Hewitt and Manning (2019), section 2.3. Here the projection has a bias.
     """
 
+    _geometry = _Geometry("depths", depth_loss, squared_norms, np.asarray, score_depths)
+
     def predict(self, X: ArrayLike) -> Floats:
         """Return the predicted depth (n_tokens,) of each token."""
-        return _norms(self.transform(X))
+        return squared_norms(self.transform(X)).astype(np.float64, copy=False)
 
     def root_accuracy(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
         """Return the fraction of sentences in which the token of smallest depth is the root."""
         return self._metric(hit_rate, X, y, groups)
-
-    def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:
-        return depth_loss(tokens, gold)
-
-    def _gold(self, tree: Tree) -> Codes:
-        return tree.depths
-
-    def _score(self, trees: Sequence[Tree], tokens: Sequence[Floats]) -> SentenceScores:
-        return score_depths(trees, [_norms(own) for own in tokens])
-
-    def _score_chain(self, trees: Sequence[Tree], positions: Sequence[Floats]) -> SentenceScores:
-        return score_depths(trees, positions)
-
-
-def _norms(tokens: Floats) -> Floats:
-    norms: Floats = np.sum(tokens**2, axis=1)
-    return norms
 
 
 def _sentences(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from probekit.probes.kinds.base import Scaling, TrainingRows, TunedProbe, balanced_weights
-from probekit.probes.kinds.registry import at_least
+from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
@@ -38,9 +38,12 @@ class SvmProbe(TunedProbe):
     seconds.
     """
 
+    penalty = "C"
+    counts = ("max_iter",)
+
     def __init__(
         self,
-        C: float | Sequence[float] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        C: float | Sequence[float] = C_GRID,
         folds: int = 5,
         max_iter: int = 2000,
         random_state: int = 0,
@@ -51,12 +54,6 @@ class SvmProbe(TunedProbe):
         self.max_iter = max_iter
         self.random_state = random_state
         self.balanced = balanced
-
-    def solve(self, data: TrainingRows) -> FittedLayers:
-        """Return the fit on the training rows."""
-        at_least(self, max_iter=1)
-        self.C_, solution = self._solve_tuned("C", data)
-        return solution
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of C."""

@@ -14,8 +14,7 @@ from scipy.stats import rankdata
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,50 +86,31 @@ def _is_number(label: Any) -> bool:
 
 
 def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
-    problem = _problem(heads)
+    n, n_roots, parents = len(heads), int(np.sum(heads == -1)), np.append(heads, -1)
+    outside = heads[(heads < -1) | (heads >= n)]
+    # Column j of row i is 1 if token j is token i or its ancestor; index -1 maps to itself.
+    ancestors = np.zeros((n, n + 1), dtype=np.int64)
+    positions = np.arange(n)
+    for _ in range(0 if len(outside) else n):
+        ancestors[np.arange(n), positions] = 1
+        positions = parents[positions]
+    problems = {
+        f"the position {outside[:1].sum()} is outside the sentence": len(outside) > 0,
+        f"it has {n_roots} roots": n_roots != 1,
+        "they contain a cycle": bool(np.any(positions >= 0)),
+    }
+    problem = next((text for text, is_so in problems.items() if is_so), "")
     if problem:
         raise DataError(
             f"The heads of sentence {str(name)!r} do not form a tree: {problem}. Give each of its "
-            f"{len(heads)} tokens the position of its head, from 0 to {len(heads) - 1}, and the "
-            "root -1. Remove sentences that lack some of their tokens entirely."
+            f"{n} tokens the position of its head, from 0 to {n - 1}, and the root -1. Remove "
+            "sentences that lack some of their tokens entirely."
         )
-    ancestors = _ancestors(heads)
+    ancestors = ancestors[:, :-1]  # the last column collects writes to index -1
     sizes = ancestors.sum(axis=1)
     # The shared ancestors of two tokens are those of their lowest common ancestor.
     distances = sizes[:, None] + sizes - 2 * (ancestors @ ancestors.T)
     return Tree(name, rows, heads, sizes - 1, distances)
-
-
-def _problem(heads: Codes) -> str:
-    """Return why the heads do not form a tree; "" if they do."""
-    n_roots, outside = int(np.sum(heads == -1)), heads[(heads < -1) | (heads >= len(heads))]
-    if len(outside):
-        return f"the position {outside[0]} is outside the sentence"
-    if n_roots != 1:
-        return f"it has {n_roots} roots"
-    if len(heads) > 1 and np.any(_ascend(heads, len(heads)) >= 0):
-        return "they contain a cycle"
-    return ""
-
-
-def _ascend(heads: Codes, steps: int) -> Codes:
-    """Return the ancestor (n_tokens,) of each token that many steps up; -1 above the root."""
-    parents = np.append(heads, -1)  # index -1 maps to itself
-    positions = np.arange(len(heads))
-    for _ in range(steps):
-        positions = parents[positions]
-    return positions
-
-
-def _ancestors(heads: Codes) -> Codes:
-    """Return a matrix (n_tokens, n_tokens) with 1 where column j is token i or its ancestor."""
-    parents = np.append(heads, -1)
-    ancestors = np.zeros((len(heads), len(heads) + 1), dtype=np.int64)
-    positions = np.arange(len(heads))
-    while np.any(positions >= 0):
-        ancestors[np.arange(len(heads)), positions] = 1
-        positions = parents[positions]
-    return ancestors[:, :-1]  # the last column collects writes to index -1
 
 
 def spanning_edges(distances: NDArray[np.floating]) -> NDArray[np.bool_]:

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy.stats import rankdata
@@ -47,8 +48,7 @@ from probekit.probes.score.metrics import (
     detected,
     ranking_scores,
 )
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,14 +155,26 @@ def of_auprc(predictions: ClassPredictions) -> RowScores:
     return RowScores(scores, labels)
 
 
-def of_tpr_at_fpr_1(predictions: ClassPredictions) -> RowScores:
-    """Return the row scores of the true positive rate at an allowed FPR of 1 %."""
-    return _of_alarms(predictions, RATES.index(0.01))
+def _of_alarms(predictions: ClassPredictions, rate: float) -> RowScores:
+    """Return the row scores whose sum is the true positive rate at one threshold.
+
+    A positive row whose score exceeds the threshold contributes 1 / n_positive.
+
+    Args:
+        predictions: predictions with a positive class and alarms.
+        rate: the false positive rate that the threshold allows.
+    """
+    assert predictions.alarms is not None
+    assert predictions.positive is not None
+    labels = np.eye(predictions.n_classes)[predictions.truth]
+    scores = np.zeros_like(labels)
+    n_positive = max(1, int((predictions.truth == predictions.positive).sum()))
+    scores[:, predictions.positive] = predictions.alarms[:, RATES.index(rate)] / n_positive
+    return RowScores(scores, labels)
 
 
-def of_tpr_at_fpr_5(predictions: ClassPredictions) -> RowScores:
-    """Return the row scores of the true positive rate at an allowed FPR of 5 %."""
-    return _of_alarms(predictions, RATES.index(0.05))
+of_tpr_at_fpr_1 = partial(_of_alarms, rate=0.01)
+of_tpr_at_fpr_5 = partial(_of_alarms, rate=0.05)
 
 
 def of_r2(predictions: NumberPredictions) -> RowScores:
@@ -198,24 +210,6 @@ def _precision_scores(scores: Floats, n_positive: float) -> Floats:
     by_row = by_rank[rankdata(-scores, method="ordinal") - 1]
     means: Floats = np.bincount(tie, weights=by_row) / n_tied
     return means[tie]
-
-
-def _of_alarms(predictions: ClassPredictions, column: int) -> RowScores:
-    """Return the row scores whose sum is the true positive rate at one threshold.
-
-    A positive row whose score exceeds the threshold contributes 1 / n_positive.
-
-    Args:
-        predictions: predictions with a positive class and alarms.
-        column: number of the threshold in `predictions.alarms`.
-    """
-    assert predictions.alarms is not None
-    assert predictions.positive is not None
-    labels = np.eye(predictions.n_classes)[predictions.truth]
-    scores = np.zeros_like(labels)
-    n_positive = max(1, int((predictions.truth == predictions.positive).sum()))
-    scores[:, predictions.positive] = predictions.alarms[:, column] / n_positive
-    return RowScores(scores, labels)
 
 
 def _weighted_hits(predictions: ClassPredictions, weights: Floats) -> RowScores:
@@ -281,26 +275,6 @@ def parts_of_balanced_accuracy(predictions: ClassPredictions) -> ClassParts:
     return _means(predictions.truth, hits, np.unique(predictions.truth), average=True)
 
 
-def parts_of_tpr_at_fpr_1(predictions: ClassPredictions) -> ClassParts:
-    """Return the share of positive rows with an alarm at an allowed FPR of 1 %."""
-    return _alarms(predictions, 0.01, of_positives=True)
-
-
-def parts_of_tpr_at_fpr_5(predictions: ClassPredictions) -> ClassParts:
-    """Return the share of positive rows with an alarm at an allowed FPR of 5 %."""
-    return _alarms(predictions, 0.05, of_positives=True)
-
-
-def parts_of_achieved_fpr_1(predictions: ClassPredictions) -> ClassParts:
-    """Return the share of the other rows with an alarm at an allowed FPR of 1 %."""
-    return _alarms(predictions, 0.01, of_positives=False)
-
-
-def parts_of_achieved_fpr_5(predictions: ClassPredictions) -> ClassParts:
-    """Return the share of the other rows with an alarm at an allowed FPR of 5 %."""
-    return _alarms(predictions, 0.05, of_positives=False)
-
-
 def parts_of_auroc(predictions: ClassPredictions) -> ClassParts:
     """Return the placement of each row: the share of the rows of other classes that it outranks.
 
@@ -342,9 +316,16 @@ def _placements(scores: Floats, positive: np.ndarray) -> Floats:
 
 
 def _alarms(predictions: ClassPredictions, rate: float, of_positives: bool) -> ClassParts:
+    """Return the share of the positive rows, or of the other rows, with an alarm."""
     assert predictions.alarms is not None
     own = (predictions.truth == predictions.positive) == of_positives
     return _means(own.astype(np.int64), predictions.alarms[:, RATES.index(rate)], np.array([1]))
+
+
+parts_of_tpr_at_fpr_1 = partial(_alarms, rate=0.01, of_positives=True)
+parts_of_tpr_at_fpr_5 = partial(_alarms, rate=0.05, of_positives=True)
+parts_of_achieved_fpr_1 = partial(_alarms, rate=0.01, of_positives=False)
+parts_of_achieved_fpr_5 = partial(_alarms, rate=0.05, of_positives=False)
 
 
 def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) -> ClassParts:

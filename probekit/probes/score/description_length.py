@@ -33,11 +33,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples, mean_of_rows
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
 
 def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int, ...]:
@@ -66,29 +65,16 @@ def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> NDA
     Groups are added in one random order until a sample has at least `size` rows; it may have a few
     more.
 
-    Raises:
-        ConfigError: A size is not between 1 and the number of rows.
-
     >>> rows = subsets(np.array(["a", "a", "b", "c"]), sizes=(1, 3, 4), seed=1)
     >>> rows.astype(int).tolist()
     [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
     """
-    wrong = [size for size in sizes if not 0 < size <= len(groups)]
-    if wrong:
-        raise ConfigError(
-            f"Sizes must be between 1 and the number of rows, {len(groups)}, but one is {wrong[0]}."
-        )
-    rank, group_of_row = _random_ranks(groups, seed)
+    names, group_of_row = np.unique(groups, return_inverse=True)
+    rank = np.random.default_rng(seed).permutation(len(names))
     n_rows = np.cumsum(np.bincount(rank[group_of_row]))
     n_groups = np.searchsorted(n_rows, sizes, side="left") + 1
     selected: NDArray[np.bool_] = rank[group_of_row] < n_groups[:, None]
     return selected
-
-
-def _random_ranks(groups: NDArray[np.generic], seed: int) -> tuple[Codes, Codes]:
-    """Return the rank (n_groups,) of each group in a random order, and the group of each row."""
-    names, group_of_row = np.unique(groups, return_inverse=True)
-    return np.random.default_rng(seed).permutation(len(names)), group_of_row
 
 
 # Fractions of the rows at which blocks end and a new probe is fitted.
@@ -119,16 +105,9 @@ def blocks(
 
     The first block may contain a single class; callers must handle that when fitting.
 
-    Raises:
-        ConfigError: The shares do not increase to 1.
-
     >>> [(len(b.fitted), len(b.coded)) for b in blocks(np.arange(64), n_classes=2, seed=0)]
     [(0, 4), (4, 4), (8, 8), (16, 16), (32, 32)]
     """
-    if not shares or shares[-1] != 1 or min(np.diff([0.0, *shares])) <= 0:
-        raise ConfigError(
-            f"Shares must increase from above 0 to exactly 1, but are {list(shares)}."
-        )
     n_rows = len(groups)
     least = min(LEAST_ROWS * n_classes, n_rows)
     sizes = [max(least, int(np.ceil(share * n_rows))) for share in shares]
@@ -192,9 +171,6 @@ class OnlineCode:
         reference_bits: Code length (n_samples,) of the same labels in the same blocks under the
             label frequencies of the previous blocks; see `count_lengths`.
         n_codes: Number of concatenated codes, one for each split of a cross-validation.
-
-    Raises:
-        DataError: A code length is not finite.
     """
 
     bits: Floats
@@ -203,12 +179,6 @@ class OnlineCode:
 
     family: ClassVar[Family] = "code"
     offers: ClassVar[frozenset[str]] = frozenset()
-
-    def __post_init__(self) -> None:
-        if not np.isfinite(self.bits).all():
-            raise DataError(
-                "The code lengths of some rows are not finite. Check that every block was coded."
-            )
 
     @property
     def reference(self) -> OnlineCode:
@@ -223,24 +193,13 @@ class OnlineCode:
 
         `log_probabilities` holds an array (n_coded, n_classes) for every block except the first.
 
-        Raises:
-            DataError: The number of arrays does not match the number of blocks, or there are fewer
-                than two classes.
-
         >>> parts = blocks(np.arange(16), n_classes=2, seed=0, shares=(0.5, 1.0))
         >>> certain = np.log([[1.0, 1e-9]] * 8)
         >>> code = OnlineCode.of_blocks(parts, [certain], np.zeros(16, int))
         >>> code.bits[parts[0].coded].sum(), code.bits[parts[1].coded].sum().round(2)
         (np.float64(8.0), np.float64(1.22))
         """
-        if len(log_probabilities) != len(coded) - 1 or not log_probabilities:
-            raise DataError(
-                f"{len(coded)} blocks need {len(coded) - 1} arrays of log probabilities (at least "
-                f"one), but {len(log_probabilities)} are given."
-            )
         n_classes = log_probabilities[0].shape[1]
-        if n_classes < 2:
-            raise DataError(f"Online coding needs at least two classes, but has {n_classes}.")
         bits = np.full(len(truth), np.nan)
         bits[coded[0].coded] = np.log2(n_classes)
         for block, table in zip(coded[1:], log_probabilities, strict=True):

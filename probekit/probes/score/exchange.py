@@ -41,8 +41,7 @@ from scipy.special import gammaln
 from probekit.errors import DataError
 from probekit.probes.score.contributions import RowScores
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
 # With fewer distinct arrangements no p-value is given: the smallest possible one is above 0.05.
 FEWEST_ARRANGEMENTS = 20

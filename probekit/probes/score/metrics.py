@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -20,11 +20,8 @@ from scipy.special import log_softmax
 
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import Family
-from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes
+from probekit.probes.solve.design import Codes, Floats
 
-_SCORES, _PROBABILITIES = frozenset({"scores"}), frozenset({"scores", "probabilities"})
-_ALARMS, _NOTHING = frozenset({"alarms"}), frozenset[str]()
 # Maximum number of units that are left out one at a time; more groups are joined to units.
 MOST_UNITS = 1000
 WIDER_OVER_FOLDS = 2**0.5  # factor on standard errors of predictions of several outer folds
@@ -88,10 +85,12 @@ class ClassPredictions:
     @property
     def offers(self) -> frozenset[str]:
         """What is available to metrics besides `guess`: scores, probabilities, alarms."""
-        alarms = _NOTHING if self.alarms is None else _ALARMS
-        if self.scores is None:
-            return alarms
-        return alarms | (_PROBABILITIES if self.scores_are_log_probabilities else _SCORES)
+        available = {
+            "scores": self.scores is not None,
+            "probabilities": self.scores is not None and self.scores_are_log_probabilities,
+            "alarms": self.alarms is not None,
+        }
+        return frozenset(name for name, is_available in available.items() if is_available)
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,14 +308,10 @@ def mean_of_defined(numerators: Floats, denominators: Floats) -> Floats:
     """Return the mean ratio over axis 0, ignoring zero denominators; NaN if all are zero."""
     defined = denominators > 0
     ratios = np.divide(numerators, denominators, out=np.zeros_like(denominators), where=defined)
-    return _divided(ratios.sum(axis=0), defined.sum(axis=0))
-
-
-def _divided(numerators: Floats, denominators: NDArray[np.number]) -> Floats:
-    """Return the ratios; NaN where the denominator is not positive."""
-    undefined = np.full(denominators.shape, np.nan)
-    ratios: Floats = np.divide(numerators, denominators, out=undefined, where=denominators > 0)
-    return ratios
+    n_defined = defined.sum(axis=0)
+    undefined = np.full(n_defined.shape, np.nan)
+    mean: Floats = np.divide(ratios.sum(axis=0), n_defined, out=undefined, where=n_defined > 0)
+    return mean
 
 
 def _area(scores: Floats, positive: NDArray[np.bool_], resamples: Resamples) -> Floats:
@@ -476,7 +471,10 @@ def with_alarms(predictions: ClassPredictions, limits: Floats) -> ClassPredictio
 def _alarm_rate(
     predictions: ClassPredictions, resamples: Resamples, rate: float, of_positives: bool
 ) -> Floats:
-    """Return the share (1 + n_units,) of positive rows with an alarm, or of negative rows."""
+    """Return the share of positive rows, or of negative rows, with an alarm.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+    """
     if predictions.alarms is None:
         raise DataError("These predictions have no alarms. Give them with `with_alarms`.")
     alarms = predictions.alarms[:, RATES.index(rate)]
@@ -484,36 +482,11 @@ def _alarm_rate(
     return mean_of_rows(alarms[own], replace(resamples, group_of_row=resamples.group_of_row[own]))
 
 
-def tpr_at_fpr_1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the true positive rate at the threshold that allows an FPR of 1 % on training rows.
-
-    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
-    """
-    return _alarm_rate(predictions, resamples, 0.01, of_positives=True)
-
-
-def tpr_at_fpr_5(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the true positive rate at the threshold that allows an FPR of 5 % on training rows.
-
-    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
-    """
-    return _alarm_rate(predictions, resamples, 0.05, of_positives=True)
-
-
-def achieved_fpr_1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the false positive rate at the threshold that allows 1 % on training rows.
-
-    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
-    """
-    return _alarm_rate(predictions, resamples, 0.01, of_positives=False)
-
-
-def achieved_fpr_5(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the false positive rate at the threshold that allows 5 % on training rows.
-
-    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
-    """
-    return _alarm_rate(predictions, resamples, 0.05, of_positives=False)
+# Rates at the thresholds that allow a false positive rate of 1 % or 5 % on training rows.
+tpr_at_fpr_1 = partial(_alarm_rate, rate=0.01, of_positives=True)
+tpr_at_fpr_5 = partial(_alarm_rate, rate=0.05, of_positives=True)
+achieved_fpr_1 = partial(_alarm_rate, rate=0.01, of_positives=False)
+achieved_fpr_5 = partial(_alarm_rate, rate=0.05, of_positives=False)
 
 
 # If the variance is below this fraction of the mean square, the numbers are constant.
@@ -592,55 +565,44 @@ def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     >>> spearman(predictions, Resamples.whole(3)).tolist()
     [0.5]
     """
-    sides = [_Levels.of(values, resamples) for values in (predictions.truth, predictions.guess)]
+    groups, n_groups = resamples.group_of_row, resamples.n_groups
+    sides = []
+    for values in (predictions.truth, predictions.guess):
+        levels, of_row = np.unique(values, return_inverse=True)
+        sides.append((of_row, tally(of_row, groups, (len(levels), n_groups))))
     blocks = range(0, resamples.counts.shape[1], BLOCK)
     return np.concatenate(
-        [_correlation(sides, resamples, resamples.counts[:, at : at + BLOCK]) for at in blocks]
+        [_correlation(sides, groups, resamples.counts[:, at : at + BLOCK]) for at in blocks]
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Levels:
-    """The sorted distinct values of the rows.
-
-    `of_row` (n_samples,) is the index of each row's value; `table` (n_levels, n_groups) counts the
-    rows.
-    """
-
-    of_row: Codes
-    table: csr_array
-
-    @classmethod
-    def of(cls, values: Floats, resamples: Resamples) -> _Levels:
-        names, of_row = np.unique(values, return_inverse=True)
-        shape = (len(names), resamples.n_groups)
-        return cls(of_row, tally(of_row, resamples.group_of_row, shape))
-
-    def centred_ranks(self, counts: NDArray[np.float32]) -> tuple[Floats, Floats]:
-        """Return the centred mean rank and the number of rows of each level (n_levels, n_units)."""
-        n_rows: Floats = self.table @ counts
-        above: Floats = np.cumsum(n_rows, axis=0)
-        # The ranks of a level are above - n_rows + 1 to above; all ranks are 1 to above[-1].
-        centred: Floats = above - (n_rows + above[-1]) / 2
-        return centred, n_rows
-
-
-def _correlation(sides: list[_Levels], resamples: Resamples, counts: NDArray[np.float32]) -> Floats:
+def _correlation(
+    sides: Sequence[tuple[Codes, csr_array]], groups: Codes, counts: NDArray[np.float32]
+) -> Floats:
     """Return the Spearman correlation (n_draws,) of each resample.
 
     Args:
-        sides: ranks of the labels and of the predictions.
-        resamples: groups of the rows.
+        sides: of the labels and of the predictions, the index (n_samples,) of each row's value
+            among the sorted distinct values, and the number (n_levels, n_groups) of rows of each.
+        groups: the group (n_samples,) of each row.
         counts: number of times that each resample contains each group, shape (n_groups, n_draws).
     """
-    (a, n_a), (b, n_b) = (side.centred_ranks(counts) for side in sides)
+    (of_a, (a, n_a)), (of_b, (b, n_b)) = (
+        (of_row, _centred_ranks(table @ counts)) for of_row, table in sides
+    )
     squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
-    of_a, of_b = (side.of_row for side in sides)
-    products = np.einsum("rd,rd,rd->d", counts[resamples.group_of_row], a[of_a], b[of_b])
+    products = np.einsum("rd,rd,rd->d", counts[groups], a[of_a], b[of_b])
     undefined = np.full(squares.shape, np.nan)
     # Ranks are multiples of 1/2, so these sums are exact: a single level gives exactly 0.
     correlation: Floats = np.divide(products, np.sqrt(squares), out=undefined, where=squares > 0)
     return correlation
+
+
+def _centred_ranks(n_rows: Floats) -> tuple[Floats, Floats]:
+    """Return the centred mean rank and the number of rows of each level (n_levels, n_draws)."""
+    above: Floats = np.cumsum(n_rows, axis=0)
+    # The ranks of a level are above - n_rows + 1 to above; all ranks are 1 to above[-1].
+    return above - (n_rows + above[-1]) / 2, n_rows
 
 
 def _summed(values: Floats, resamples: Resamples) -> Floats:

@@ -33,9 +33,8 @@ from probekit.probes.score.metrics import (
     joined_folds,
     take,
 )
-from probekit.probes.solve.design import Floats
+from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.layers import FittedLayers
-from probekit.probes.solve.solver import Codes
 
 RowsScored = Literal["test", "validation", "online", "learning"]
 Predictions = ClassPredictions | NumberPredictions | OnlineCode | SentenceScores

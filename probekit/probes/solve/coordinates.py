@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,19 +32,6 @@ MOST_COORDINATES = 2048
 WORTH = 0.1
 # Products with fewer columns take as long as with this many: reading the rows dominates.
 LEAST_COLUMNS = 4
-
-
-class _Part(Protocol):
-    """Coordinates of a subset of the fits."""
-
-    def select(self, fits: Tensor) -> _Part:
-        """Return the coordinates of some of these fits."""
-
-    def to_point(self, step: Tensor) -> Tensor:
-        """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
-
-    def of_gradient(self, gradient: Tensor) -> Tensor:
-        """Return a gradient (F, c, q + 1) in these coordinates."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +114,9 @@ class Factor:
         columns = gradient.permute(1, 2, 0)
         along: Tensor = torch.linalg.solve_triangular(self.lower, columns, upper=False)
         return along.permute(2, 0, 1)
+
+
+_Part = Product | Factor  # coordinates of a subset of the fits
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from probekit.products import gram, linear
 
 Floats = NDArray[np.float64]
 Features = NDArray[np.floating]
+Codes = NDArray[np.int64]
 
 BLOCK_ROWS = 4096
 # Matrices larger than this are not stored standardised, but standardised by block in each pass.

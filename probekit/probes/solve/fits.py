@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import BLOCK_ROWS, Features, Floats
+from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
-from probekit.probes.solve.solver import DEFAULT_STOPPING, Codes, Fit, OnFit, Problem, Solver
+from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, Solver
 
 # Selecting C only compares accuracies, so these fits may stop earlier than the final one.
 SEARCH_TOLERANCE = 1e-5
@@ -73,15 +73,6 @@ class Tuning:
 DEFAULT_TUNING = Tuning()
 
 
-def count_fits(n_columns: int, folds: int, grid: Sequence[float]) -> int:
-    """Return the number of fits that `fit_columns` makes: the search plus one final fit per column.
-
-    >>> count_fits(n_columns=4, folds=5, grid=(0.01, 0.1, 1.0))
-    64
-    """
-    return n_columns * (folds * len(grid) + 1)
-
-
 def fit_columns(
     X: Features,
     columns: Sequence[Codes],
@@ -118,7 +109,7 @@ def fit_columns(
     """
     grid = sorted(grid)
     n_folds = int(fold_of_row.max()) + 1
-    total = count_fits(len(columns), n_folds, grid)
+    total = len(columns) * (n_folds * len(grid) + 1)  # the search, and one final fit per column
 
     def report(done: int) -> None:
         if on_fit is not None:

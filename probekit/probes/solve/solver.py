@@ -19,16 +19,14 @@ from operator import attrgetter
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import log_softmax
 from torch import Tensor
 
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
-from probekit.probes.solve.design import Design, Features, Floats, dual, shared
+from probekit.probes.solve.design import Codes, Design, Features, Floats, dual, shared
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
 from probekit.probes.solve.objectives import Objectives
 
-Codes = NDArray[np.int64]
 OnFit = Callable[[int, int], None]
 
 # Memory of one batch: about eight score tensors (rows x fits x classes), the L-BFGS memory, and a
@@ -86,19 +84,10 @@ class Fit(FittedLayers):
         """The biases, shape (1 or n_classes,)."""
         return self.layers[0].bias
 
-    def _scores_by_class(self, X: Features) -> Floats:
-        """Return the scores (n_classes_fitted, n_samples) of raw rows (n_samples, n_features)."""
-        return with_reference(self.coef @ X.T + self.intercept[:, None], len(self.classes))
-
-    def log_probabilities(self, X: Features, n_classes: int) -> Floats:
-        """Return log probabilities (n_samples, n_classes); -inf for a class that was not fitted."""
-        logs = np.full((len(X), n_classes), -np.inf)
-        logs[:, self.classes] = log_softmax(self._scores_by_class(X), axis=0).T
-        return logs
-
     def predict(self, X: Features) -> Codes:
         """Return the most probable label code (n_samples,) of raw rows (n_samples, n_features)."""
-        codes: Codes = self.classes[self._scores_by_class(X).argmax(axis=0)]
+        scores = with_reference(self.coef @ X.T + self.intercept[:, None], len(self.classes))
+        codes: Codes = self.classes[scores.argmax(axis=0)]
         return codes
 
 

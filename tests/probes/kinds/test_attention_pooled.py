@@ -47,7 +47,7 @@ def test_a_stronger_penalty_makes_query_and_weights_smaller():
         for C in (10.0, 0.01)
     )
     assert np.linalg.norm(strong.query) < np.linalg.norm(weak.query)
-    assert np.linalg.norm(strong.coef) < np.linalg.norm(weak.coef)
+    assert np.linalg.norm(strong.layers[0].weight) < np.linalg.norm(weak.layers[0].weight)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,11 +8,11 @@ from probekit.probes.kinds.base import (
     Scaling,
     choose,
     inner_folds,
-    positive,
     refuse_mixed_types,
     units_of,
 )
 from probekit.probes.kinds.logistic import LinearProbe
+from probekit.probes.kinds.registry import positive_grid
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
 
 
@@ -122,4 +122,4 @@ def test_features_lost_to_rounding_give_a_warning(build):
 )
 def test_a_penalty_that_is_no_number_is_refused(values):
     with pytest.raises(ConfigError, match=r"C is .* Give at least one number"):
-        positive("C", values)
+        positive_grid("C", values)

@@ -100,7 +100,7 @@ def test_options_are_part_of_the_text(name, options, text):
 
 @pytest.mark.parametrize("classes", ["ab", "abc"])
 @pytest.mark.parametrize("kind", ON_ROWS, ids=str)
-def test_raw_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
+def test_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
     X, y = planted.three_classes()
     X, y = X[np.isin(y, list(classes))], y[np.isin(y, list(classes))]
     small = {"k_sparse": {"k": 2}, "mlp": {"hidden": 5}}.get(kind.name, {})
@@ -120,12 +120,7 @@ def test_raw_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
 
 
 ROW = """
-            ProbeKind(
-                "guess",
-                "A guess.",
-                "classification",
-                "probekit.probes.kinds.guess:Guess",
-            ),"""
+    ProbeKind("guess", "A guess.", "classification", "probekit.probes.kinds.guess:Guess"),"""
 CODE = """
 from probekit.experiment.probe import KindSection, ProbeSection
 from probekit.probes.kinds.registry import KINDS
@@ -139,7 +134,7 @@ def test_a_kind_is_added_by_its_file_and_its_row(tmp_path):
     ignored = shutil.ignore_patterns("mini", "__pycache__", "assets")
     shutil.copytree(Path(probekit.__file__).parent, package, ignore=ignored)
     table = package / "probes" / "kinds" / "registry.py"
-    head, rows, tail = table.read_text().partition("        for kind in (")
+    head, rows, tail = table.read_text().partition("_ROWS = (")
     table.write_text(head + rows + ROW + tail)
     table.with_name("guess.py").write_text("class Guess:\n    pass\n")
     done = subprocess.run(

@@ -266,6 +266,22 @@ def test_identical_predictions_among_others_keep_their_p_of_1():
     assert paired_differences([], resamples) == []
 
 
+def test_every_layer_is_compared_with_the_reference_under_the_same_signs():
+    answers = dict(
+        zip("abc", two_probes(np.random.default_rng(0), 60, (0.8, 0.7, 0.69)), strict=True)
+    )
+    resamples = Resamples.leave_one_out(np.arange(240) // 4)
+    values = {name: accuracy(one, resamples) for name, one in answers.items()}
+    pairs = [(values[name], values["b"]) for name in "ac"]
+    found = dict(zip("ac", paired_differences(pairs, resamples), strict=True))
+    for name, one in found.items():
+        alone = paired(accuracy, answers[name], answers["b"], resamples)
+        expected = (alone.value, alone.ci_low, alone.p)
+        assert (one.value, one.ci_low, one.p) == pytest.approx(expected, abs=1e-12)
+        assert one.p_adjusted >= one.p
+    assert found["a"].p_adjusted <= holm(np.array([one.p for one in found.values()]))[0]
+
+
 def test_numbers_are_compared_too_and_what_is_undefined_is_left_out():
     truth = np.arange(40.0)
     near, far = NumberPredictions(truth, truth + 1), NumberPredictions(truth, truth[::-1])
