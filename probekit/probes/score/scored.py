@@ -161,7 +161,7 @@ class Scored:
 
     @classmethod
     def of_draws(cls, several: Sequence[Scored]) -> Scored:
-        """Return several predictions of the same rows, of which the mean score is measured."""
+        """Return several predictions of the same rows; their mean score is measured."""
         return replace(
             several[0],
             predictions=tuple(one for scored in several for one in scored.predictions),
