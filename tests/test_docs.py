@@ -23,7 +23,7 @@ from probekit.experiment.schema import Experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.probes.score.metric_table import METRICS
-from probekit.results.columns import DIFFERENCES, RESULTS
+from probekit.results.table import DIFFERENCES, RESULTS
 from tests.documents import PLACEHOLDERS, anchors, blocks, commands, links, pages, write_data
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,7 @@ from probekit.report.pages.runs_page import load_runs
 from probekit.results.finished_run import FinishedRun
 from probekit.results.record import pack_record
 from tests.pipeline.finished import SITES, guesses, made_rows, write_run
-from tests.report.conftest import HOSTILE, write_shown
+from tests.report.conftest import HOSTILE, seal_run, write_shown
 from tests.report.pages.test_losses import write_pretraining
 from tests.report.pages.test_texts_page import make_facts
 
@@ -67,6 +67,9 @@ def link_out(path, outside):
 @pytest.mark.parametrize("name", REPORTED)
 def test_a_page_is_made_of_the_files_of_its_run_alone(tmp_path, name):
     run = write_shown(tmp_path / "run")
+    if not (run / name).exists():
+        (run / name).touch()
+        seal_run(run)
     link_out(run / name, tmp_path)
     with pytest.raises(DataError, match=f"{name} {OUT}"):
         report_page(run)

@@ -16,9 +16,12 @@ from probekit.data.splits import Split, grouped_split, without_repeated, without
 from probekit.errors import DataError
 from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
-from probekit.pipeline.experiment.record import best_site
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
-from probekit.probes.controls.baselines import TEXT_BASELINES, text_model, word_identity_guess
+from probekit.probes.controls.baselines import (
+    TEXT_BASELINES,
+    text_model,
+    word_identity_guess,
+)
 from probekit.probes.controls.control_task import control_labels
 from probekit.probes.data import ProbeData, group_folds, sample_groups
 from probekit.probes.fitters import FittedRows
@@ -36,6 +39,7 @@ from probekit.probes.score.metrics import (
 from probekit.probes.score.scored import majority_guess
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.targets import BASELINES
+from probekit.results.selection import chosen_row
 from tests.pipeline.planted import rows_of_sites
 
 METRICS = metric_functions("class", frozenset({"scores"}))
@@ -178,7 +182,7 @@ def test_pitfall_23_test_rows_choose_nothing():
             assert ours == theirs
     # The site is the one of the best held-out score, however it does on the test rows.
     rows = rows_of_sites({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)})
-    assert best_site(rows).site == "blocks.0.x"
+    assert chosen_row(rows)["site"] == "blocks.0.x"
     # The best of many sites of chance is no finding.
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(50, 1000))

@@ -26,7 +26,7 @@ from probekit.model.families.llama import LlamaConfig
 from probekit.model.families.neox import NeoXConfig
 from probekit.model.families.olmo2 import OLMo2Config
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
-from probekit.results.columns import DIFFERENCES, RESULTS, TableColumn
+from probekit.results.table import DIFFERENCES, RESULTS, TableColumn
 from probekit.section import json_schema
 from probekit.training.recipe import Recipe
 

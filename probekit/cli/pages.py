@@ -97,7 +97,7 @@ def _check_runs(runs: tuple[Path, ...]) -> None:
 
     A single one may have interventions alone, whose page is causes.html.
     """
-    from probekit.results.causes.record import has_causes_alone
+    from probekit.results.causes import has_causes_alone
     from probekit.results.record import check_finished
 
     for run in runs:

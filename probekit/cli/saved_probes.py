@@ -41,7 +41,7 @@ def apply(
     device: str,
 ) -> None:
     """Apply a saved probe to new texts: a label and a score per text or per token."""
-    from probekit.results.saved_probes import load_probe
+    from probekit.results.finished_run import load_probe
 
     saved = load_probe(probe)
 

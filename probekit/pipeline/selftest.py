@@ -59,7 +59,7 @@ N_IDS = 258  # <|endoftext|>, the bytes and the one merge that a vocabulary need
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """Expected and actual result of one check of a site or of a kind of probe."""
 
     check: str
@@ -69,7 +69,7 @@ class Verdict:
     ok: bool
 
 
-def selftest(*, quick: bool = False, watcher: Watcher = SILENT) -> list[Verdict]:
+def selftest(*, quick: bool = False, watcher: Watcher = SILENT) -> list[CheckResult]:
     """Return the verdicts of all checks.
 
     Args:
@@ -77,7 +77,7 @@ def selftest(*, quick: bool = False, watcher: Watcher = SILENT) -> list[Verdict]
         watcher: receives progress before each check.
     """
     checks = (parity(), padding(), planted_signal(), pure_noise(4 if quick else 20))
-    verdicts: list[Verdict] = []
+    verdicts: list[CheckResult] = []
     for done, check in enumerate(checks):  # generators: a check is computed when it is read
         watcher.progress("selftest", done, len(checks))
         verdicts += check
@@ -85,14 +85,14 @@ def selftest(*, quick: bool = False, watcher: Watcher = SILENT) -> list[Verdict]
     return verdicts
 
 
-def parity() -> Iterator[Verdict]:
+def parity() -> Iterator[CheckResult]:
     """Check that the tensors of the bundled model equal those of transformers."""
     for one in verify_model("mini"):
         expected = f"difference within {one.tolerance:g}"
-        yield Verdict("parity", one.site, expected, f"{one.relative:.1g}", one.agrees)
+        yield CheckResult("parity", one.site, expected, f"{one.relative:.1g}", one.agrees)
 
 
-def padding() -> Iterator[Verdict]:
+def padding() -> Iterator[CheckResult]:
     """Check that padding on either side does not change the activations of a text at any site."""
     model = _tiny_model()
     with TemporaryDirectory() as folder:
@@ -108,10 +108,10 @@ def padding() -> Iterator[Verdict]:
                 difference = (together[site][row, batch.mask[row]] - own).abs().max()
                 gap = max(gap, float(difference / own.abs().max()))
         expected = f"difference below {RELATIVE:g}"
-        yield Verdict("padding", f"{side} padding", expected, f"{gap:.1g}", gap < RELATIVE)
+        yield CheckResult("padding", f"{side} padding", expected, f"{gap:.1g}", gap < RELATIVE)
 
 
-def planted_signal() -> Iterator[Verdict]:
+def planted_signal() -> Iterator[CheckResult]:
     """Check that a signal is decoded from the block that writes it on, and by each kind of probe.
 
     Before that block, the accuracy is 0.5. A kind of probe reaches the best possible accuracy, and
@@ -137,24 +137,24 @@ def planted_signal() -> Iterator[Verdict]:
             has_signal = layer + (not site.endswith("resid_pre")) > SIGNAL_LAYER
         ok = accuracy > 0.95 if has_signal else abs(accuracy - 0.5) < 0.1
         expected = "over 0.95" if has_signal else "within 0.1 of 0.5"
-        yield Verdict("planted layer", site, expected, f"{accuracy:.3f}", ok)
+        yield CheckResult("planted layer", site, expected, f"{accuracy:.3f}", ok)
     X, data, direction = planted_direction(3000, seed=0)
     best = float(norm.cdf(1))  # the class means are two standard deviations apart
     for spec in KIND_SPECS:
         result = _probed(spec, X, data)
         found, _, _ = _test_accuracy(result)
         expected, ok = f"within {FOUR_ERRORS} of {best:.3f}", abs(found - best) < FOUR_ERRORS
-        yield Verdict("planted direction", spec.text, expected, f"{found:.3f}", ok)
+        yield CheckResult("planted direction", spec.text, expected, f"{found:.3f}", ok)
         if spec.kind == "mlp":  # it has no single direction
             continue
         weight = result.fits[spec.text].layers[0].weight[0]
         cosine = float(weight @ direction / np.linalg.norm(weight))
-        yield Verdict(
+        yield CheckResult(
             "planted direction", spec.text, "cosine over 0.99", f"{cosine:.4f}", cosine > 0.99
         )
 
 
-def pure_noise(n_samples: int) -> Iterator[Verdict]:
+def pure_noise(n_samples: int) -> Iterator[CheckResult]:
     """Check that the confidence intervals of each kind contain 0.5 in most samples of noise."""
     least = int(binom.ppf(ALARM, n_samples, COVERAGE))
     for spec in KIND_SPECS:
@@ -163,7 +163,7 @@ def pure_noise(n_samples: int) -> Iterator[Verdict]:
         mean = np.mean([accuracy for accuracy, _, _ in found])
         expected = f"at least {least} of {n_samples} intervals contain 0.5"
         seen = f"{n_covered}, mean {mean:.3f}"
-        yield Verdict("noise", spec.text, expected, seen, n_covered >= least)
+        yield CheckResult("noise", spec.text, expected, seen, n_covered >= least)
 
 
 def _probed(spec: ProbeSpec, X: Floats, data: ProbeData) -> SiteResult:

@@ -1,25 +1,135 @@
-"""A finished run, read from its folder: scores, settings and predictions on the test rows."""
+"""Finished runs, read from their folders: settings, scores, predictions and saved probes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from probekit.errors import DataError
 from probekit.files import inside
+from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictions, Predictor
-from probekit.results.predictions import read_test_rows
-from probekit.results.record import RunRecord, check_finished, open_record, reading_run_file
-from probekit.results.site_results import SavedSiteResults, site_stem
+from probekit.results.record import (
+    STARTED,
+    RunRecord,
+    check_finished,
+    open_record,
+    reading_run_file,
+)
+from probekit.results.site_results import SavedSiteResults, read_test_rows, site_stem
 from probekit.results.table import load_table
+from probekit.results.verdict import Verdict
+
+# These settings, such as names and paths, do not affect the results.
+WITHOUT_EFFECT = (
+    "name",
+    "question",
+    "data.root",
+    "data.card",
+    "data.memory",
+    "data.memory.kind",
+    "data.memory.n_rows",
+    "data.memory.digest",
+    "data.memory.is_split",
+    "attention.texts",
+)
+ABSENT = "–"
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """Return the contents of a run's config.yaml.
+
+    Raises:
+        MissingError: The file does not exist.
+        DataError: The file cannot be read.
+    """
+    with reading_run_file(path):
+        text = inside(path).read_text("utf-8")
+    try:
+        config = YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise DataError(f"{path} is not valid YAML: {error}. Run the experiment again.") from error
+    if not isinstance(config, dict):
+        raise DataError(f"{path} contains no settings. Run the experiment again to rewrite it.")
+    return config
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that affect the results as text, by their dotted names.
+
+    Args:
+        config: the settings of a run, as nested mappings.
+    """
+    return {name: text for name, text in flat(config).items() if name not in WITHOUT_EFFECT}
+
+
+def run_facts(config: Mapping[str, Any], record: RunRecord) -> dict[str, str]:
+    """Return the settings that affect the results, digests and versions of a run, as text by name.
+
+    Args:
+        config: the settings of the run, as nested mappings.
+        record: its run.json.
+    """
+    return {
+        **settings_of(config),
+        **{f"digest of {name}": text[:12] for name, text in record.digests.items()},
+        **{f"version of {name}": text for name, text in record.versions.items()},
+    }
+
+
+def differing(facts: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return the names whose values differ between the mappings, with the value in each mapping.
+
+    >>> differing([{"seed": "0", "bos": "no"}, {"seed": "1", "bos": "no", "k": "4"}])
+    {'seed': ('0', '1'), 'k': ('–', '4')}
+    """
+    names = dict.fromkeys(name for one in facts for name in one)
+    values = {name: tuple(one.get(name, ABSENT) for one in facts) for name in names}
+    return {name: texts for name, texts in values.items() if len(set(texts)) > 1}
+
+
+def flat(value: Any) -> dict[str, str]:
+    """Return the leaves of nested mappings as text, by their dotted keys.
+
+    >>> flat({"probe": {"seed": 0, "kinds": [{"kind": "svm", "k": None}]}})
+    {'probe.seed': '0', 'probe.kinds': '[{kind: svm}]'}
+    """
+    return {name: one_line(leaf) for name, leaf in leaves(value).items()}
+
+
+def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by their dotted keys; lists are leaves.
+
+    >>> leaves({"probe": {"seed": 0, "C": [0.1, 1]}})
+    {'probe.seed': 0, 'probe.C': [0.1, 1]}
+    """
+    if not isinstance(value, dict):
+        return {prefix: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= leaves(inner, f"{prefix}.{key}" if prefix else str(key))
+    return found
+
+
+def one_line(value: Any) -> str:
+    """Return a value as one line of YAML, without keys that are null."""
+    if isinstance(value, dict):
+        pairs = [f"{key}: {one_line(inner)}" for key, inner in value.items() if inner is not None]
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(one_line, value))}]"
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 class RunSettings(Protocol):
@@ -83,6 +193,11 @@ class FinishedRun(Generic[Settings]):
         )
 
     @property
+    def verdict(self) -> Verdict:
+        """The verdict of the run."""
+        return self.record.verdict
+
+    @property
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
         return self.experiment.reads_numbers
@@ -143,3 +258,38 @@ def _is_by_row(predictions: Predictions) -> bool:
     if not isinstance(predictions, ClassPredictions):
         return True
     return len(predictions.guess) == len(predictions.truth)
+
+
+FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
+
+
+def load_probe(path: Path) -> SavedProbe:
+    """Return a saved probe. If it is in the folder of a run, verify its digests.
+
+    Args:
+        path: common stem of the two files of the probe, or one of the files.
+
+    Raises:
+        MissingError: a file does not exist, or the run is not finished.
+        DataError: a file is damaged, or a file of the probe or run.json was changed after the run.
+    """
+    probe = SavedProbe.load(path)
+    run_dir = _run_of(path.absolute())
+    if run_dir is not None:
+        names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]
+        open_record(run_dir, names)
+    return probe
+
+
+def _run_of(path: Path) -> Path | None:
+    """Return the folder of the run that contains a probe; None if there is none.
+
+    Raises:
+        MissingError: The run is not finished.
+    """
+    folders = (parent.parent for parent in path.parents if parent.name == "probes")
+    run_dir = next(folders, None)
+    if run_dir is None or not any((run_dir / name).exists() for name in (STARTED, "run.json")):
+        return None
+    check_finished(run_dir)
+    return run_dir

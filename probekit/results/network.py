@@ -1,9 +1,10 @@
-"""Measurements of a network itself: attention patterns, logit attribution, head scores, weights."""
+"""Measurements of a network itself: attention, attributions, heads, weights, patches, texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -181,3 +182,153 @@ def _check_weights(patterns: NDArray[np.float32], layer: int, heads: tuple[int, 
                 f"weight {patterns[head, destination, source]} {problem}. "
                 "Give the pattern after the causal mask and the softmax."
             )
+
+
+@dataclass(frozen=True, eq=False)
+class PatchedPair:
+    """Effect of patching each site, head and position of one pair of texts.
+
+    The measure is the logit of `answer` minus that of `wrong` after the last token.
+
+    Attributes:
+        clean: tokens of the base text.
+        corrupt: tokens of its counterfactual, the source of the activations; equally many.
+        answer: right token after the clean text.
+        wrong: the token whose logit is subtracted.
+        base: logit difference after the clean text.
+        source: logit difference after the corrupt text.
+        rows: one row per patch, in forward order, with the columns `site` (with its head or
+            neuron), `layer`, `head`, `position` (missing if all positions are patched), `edited`
+            (logit difference with the patch), `effect` (edited minus base), `recovery` (effect as a
+            share of source minus base) and `estimate` (effect estimated by attribution patching).
+            Missing values: `estimate` without attribution patching; the others where a patch is
+            only estimated; recovery if source equals base.
+        unspaced: answers without a leading space that are single tokens with one, too.
+
+    >>> rows = pd.DataFrame({"estimate": [None]})
+    >>> pair = PatchedPair(("a",), ("b",), " x", " y", 1.0, -1.0, rows)
+    >>> pair.difference, pair.is_estimated
+    (-2.0, False)
+    """
+
+    clean: tuple[str, ...]
+    corrupt: tuple[str, ...]
+    answer: str
+    wrong: str
+    base: float
+    source: float
+    rows: pd.DataFrame
+    unspaced: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> float:
+        """Source minus base, the denominator of recoveries."""
+        return self.source - self.base
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether attribution patching selected the patches."""
+        return bool(self.rows["estimate"].notna().any())
+
+    @property
+    def of_positions(self) -> pd.DataFrame:
+        """The rows of patches at one position."""
+        return self.rows[self.rows["position"].notna()]
+
+    @property
+    def of_heads(self) -> pd.DataFrame:
+        """The rows of heads patched at all positions."""
+        return self.rows[self.rows["position"].isna()]
+
+    def strongest(self, rows: pd.DataFrame, n: int) -> pd.DataFrame:
+        """Return the n rows with the largest absolute effects, without patches only estimated."""
+        known = rows.dropna(subset="effect")
+        order = np.argsort(-known["effect"].abs().to_numpy(), kind="stable")
+        return known.iloc[order[:n]]
+
+
+Per = Literal["text", "token"]
+
+
+@dataclass(frozen=True)
+class RowPrediction:
+    """Prediction of a probe for one row of activations.
+
+    Attributes:
+        label: the predicted class; None for a probe of numbers.
+        score: for two classes, the score of the second class: positive if it is predicted. For more
+            classes, the score of `label`. For a probe of numbers, the predicted number.
+        scores: the score of each class if there are more than two; else empty.
+    """
+
+    label: str | None
+    score: float
+    scores: tuple[float, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The prediction as a short text.
+
+        >>> RowPrediction("plural", 1.25).text, RowPrediction(None, -0.5).text
+        ('plural +1.25', '−0.50')
+        """
+        score = f"{self.score:+.2f}" if self.label is not None else f"{self.score:.2f}"
+        return " ".join(part for part in (self.label, score.replace("-", "−")) if part is not None)
+
+
+@dataclass(frozen=True)
+class TextReading:
+    """A text with the predictions of a probe for its tokens.
+
+    Attributes:
+        text: the whole text.
+        tokens: each token as text, with bytes that are not valid UTF-8 written as <0xE2>.
+        spans: start and end (exclusive) of each token in the text, in characters.
+        answers: one prediction per token.
+        answer: the prediction at the position that the probe was trained at; None if the text has
+            no such position, such as a marked word.
+        n_cut: number of tokens that were cut off because they exceed the model's context.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]
+    answers: tuple[RowPrediction, ...]
+    answer: RowPrediction | None = None
+    n_cut: int = 0
+
+
+def tidy_rows(
+    readings: Sequence[TextReading], classes: Sequence[str], per: Per
+) -> list[dict[str, Any]]:
+    """Return one dictionary of plain values per text or per token, for a table or JSON lines.
+
+    Texts are numbered from 1, tokens from 0. With more than two classes, the score of each class
+    has the key `score:CLASS`.
+
+    >>> b = RowPrediction("b", 0.5)
+    >>> reading = TextReading("Hi", ("Hi",), ((0, 2),), (b,), b)
+    >>> tidy_rows([reading], ("a", "b"), "text")
+    [{'number': 1, 'text': 'Hi', 'label': 'b', 'score': 0.5}]
+    """
+    if per == "token":
+        return [
+            {"number": number, "position": place, "token": token, "start": start, "end": end}
+            | _values(answer, classes)
+            for number, reading in enumerate(readings, start=1)
+            for place, (token, (start, end), answer) in enumerate(
+                zip(reading.tokens, reading.spans, reading.answers, strict=True)
+            )
+        ]
+    return [
+        {"number": number, "text": reading.text} | _values(reading.answer, classes)
+        for number, reading in enumerate(readings, start=1)
+    ]
+
+
+def _values(answer: RowPrediction | None, classes: Sequence[str]) -> dict[str, Any]:
+    if answer is None:
+        return {"label": None, "score": None}
+    own = {"label": answer.label} if answer.label is not None else {}
+    every = {f"score:{name}": s for name, s in zip(classes, answer.scores, strict=False)}
+    return own | {"score": answer.score} | every

@@ -6,7 +6,6 @@ accidental changes, not deliberate changes of a file and its digest.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from probekit.errors import DataError, MissingError, ProbekitError, StoreError
 from probekit.files import inside, why_unreadable
 from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
+from probekit.results.verdict import Verdict
 
 STARTED = ".started"  # exists in the folder of a run while it is not finished
 FORMAT = 1  # of run.json
@@ -45,10 +45,6 @@ NO_CONTROL = "no-control"  # code of the finding that explains why there is no c
 MOST_CLASSES = 40  # with more, confusion matrix and scatter plots would be unreadable
 MOST_NAMED = 5  # damaged files listed in a message
 MOST_RUNS = 10  # runs listed in a message
-NO_DIGEST = (
-    "The run.json of this run has no digest of itself, so that changes to it cannot be detected. "
-    "Run the experiment again to add one."
-)
 
 
 class RecordPart(BaseModel):
@@ -116,32 +112,6 @@ class DataFacts(RecordPart):
         return sorted(self.labels["train" if "train" in self.labels else ALL_FOLDS])
 
 
-class FinalProbe(RecordPart):
-    """The probe that a nested cross-validation fits on all rows; no row is left to test it."""
-
-    site: str
-    layer: int | None
-    head: int | None = None
-    position: str
-    probe: str
-
-
-class Best(RecordPart):
-    """The site that the run selected, or a head of it.
-
-    For a nested cross-validation, `site` is None if the outer folds chose different sites. `sites`
-    is the number of folds that chose each site.
-    """
-
-    site: str | None
-    layer: int | None
-    head: int | None = None
-    position: str | None = None
-    chosen_by: str
-    sites: dict[str, int] = {}
-    final: FinalProbe | None = None
-
-
 class AttentionText(RecordPart):
     """A prompt whose attention patterns are stored in the run's folder."""
 
@@ -188,9 +158,7 @@ BY_WORD = Control()
 class RunRecord(RecordPart):
     """The contents of run.json, in the order of the file.
 
-    `code_reference` names the label code whose length is divided by that of the probe's code to get
-    compression. `files` has the digest of each result file, by name within the folder. `is_sealed`
-    is True if run.json contains a digest of itself.
+    `files` has the digest of each result file, by name within the folder.
     """
 
     run: str
@@ -199,21 +167,18 @@ class RunRecord(RecordPart):
     question: str | None
     model: ModelFacts
     data: DataFacts
-    best: Best | None = None
+    verdict: Verdict
     attention: list[AttentionText] = []
     versions: dict[str, str] = {}
     digests: dict[str, str] = {}
     C_grid: list[float] = []
     control_by: ControlBy = "word"
-    main_metrics: list[str] = []
     positive: str | None = None
-    code_reference: str = "uniform"
     seeds: dict[str, Any] = {}
     caches: dict[str, str] = {}
     norms: list[Norms] = []
     seconds: dict[str, float] = {}
     files: dict[str, str] = {}
-    is_sealed: bool = Field(default=False, exclude=True)
 
     @property
     def control(self) -> Control:
@@ -309,10 +274,9 @@ def open_record(run_dir: Path, names: Collection[str] | None = None) -> RunRecor
     record = load_record(run_dir / "run.json")
     checked = {n: d for n, d in record.files.items() if names is None or n in names}
     damages = list(changed_files(run_dir, checked))
-    if record.is_sealed:
-        to_check = RESULT_FILES if names is None else names
-        added = (n for n in to_check if n not in record.files and (run_dir / n).exists())
-        damages += [(name, "was added after the run") for name in added]
+    to_check = RESULT_FILES if names is None else names
+    added = (n for n in to_check if n not in record.files and (run_dir / n).exists())
+    damages += [(name, "was added after the run") for name in added]
     if damages:
         raise _damaged(run_dir, damages)
     return record
@@ -355,7 +319,8 @@ def load_record(path: Path) -> RunRecord:
     with reading_run_file(path):
         content = inside(path).read_bytes()
     record = parse_record(content, path, RunRecord)
-    return record.model_copy(update={"is_sealed": check_seal(content, path)})
+    check_seal(content, path)
+    return record
 
 
 def parse_record(content: bytes, path: Path, kind: type[Record]) -> Record:
@@ -379,19 +344,15 @@ def parse_record(content: bytes, path: Path, kind: type[Record]) -> Record:
         ) from error
 
 
-def check_seal(content: bytes, path: Path) -> bool:
-    """Return whether run.json contains a digest of itself.
+def check_seal(content: bytes, path: Path) -> None:
+    """Raise DataError unless run.json contains a digest of itself that matches its contents.
 
     Raises:
         DataError: The digest does not match the contents, or a newer release wrote the file.
     """
-    # Either key counts, so that damage to one of them is not mistaken for a file without a digest.
-    if not {"format", "seal"} & json.loads(content).keys():
-        return False
     try:
         unseal(content, str(path), FORMAT)
     except StoreError as error:
         raise DataError(
             f"{error} It changed after the run. Run the experiment again to rewrite it."
         ) from error
-    return True

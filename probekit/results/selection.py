@@ -19,15 +19,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import HEADLINE
-from probekit.results.metrics import MAIN_METRICS, P_VALUES
-from probekit.results.table import figure_rows, of_all_folds, only, placed, same_features
+from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
+from probekit.results.table import (
+    EMBED_DEPTH,
+    MAIN_METRICS,
+    P_VALUES,
+    figure_rows,
+    n_blocks,
+    of_all_folds,
+    only,
+    placed,
+    tick,
+)
 
 MOST_SIZES = 2  # maximum number of sizes of one kind in a curve
 SIZED = r"^(?P<family>.+):(?P<size>\d+)$"
@@ -36,21 +45,17 @@ SIZED = r"^(?P<family>.+):(?P<size>\d+)$"
 def main_metrics(table: pd.DataFrame) -> tuple[str, ...]:
     """Return the main metrics that the run recorded: one, or for trees one per kind of probe.
 
-    For a table without them, the default main metrics with rows are returned.
-
-    >>> main_metrics(pd.DataFrame({"metric": ["accuracy"], "main_metric": ["auroc"]}))
+    >>> main_metrics(pd.DataFrame({"main_metric": ["auroc", None]}))
     ('auroc',)
     """
-    cells = table["main_metric"].dropna().unique() if "main_metric" in table else ()
-    recorded = {name for cell in cells for name in str(cell).split()}
-    names = tuple(name for name in METRICS if name in recorded)
-    return names or tuple(name for name in MAIN_METRICS if name in set(table["metric"]))
+    recorded = {name for cell in table["main_metric"].dropna() for name in cell.split()}
+    return tuple(name for name in METRICS if name in recorded)
 
 
 def main_metric(table: pd.DataFrame) -> str:
     """Return the metric by which sites are selected: the first main metric that has rows.
 
-    >>> main_metric(pd.DataFrame({"metric": ["spearman", "r2"]}))
+    >>> main_metric(pd.DataFrame({"metric": ["spearman", "r2"], "main_metric": ["r2", "r2"]}))
     'r2'
     """
     names, measured = main_metrics(table) or MAIN_METRICS, set(table["metric"])
@@ -93,7 +98,7 @@ def chosen_row(table: pd.DataFrame) -> pd.Series | None:
 
 def is_nested(table: pd.DataFrame) -> bool:
     """Return whether the table is that of a nested cross-validation: it has rows of outer folds."""
-    return "fold" in table and bool(table["fold"].notna().any())
+    return bool(table["fold"].notna().any())
 
 
 def fold_choices(table: pd.DataFrame, target: str = "task") -> list[pd.Series]:
@@ -154,67 +159,6 @@ def single_choice(table: pd.DataFrame) -> pd.Series | None:
     return None if is_nested(table) else chosen_row(table)
 
 
-@dataclass(frozen=True)
-class HeadlineScore:
-    """The reported score of a run, on test rows.
-
-    Attributes:
-        site: the chosen site; with outer folds, the site that most of them chose.
-        metric: the main metric.
-        value: the score; with outer folds, that of the pooled predictions of each fold's choice.
-        ci_low: lower end of the 95 % interval.
-        ci_high: upper end of the 95 % interval.
-        chance: the score at chance level.
-        p: p-value, adjusted for the maximum over all sites unless it is that of outer folds; NaN
-            with too few groups, None without a test.
-        n: number of test rows.
-        sites: number of outer folds that chose each site.
-    """
-
-    site: str
-    metric: str
-    value: float
-    ci_low: float
-    ci_high: float
-    chance: float
-    p: float | None
-    n: int
-    sites: Mapping[str, int]
-
-
-def headline_score(table: pd.DataFrame) -> HeadlineScore | None:
-    """Return the reported score of a run; None if no site was chosen.
-
-    Args:
-        table: rows of results.csv.
-    """
-    chosen = reported_row(table)
-    if chosen is None:
-        return None
-    if is_nested(table):
-        row = headline_row(table)
-        tested = only(table, target=HEADLINE, metric="p_value")["value"]
-    else:
-        own = same_features(placed(only(table, target="task")), chosen)
-        measured = only(own, split="test", metric=chosen["metric"])
-        row = None if measured.empty else measured.iloc[0]
-        tested = only(own, metric="p_best")["value"]
-    if row is None:
-        return None
-    sites = choice_counts(table)
-    return HeadlineScore(
-        site=next(iter(sites)),
-        metric=str(row["metric"]),
-        value=float(row["value"]),
-        ci_low=float(row["ci_low"]),
-        ci_high=float(row["ci_high"]),
-        chance=float(row["chance"]),
-        p=None if tested.empty else float(tested.iloc[0]),
-        n=int(row["n_test"]),
-        sites=sites,
-    )
-
-
 def site_with_head(site: str, head: float | None) -> str:
     """Return the name of a site, with its head if there is one.
 
@@ -238,7 +182,7 @@ def hidden_kinds(table: pd.DataFrame) -> list[str]:
     >>> hidden_kinds(pd.DataFrame({
     ...     "probe": ["k_sparse:1", "k_sparse:4", "k_sparse:16"], "value": [0.6, 0.8, 0.7],
     ...     "target": "task", "split": "validation", "metric": "accuracy",
-    ...     "site": "hook_embed", "head": float("nan"),
+    ...     "site": "hook_embed", "head": float("nan"), "fold": None, "main_metric": "accuracy",
     ... }))
     ['k_sparse:1', 'k_sparse:16']
     """
@@ -251,3 +195,58 @@ def hidden_kinds(table: pd.DataFrame) -> list[str]:
         if len(members) > MOST_SIZES and ranked:
             hidden += [probe for probe in members if probe != ranked[0]]
     return hidden
+
+
+def answers_name(row: Mapping[str, Any] | pd.Series[Any], target: str = "task") -> str:
+    """Return the name of predictions in differences.csv: site, position, probe and target."""
+    return f"{site_with_head(row['site'], row['head'])} {row['position']} {row['probe']} {target}"
+
+
+def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str, str]]:
+    """Return the rivals of the selected probe: name in differences.csv -> key and display name.
+
+    The rivals are determined by cross-validation only; test rows are not used.
+    """
+    if is_nested(table):
+        return _named_of_folds()
+    tasks = placed(only(table, target="task", split="validation"))
+    tasks = only(tasks, position=chosen["position"], run=chosen["run"])
+    line = only(tasks, line=chosen["line"], probe=chosen["probe"])
+    at_site = only(tasks, line=chosen["line"], site=chosen["site"])
+    named = {target: (target, TARGETS[target].title) for target in BASELINES}
+    networks = NESTED["random_weights"]
+    if (table["target"] == networks).any():
+        named[networks] = ("random_weights", TARGETS[networks].title)
+    else:  # networks that cannot choose, as of probes of whole texts
+        label = f"{TARGETS['random_weights'].title}, same site"
+        named[answers_name(chosen, "random_weights")] = ("random_weights", label)
+    for _, row in line.iterrows():
+        steps = row["depth"] - chosen["depth"]
+        if row["depth"] == EMBED_DEPTH and steps:
+            named[answers_name(row)] = ("embedding", "the embedding")
+        elif abs(steps) == 1:
+            named[answers_name(row)] = ("", _neighbour(row, table))
+    hidden = hidden_kinds(table)
+    for _, row in at_site.iterrows():
+        if row["probe"] != chosen["probe"] and row["probe"] not in hidden:
+            named[answers_name(row)] = ("", f"{row['probe']}, same site")
+    return named
+
+
+def _named_of_folds() -> dict[str, tuple[str, str]]:
+    """Return the rivals of a nested choice: name in differences.csv -> key and display name.
+
+    The rivals are the baselines, and the nested choices of other targets.
+    """
+    baselines = {target: (target, TARGETS[target].title) for target in BASELINES}
+    nested = {
+        name: (target, TARGETS[name].title) for target, name in NESTED.items() if name != HEADLINE
+    }
+    return baselines | nested
+
+
+def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:
+    if not pd.isna(row.get("order")):
+        return f"neighbour: {row['site']}"
+    name = tick(row["depth"], n_blocks(placed(table)))
+    return f"neighbour: {'block ' if name.isdigit() else ''}{name}"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePosixPath
 
+from probekit.results.finished_run import ABSENT, differing
 from probekit.results.record import RunRecord
-from probekit.results.settings import ABSENT, differing
 
 MOST_SETTINGS = 3  # in a title
 LONGEST_VALUE = 30  # characters

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from probekit.cli.show.runs import show_results, show_warnings
-from probekit.report.sentences.comparison_table import RULE
+from probekit.report.sentences.tables import RULE
+from probekit.results.table import RESULTS
 from tests.report.conftest import make_record, make_table, write_shown
 
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
@@ -44,7 +45,7 @@ def row(site, target, value, **others):
         "main_metric": "accuracy",
         "positive": "",
     }
-    return common | others
+    return dict.fromkeys(column.name for column in RESULTS) | common | others
 
 
 def make_rows(probe):

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import json
 import signal
 import socket
 import struct
@@ -265,15 +264,9 @@ def test_finished_run_is_rendered_from_its_files(get, root, finished):
 
 @pytest.fixture
 def finished(tmp_path):
-    from tests.report.conftest import make_record, make_table
+    from tests.report.conftest import make_record, write_shown
 
-    folder = tmp_path / "finished"
-    folder.mkdir()
-    make_table().to_csv(folder / "results.csv", index=False)
-    record = make_record() | {"attention": []}
-    (folder / "run.json").write_text(json.dumps(record))
-    (folder / "config.yaml").write_text("name: plural\n")
-    return folder
+    return write_shown(tmp_path / "finished", record=make_record() | {"attention": []})
 
 
 def test_unusable_folder_is_reported(tmp_path):

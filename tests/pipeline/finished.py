@@ -11,9 +11,10 @@ from probekit.files import csv_text
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Measurement, Predictor, SiteResult
 from probekit.provenance import digest
-from probekit.results.columns import RESULTS, make_table
+from probekit.results.judging import judge
 from probekit.results.record import pack_record
 from probekit.results.site_results import SavedSiteResults, site_stem
+from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table
 
 YAML = """\
 name: made
@@ -23,6 +24,7 @@ tokens: {bos: false, position: {at: last}}
 capture: {sites: ["blocks.[01].hook_resid_post"]}
 probe: {baselines: [majority]}
 """
+FILES = ("config.yaml", "results.csv", "differences.csv", "test_rows.csv")
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 LABELS = ("no", "yes")
 
@@ -81,10 +83,12 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
         ]
         _keep(folder, site, position, measured, {who: ClassPredictions(truth, guess, len(labels))})
         names = {"run": "made", "model": "mini", "dataset": "made", "position": position}
+        names |= {"main_metric": "accuracy"}
         if is_site:
             names |= {"site": site, "view": "raw", "component": "resid_post"}
         table += [names | asdict(one) for one in measured]
     (folder / "results.csv").write_text(csv_text(make_table(table, RESULTS)))
+    (folder / "differences.csv").write_text(csv_text(make_table([], DIFFERENCES)))
     (folder / "test_rows.csv").write_text(csv_text(rows))
     (folder / "config.yaml").write_text(dump_experiment(experiment))
     write_record(folder, labels)
@@ -99,7 +103,7 @@ def _keep(folder, site, position, measured, predictions):
 
 def write_record(folder, labels=LABELS, dataset="same"):
     """Write run.json with the digests of the current files."""
-    paths = [folder / name for name in ("config.yaml", "results.csv", "test_rows.csv")]
+    paths = [folder / name for name in FILES]
     paths += sorted((folder / "sites").iterdir())
     model = {
         "source": "mini",
@@ -118,7 +122,9 @@ def write_record(folder, labels=LABELS, dataset="same"):
         "labels": {"train": counts, "test": counts},
         "groups": {"train": 3, "test": 3},
     }
+    table = load_table(folder / "results.csv")
     record = {
+        "verdict": judge(table, make_table([], DIFFERENCES)).model_dump(),
         "run": "made",
         "key": folder.name,
         "question": None,

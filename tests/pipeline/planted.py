@@ -52,6 +52,8 @@ def rows_of_sites(values):
             "head": None,
             "position": "last",
             "value": value,
+            "fold": None,
+            "main_metric": "accuracy",
         }
         for site, pair in values.items()
         for split, value in zip(("validation", "test"), pair, strict=True)

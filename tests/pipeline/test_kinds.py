@@ -123,7 +123,7 @@ def test_regression_has_its_own_metrics(load, go):
         "train": 120,
         "test": 40,
     }
-    assert result.record["best"]["site"]
+    assert result.record["verdict"]["best"]["site"]
     assert result.report.is_file()
     assert go(experiment).results.read_bytes() == result.results.read_bytes()
 

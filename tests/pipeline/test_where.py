@@ -86,7 +86,7 @@ def test_folds_choose_among_the_positions_of_a_sweep(experiment, go):
     assert chosen == {"word:last-1"}  # the word with the colour
     headline = headline_row(table)
     assert (headline["position"], headline["value"]) == ("", 1.0)
-    assert result.record["best"]["position"] == "word:last-1"
+    assert result.record["verdict"]["best"]["position"] == "word:last-1"
     # Baselines are compared at the position that each fold chose.
     words = table[(table["target"] == "word_identity") & (table["metric"] == "accuracy")]
     by_position = words.set_index("position")["value"]
@@ -190,6 +190,6 @@ def test_concatenated_sites_are_never_selected(experiment, go):
         joined,
     ]
     assert result.table.loc[result.table["site"] == joined, "layer"].isna().all()
-    assert result.record["best"]["site"] == "blocks.0.hook_resid_pre"
+    assert result.record["verdict"]["best"]["site"] == "blocks.0.hook_resid_pre"
     assert "Concatenated: one probe on the features of several sites" in result.report.read_text()
     assert max(len(path.name) for path in (result.folder / "sites").rglob("*")) < 120

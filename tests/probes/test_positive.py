@@ -10,7 +10,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings
-from probekit.results.predictions import pack, unpack
+from probekit.results.site_results import pack, unpack
 
 
 def data_of(y, positive=None, train=None):

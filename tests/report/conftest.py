@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from safetensors.numpy import save_file
+
+from probekit.errors import DataError
+from probekit.provenance import digest
+from probekit.results.judging import judge
+from probekit.results.record import RESULT_FILES, pack_record
+from probekit.results.table import DIFFERENCES, RESULTS, load_table, read_columns
+from probekit.results.table import make_table as make_rows
+from probekit.results.verdict import Verdict
 
 LAYERS, HEADS = 4, 3
 SITES = [
@@ -25,6 +34,7 @@ CONTROL = [0.552, 0.561, 0.549, 0.547, 0.553, 0.551]
 RANDOM = [0.708, 0.731, 0.742, 0.736, 0.729, 0.722]
 SHIFT = 8  # modifier bit of input events
 PATIENCE = 30  # seconds until a page must be drawn
+CHOSEN = "blocks.2.hook_resid_post last logistic task"
 HOSTILE = "</script><b>%{x}</b>&amp;\u202e"
 
 
@@ -39,8 +49,8 @@ def row(site: str, target: str, value: float, **others) -> dict:
         "ci_low": round(value - 0.02, 4), "ci_high": round(value + 0.02, 4), "chance": 0.5,
         "n_train": 3000, "n_test": 1039, "n_groups": 15, "C": 0.01 if site else None,
         "n_iter": 7 if site else None, "converged": True if site else None, "seed": 0,
-        "view": "raw" if site else "", "null": "", "fold": None, "null_low": None,
-        "null_high": None, "main_metric": "", "positive": "", "order": None,
+        "view": "raw" if site else "", "null": "", "null_low": None, "null_high": None,
+        "fold": None, "main_metric": "accuracy", "positive": "", "order": None,
     }  # fmt: skip
     return common | others
 
@@ -125,6 +135,7 @@ def make_record() -> dict:
     """The run.json of the synthetic run."""
     text = "The keys to the cabinet were on the table."
     return {
+        "verdict": judged(make_table()).model_dump(),
         "run": "plural",
         "key": "3f9a0c",
         "question": "Where does GPT-2 know that a noun is plural?",
@@ -150,10 +161,6 @@ def make_record() -> dict:
             "card": "# Nouns\n\nEvery <noun> of the treebank.",
         },
         "C_grid": [0.001, 0.01, 0.1],
-        "code_reference": "label_counts",
-        "best": {
-            "site": SITES[3], "layer": 2, "head": None, "chosen_by": "cross-validated accuracy",
-        },
         "attention": [
             {"text": "".join(TOKENS), "tokens": TOKENS},
             {"text": "Hi you", "tokens": ["Hi", " you"]},
@@ -169,22 +176,64 @@ def make_record() -> dict:
     }  # fmt: skip
 
 
+def judged(table: pd.DataFrame, differences=(), grid=(0.001, 0.01, 0.1)) -> Verdict:
+    """The verdict of a table, given rows of differences.csv."""
+    numbers = [
+        column.name for column in RESULTS if column.type == "number" and column.name in table
+    ]
+    typed = table.astype(dict.fromkeys(numbers, float))
+    return judge(typed, make_rows(differences, DIFFERENCES), grid)
+
+
+def difference(b: str, value=0.2, reach=0.05, p=0.002, p_adjusted=None, score=0.5, a=CHOSEN):
+    """A row of differences.csv, from the selected probe of the synthetic run."""
+    return {
+        "a": a, "b": b, "metric": "accuracy", "value_a": score + value, "value_b": score,
+        "difference": value, "ci_low": value - reach, "ci_high": value + reach,
+        "p": p, "p_adjusted": p if p_adjusted is None else p_adjusted,
+        "adjusted_low": value - 1.5 * reach, "adjusted_high": value + 1.5 * reach,
+        "n_test": 1039, "n_groups": 15,
+    }  # fmt: skip
+
+
 def write_shown(
-    folder: Path, table: pd.DataFrame | None = None, record: dict | None = None
+    folder: Path, table: pd.DataFrame | None = None, record: dict | None = None, differences=()
 ) -> Path:
     """Write the files that a page reads into a folder, and return the folder."""
     table = make_table() if table is None else table
     record = make_record() if record is None else record
     folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "results.csv", index=False)
-    (folder / "run.json").write_text(json.dumps(record))
     (folder / "config.yaml").write_text(
         "name: plural\nprobe:\n  C: [0.001, 0.01, 0.1]  # <b>tuned</b>\n"
     )
+    make_rows(differences, DIFFERENCES).to_csv(folder / "differences.csv", index=False)
     lengths = [len(prompt["tokens"]) for prompt in record["attention"]]
     patterns = {str(i): causal_patterns(n, seed=i) for i, n in enumerate(lengths)}
     if patterns:
         save_file(patterns, folder / "attention.safetensors")
+    return seal_run(folder, table, record)
+
+
+def seal_run(folder: Path, table: pd.DataFrame | None = None, record: dict | None = None) -> Path:
+    """Write run.json with verdict and digests of the files in the folder, and return the folder.
+
+    Args:
+        folder: the folder of the run.
+        table: its results, written before; None if they are written already.
+        record: contents of run.json; None for those that it has.
+    """
+    if table is not None:
+        table.to_csv(folder / "results.csv", index=False)
+    if record is None:
+        record = json.loads((folder / "run.json").read_bytes())
+    content = {name: value for name, value in record.items() if name not in ("format", "seal")}
+    with suppress(DataError):  # files that tests have damaged keep the verdict of the whole ones
+        table = load_table(folder / "results.csv")
+        differences = read_columns(folder / "differences.csv", DIFFERENCES)
+        content["verdict"] = judge(table, differences, content["C_grid"]).model_dump()
+    files = {name: folder / name for name in RESULT_FILES if (folder / name).exists()}
+    content["files"] = {name: digest([path.read_bytes()]) for name, path in files.items()}
+    (folder / "run.json").write_bytes(pack_record(content))
     return folder
 
 

@@ -5,9 +5,8 @@ import itertools
 import numpy as np
 import pandas as pd
 
-from probekit.results.causes.patched_pair import PatchedPair
-from probekit.results.comparison import COLUMNS, RunComparison
-from probekit.results.transfer import COSINES, SCORES, Transfer
+from probekit.results.comparison import COLUMNS, COSINES, SCORES, RunComparison, Transfer
+from probekit.results.network import PatchedPair
 from tests.report.conftest import HOSTILE, row
 
 TOKENS = ("The", " keys", "<0xE2>", " שלום", HOSTILE)

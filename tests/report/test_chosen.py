@@ -15,7 +15,7 @@ from probekit.report.figures.chosen_figures import (
     scatter_plane,
 )
 from probekit.report.pages.run_page import run_figures, write_report
-from tests.report.conftest import HOSTILE, SITES, row
+from tests.report.conftest import HOSTILE, SITES, row, seal_run
 
 COUNTS = {"n_directions": 1, "n_features": 48}
 AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
@@ -49,7 +49,7 @@ def scatter():
 
 @pytest.fixture
 def wrong():
-    token = {"token": HOSTILE, "label": "Sing", "score": 2.0}
+    token = {"token": HOSTILE, "span": [0, 0], "label": "Sing", "score": 2.0}
     example = {
         "text": HOSTILE,
         "span": None,
@@ -59,7 +59,7 @@ def wrong():
         "ahead": 3.0,
         "tokens": [token, {**token, "token": " x", "score": -1.0}],
     }
-    return {"classes": ["Plur", "Sing"], "examples": [example]}
+    return {"classes": ["Plur", "Sing"], "examples": [example], "probes": [], "rows": []}
 
 
 def test_true_labels_stand_down_and_rows_add_up_to_one(confusion):
@@ -106,6 +106,7 @@ def test_cosines_are_compared_with_probes_of_permuted_labels(make_run, table):
     def caption(rows):
         run = make_run(table)
         rows.to_csv(run / "cosines.csv", index=False)
+        seal_run(run)
         (part,) = [one for one in run_figures(run) if one.title.startswith("Cosine")]
         return part.caption
 
@@ -143,7 +144,7 @@ def write_chosen(run, confusion, scatter, wrong):
     confusion.to_csv(run / "confusion.csv", index=False)
     scatter.to_csv(run / "scatter.csv", index=False)
     (run / "wrong.json").write_text(json.dumps(wrong))
-    return run
+    return seal_run(run)
 
 
 def test_the_page_shows_them_where_the_run_has_them(browser, make_run, confusion, scatter, wrong):
@@ -207,6 +208,7 @@ def test_tokens_without_characters_are_not_marked(make_run, confusion, scatter, 
 def test_a_damaged_file_is_named(make_run, confusion, scatter, wrong):
     run = write_chosen(make_run(), confusion, scatter, wrong)
     (run / "wrong.json").write_text('{"classes": 3}')
+    seal_run(run)
     with pytest.raises(DataError, match=r"wrong\.json"):
         write_report(run)
 

@@ -6,9 +6,9 @@ import pytest
 
 from probekit.errors import DataError
 from probekit.report.pages.run_page import write_report
-from probekit.results.differences import answers_name
+from probekit.results.selection import answers_name
 from probekit.terminal import visible
-from tests.report.conftest import HOSTILE, SITES, row
+from tests.report.conftest import HOSTILE, SITES, row, seal_run
 
 VISIBLE = "[...document.querySelectorAll('.errors [data-probe]')].filter(list => !list.hidden)"
 TITLE = f"{VISIBLE}.map(list => list.querySelector('h3').textContent).join()"
@@ -50,6 +50,7 @@ def wrong(label=HOSTILE):
 def page(make_run):
     run = make_run()
     (run / "wrong.json").write_text(json.dumps(wrong()))
+    seal_run(run)
     return write_report(run)
 
 
@@ -106,6 +107,7 @@ def test_the_menu_chooses_with_the_keyboard(browser, page):
 def test_a_run_without_errors_at_its_chosen_site_still_has_those_of_others(browser, make_run):
     run = make_run()
     (run / "wrong.json").write_text(json.dumps(wrong() | {"examples": []}))
+    seal_run(run)
     browser.open(write_report(run))
     assert "No held-out row is misclassified." in browser.evaluate(f"{VISIBLE}[0].textContent")
     assert browser.evaluate("document.querySelector('.errors select').length") == 1 + len(SITES)
@@ -114,5 +116,6 @@ def test_a_run_without_errors_at_its_chosen_site_still_has_those_of_others(brows
 def test_an_error_must_refer_to_a_stored_row(make_run):
     run = make_run()
     (run / "wrong.json").write_text(json.dumps(wrong() | {"rows": []}))
+    seal_run(run)
     with pytest.raises(DataError, match="row that does not exist"):
         write_report(run)

@@ -30,6 +30,7 @@ from tests.report.conftest import (
     make_heads,
     make_record,
     make_sweep,
+    seal_run,
 )
 from tests.report.figures.test_facets import four_kinds
 from tests.report.pages.test_texts_page import make_facts, make_reading
@@ -79,7 +80,8 @@ def pages(write_run, tmp_path_factory):
     ]
     over_training = write_run(folder / "over")
     training_rows().to_csv(over_training / "training.csv", index=False)
-    with_causes = write_causes(write_run(folder / "causes"), **every_table())
+    seal_run(over_training)
+    with_causes = seal_run(write_causes(write_run(folder / "causes"), **every_table()))
     prompt = AttentionPrompt("".join(TOKENS), tuple(TOKENS), causal_patterns(len(TOKENS)))
     lenses = pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
     scored = ScoredHeads(head_rows(), "a text", KNOWN)

@@ -14,7 +14,7 @@ from probekit.pipeline.look.weights import write_weights_page
 from probekit.report.pages.compare_page import comparison_page
 from probekit.report.pages.runs_page import load_runs, runs_page
 from probekit.report.pages.transfer_page import transfer_page
-from tests.report.conftest import SITES, make_record, make_table, write_shown
+from tests.report.conftest import SITES, make_record, make_table, seal_run, write_shown
 from tests.report.pictures import PLACES, make_comparison, make_transfer
 
 MARKUP = """</script><img src=x onerror="window.owned = 1">%{x}'"`--><b>${owned=1}{{owned}}"""
@@ -105,7 +105,6 @@ def hostile_run(folder):
         "key": EVIL,
         "question": WITH_NUL,
         "created": EVIL,
-        "warnings": [EVIL],
         "versions": {EVIL: EVIL},
         "digests": {EVIL: EVIL},
         "seeds": {EVIL: EVIL},
@@ -115,7 +114,7 @@ def hostile_run(folder):
     names = {"dataset": EVIL, "run": EVIL, "model": EVIL, "position": EVIL, "probe": EVIL}
     run = write_shown(folder, make_table().assign(**names).replace({SITES[-1]: EVIL}), record)
     (run / "config.yaml").write_text(f"name: plural\nprobe: {{C: {json.dumps(EVIL)}}}\n")
-    return run
+    return seal_run(run)
 
 
 def test_several_runs(check, tmp_path):
@@ -129,7 +128,7 @@ def test_view(check, tmp_path):
     damaged = write_shown(tmp_path / "runs" / f"damaged {FILE_NAME}")
     table = make_table()
     table.loc[3, "target"] = MARKUP
-    table.to_csv(damaged / "results.csv", index=False)
+    seal_run(damaged, table)
     with make_server(tmp_path / "runs", 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

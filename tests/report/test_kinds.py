@@ -14,14 +14,15 @@ from probekit.report.figures.style import LINES
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import answer
+from probekit.report.sentences.captions import (
+    caption,
+    learning_curve_caption,
+    sparse_description,
+)
 from probekit.report.sentences.method import method
-from probekit.report.sentences.sites_table import site_table
-from probekit.report.sentences.warnings import LENGTH_IS_COMPARED, warnings
-from probekit.report.sentences.words import caption, learning_curve_caption, sparse_description
-from probekit.results.differences import RivalDifferences
-from probekit.results.record import RunRecord
+from probekit.report.sentences.tables import site_table
 from probekit.results.selection import hidden_kinds
-from tests.report.conftest import row
+from tests.report.conftest import judged, row
 
 SIZES = (1, 4, 16, 64)
 
@@ -58,19 +59,13 @@ def test_every_kind_has_a_panel_with_its_task_and_its_controls(kinds):
     assert panels == ["logistic ○", "mass_mean", "lda", "svm", "mlp:64"]
     drawn = [(trace.yaxis, trace.name) for trace in figure.data if trace.mode == "lines+markers"]
     assert len(drawn) == len(set(drawn)) == len(panels) * len(LINES)
-    assert "One panel for each kind of probe" in caption(curve_rows(kinds))
-    assert "for the chosen line only" not in caption(curve_rows(kinds))
+    assert "One panel for each kind of probe" in caption(curve_rows(kinds), judged(kinds))
+    assert "for the chosen line only" not in caption(curve_rows(kinds), judged(kinds))
 
 
 def test_of_many_lines_the_chosen_one_alone_has_a_band(kinds):
     (band,) = [trace for trace in layer_curve(curve_rows(kinds)).data if trace.fill]
     assert max(band.y) == pytest.approx(0.961)
-
-
-def test_the_answer_names_the_kind(kinds, table):
-    assert "at block 2 with the logistic probe" in answer(kinds)
-    assert "best of 30 combinations of site and kind" in answer(kinds)
-    assert "probe" not in answer(table)
 
 
 def test_of_many_sizes_a_curve_shows_the_best(sparse):
@@ -93,14 +88,18 @@ def test_the_score_against_k_has_the_best_sites_control_and_all_features(sparse)
     assert list(best.y) == pytest.approx([0.641, 0.866, 0.92225, 0.9363125])
     assert figure.layout.xaxis.type == "log"
     assert "all\u00a0features\u00a00.94" in [note.text for note in figure.layout.annotations]
-    assert "blocks.2.hook_resid_post: 1 0.641, 4 0.866" in sparse_description(sparse)
+    assert "blocks.2.hook_resid_post: 1 0.641, 4 0.866" in sparse_description(
+        sparse, judged(sparse)
+    )
 
 
 def test_two_sizes_do_not_make_a_curve(sparse):
     two = sparse[~sparse["probe"].isin(["k_sparse:1", "k_sparse:4"])]
     with pytest.raises(DataError, match="at least 3 values of k"):
         sparse_curve(two)
-    assert "number of features" not in " ".join(part.title for part in result_parts(two))
+    assert "number of features" not in " ".join(
+        part.title for part in result_parts(two, judged(two))
+    )
 
 
 def learning(table):
@@ -126,9 +125,8 @@ def test_learning_curves_are_of_the_chosen_site_its_kinds_and_the_embedding(kind
     own = next(trace for trace in figure.data if trace.name == "logistic")
     assert list(own.x) == [30, 300, 3000]
     assert list(own.y) == pytest.approx([0.741, 0.841, 0.941])
-    assert "at blocks.2.hook_resid_post on 1,039 held-out rows in" in learning_curve_caption(
-        learning(kinds)
-    )
+    text = learning_curve_caption(learning(kinds), judged(kinds))
+    assert "at blocks.2.hook_resid_post on 1,039 held-out rows in" in text
     with pytest.raises(DataError, match="learning_steps"):
         learning_curve(kinds)
 
@@ -166,84 +164,47 @@ def described(table):
 
 def test_compression_has_a_curve_a_meaning_and_a_column(table):
     both = described(table)
-    (part,) = [part for part in result_parts(both) if part.title == "Compression by layer"]
+    (part,) = [
+        part for part in result_parts(both, judged(both)) if part.title == "Compression by layer"
+    ]
     assert not part.is_open
     assert "1 = no compression" in part.caption
     assert "Measured on 1,039 training rows in 15 groups" in part.caption
     figure = layer_curve(both, "compression")
     assert "no compression<br>1.00" in [note.text for note in figure.layout.annotations]
-    assert site_table(both).rows[3].cells["compression"][0] == "1.882"
+    assert site_table(both, judged(both)).rows[3].cells["compression"][0] == "1.882"
 
 
-def judged(table, p, null="random signs of whole groups"):
+def with_p(table, p, null="random signs of whole groups"):
     rows = table[(table["split"] == "test") & (table["metric"] == "accuracy")]
     rows = rows[rows["target"] == "task"]
     p_rows = rows.assign(metric="p_best", value=p, ci_low=math.nan, ci_high=math.nan, null=null)
     return pd.concat([table, p_rows], ignore_index=True)
 
 
-def test_the_p_value_of_the_selected_site_is_stated(table):
-    assert ", p = 0.004." in answer(judged(table, 0.004))
-    assert site_table(judged(table, 0.25)).rows[0].cells["p"] == ("0.25", "")
+def test_the_p_value_of_each_site_is_in_the_table_of_sites(table):
+    tested = with_p(table, 0.25)
+    assert site_table(tested, judged(tested)).rows[0].cells["p"] == ("0.25", "")
 
 
-def test_the_null_of_the_p_values_is_in_the_closed_part(table, record):
-    of_record = RunRecord.model_validate(record)
+def test_the_null_of_the_p_values_is_in_the_closed_part(table):
     for null, named in (("random signs of whole groups", True), ("", False)):
-        text = " ".join(method(judged(table, 0.004, null=null), of_record, RivalDifferences()))
+        text = " ".join(method(judged(with_p(table, 0.004, null=null))))
         assert ("t statistic over groups (random signs of whole groups)." in text) == named
 
 
-def test_warnings_count_unconverged_fits_by_kind_and_target(kinds, record):
-    record["data"]["findings"] = []
+def test_unconverged_fits_are_counted_by_kind_and_target(kinds):
     table = described(learning(kinds))
     table["converged"] = table["converged"].astype("boolean")
     of_mlp = (table["probe"] == "mlp:64") & (table["target"] == "task")
     table.loc[of_mlp & table["split"].isin(["learning", "online"]), "converged"] = False
-    (warning,) = warnings(table, RunRecord.model_validate(record))
-    assert "(mlp:64 24, 18 in the learning curve, 6 in the description length)" in warning
+    fits = judged(table).unconverged
+    assert (fits.probes, fits.splits) == ({"mlp:64": 24}, {"learning": 18, "online": 6})
 
 
-def test_an_alpha_at_the_end_of_its_grid_gives_a_warning(table, record):
-    record["data"]["findings"] = []
-    of_ridge = table.assign(probe=table["probe"].where(table["site"] == "", "ridge"))
-    (warning,) = warnings(of_ridge.assign(C=1e4), RunRecord.model_validate(record))
-    assert warning.startswith("alpha is 10000 at the chosen site, the largest")
-    assert site_table(of_ridge.assign(C=10.0)).rows[0].cells["C"] == ("alpha 10", "")
-
-
-def test_a_length_baseline_above_the_word_baseline_gives_a_warning(table, record):
-    record["data"]["findings"] = []
-    words = table[table["target"] == "majority"].assign(target="bag_of_words", value=0.6)
-    length = words.assign(target="length", value=0.65, ci_low=0.63)
-    run = RunRecord.model_validate(record)
-    (warning,) = warnings(pd.concat([table, words, length], ignore_index=True), run)
-    assert warning.startswith("Text length alone is better than a bag of words: length is assoc")
-    near = length.assign(ci_low=0.59)
-    assert warnings(pd.concat([table, words, near], ignore_index=True), run) == []
-    # The data check reports the same.
-    finding = {"level": "warning", "code": "length", "message": "Length is associated."}
-    record["data"]["findings"] = [finding]
-    run = RunRecord.model_validate(record)
-    found = warnings(pd.concat([table, words, length], ignore_index=True), run)
-    assert found == [LENGTH_IS_COMPARED]
-
-
-def test_a_false_positive_rate_above_the_allowed_one_gives_a_warning(table, record):
-    record["data"]["findings"] = []
-    run = RunRecord.model_validate(record)
-    rates = table.replace({"metric": {"accuracy": "tpr_at_fpr_5"}}).assign(
-        main_metric="tpr_at_fpr_5"
-    )
-    own = (rates["metric"] == "tpr_at_fpr_5") & (rates["split"] == "test")
-    own &= (rates["target"] == "task") & (rates["site"] != "")
-    achieved = rates[own].assign(metric="achieved_fpr_5", value=0.0823, ci_low=0.05, ci_high=0.12)
-    (warning,) = warnings(pd.concat([rates, achieved], ignore_index=True), run)
-    assert warning.startswith(
-        "The false positive rate on the test rows is 8.2 % [5.0, 12.0], above the 5 % that"
-    )
-    lower = pd.concat([rates, achieved.assign(value=0.04)], ignore_index=True)
-    assert warnings(lower, run) == []
+def test_a_penalty_has_its_name_in_the_table_of_sites(table):
+    of_ridge = table.assign(probe=table["probe"].where(table["site"] == "", "ridge"), C=10.0)
+    assert site_table(of_ridge, judged(of_ridge)).rows[0].cells["C"] == ("alpha 10", "")
 
 
 NUMBERS = {"accuracy": "r2", "macro_f1": "spearman"}
@@ -252,47 +213,47 @@ NUMBERS = {"accuracy": "r2", "macro_f1": "spearman"}
 @pytest.fixture
 def numbers(table):
     kept = table["metric"].isin([*NUMBERS, "selectivity"])
-    renamed = table[kept].replace({"metric": NUMBERS})
+    renamed = table[kept].replace({"metric": NUMBERS}).assign(main_metric="r2")
     return renamed.replace({"probe": {"logistic": "ridge_regression"}})
 
 
 def test_a_run_on_numbers_shows_its_main_metric_first(numbers):
-    assert [part.title for part in result_parts(numbers)] == [
+    assert [part.title for part in result_parts(numbers, judged(numbers))] == [
         "R² by layer",
         "Spearman's ρ by layer",
         "Selectivity by layer",
     ]
-    assert "R² 0.94 [0.92, 0.96] on held-out rows at block 2, mean label 0.50" in answer(numbers)
-    assert "best cross-validated R² on" in caption(numbers, "r2")
-    assert site_table(numbers).columns[0] == "R²"
+    assert "best cross-validated R² on" in caption(numbers, judged(numbers), "r2")
+    assert site_table(numbers, judged(numbers)).columns[0] == "R²"
 
 
 @pytest.fixture
 def trees(table):
     kept = table["target"].isin(["task", "random_weights"]) & (table["split"] == "test")
     rows = table[kept & (table["metric"] == "accuracy")].assign(chance=0.4, C=math.nan)
+    rows = rows.assign(main_metric="uuas root_accuracy")
     distance = rows.assign(probe="structural_distance:64", metric="uuas")
     depth = rows.assign(probe="structural_depth:64", metric="root_accuracy")
     return pd.concat([distance, depth], ignore_index=True)
 
 
 def test_the_answer_of_a_run_on_trees_has_no_selected_site(trees):
-    assert answer(trees) == (
+    assert answer(judged(trees)) == (
         "UUAS 0.71 to 0.94 over 6 sites, linear chain 0.40, significantly better than random "
         "weights at 5; root accuracy 71 % to 94 % over 6 sites, linear chain 40 %, significantly "
         "better than random weights at 5."
     )
-    assert [part.title for part in result_parts(trees)] == [
+    assert [part.title for part in result_parts(trees, judged(trees))] == [
         "UUAS by layer",
         "Root accuracy by layer",
     ]
     notes = [note.text for note in layer_curve(trees, "uuas").layout.annotations]
     assert "linear\u00a0chain\u00a00.40" in notes
-    assert site_table(trees).columns[:2] == ("UUAS", "root accuracy")
+    assert site_table(trees, judged(trees)).columns[:2] == ("UUAS", "root accuracy")
 
 
 @pytest.mark.parametrize("metric", ["brier", "ece"])
 def test_captions_state_if_lower_is_better(table, metric):
     rows = table.replace({"metric": {"macro_f1": metric}})
     assert layer_curve(rows, metric).layout.yaxis.title.text.endswith("(lower is better)")
-    assert "Lower is better" in caption(rows, metric)
+    assert "Lower is better" in caption(rows, judged(rows), metric)

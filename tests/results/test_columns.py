@@ -6,9 +6,14 @@ import pytest
 from probekit.probes.score.metric_table import METRICS, association, metric_functions
 from probekit.probes.targets import BASELINES, NESTED, TARGETS
 from probekit.report.figures.style import LEVELS, LINES
-from probekit.results.columns import DIFFERENCES, RESULTS, make_table
-from probekit.results.metrics import MAIN_METRICS, P_VALUES
-from probekit.results.table import read_columns
+from probekit.results.table import (
+    DIFFERENCES,
+    MAIN_METRICS,
+    P_VALUES,
+    RESULTS,
+    make_table,
+    read_columns,
+)
 
 CELLS = {"text": "a", "number": 0.25, "boolean": True}
 

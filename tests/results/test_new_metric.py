@@ -32,7 +32,8 @@ import numpy as np
 from probekit.probes.prober import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.settings import ProbeSettings
-from probekit.results.columns import RESULTS, make_table
+from probekit.results.table import DIFFERENCES, RESULTS, make_table
+from probekit.results.judging import judge
 from probekit.results.table import load_table
 from probekit.report.pages.parts import result_parts
 
@@ -42,10 +43,13 @@ data = ProbeData(y, row, row, train=np.arange(60), test=np.arange(60, 80))
 prober = Prober(data, ProbeSettings(folds=2, control_draws=0, C=(1.0,)))
 result = prober.site(np.random.default_rng(0).normal(size=(80, 3)))
 place = {"site": "blocks.0.hook_resid_post", "layer": 0, "run": "r", "position": "last"}
+place |= {"main_metric": "accuracy"}
 path = Path(sys.argv[1])
 rows = [place | asdict(m) for m in result.measurements]
 make_table(rows, RESULTS).to_csv(path, index=False)
-(part,) = [p for p in result_parts(load_table(path)) if p.title.startswith("Error rate")]
+table = load_table(path)
+parts = result_parts(table, judge(table, make_table([], DIFFERENCES)))
+(part,) = [p for p in parts if p.title.startswith("Error rate")]
 assert "The share of wrong guesses." in part.caption, part.caption
 assert "lower is better" in str(part.figure), part.figure
 """

@@ -4,7 +4,7 @@ import numpy as np
 
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor
-from probekit.results.predictions import pack, unpack
+from probekit.results.site_results import pack, unpack
 
 
 def test_predictions_are_sorted_by_probe_and_target():

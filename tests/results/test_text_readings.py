@@ -1,6 +1,6 @@
 """Predictions for texts as rows of a table."""
 
-from probekit.results.text_readings import RowPrediction, TextReading, tidy_rows
+from probekit.results.network import RowPrediction, TextReading, tidy_rows
 
 
 def test_rows_per_token_give_its_position():

@@ -13,7 +13,7 @@ from probekit.progress import Console
 from probekit.report.figures.style import format_number
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.paint import HIGH, LOW, NUMBER, Paint, Palette
-from probekit.results.text_readings import Per, TextReading, tidy_rows
+from probekit.results.network import Per, TextReading, tidy_rows
 
 # Free text is the last column.
 _COLUMNS = ("number", "position", "label", "score", "token", "text")

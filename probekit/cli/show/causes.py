@@ -12,7 +12,7 @@ from probekit.report.causes.cause_answer import cause_answer
 from probekit.report.causes.directions import directions_in
 from probekit.report.causes.verdict_table import VerdictRow, verdict_table
 from probekit.report.notebooks.run_result import RunResult
-from probekit.results.causes.tables import CauseTables, has_causes
+from probekit.results.causes import CauseTables, has_causes
 
 
 def show_causes(tables: CauseTables) -> None:

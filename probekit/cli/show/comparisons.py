@@ -12,17 +12,15 @@ from rich.text import Text
 
 from probekit.cli.show.tables import print_table
 from probekit.report.figures.style import format_number, format_p
-from probekit.report.sentences.comparison import (
+from probekit.report.sentences.comparisons import (
     comparison_answer,
     difference_words,
     result_words,
+    transfer_answer,
 )
-from probekit.report.sentences.transfer import transfer_answer
 from probekit.report.texts.glyphs import line_label
-from probekit.results.comparison import RunComparison, both_places
-from probekit.results.metrics import metric_name
-from probekit.results.table import only
-from probekit.results.transfer import Transfer
+from probekit.results.comparison import RunComparison, Transfer, both_places
+from probekit.results.table import metric_name, only
 
 MOST_SETTINGS = 20  # shown in the terminal
 

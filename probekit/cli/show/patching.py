@@ -17,7 +17,7 @@ from probekit.report.pages.causes.pair_page import (
     patch_rows,
 )
 from probekit.report.texts.glyphs import line_label, token_label
-from probekit.results.causes.patched_pair import PatchedPair
+from probekit.results.network import PatchedPair
 
 
 def show_pair(pair: PatchedPair, top: int) -> None:

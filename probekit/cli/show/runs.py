@@ -12,18 +12,22 @@ from rich.text import Text
 from probekit.amounts import counted
 from probekit.cli.show.tables import print_table
 from probekit.pipeline.experiment.validate import ValidationReport
-from probekit.pipeline.selftest import Verdict
+from probekit.pipeline.selftest import CheckResult
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.comparison_table import RULE, ComparedScore, comparison_table
-from probekit.report.sentences.sites_table import SiteRow, filled_columns, site_rows
-from probekit.report.sentences.warnings import warnings
+from probekit.report.sentences.caveats import caveats
+from probekit.report.sentences.tables import (
+    RULE,
+    ComparedScore,
+    SiteRow,
+    comparison_table,
+    filled_columns,
+    site_rows,
+)
 from probekit.report.texts.glyphs import line_label
-from probekit.results.differences import load_differences, rival_differences
-from probekit.results.metrics import metric_name
 from probekit.results.record import load_record
-from probekit.results.selection import is_nested, main_metric
-from probekit.results.table import load_table
+from probekit.results.table import load_table, metric_name
+from probekit.results.verdict import Verdict
 
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
 _SHORT = {"control task": "control"}
@@ -41,21 +45,20 @@ def show_results(result: RunResult) -> None:
 
     There is a table of sites for each kind of probe and position; the selected site is marked.
     """
-    table = load_table(result.results)
-    comparisons = rival_differences(table, load_differences(result.folder / "differences.csv"))
     record = load_record(result.folder / "run.json")
-    _show_sites(table)
-    click.echo(f"\n{answer(table, comparisons, record.question)}")
-    rows = comparison_table(table, comparisons, record.control)
+    v = record.verdict
+    _show_sites(load_table(result.results), v)
+    click.echo(f"\n{answer(v, record.question)}")
+    rows = comparison_table(v, record.control)
     if rows:
         click.echo()
-        print_table(_comparisons(rows, metric_name(main_metric(table))))
+        print_table(_comparisons(rows, metric_name(v.metric)))
         click.echo(RULE)
 
 
-def _show_sites(table: pd.DataFrame) -> None:
+def _show_sites(table: pd.DataFrame, v: Verdict) -> None:
     """Print the table of sites of each kind of probe and position, and a legend."""
-    rows = site_rows(table)
+    rows = site_rows(table, v)
     columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
     blocks: dict[tuple[str, str], list[SiteRow]] = {}
     for row in rows:
@@ -67,16 +70,16 @@ def _show_sites(table: pd.DataFrame) -> None:
             click.echo(f"{chr(10) * (number > 0)}{heading}")
         print_table(_block(block, columns))
     if rows:
-        click.echo(_legend(table, rows, columns))
+        click.echo(_legend(v, rows, columns))
 
 
-def _legend(table: pd.DataFrame, rows: Sequence[SiteRow], columns: Sequence[str]) -> str:
+def _legend(v: Verdict, rows: Sequence[SiteRow], columns: Sequence[str]) -> str:
     """Return the legend of the columns, and of the mark of selected sites."""
     parts = [text for name, text in _LEGEND.items() if name in columns]
     if any(row.chosen for row in rows):
-        by = " of at least one outer fold" if is_nested(table) else ""
+        by = " of at least one outer fold" if v.is_nested else ""
         parts.insert(0, f"*: selected by cross-validation{by}")
-    main = metric_name(main_metric(table))
+    main = metric_name(v.metric)
     return "; ".join([f"{main}: score on held-out rows with 95 % interval", *parts]) + "."
 
 
@@ -130,12 +133,10 @@ def _short(site: str) -> str:
 
 def show_warnings(result: RunResult) -> None:
     """Print the warnings on stderr."""
-    table = load_table(result.results)
-    comparisons = rival_differences(table, load_differences(result.folder / "differences.csv"))
     record = load_record(result.folder / "run.json")
     if record.control.why_none:
         click.echo(record.control.why_none)
-    for sentence in warnings(table, record, comparisons):
+    for sentence in caveats(record.verdict, record):
         click.echo(f"warning: {sentence}", err=True)
 
 
@@ -144,7 +145,7 @@ def show_validation(validation: ValidationReport) -> None:
     click.echo(str(validation))
 
 
-def show_verdicts(verdicts: Sequence[Verdict]) -> None:
+def show_verdicts(verdicts: Sequence[CheckResult]) -> None:
     """Print a line for each check, then the number of checks and of failures."""
     shown = Table("check", "kind", "expected", "found", "ok", box=None, pad_edge=False)
     for one in verdicts:

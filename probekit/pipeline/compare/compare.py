@@ -45,10 +45,7 @@ from probekit.probes.score.scored import Predictions, metrics_of, parts_of
 from probekit.probes.solve.design import Floats
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
-from probekit.results.finished_run import FinishedRun
-from probekit.results.record import NO_DIGEST
-from probekit.results.selection import is_nested, main_metric
-from probekit.results.settings import load_config, settings_of
+from probekit.results.finished_run import FinishedRun, load_config, settings_of
 from probekit.results.titles import run_titles
 
 Key = TypeVar("Key")
@@ -76,7 +73,7 @@ class RowsOfBoth:
         """Return the test rows of two finished runs."""
         groups = [run.test_rows["group"].to_numpy(dtype=str) for run in (a, b)]
         places = align(a.test_rows, b.test_rows) if shares_ids(a, b) else None
-        over_folds = [WIDER_OVER_FOLDS if is_nested(run.table) else 1.0 for run in (a, b)]
+        over_folds = [WIDER_OVER_FOLDS if run.verdict.is_nested else 1.0 for run in (a, b)]
         return cls(groups[0], groups[1], places, (over_folds[0], over_folds[1]))
 
     @property
@@ -139,7 +136,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
 def _main_metric(
     a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
 ) -> str:
-    metrics = [main_metric(run.table) for run in (a, b)]
+    metrics = [run.verdict.metric for run in (a, b)]
     if len(set(metrics)) > 1:
         raise ConfigError(
             f"The main metric is {metrics[0]} in {titles[0]} and {metrics[1]} in {titles[1]}. "
@@ -320,7 +317,7 @@ def _groups_note(rows: RowsOfBoth, found: Iterable[Difference]) -> list[str]:
 def _notes_on_runs(
     a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a note for each run without baselines of the other one, or without a digest."""
+    """Yield a note for each run without baselines of the other one."""
     for title, own, other in zip(titles, (a, b), (b, a), strict=True):
         missing = set(other.experiment.probe.baselines) - set(own.experiment.probe.baselines)
         if missing:
@@ -328,5 +325,3 @@ def _notes_on_runs(
                 f"{title} has no baseline {', '.join(sorted(missing))}: not compared. Run it with "
                 "the same `probe.baselines`."
             )
-        if not own.record.is_sealed:
-            yield f"{title}: {NO_DIGEST}"

@@ -16,11 +16,11 @@ from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection
 from probekit.probes.score.scored import Predictions, Predictor
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
-from probekit.results.finished_run import FinishedRun
-from probekit.results.selection import reported_row, site_with_head
-from probekit.results.settings import differing, run_facts
+from probekit.results.finished_run import FinishedRun, differing, run_facts
+from probekit.results.selection import site_with_head
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import concatenated, only, placed
+from probekit.results.verdict import Choice, Verdict
 
 _ROW = ["example", "group", "label"]
 # If each run has only one value in one of these columns, probes are paired although it differs.
@@ -112,12 +112,11 @@ class _Side:
     def of(cls, run: FinishedRun[AnyExperiment]) -> _Side:
         task = only(run.table, target="task", split="test")
         rows = pd.concat([placed(task), concatenated(task)])
-        chosen = reported_row(run.table)
         headline = only(run.table, target=HEADLINE, split="test")
         return cls(
             run=run,
             places=tuple(dict.fromkeys(_place(row) for _, row in rows.iterrows())),
-            chosen=None if chosen is None else _place(chosen),
+            chosen=_chosen(run.verdict),
             selectivity={
                 _place(row): float(row["value"])
                 for _, row in only(pd.concat([rows, headline]), metric="selectivity").iterrows()
@@ -173,6 +172,14 @@ def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
 def _place(row: pd.Series) -> ProbeAddress:
     site = site_with_head(row["site"] or NESTED_SITE, row["head"])
     return ProbeAddress(site, row["position"], row["view"], row["probe"])
+
+
+def _chosen(v: Verdict) -> ProbeAddress | None:
+    one = v.score if v.is_nested else v.best
+    if one is None:
+        return None
+    site = one.name if isinstance(one, Choice) else NESTED_SITE
+    return ProbeAddress(site, one.position, one.view, one.probe)
 
 
 def _raise_nothing_in_common(a: _Side, b: _Side) -> None:

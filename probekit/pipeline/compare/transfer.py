@@ -49,7 +49,7 @@ from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled_spread
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
-from probekit.results.transfer import COSINES, SCORES, Transfer
+from probekit.results.comparison import COSINES, SCORES, Transfer
 from probekit.terminal import SILENT, Watcher
 
 NULL_DRAWS = 10

@@ -22,7 +22,7 @@ from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.score.metric_table import METRICS, Family, metric_functions
-from probekit.results.settings import flat
+from probekit.results.finished_run import flat
 from probekit.terminal import Watcher
 
 # Settings that do not affect the transfer, or whose effect is compared instead of their spelling.

@@ -23,9 +23,8 @@ from probekit.pipeline.look.apply import ProbedModel, predict_texts
 from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.probes.saved_probe import SavedProbe
 from probekit.provenance import digest_json
-from probekit.results.network import AttentionPrompt
+from probekit.results.network import AttentionPrompt, TextReading
 from probekit.results.record import ModelFacts, Norms
-from probekit.results.text_readings import TextReading
 
 if TYPE_CHECKING:
     from probekit.activations.capture import Captured

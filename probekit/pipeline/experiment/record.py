@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from probekit.amounts import counted
 from probekit.data.checks import check_dataset
@@ -15,7 +14,6 @@ from probekit.data.examples import Dataset
 from probekit.data.findings import Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
-from probekit.model.sites.catalogue import layer_of
 from probekit.pipeline.experiment.prepared import PreparedRows
 from probekit.pipeline.experiment.source import Features
 from probekit.pipeline.experiment.tables import RunInputs
@@ -29,14 +27,12 @@ from probekit.results.record import (
     ALL_FOLDS,
     NO_CONTROL,
     AttentionText,
-    Best,
     DataFacts,
     ExampleRecord,
-    FinalProbe,
     FindingRecord,
     RunRecord,
 )
-from probekit.results.selection import choice_counts, choices, chosen_row, is_nested
+from probekit.results.verdict import Verdict
 
 SHOWN_PER_LABEL = 2
 MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
@@ -48,7 +44,7 @@ MOST_LOST = 0.05  # largest share of examples without a row before a warning
 def describe_run(
     inputs: RunInputs,
     features: Features,
-    table: pd.DataFrame,
+    verdict: Verdict,
     prompts: Sequence[AttentionPrompt],
     key: str,
     created: str,
@@ -58,7 +54,7 @@ def describe_run(
     Args:
         inputs: experiment, data, models and probers.
         features: the activations.
-        table: the rows of results.csv.
+        verdict: the verdict of the run.
         prompts: the texts whose attention patterns are saved.
         key: the run key.
         created: the time at which the run began.
@@ -71,15 +67,13 @@ def describe_run(
         question=experiment.question,
         model=inputs.source.facts,
         data=data_facts(inputs.prepared, inputs.probers, inputs.card),
-        best=best_site(table),
+        verdict=verdict,
         attention=[AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
         versions=versions(),
         digests={"dataset": inputs.prepared.dataset.digest, **features.digests},
         C_grid=list(experiment.probe.C),
         control_by=experiment.probe.control_by,
-        main_metrics=list(experiment.probe.settings().main_metrics),
         positive=inputs.probers[0].positive,
-        code_reference=METRICS["compression"].reference,
         seeds={
             "split": experiment.split.seed,
             "probe": experiment.probe.seed,
@@ -165,44 +159,6 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
         "of the rarest label; with `split.folds` all groups are test groups."
     )
     return [Finding("warning", "few-exchanges", message)]
-
-
-def best_site(table: pd.DataFrame) -> Best | None:
-    """Return the site with the best cross-validated score; test rows are not used.
-
-    For a nested cross-validation, `site` is None unless all outer folds chose the same site.
-    `sites` is the number of folds that chose each site. `final` is the probe that is fitted on all
-    rows, at the site with the best validation score over all folds.
-    """
-    row = chosen_row(table)
-    if row is None:
-        return None
-    rows, sites = choices(table), choice_counts(table)
-    of_folds = " of each outer fold" if is_nested(table) else ""
-    final = FinalProbe(**_address(row), position=row["position"], probe=row["probe"])
-    return Best(
-        **_address(rows[0] if len(sites) == 1 else None),
-        position=_common([one["position"] for one in rows]),
-        sites=sites,
-        chosen_by=f"cross-validated {row['metric']} on the training rows{of_folds}",
-        final=final if is_nested(table) else None,
-    )
-
-
-def _address(row: pd.Series | None) -> dict[str, Any]:
-    """Return site, layer and head of a row; None for each if there is no row."""
-    if row is None:
-        return {"site": None, "layer": None, "head": None}
-    return {
-        "site": row["site"],
-        "layer": layer_of(row["site"]),
-        "head": None if pd.isna(row["head"]) else int(row["head"]),
-    }
-
-
-def _common(values: Sequence[Any]) -> Any:
-    """Return the value that all entries share; None if they differ."""
-    return values[0] if len(set(values)) == 1 else None
 
 
 def _counts(labels: Any) -> dict[str, int]:

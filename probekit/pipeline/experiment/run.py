@@ -33,7 +33,9 @@ from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
+from probekit.results.judging import judge
 from probekit.results.record import pack_record
+from probekit.results.table import DIFFERENCES, load_table, read_columns
 from probekit.terminal import Watcher
 from probekit.workers import check_workers
 
@@ -155,7 +157,12 @@ def run_inputs(
             norms = inputs.source.norms()
         with clock.step("intervene"):
             intervene(inputs, table, folder, watcher)
-        record = describe_run(inputs, features, table, prompts, folder.path.name, created)
+        verdict = judge(
+            load_table(folder.path / "results.csv"),
+            read_columns(folder.path / "differences.csv", DIFFERENCES),
+            experiment.probe.C,
+        )
+        record = describe_run(inputs, features, verdict, prompts, folder.path.name, created)
         ended = {"norms": norms, "seconds": clock.seconds, "files": folder.digests()}
         content = record.model_copy(update=ended).model_dump()
         write_atomic(folder.path / "run.json", pack_record(content))

@@ -10,9 +10,8 @@ from probekit.activations.records import FloatArray
 from probekit.pipeline.experiment.features import Probed
 from probekit.pipeline.experiment.rows import PositionRows
 from probekit.probes.saved_probe import SavedProbe, Scalar
-from probekit.results.network import AttentionPrompt
+from probekit.results.network import AttentionPrompt, TextReading
 from probekit.results.record import ModelFacts, Norms
-from probekit.results.text_readings import TextReading
 
 if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
     from probekit.activations.capture import Captured

@@ -35,9 +35,9 @@ from probekit.pipeline.measure.wrong_rows import write_wrong_rows
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
-from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.network import AttentionPrompt
 from probekit.results.selection import chosen_row, headline_row
+from probekit.results.table import DIFFERENCES, RESULTS, make_table
 from probekit.terminal import SILENT, Watcher
 
 

@@ -17,9 +17,8 @@ from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
 from probekit.pipeline.given.rows import GivenRows
 from probekit.probes.saved_probe import SavedProbe
 from probekit.provenance import digest_json
-from probekit.results.network import AttentionPrompt
+from probekit.results.network import AttentionPrompt, TextReading
 from probekit.results.record import ModelFacts, Norms
-from probekit.results.text_readings import TextReading
 
 if TYPE_CHECKING:
     from probekit.pipeline.experiment.source import Capture

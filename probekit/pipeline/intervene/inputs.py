@@ -24,7 +24,7 @@ from probekit.interventions.patching.pairs import lacks_space
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import Prepared, text_encoder
-from probekit.results.causes.record import LeftOut
+from probekit.results.causes import LeftOut
 
 _UNEQUAL = "the text and its counterfactual have different numbers of tokens"
 _MISSING = "there is no counterfactual"

@@ -22,7 +22,7 @@ from probekit.pipeline.intervene.run import needs_probes, write_causes
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.progress import shown_progress
 from probekit.report.pages.causes.causes_page import write_causes_page
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 from probekit.terminal import Watcher
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from probekit.errors import DamagedError, StoreError
 from probekit.files import write_atomic
 from probekit.provenance import digest_json, seal, unseal
-from probekit.results.causes.tables import FOLDER
+from probekit.results.causes import FOLDER
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,17 @@ from probekit.pipeline.intervene.parts import Part, read_or_compute
 from probekit.pipeline.intervene.verdict_rows import VerdictStep, verdict_steps
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.provenance import pretty_json
-from probekit.results.causes.columns import DOSES, DOWNSTREAM, EFFECTS, VERDICTS
-from probekit.results.causes.record import CausesRecord
-from probekit.results.causes.tables import FOLDER, RECORD
-from probekit.results.columns import make_table
+from probekit.results.causes import (
+    DOSES,
+    DOWNSTREAM,
+    EFFECTS,
+    FOLDER,
+    RECORD,
+    VERDICTS,
+    CausesRecord,
+)
 from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
+from probekit.results.table import make_table
 from probekit.terminal import Watcher
 
 _OF_PAIRS = ("patch", "swap")

@@ -22,7 +22,7 @@ from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.encoding import TextEncoder
 from probekit.pipeline.experiment.features import normalized, part_of, part_width
 from probekit.probes.saved_probe import SavedProbe
-from probekit.results.text_readings import Per, RowPrediction, TextReading
+from probekit.results.network import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher
 
 TooLong = Literal["error", "truncate", "skip"]

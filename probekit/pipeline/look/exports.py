@@ -13,7 +13,7 @@ from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.pipeline.look.endings import ANSWER_FILES, PAGE_OR_ROWS, check_ending
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.pages.texts_page import texts_page
-from probekit.results.text_readings import Per, TextReading, tidy_rows
+from probekit.results.network import Per, TextReading, tidy_rows
 
 
 def _write(path: Path, content: str) -> None:

@@ -20,7 +20,7 @@ from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern
 from probekit.pipeline.look.lenses import ModelAndTokenizer, one_token
-from probekit.results.causes.patched_pair import PatchedPair
+from probekit.results.network import PatchedPair
 
 HEADS = "blocks.*.attn.hook_z[head=*]"
 

@@ -15,7 +15,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.probes.score.scored import SiteResult
 from probekit.provenance import digest
-from probekit.results.saved_probes import FINAL
+from probekit.results.finished_run import FINAL
 from probekit.results.selection import chosen_row, is_nested
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 

@@ -20,9 +20,8 @@ from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import Predictions, Predictor, SiteResult, metrics_of, parts_of
 from probekit.probes.solve.design import Floats
 from probekit.probes.targets import HEADLINE, NETWORKS, TARGETS
-from probekit.results.differences import answers_name, named_rivals
-from probekit.results.metrics import P_VALUES
-from probekit.results.table import only
+from probekit.results.selection import answers_name, named_rivals
+from probekit.results.table import P_VALUES, only
 
 # Draws per site that make the smallest possible p-value significant after Holm's adjustment.
 DRAWS_A_SITE = 80

@@ -21,8 +21,8 @@ from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.provenance import pretty_json
-from probekit.results.differences import answers_name
-from probekit.results.text_readings import TextReading
+from probekit.results.network import TextReading
+from probekit.results.selection import answers_name
 
 MOST_WRONG = 10  # errors of the selected probe
 MOST_OF_A_PROBE = 5  # errors of each other probe

@@ -21,10 +21,10 @@ from probekit.report.causes.edits import (
 )
 from probekit.report.causes.panels import Panel
 from probekit.report.figures.style import fixed
-from probekit.report.sentences.score_words import p_words
+from probekit.report.sentences.answer import p_words
 from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.headings import capitalised
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 from probekit.results.table import n_blocks
 
 REPLACEMENTS = {

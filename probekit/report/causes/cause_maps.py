@@ -16,7 +16,7 @@ from probekit.report.maps.map_row import write_above
 from probekit.report.maps.maps import LEAST_RANGE
 from probekit.report.maps.text_map import MOST_TEXTS, Colours, cell_text, frame_cell, text_map
 from probekit.report.texts.glyphs import token_label
-from probekit.results.causes.record import CausesRecord
+from probekit.results.causes import CausesRecord
 from probekit.results.table import n_blocks, tick
 
 MOST_HEADS = 20  # rows of a map of heads and tokens

@@ -12,7 +12,7 @@ import pandas as pd
 from probekit.amounts import LEVEL
 from probekit.report.causes.edits import panel_title, place_in_words, tokens_in_words
 from probekit.report.causes.panels import Panel
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 from probekit.results.table import n_blocks, placed
 
 QUESTIONS = ("detects", "steers", "silences")

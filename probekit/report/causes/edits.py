@@ -12,7 +12,7 @@ import pandas as pd
 
 from probekit.report.figures.style import fixed, format_number, format_p, plotly_text
 from probekit.report.figures.views import position_words
-from probekit.results.causes.record import CausesRecord
+from probekit.results.causes import CausesRecord
 from probekit.results.table import placed, row_tick
 
 MEASURES = {

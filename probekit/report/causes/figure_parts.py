@@ -25,7 +25,7 @@ from probekit.report.figures.facets import MOST_PANELS
 from probekit.report.maps.text_map import MOST_TEXTS
 from probekit.report.pages.parts import FigurePart, figure_json, map_part
 from probekit.report.texts.headings import capitalised
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 
 NOUNS = {
     ("patch", "counterfactual"): "patches",

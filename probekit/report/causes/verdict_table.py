@@ -12,7 +12,7 @@ import pandas as pd
 from probekit.report.causes.directions import QUESTIONS, Direction
 from probekit.report.causes.edits import METHODS, interval_in_words
 from probekit.report.figures.style import fixed
-from probekit.report.sentences.score_words import p_words
+from probekit.report.sentences.answer import p_words
 from probekit.report.texts.headings import capitalised
 
 MOST_ROWS = 12  # directions shown before the fold

@@ -29,8 +29,13 @@ from probekit.report.figures.style import (
     format_number,
     plotly_text,
 )
-from probekit.results.differences import answers_name
-from probekit.results.selection import chosen_row, main_metric, measured_metrics, single_choice
+from probekit.results.selection import (
+    answers_name,
+    chosen_row,
+    main_metric,
+    measured_metrics,
+    single_choice,
+)
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
 WIDTH = 0.08  # of the band of a single layer, to both sides, in layers

@@ -12,10 +12,10 @@ from probekit.report.figures.style import format_number
 from probekit.report.figures.views import step_tables
 from probekit.report.maps.maps import map_cells, step_map
 from probekit.report.pages.parts import FigurePart, map_part, title
-from probekit.report.sentences import words
-from probekit.results.metrics import metric_name
-from probekit.results.selection import main_metric, measured_metrics
-from probekit.results.table import check_columns, load_table
+from probekit.report.sentences.captions import map_caption
+from probekit.results.selection import measured_metrics
+from probekit.results.table import check_columns, load_table, metric_name
+from probekit.results.verdict import Verdict
 
 
 def load_training(path: Path) -> pd.DataFrame | None:
@@ -34,18 +34,18 @@ def load_training(path: Path) -> pd.DataFrame | None:
         raise DataError(f"{path}, column 'step': {error}. Run the experiment again.") from error
 
 
-def step_parts(table: pd.DataFrame | None) -> Iterator[FigurePart]:
+def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
     """Yield a map of the main metric by layer and step for each series of the layer curve."""
     if table is None:
         return
-    metric = main_metric(table)
+    metric = v.metric
     for name, rows in step_tables(table):
         if metric in measured_metrics(rows):
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
                 step_map(rows, metric),
                 "Each column is a checkpoint, labelled with its training step. "
-                + words.map_caption(rows, metric),
+                + map_caption(rows, v, metric),
                 _description(rows, metric),
             )
 

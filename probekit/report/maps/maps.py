@@ -18,9 +18,16 @@ from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import position_offset
 from probekit.report.maps.map_row import map_row, write_above
 from probekit.report.maps.text_map import Colours, cell_text, frame_cell, text_map
-from probekit.results.metrics import metric_name
 from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
-from probekit.results.table import SAME_FEATURES, figure_rows, n_blocks, only, placed, tick
+from probekit.results.table import (
+    SAME_FEATURES,
+    figure_rows,
+    metric_name,
+    n_blocks,
+    only,
+    placed,
+    tick,
+)
 
 LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not look like an effect
 

@@ -18,17 +18,24 @@ from probekit.report.pages.parts import FigurePart, first_part
 from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.comparison_table import NO_SCORE, ComparedScore, comparison_table
-from probekit.report.sentences.warnings import warnings
+from probekit.report.sentences.caveats import caveats
+from probekit.report.sentences.tables import NO_SCORE, ComparedScore, comparison_table
 from probekit.report.texts.machine_paths import MachinePaths
-from probekit.results.causes.record import has_causes_alone
-from probekit.results.causes.tables import CauseTables
-from probekit.results.differences import RivalDifferences, load_differences, rival_differences
-from probekit.results.metrics import metric_name
-from probekit.results.record import NO_DIGEST, RunRecord, check_finished, open_record
-from probekit.results.selection import HeadlineScore, chosen_row, headline_score, main_metric
-from probekit.results.settings import load_config
-from probekit.results.table import SERIES, figure_rows, load_table, n_blocks, only, placed, row_tick
+from probekit.results.causes import CauseTables, has_causes_alone
+from probekit.results.finished_run import load_config
+from probekit.results.record import RunRecord, check_finished, open_record
+from probekit.results.selection import main_metric
+from probekit.results.table import (
+    SERIES,
+    figure_rows,
+    load_table,
+    metric_name,
+    n_blocks,
+    only,
+    placed,
+    row_tick,
+)
+from probekit.results.verdict import HeadlineScore, Verdict
 
 TEXT_WIDTH = 100  # characters
 MOST_POINTS = 16  # of the layer curve in the text
@@ -72,7 +79,7 @@ class RunResult:
     @cached_property
     def answer(self) -> str:
         """The answer of the run as one sentence, with verdict, score, chance level, p and site."""
-        return answer(self.table, self._comparisons, self._record.question)
+        return answer(self._record.verdict, self._record.question)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -80,9 +87,7 @@ class RunResult:
         config = load_config(self.folder / "config.yaml")
         sections = [config.get(name) for name in ("model", "activations", "data")]
         paths = MachinePaths.of(*sections, self._record.model.source)
-        found = warnings(self.table, self._record, self._comparisons)
-        found += [NO_DIGEST] * (not self._record.is_sealed)
-        return tuple(paths.hide(one) for one in found)
+        return tuple(map(paths.hide, caveats(self._record.verdict, self._record)))
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -123,12 +128,8 @@ class RunResult:
         return open_record(self.folder)
 
     @cached_property
-    def _comparisons(self) -> RivalDifferences:
-        return rival_differences(self.table, load_differences(self.folder / "differences.csv"))
-
-    @cached_property
     def _curve(self) -> FigurePart | None:
-        return first_part(self.table, self._record.control)
+        return first_part(self.table, self._record.verdict, self._record.control)
 
     @cached_property
     def _parts(self) -> list[FigurePart]:
@@ -136,7 +137,7 @@ class RunResult:
 
     @property
     def _compared(self) -> list[ComparedScore]:
-        return comparison_table(self.table, self._comparisons, self._record.control)
+        return comparison_table(self._record.verdict, self._record.control)
 
     @property
     def best(self) -> HeadlineScore | None:
@@ -145,7 +146,7 @@ class RunResult:
         It is that of the chosen site on the test rows; with outer folds, that of the pooled
         predictions of each fold's own choice. None if no site was chosen.
         """
-        return headline_score(self.table)
+        return self._record.verdict.score
 
     def _ipython_display_(self) -> None:
         """Show the answer and the warnings, then the layer curve."""
@@ -172,7 +173,7 @@ class RunResult:
         """Return the result as about ten lines of text."""
         lines = [f"Run {self._record.run}: {self._record.question or 'no question'}"]
         lines += _wrapped(self.answer)
-        lines += _curve_lines(self.table)
+        lines += _curve_lines(self.table, self._record.verdict)
         compared = [one for one in self._compared if one.score != NO_SCORE]
         rivals = ", ".join(f"{one.name} {one.score}" for one in compared)
         lines += _wrapped(f"Compared with: {rivals}.") if rivals else []
@@ -208,19 +209,19 @@ def open_run(folder: Path | str) -> RunResult | CauseTables:
     return RunResult(path)
 
 
-def _curve_lines(table: pd.DataFrame) -> list[str]:
+def _curve_lines(table: pd.DataFrame, v: Verdict) -> list[str]:
     """Return the main score by layer as text, for the kind of site and probe of the chosen site."""
-    metric, chosen = main_metric(table), chosen_row(table)
-    test = only(placed(figure_rows(table)), target="task", metric=metric, split="test")
-    if chosen is not None:
-        own = only(test, **{name: chosen[name] for name in ("site", "probe", "position", "view")})
+    test = only(placed(figure_rows(table)), target="task", metric=v.metric, split="test")
+    if v.best is not None:
+        place = v.best.model_dump(include={"site", "probe", "position", "view"})
+        own = only(test, **place)
         test = pd.concat([own, test])
     if test.empty:
         return []
     series = only(test, **{column: test.iloc[0][column] for column in SERIES})
     series = series.drop_duplicates("depth").sort_values("depth")
     step, blocks = math.ceil(len(series) / MOST_POINTS), n_blocks(placed(table))
-    name = metric_name(metric)
+    name = metric_name(v.metric)
     lines, ticks, values = [f"{name[:1].upper()}{name[1:]} by layer:"], "", ""
     for _, row in series[::step].iterrows():
         tick, value = row_tick(row, blocks), f"{row['value']:.2f}"

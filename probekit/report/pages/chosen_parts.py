@@ -21,17 +21,16 @@ from probekit.report.figures.chosen_figures import (
 )
 from probekit.report.figures.style import fixed, format_number
 from probekit.report.pages.parts import FigurePart, figure_json
-from probekit.report.sentences.answer import comparison_rows
-from probekit.report.sentences.choice import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
+from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
 from probekit.report.texts.glyphs import class_label
 from probekit.results.record import reading_run_file
-from probekit.results.selection import chosen_row, is_nested, site_with_head
 from probekit.results.table import check_columns
+from probekit.results.verdict import Verdict
 
 COLUMNS = {
     "confusion.csv": ("truth", "guess", "n"),
     "scatter.csv": ("method", "x", "y", "axis_x", "axis_y", "label"),
-    "cosines.csv": ("site_a", "site_b", "cosine", "n_directions", "n_features"),
+    "cosines.csv": ("site_a", "site_b", "cosine", "n_directions", "n_features", "null_high"),
 }
 TEXT = ("truth", "guess", "label")  # read as strings, because "NA" and "1" are valid labels
 COUNTS = frozenset({"n", "n_directions", "n_features"})
@@ -40,27 +39,31 @@ NULL = "null_high"  # column of cosines.csv
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
-def chosen_parts(run_dir: Path, table: pd.DataFrame) -> Iterator[FigurePart]:
+def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[FigurePart]:
     """Yield the figures of the selected probe for which the run has saved the data.
+
+    Args:
+        run_dir: the folder of the run.
+        table: rows of results.csv.
+        v: the verdict of the run.
 
     Raises:
         DataError: A file of the run cannot be read.
     """
-    chosen = chosen_row(table)
-    if chosen is None:
+    if v.best is None:
         return
-    probe = f"the {chosen['probe']} probe at {site_with_head(chosen['site'], chosen['head'])}"
-    if is_nested(table):
+    probe = f"the {v.best.probe} probe at {v.best.name}"
+    if v.is_nested:
         probe = "the probes that the folds chose"
     confusion, scatter, cosines = (_load(run_dir / name) for name in COLUMNS)
     if confusion is not None:
         yield _confusion_part(confusion, probe)
     if not ranked_neurons(table).empty:
-        yield _neuron_part(table)
-    if scatter is not None:
-        yield from _scatter_parts(scatter, chosen, table)
+        yield _neuron_part(table, v)
+    if scatter is not None and v.score is not None:
+        yield from _scatter_parts(scatter, v.best.name, v.score.n, is_nested=v.is_nested)
     if cosines is not None:
-        yield _cosine_part(cosines, str(chosen["probe"]), REFITTED if is_nested(table) else "")
+        yield _cosine_part(cosines, v.best.probe, REFITTED if v.is_nested else "")
 
 
 def _load(path: Path) -> pd.DataFrame | None:
@@ -107,14 +110,14 @@ def _confusion_part(rows: pd.DataFrame, probe: str) -> FigurePart:
     )
 
 
-def _neuron_part(table: pd.DataFrame) -> FigurePart:
+def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
     rows = ranked_neurons(table)
     return FigurePart(
         "Single neurons, ranked",
         figure_json(neuron_ranking(table)),
         "Neurons by layer and index, in descending order of the cross-validated score on training "
         "rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: chance. "
-        f"{pooled_ranking(table)}".rstrip(),
+        f"{pooled_ranking(v)}".rstrip(),
         "Neurons, best first: "
         + "; ".join(f"{row['site']} {format_number(row['value'])}" for _, row in rows.iterrows()),
         is_open=False,
@@ -123,10 +126,8 @@ def _neuron_part(table: pd.DataFrame) -> FigurePart:
 
 
 def _scatter_parts(
-    rows: pd.DataFrame, chosen: pd.Series, table: pd.DataFrame
+    rows: pd.DataFrame, site: str, n_test: int, *, is_nested: bool
 ) -> Iterator[FigurePart]:
-    site = site_with_head(chosen["site"], chosen["head"])
-    n_test = comparison_rows(chosen, table)["task"]["n_test"]
     axes = {
         "PCA": "the first two principal components",
         "LDA": "the axes of LDA on the first 50 principal components",
@@ -136,9 +137,9 @@ def _scatter_parts(
         yield FigurePart(
             f"{site} by {method}",
             figure_json(scatter_plane(rows, str(method))),
-            f"{len(own):,} of {n_test:,.0f} held-out rows at {site}, projected on "
+            f"{len(own):,} of {n_test:,} held-out rows at {site}, projected on "
             f"{axes[str(method)]}. Scaling and projection were fitted on other rows. "
-            f"{SITE_OF_ALL_FOLDS if is_nested(table) else ''}The "
+            f"{SITE_OF_ALL_FOLDS if is_nested else ''}The "
             "projection is for illustration only: the probe uses all dimensions.",
             f"{method} of {site}. Centroids of the labels: "
             + "; ".join(

@@ -20,7 +20,7 @@ from probekit.report.figures.style import (
 )
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
-from probekit.report.sentences.comparison import (
+from probekit.report.sentences.comparisons import (
     comparison_answer,
     comparison_question,
     comparison_warnings,
@@ -30,9 +30,8 @@ from probekit.report.sentences.comparison import (
 )
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
-from probekit.results.metrics import metric_name
 from probekit.results.site_results import NESTED_SITE
-from probekit.results.table import placed, tick
+from probekit.results.table import metric_name, placed, tick
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
 _LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure

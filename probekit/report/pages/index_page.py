@@ -15,7 +15,6 @@ from probekit.errors import ProbekitError
 from probekit.files import inside
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
-from probekit.results.differences import load_differences, rival_differences
 from probekit.results.record import (
     STARTED,
     RecordPart,
@@ -24,7 +23,6 @@ from probekit.results.record import (
     parse_record,
     reading_run_file,
 )
-from probekit.results.table import load_table
 from probekit.results.titles import date_text
 from probekit.training.run_files import (
     LOG,
@@ -38,7 +36,7 @@ _READ = (
     "config.yaml",
     "results.csv",
     "differences.csv",
-)  # files of a finished run that the index reads
+)  # files of a finished run that the index verifies
 QUIET = 120  # seconds without a new file after which a run is shown as possibly interrupted
 
 
@@ -157,14 +155,12 @@ def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, s
 @lru_cache(maxsize=1000)  # the page is requested every few seconds
 def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
     record = open_record(folder, _READ)
-    table = load_table(folder / "results.csv")
-    differences = load_differences(folder / "differences.csv")
     return Entry(
         title=record.run,
         folder=path,
         url=f"run/{quote(path)}/report.html",
         state="finished",
-        summary=answer(table, rival_differences(table, differences), record.question),
+        summary=answer(record.verdict, record.question),
         created=date_text(record.created, " %H:%M"),
         question=record.question or "",
     )

@@ -23,12 +23,13 @@ from probekit.report.figures.views import (
     position_tables,
 )
 from probekit.report.maps.maps import head_maps, position_map
-from probekit.report.sentences import words
-from probekit.report.sentences.confidence import reliability_caption, reliability_description
+from probekit.report.sentences import captions
+from probekit.report.sentences.captions import reliability_caption, reliability_description
 from probekit.report.texts.headings import capitalised
-from probekit.results.metrics import metric_name
 from probekit.results.record import BY_WORD, Control, Norms
-from probekit.results.selection import hidden_kinds, main_metric, main_metrics, measured_metrics
+from probekit.results.selection import hidden_kinds, measured_metrics
+from probekit.results.table import metric_name
+from probekit.results.verdict import Verdict
 
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
 
@@ -54,54 +55,55 @@ class FigurePart:
     height: float | None = None
 
 
-def result_parts(table: pd.DataFrame, control: Control = BY_WORD) -> list[FigurePart]:
+def result_parts(table: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> list[FigurePart]:
     """Return the figures of a run: main metrics first, then the other metrics, folded.
 
     Args:
         table: rows of results.csv.
+        v: the verdict of the run.
         control: describes the control task.
     """
-    return list(_result_parts(table, control))
+    return list(_result_parts(table, v, control))
 
 
-def first_part(table: pd.DataFrame, control: Control = BY_WORD) -> FigurePart | None:
+def first_part(table: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> FigurePart | None:
     """Return the first of `result_parts`, the layer curve of the main metric; None without any."""
-    return next(_result_parts(table, control), None)
+    return next(_result_parts(table, v, control), None)
 
 
-def _result_parts(table: pd.DataFrame, control: Control) -> Iterator[FigurePart]:
-    measured, main = measured_metrics(table), main_metrics(table)
+def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator[FigurePart]:
+    measured = measured_metrics(table)
     drawn = [name for name in METRICS if name in measured and METRICS[name].is_drawn]
-    first = [name for name in main if name in drawn]
+    first = [name for name in v.main_metrics if name in drawn]
     for metric in first:
-        yield from _metric_parts(table, metric, control, True)
-    yield from (*_size_parts(table), *_learning_curve_parts(table))
+        yield from _metric_parts(table, v, metric, control, True)
+    yield from (*_size_parts(table, v), *_learning_curve_parts(table, v))
     for metric in drawn:
         if metric not in first:
-            yield from _metric_parts(table, metric, control, False)
+            yield from _metric_parts(table, v, metric, control, False)
 
 
-def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
+def _size_parts(table: pd.DataFrame, v: Verdict) -> Iterator[FigurePart]:
     if not sparse_rows(table).empty:
         yield FigurePart(
-            f"{title(main_metric(table))} by number of features",
+            f"{title(v.metric)} by number of features",
             figure_json(sparse_curve(table)),
-            words.sparse_caption(table),
-            words.sparse_description(table),
+            captions.sparse_caption(table, v),
+            captions.sparse_description(table, v),
         )
 
 
-def _learning_curve_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
+def _learning_curve_parts(table: pd.DataFrame, v: Verdict) -> Iterator[FigurePart]:
     if any(True for _ in learning_curve_lines(table)):
         yield FigurePart(
-            f"{title(main_metric(table))} by number of training rows",
+            f"{title(v.metric)} by number of training rows",
             figure_json(learning_curve(table)),
-            words.learning_curve_caption(table),
-            words.learning_curve_description(table),
+            captions.learning_curve_caption(table, v),
+            captions.learning_curve_description(table, v),
         )
 
 
-def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
+def reliability_part(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> FigurePart:
     """Return the reliability diagram: accuracy by confidence for each kind of probe.
 
     Of probes with several sizes only the best size is shown, as in the layer curves.
@@ -110,7 +112,7 @@ def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
     return FigurePart(
         "Confidence and accuracy",
         figure_json(reliability_figure(bins)),
-        reliability_caption(bins, table),
+        reliability_caption(bins, table, v),
         reliability_description(bins),
         is_open=False,
     )
@@ -122,7 +124,7 @@ def title(metric: str) -> str:
 
 
 def _metric_parts(
-    table: pd.DataFrame, metric: str, control: Control, is_open: bool
+    table: pd.DataFrame, v: Verdict, metric: str, control: Control, is_open: bool
 ) -> Iterator[FigurePart]:
     name = title(metric)
     curve, position = curve_rows(table), curve_position(table)
@@ -131,8 +133,8 @@ def _metric_parts(
         yield FigurePart(
             f"{name} by layer{f' · {position}' if position else ''}",
             figure_json(curve_figure(curve, metric)),
-            words.caption(curve, metric, control),
-            words.description(curve, metric),
+            captions.caption(curve, v, metric, control),
+            captions.description(curve, metric),
             is_open,
             height,
         )
@@ -143,24 +145,25 @@ def _metric_parts(
             heading = f"{name} by layer and head · {', '.join(maps)}"
             figure = head_maps(maps, metric)
             rows = pd.concat(maps.values())
-            yield _map(heading, rows, metric, figure, is_open and is_shown, control)
+            yield _map(heading, rows, v, metric, figure, is_open and is_shown, control)
     for part, rows in position_tables(table):
         if metric in measured_metrics(rows):
             heading = f"{name} by layer and position · {part}"
             figure = position_map(rows, metric)
-            yield _map(heading, rows, metric, figure, is_open, control)
+            yield _map(heading, rows, v, metric, figure, is_open, control)
 
 
 def _map(
     heading: str,
     rows: pd.DataFrame,
+    v: Verdict,
     metric: str,
     figure: go.Figure,
     is_open: bool,
     control: Control,
 ) -> FigurePart:
-    caption = words.map_caption(rows, metric, control)
-    part = map_part(heading, figure, caption, words.map_description(rows, metric), is_open)
+    caption = captions.map_caption(rows, v, metric, control)
+    part = map_part(heading, figure, caption, captions.map_description(rows, metric), is_open)
     # A map of few layers has the height of the table next to it.
     return replace(part, height=max(part.height or 0, LEAST_MAP))
 

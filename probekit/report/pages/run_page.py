@@ -24,32 +24,33 @@ from probekit.report.pages.parts import FigurePart, norms_part, reliability_part
 from probekit.report.pages.template import render
 from probekit.report.pages.wrong_examples import WrongExample, WrongRow, load_wrong
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.comparison_table import RULE, comparison_table, differences_table
-from probekit.report.sentences.confidence import load_bins
-from probekit.report.sentences.feature_table import load_features
+from probekit.report.sentences.captions import load_bins
+from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
-from probekit.report.sentences.sites_table import UNCONVERGED, site_table
-from probekit.report.sentences.warnings import warnings
+from probekit.report.sentences.tables import (
+    NOT_CONVERGED,
+    RULE,
+    comparison_table,
+    differences_table,
+    load_features,
+    site_table,
+)
 from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.machine_paths import MachinePaths
 from probekit.report.texts.paint import DENSEST
-from probekit.results.causes.record import has_causes_alone
-from probekit.results.differences import load_differences, rival_differences
-from probekit.results.metrics import metric_name
+from probekit.results.causes import has_causes_alone
+from probekit.results.finished_run import load_config
+from probekit.results.judging import other_rivals
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
     MOST_CLASSES,
-    NO_DIGEST,
-    Control,
     ExampleRecord,
     RunRecord,
     check_finished,
     open_record,
     reading_run_file,
 )
-from probekit.results.selection import is_nested, main_metric
-from probekit.results.settings import load_config
-from probekit.results.table import load_table, placed, ticks
+from probekit.results.table import DIFFERENCES, load_table, metric_name, placed, read_columns, ticks
 from probekit.results.titles import date_text
 
 
@@ -83,7 +84,7 @@ def run_figures(run_dir: Path) -> list[FigurePart]:
         return cause_figures(run_dir)
     record = open_record(run_dir)
     table = load_table(run_dir / "results.csv")
-    figures = _result_figures(run_dir, table, record.control)
+    figures = _result_figures(run_dir, table, record)
     figures[1:1] = cause_figures(run_dir, _layers(table))
     return figures + ([norms_part(record.norms)] if record.norms else [])
 
@@ -94,12 +95,12 @@ def _layers(table: pd.DataFrame) -> dict[int, str]:
     return {} if rows.empty else ticks(rows)
 
 
-def _result_figures(run_dir: Path, table: pd.DataFrame, control: Control) -> list[FigurePart]:
+def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> list[FigurePart]:
     bins = load_bins(run_dir / "reliability.csv")
-    reliable = [] if bins is None else [reliability_part(bins, table)]
-    figures = result_parts(table, control)
-    figures[1:1] = step_parts(load_training(run_dir / "training.csv"))
-    return [*figures, *reliable, *chosen_parts(run_dir, table)]
+    reliable = [] if bins is None else [reliability_part(bins, table, record.verdict)]
+    figures = result_parts(table, record.verdict, record.control)
+    figures[1:1] = step_parts(load_training(run_dir / "training.csv"), record.verdict)
+    return [*figures, *reliable, *chosen_parts(run_dir, table, record.verdict)]
 
 
 def report_page(run_dir: Path) -> str:
@@ -115,18 +116,18 @@ def report_page(run_dir: Path) -> str:
     paths = MachinePaths.of(*sections, record.model.source)
     record = paths.hide_in(record)
     table = load_table(run_dir / "results.csv")
-    figures = _result_figures(run_dir, table, record.control)
+    figures = _result_figures(run_dir, table, record)
     return render(
         "report.html",
         record=record,
-        **_first_screen(run_dir, table, record),
+        **_first_screen(run_dir, record),
         figures=[part for part in figures if part.is_open],
         folded_figures=[part for part in figures if not part.is_open],
         number=format_number,
-        is_nested=is_nested(table),
-        sites=site_table(table),
+        is_nested=record.verdict.is_nested,
+        sites=site_table(table, record.verdict),
         csv=b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode(),
-        unconverged=UNCONVERGED,
+        unconverged=NOT_CONVERGED,
         norms=norms_part(record.norms) if record.norms else None,
         attention=_attention(run_dir, record) if record.attention else None,
         causes=causes_section(run_dir, _layers(table)),
@@ -134,7 +135,7 @@ def report_page(run_dir: Path) -> str:
         wrong=load_wrong(run_dir),
         densest=DENSEST,
         label_text=class_label,
-        not_drawn=_not_drawn(run_dir, table, record),
+        not_drawn=_not_drawn(run_dir, record),
         around_span=_around_span,
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
         config=paths.hide(_text(run_dir / "config.yaml")),
@@ -142,31 +143,30 @@ def report_page(run_dir: Path) -> str:
     )
 
 
-def _first_screen(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> dict[str, Any]:
+def _first_screen(run_dir: Path, record: RunRecord) -> dict[str, Any]:
     """Return the values of the first screen, and of the sections that explain it."""
-    differences = load_differences(run_dir / "differences.csv")
-    comparisons = rival_differences(table, differences)
+    v = record.verdict
+    differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
     return {
         "model": record.model.source,
         "date": date_text(record.created),
-        "size": size_words(table),
-        "metric": metric_name(main_metric(table)),
-        "answer": answer(table, comparisons, record.question),
-        "compared": comparison_table(table, comparisons, record.control),
+        "size": size_words(v),
+        "metric": metric_name(v.metric),
+        "answer": answer(v, record.question),
+        "compared": comparison_table(v, record.control),
         "comparison_rule": RULE,
-        "other_comparisons": differences_table(comparisons.others),
-        "warnings": [
-            *warnings(table, record, comparisons),
-            *[NO_DIGEST] * (not record.is_sealed),
-        ],
-        "method": method(table, record, comparisons),
+        "other_comparisons": differences_table(other_rivals(differences, v)),
+        "warnings": caveats(v, record),
+        "method": method(v),
     }
 
 
-def _not_drawn(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> str:
+def _not_drawn(run_dir: Path, record: RunRecord) -> str:
     """Return why there are no figures of the selected probe; "" if they are drawn."""
     n_classes = len(record.data.training_labels)
-    is_of_classes = METRICS[main_metric(table)].fits("class", {"scores", "probabilities", "alarms"})
+    is_of_classes = METRICS[record.verdict.metric].fits(
+        "class", {"scores", "probabilities", "alarms"}
+    )
     if not is_of_classes or n_classes <= MOST_CLASSES or (run_dir / "confusion.csv").exists():
         return ""
     return (

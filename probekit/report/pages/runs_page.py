@@ -19,23 +19,19 @@ from probekit.report.maps.maps import map_cells, map_colours
 from probekit.report.maps.text_map import cell_text, text_map
 from probekit.report.pages.parts import FigurePart, figure_json, title
 from probekit.report.pages.template import render
-from probekit.report.sentences.answer import answer, comparison_rows
-from probekit.report.sentences.choice import chosen_words, nested_line
-from probekit.report.sentences.words import colour_words, description
+from probekit.report.sentences.answer import answer, chosen_words
+from probekit.report.sentences.captions import colour_words, description
+from probekit.report.sentences.method import nested_line
 from probekit.report.texts.machine_paths import MachinePaths
-from probekit.results.differences import load_differences, rival_differences
-from probekit.results.metrics import metric_name
-from probekit.results.record import NO_DIGEST, RunRecord, check_finished, open_record
+from probekit.results.finished_run import differing, load_config, run_facts, settings_of
+from probekit.results.record import RunRecord, check_finished, open_record
 from probekit.results.selection import (
-    is_nested,
-    main_metric,
     measured_metrics,
     ranked_rows,
-    reported_row,
 )
-from probekit.results.settings import differing, load_config, run_facts, settings_of
-from probekit.results.table import differs, load_table, only, placed, ticks
+from probekit.results.table import differs, load_table, metric_name, only, placed, ticks
 from probekit.results.titles import run_titles
+from probekit.results.verdict import Verdict
 
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
@@ -65,7 +61,6 @@ class ShownRun:
         settings: settings that affect the results, by name.
         facts: settings, digests and versions, by name, without folders of the machine.
         answer: main result, in one line.
-        warnings: caveats on the results.
     """
 
     name: str
@@ -75,7 +70,11 @@ class ShownRun:
     settings: Mapping[str, str]
     facts: Mapping[str, str]
     answer: str
-    warnings: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the run."""
+        return self.record.verdict
 
     @property
     def identity(self) -> str:
@@ -93,7 +92,6 @@ class ShownRun:
         check_finished(folder)
         record = open_record(folder)
         table = load_table(folder / "results.csv")
-        comparisons = rival_differences(table, load_differences(folder / "differences.csv"))
         config = load_config(folder / "config.yaml")
         paths = MachinePaths.of(config, record.model.source)
         facts = run_facts(config, record)
@@ -104,8 +102,7 @@ class ShownRun:
             table,
             settings_of(config),
             {name: paths.hide(text) for name, text in facts.items()},
-            answer(table, comparisons, record.question),
-            () if record.is_sealed else (NO_DIGEST,),
+            answer(record.verdict, record.question),
         )
 
 
@@ -128,8 +125,8 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
         first[run.identity] = run.folder
     titles = run_titles([(run.record, run.settings) for run in runs])
     named = [replace(run, name=name) for run, name in zip(runs, titles, strict=True)]
-    if len({main_metric(run.table) for run in named}) > 1:
-        metrics = ", ".join(f"{run.name}: {main_metric(run.table)}" for run in named)
+    if len({run.verdict.metric for run in named}) > 1:
+        metrics = ", ".join(f"{run.name}: {run.verdict.metric}" for run in named)
         raise DataError(
             f"These runs have different main metrics ({metrics}). Give runs with the same metric."
         )
@@ -138,7 +135,7 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
 
 def runs_page(runs: Sequence[ShownRun]) -> str:
     """Return a self-contained HTML page that compares several runs."""
-    metric = main_metric(runs[0].table)
+    metric = runs[0].verdict.metric
     rows = [RunsTableRow(run.name, _words(run), _numbers(run)) for run in runs]
     questions = {run.record.question for run in runs}
     return render(
@@ -157,8 +154,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
 
 def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
     """Return the layer curves of several runs and, if they share a kind of site, a heat map."""
-    table = joined_table(runs)
-    metric = main_metric(table)
+    table, metric = joined_table(runs), runs[0].verdict.metric
     if metric not in measured_metrics(table):
         return []
     drawn = curve_figure(named_by_run(table), metric)
@@ -195,7 +191,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
 
 def _selection_words(runs: Sequence[ShownRun]) -> str:
     """Return the sentences that explain how the figure marks the selected site of each run."""
-    nested = [run.table for run in runs if is_nested(run.table)]
+    nested = [run.verdict for run in runs if run.verdict.is_nested]
     ring = "A ring marks the site that each run selected by cross-validation on its training rows."
     if not nested:
         return ring
@@ -292,29 +288,26 @@ def _words(run: ShownRun) -> dict[str, str]:
     return {
         "model": run.record.model.source,
         "data": run.record.data.name,
-        "chosen": chosen_words(run.table),
+        "chosen": chosen_words(run.verdict),
     }
 
 
 def _numbers(run: ShownRun) -> dict[str, tuple[str, str]]:
     """Return the numeric cells of a run as pairs of value and interval, by column name."""
-    chosen = reported_row(run.table)
-    if chosen is None:
+    v = run.verdict
+    if not v.is_chosen:
         return {}
-    scores = comparison_rows(chosen, run.table)
-    score = scores.get("task")
+    score = ("–", "")
+    if v.score is not None:
+        interval = v.score.value, v.score.ci_low, v.score.ci_high
+        value, _, limits = format_number(*interval).partition(" ")
+        score = value, limits
     return {
-        metric_name(chosen["metric"]): ("–", "") if score is None else _number(score),
+        metric_name(v.metric): score,
         **{
-            target.replace("_", " "): (format_number(scores[target]["value"]), "")
+            target.replace("_", " "): (format_number(v.rivals[target].value), "")
             for target in REFERENCES
-            if target in scores
+            if target in v.rivals
         },
-        "test rows": ("–" if score is None else f"{score['n_test']:,.0f}", ""),
+        "test rows": ("–" if v.score is None else f"{v.score.n:,}", ""),
     }
-
-
-def _number(row: pd.Series) -> tuple[str, str]:
-    """Return a value and its interval as text."""
-    value, _, interval = format_number(row["value"], row["ci_low"], row["ci_high"]).partition(" ")
-    return value, interval

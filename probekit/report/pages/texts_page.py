@@ -13,8 +13,8 @@ from probekit.report.pages.template import render
 from probekit.report.texts.glyphs import token_label
 from probekit.report.texts.machine_paths import model_title
 from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
-from probekit.results.metrics import metric_name
-from probekit.results.text_readings import RowPrediction, TextReading
+from probekit.results.network import RowPrediction, TextReading
+from probekit.results.table import metric_name
 
 METHOD = ("Colours show what can be decoded at a token, not what the model uses.",)
 MOST_LABELS = 4  # named in the answer

@@ -24,12 +24,11 @@ from probekit.report.maps.maps import LEAST_RANGE
 from probekit.report.maps.text_map import Colours, text_map
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
-from probekit.report.sentences.transfer import transfer_answer, transfer_question
+from probekit.report.sentences.comparisons import transfer_answer, transfer_question
 from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
-from probekit.results.metrics import metric_name
-from probekit.results.table import only
-from probekit.results.transfer import Transfer, matrix
+from probekit.results.comparison import Transfer, matrix
+from probekit.results.table import metric_name, only
 
 METHOD = (
     "Rows of a matrix: data set of the training rows. Columns: data set of the test rows. The "

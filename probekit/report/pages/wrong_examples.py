@@ -10,16 +10,16 @@ from probekit.errors import DataError
 from probekit.files import inside
 from probekit.report.pages.texts_page import TokenPart, text_part
 from probekit.report.texts.paint import Palette
+from probekit.results.network import RowPrediction, TextReading
 from probekit.results.record import RecordPart, reading_run_file
 from probekit.results.selection import site_with_head
-from probekit.results.text_readings import RowPrediction, TextReading
 
 
 class Token(RecordPart):
     """A token of an example, the characters it covers, and the prediction of the probe there."""
 
     token: str
-    span: tuple[int, int] = (0, 0)
+    span: tuple[int, int]
     label: str | None
     score: float
 
@@ -82,8 +82,8 @@ class WrongExamples(RecordPart):
 
     classes: list[str]
     examples: list[WrongExample]
-    probes: tuple[WrongOfProbe, ...] = ()
-    rows: tuple[WrongRow, ...] = ()
+    probes: tuple[WrongOfProbe, ...]
+    rows: tuple[WrongRow, ...]
 
     @model_validator(mode="after")
     def _rows_exist(self) -> WrongExamples:

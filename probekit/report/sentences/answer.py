@@ -1,206 +1,114 @@
-"""The answer of a run in one sentence, and the scores that it is compared with."""
+"""The answer of a run in one sentence: verdict, score, chance level, p and site."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 
-import numpy as np
 import pandas as pd
 
-from probekit.amounts import LEVEL, counted, joined_names
+from probekit.amounts import counted, joined_names
+from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
-from probekit.report.figures.style import fixed, format_number
-from probekit.report.sentences.choice import chosen_in_folds
-from probekit.report.sentences.question import is_yes_no
-from probekit.report.sentences.random_networks import n_better_sites
-from probekit.report.sentences.score_words import p_words, range_words, score_words
-from probekit.results.differences import (
+from probekit.probes.targets import BASELINES, TARGETS
+from probekit.report.figures.levels import chance_name
+from probekit.report.figures.style import LEVELS, fixed, format_number, format_p
+from probekit.results.verdict import (
     SIGNIFICANTLY_WORSE,
-    RivalDifference,
-    RivalDifferences,
-    is_below_chance,
-)
-from probekit.results.metrics import metric_name
-from probekit.results.selection import (
-    best_first,
-    choices,
-    is_nested,
-    main_metrics,
-    ranked_rows,
-    reported_row,
-)
-from probekit.results.table import (
-    EMBED_DEPTH,
-    concatenated,
-    differs,
-    n_blocks,
-    only,
-    placed,
-    row_tick,
-    same_features,
+    Choice,
+    HeadlineScore,
+    UnselectedScores,
+    Verdict,
 )
 
-YES = "Yes"
-NOT_BETTER = "Decodable"
-NO_EVIDENCE = "No evidence"
-TOO_FEW = "Too few groups to tell"
-WORSE = "Worse than {}"
-UNTESTED = "Not tested against chance"
+# Case of the verdict -> beginning of the answer.
+OPENINGS = {
+    "yes": "Yes",
+    "not better": "Decodable",
+    "no evidence": "No evidence",
+    "too few groups": "Too few groups to tell",
+    "worse": "Worse than {level}",
+    "untested": "Not tested against chance",
+}
 NOT_BETTER_THAN = "not significantly better than"
-UNDEFINED = "the {} is undefined on the test rows."
-
-# Rivals that can explain away the result: the selected probe must be better than each of them.
-RIVALS = (*BASELINES, "random_weights", "embedding")
 MOST_RIVALS = 2  # named in the sentence
 MOST_TIED = 2  # sites named in the sentence
+MOST_SITES = 4  # named with the number of folds that chose them
+MOST_IN_ANSWER = 2  # of these, in the answer
+MOST_PLACES = 6
+
+# The label can be decoded: only such questions are answered with "Yes".
+_DECODED = (
+    "decoded decodable read readable recovered recoverable predicted predictable detected "
+    "detectable encoded represented separable classified identified identifiable"
+)
+_ENCODE = "encode represent know contain carry track distinguish recognise recognize detect"
+_FORMS = re.compile(
+    rf"(?:^|, )(?:(?:can|could) .+? be (?:\w+ly )?(?:{'|'.join(_DECODED.split())})\b"
+    rf"|(?:is|are) .+? (?:\w+ly )?(?:{'|'.join(_DECODED.split())})\b"
+    rf"|(?:do|does) .+? (?:\w+ly )?(?:{'|'.join(_ENCODE.split())})\b)",
+    re.IGNORECASE,
+)
+# A question with one of these is about more than that, or about the opposite: "Is number decodable
+# from the embedding?", "Do all layers encode number?".
+_DOUBT = re.compile(
+    r"\b(?:not?|never|neither|nor|none|nothing|without|only|than|earlier|later|sooner|more|less|fewer|"
+    r"better|worse|best|worst|most|least|all|each|every|any|both|same|absent|independent|block|layer|"
+    r"head|neuron|site|embedding|mlp)s?\b|n['’]t\b",
+    re.IGNORECASE,
+)
+_WH_WORD = re.compile(r"\b(?:which|where|what|when|why|how|who|whom|whose)\b", re.IGNORECASE)
+_CHOICE = re.compile(r"\bor\b", re.IGNORECASE)
+_EMBEDDED = re.compile(r"\b(?:whether|if)\b", re.IGNORECASE)
 
 
-def answer(
-    table: pd.DataFrame, comparisons: RivalDifferences | None = None, question: str | None = None
-) -> str:
-    """Return the answer of a run as one sentence: verdict, score, chance level, p and site.
+def answer(v: Verdict, question: str | None = None) -> str:
+    """Return the answer of a run as one sentence.
 
     The sentence begins with "Yes" only if the question allows no other reading; see `is_yes_no`.
-
-    Args:
-        table: Rows of results.csv.
-        comparisons: Paired differences from the selected probe, from differences.csv.
-        question: Question of the experiment.
     """
-    chosen = reported_row(table)
-    if chosen is None:
-        return _ranges(table)
-    compared = comparison_rows(chosen, table)
-    if "task" not in compared:
-        return f"No test score: {site_in_words(chosen, table)} was chosen, but it has no test row."
-    found = comparisons or RivalDifferences()
-    verdict = _verdict(table, compared, found)
-    if np.isnan(compared["task"]["value"]):
-        return f"No answer: {UNDEFINED.format(metric_name(compared['task']['metric']))}"
-    score, chance = score_words(compared["task"])
-    facts = [score, chance, _p_in_words(table, found, compared["task"])]
-    but = _but(compared, found) if verdict == NOT_BETTER else ""
-    if verdict == NO_EVIDENCE:
-        facts.append(_better_words(compared))
-    if verdict in (YES, NOT_BETTER) and not is_yes_no(question):
-        place = _best_place(table)
+    if not v.is_chosen:
+        return _ranges(v)
+    if v.score is None:
+        assert v.best is not None
+        return f"No test score: {_in_words(v.best, v)} was chosen, but it has no test row."
+    metric = METRICS[v.score.metric]
+    if math.isnan(v.score.value):
+        return f"No answer: the {metric.title} is undefined on the test rows."
+    is_chance = v.is_below_chance and not metric.beats_the_mean
+    level = "chance" if is_chance else rival_name("majority", metric.name)
+    case, opening = v.case, OPENINGS[v.case].format(level=level)
+    but = _but(v) if case == "not better" else ""
+    facts = [*score_words(v.score), _p_in_words(v)]
+    facts += [_better_words(v)] * (case == "no evidence")
+    if case in ("yes", "not better") and not is_yes_no(question):
+        place = _best_place(v)
         if place:
             return f"Best at {place}{but}: {_listed(facts)}."
-        verdict = NOT_BETTER  # "Yes" could be misread
-    if is_nested(table):
-        return f"{verdict}{but}: {_listed(facts)}; {chosen_in_folds(_places(table))}."
-    facts[0] += f" at {site_in_words(chosen, table)}"
-    facts.append(_of_candidates(table, "best of {} in cross-validation"))
-    return f"{verdict}{but}: {_listed(facts)}."
+        opening = OPENINGS["not better"]  # "Yes" could be misread
+    if v.is_nested:
+        return f"{opening}{but}: {_listed(facts)}; {chosen_in_folds(_places(v))}."
+    facts[0] += f" at {_in_words(v.choices[0], v)}"
+    facts.append(_of_candidates(v, "best of {} in cross-validation"))
+    return f"{opening}{but}: {_listed(facts)}."
 
 
-def _listed(facts: list[str]) -> str:
+def _listed(facts: Sequence[str]) -> str:
     return ", ".join(filter(None, facts))
 
 
-def _verdict(
-    table: pd.DataFrame, compared: Mapping[str, pd.Series], comparisons: RivalDifferences
-) -> str:
-    p = selected_p(table, comparisons)
-    if p is not None and np.isnan(p):
-        return TOO_FEW
-    is_associated = association_p(table) is not None and p is not None and p < LEVEL
-    if not is_associated:
-        worse = _worse_than(compared["task"], comparisons)
-        if worse:
-            return WORSE.format(worse)
-    if p is None:
-        return UNTESTED
-    if p >= LEVEL:
-        return NO_EVIDENCE
-    return NOT_BETTER if doubtful_rivals(compared, comparisons) else YES
-
-
-def _worse_than(task: pd.Series, comparisons: RivalDifferences) -> str:
-    """Return the level that the selected probe is significantly worse than; "" if it is not.
-
-    That is chance if the whole interval of the score is on the wrong side of it. Otherwise it may
-    be the majority class, if the paired difference from it was tested.
-    """
-    if is_below_chance(task):
-        return "the mean label" if METRICS[task["metric"]].beats_the_mean else "chance"
-    is_worse = any(
-        one.key == "majority" and one.verdict == SIGNIFICANTLY_WORSE for one in comparisons.named
-    )
-    return rival_name("majority", task["metric"]) if is_worse else ""
-
-
-def _p_in_words(table: pd.DataFrame, comparisons: RivalDifferences, task: pd.Series) -> str:
+def _p_in_words(v: Verdict) -> str:
     """Return the p-value of the reported score; names its test unless it is that of association."""
-    p = selected_p(table, comparisons)
-    if p is None or np.isnan(p):
+    assert v.score is not None
+    if v.p is None or math.isnan(v.p):
         return ""
-    if association_p(table) is None:
-        metric = next(one.metric for one in comparisons.named if one.key == "majority")
-        return f"{p_words(p)} for the difference from {rival_name('majority', metric)}"
+    if v.score.p is None:
+        majority = rival_name("majority", v.rivals["majority"].metric)
+        return f"{p_words(v.p)} for the difference from {majority}"
     # Next to a score below chance, a large p would be misread.
-    return f"{'one-sided ' * is_below_chance(task)}{p_words(p)}"
-
-
-def selected_p(table: pd.DataFrame, comparisons: RivalDifferences) -> float | None:
-    """Return the p-value of the reported score; NaN with too few groups, None without a test.
-
-    Runs without exchanges of labels have the p-value of the difference from the majority class.
-    """
-    majority = next((one.p for one in comparisons.named if one.key == "majority"), None)
-    p = association_p(table)
-    return majority if p is None else p
-
-
-def association_p(table: pd.DataFrame) -> float | None:
-    """Return the p-value of association of the reported score; None if it was not tested.
-
-    It is adjusted for the maximum over all sites, except for a nested choice, which did not use the
-    test rows.
-    """
-    chosen = reported_row(table)
-    if chosen is None:
-        return None
-    if is_nested(table):
-        tested = only(table, target=HEADLINE, metric="p_value")["value"]
-    else:
-        own = same_features(placed(only(table, target="task")), chosen)
-        tested = pd.concat([only(own, metric=name)["value"] for name in ("p_best", "p_holm")])
-    return next(map(float, tested), None)
-
-
-def doubtful_rivals(
-    compared: Mapping[str, pd.Series], comparisons: RivalDifferences
-) -> dict[str, RivalDifference | None]:
-    """Return the rivals that the selected probe is not clearly better than, with the difference.
-
-    With a paired difference, that is decided by its p-value. Without one, by whether the rival
-    reaches the interval of the selected probe.
-
-    Args:
-        compared: The rows of `comparison_rows`.
-        comparisons: Paired differences from the selected probe.
-    """
-    found = {
-        name: comparisons.find(name, compared[name]["value"]) for name in RIVALS if name in compared
-    }
-    return {
-        name: paired
-        for name, paired in found.items()
-        if (reaches(compared[name], compared["task"]) if paired is None else paired.is_doubtful)
-    }
-
-
-def reaches(row: pd.Series, other: pd.Series) -> bool:
-    """Return whether the score of `row` is in the interval of the score of `other`, or better.
-
-    An unknown interval may contain any score.
-    """
-    if METRICS[row["metric"]].lower_is_better:
-        return not row["value"] > other["ci_high"]
-    return not row["value"] < other["ci_low"]
+    return f"{'one-sided ' * v.is_below_chance}{p_words(v.p)}"
 
 
 def rival_name(target: str, metric: str) -> str:
@@ -214,187 +122,261 @@ def rival_name(target: str, metric: str) -> str:
     return TARGETS[target].phrase if target in TARGETS else f"the {target}"
 
 
-def _but(compared: Mapping[str, pd.Series], comparisons: RivalDifferences) -> str:
+def _but(v: Verdict) -> str:
     """Return the rivals that the selected probe is not better than, after a comma.
 
     The majority class is the first, because a probe that is not better has learnt nothing that its
     score shows. The best of the others follow; if there are any that are better than the probe,
     only those.
     """
-    metric = compared["task"]["metric"]
-    doubtful = doubtful_rivals(compared, comparisons)
-    worse = [
-        name
-        for name, paired in doubtful.items()
-        if paired is not None and paired.verdict == SIGNIFICANTLY_WORSE
-    ]
+    assert v.score is not None
+    metric, doubts = METRICS[v.score.metric], v.doubts
+    worse = {
+        name: one
+        for name, one in doubts.items()
+        if one.is_named and one.verdict == SIGNIFICANTLY_WORSE
+    }
     parts = []
-    if worse and "majority" in doubtful and "majority" not in worse:
-        parts = [f"{NOT_BETTER_THAN} {rival_name('majority', metric)}"]
-    best = sorted(
-        worse or doubtful,
-        key=lambda name: (name == "majority", compared[name]["value"] * METRICS[metric].sign),
-    )[::-1]
-    names = [rival_name(name, metric) for name in best]
-    if len(names) == 1:
-        names = [f"{names[0]}{_adjusted_interval(doubtful[best[0]])}"]
+    if worse and "majority" in doubts and "majority" not in worse:
+        parts = [f"{NOT_BETTER_THAN} {rival_name('majority', metric.name)}"]
+    ranks = {
+        name: (name == "majority", one.value * metric.sign)
+        for name, one in (worse or doubts).items()
+    }
+    best = sorted(ranks, key=ranks.__getitem__)[::-1]
+    names = [rival_name(name, metric.name) for name in best]
+    first = doubts[best[0]]
+    if len(names) == 1 and first.is_named and not math.isnan(first.adjusted_low):
+        limits = format_number(first.difference, first.adjusted_low, first.adjusted_high)
+        names = [f"{names[0]} ({'+' * (first.difference > 0)}{limits})"]
     if len(names) > MOST_RIVALS:
         names = [names[0], f"{len(names) - 1} others"]
     parts.append(f"{'worse than' if worse else NOT_BETTER_THAN} {joined_names(names)}")
     return f", but {' and '.join(parts)}"
 
 
-def _better_words(compared: Mapping[str, pd.Series]) -> str:
+def _better_words(v: Verdict) -> str:
     """Return the best score of words alone; "" if none is better than the probe."""
-    task = compared["task"]
-    metric = METRICS[task["metric"]]
-    better = [
-        compared[name]
+    assert v.score is not None
+    metric, value = METRICS[v.score.metric], v.score.value
+    better = {
+        name: metric.sign * v.rivals[name].value
         for name in BASELINES
-        if name in compared and name != "majority"
-        if metric.sign * (compared[name]["value"] - task["value"]) > 0
-    ]
+        if name in v.rivals and name != "majority"
+        if metric.sign * (v.rivals[name].value - value) > 0
+    }
     if not better:
         return ""
-    best = max(better, key=lambda row: metric.sign * row["value"])
-    score = f"{100 * best['value']:.0f} %" if metric.in_percent else fixed(best["value"], 2)
-    return f"while {rival_name(best['target'], task['metric'])} scores {score}"
+    best = max(better, key=better.__getitem__)
+    number = v.rivals[best].value
+    score = f"{100 * number:.0f} %" if metric.in_percent else fixed(number, 2)
+    return f"while {rival_name(best, metric.name)} scores {score}"
 
 
-def _adjusted_interval(one: RivalDifference | None) -> str:
-    """Return a difference with the interval that agrees with its verdict, in brackets."""
-    if one is None or np.isnan(one.adjusted_low):
-        return ""
-    limits = one.difference, one.adjusted_low, one.adjusted_high
-    sign = "+" if one.difference > 0 else ""
-    return f" ({sign}{format_number(*limits)})"
+def _in_words(choice: Choice, v: Verdict, *notes: str) -> str:
+    """Return a chosen site in words, with its position if positions differ, and notes."""
+    position = f"position {choice.position}" if "position" in v.several else ""
+    details = _listed([position, *notes])
+    return f"{choice.place} ({details})" if details else choice.place
 
 
-def site_in_words(row: pd.Series, table: pd.DataFrame, *notes: str) -> str:
-    """Return the block of a site in words, with component, position and probe if they differ.
-
-    Args:
-        row: A placed row.
-        table: Rows of results.csv.
-        notes: Other facts in the brackets behind the name.
-    """
-    sited, ranked = placed(table), ranked_rows(table)
-    depth = row_tick(row, n_blocks(sited))
-    name = {"embed": "the embedding", "final norm": "the final norm"}.get(depth, f"block {depth}")
-    if not pd.isna(row.get("order")):
-        name = str(row["site"])
-    elif row["line"] != "residual stream":
-        name = f"{row['line']} of {name}"
-    elif differs(ranked["line"]) and depth.isdigit():
-        name = f"the residual stream after {name}"
-    if differs(ranked["probe"]):
-        name += f" with the {row['probe']} probe"
-    position = [f"position {row['position']}"] * differs(sited["position"])
-    details = ", ".join(filter(None, [*position, *notes]))
-    return f"{name} ({details})" if details else name
+def _places(v: Verdict) -> Counter[str]:
+    """Return the number of outer folds that chose each site, in words."""
+    return Counter(_in_words(choice, v) for choice in v.choices)
 
 
-def _best_place(table: pd.DataFrame) -> str:
+def _best_place(v: Verdict) -> str:
     """Return the chosen site among its candidates, or the site that most outer folds chose.
 
     The result is "" if no site was chosen in more than half of the folds.
     """
-    if not is_nested(table):
-        return site_in_words(choices(table)[0], table, _of_candidates(table, "of {}"))
-    places = _places(table)
+    if not v.is_nested:
+        return _in_words(v.choices[0], v, _of_candidates(v, "of {}"))
+    places = _places(v)
     (place, n), *_ = places.most_common()
-    if 2 * n <= places.total():
-        return ""
     of_folds = "all" if n == places.total() else f"{n} of"
-    return f"{place} in {of_folds} {places.total()} folds"
+    return f"{place} in {of_folds} {places.total()} folds" if 2 * n > places.total() else ""
 
 
-def _places(table: pd.DataFrame) -> Counter[str]:
-    """Return the number of outer folds that chose each site, in words."""
-    return Counter(site_in_words(row, table) for row in choices(table))
-
-
-def _of_candidates(table: pd.DataFrame, template: str) -> str:
+def _of_candidates(v: Verdict, template: str) -> str:
     """Return the template with the number of compared sites, and ties; "" for a single site."""
-    ranked = ranked_rows(table)
-    names = {"kind": "probe", "position": "position"}
-    varied = [name for name, column in names.items() if differs(ranked[column])]
-    unit = f"combinations of {joined_names(['site', *varied])}" if varied else "sites"
-    if len(ranked) < 2:
+    if v.n_candidates < 2:
         return ""
-    return template.format(f"{len(ranked):,} {unit}") + _ties(ranked, table)
+    unit = f"combinations of {joined_names(['site', *v.varied])}" if v.varied else "sites"
+    written = [(format_number(score), place) for score, place in v.close]
+    ties = [place for text, place in written[1:] if text == written[0][0]]
+    if len(ties) > MOST_TIED:
+        ties = [f"{len(ties)} others"]
+    tied = f", tied with {joined_names(ties)}" if ties else ""
+    return template.format(f"{v.n_candidates:,} {unit}") + tied
 
 
-def _ties(ranked: pd.DataFrame, table: pd.DataFrame) -> str:
-    """Return the sites whose cross-validated score is written like the best one, or their number.
+def chosen_in_folds(counts: Counter[str]) -> str:
+    """Return a clause with the sites that the outer folds chose and the number of folds of each.
 
-    Args:
-        ranked: The rows of `ranked_rows`.
-        table: Rows of results.csv.
+    >>> chosen_in_folds(Counter(["block 2", "block 2"]))
+    'block 2 chosen in both folds'
+    >>> chosen_in_folds(Counter(["block 2", "block 1", "block 2"]))
+    'the folds chose different sites (block 2 in 2 folds and block 1 in 1 fold)'
+    >>> chosen_in_folds(Counter(["block 2", "block 1"]))
+    'the folds chose different sites (block 2 and block 1)'
+    >>> chosen_in_folds(Counter(["block 2", "block 1", "block 2", "block 0"]))
+    'the folds chose 3 different sites, most often block 2 (2 of 4 folds)'
+    >>> chosen_in_folds(Counter(["block 2", "block 1", "block 0"]))
+    'the folds chose 3 different sites'
     """
-    written = ranked["value"].map(format_number)
-    tied = ranked[written == written.iloc[0]].iloc[1:]
-    if len(tied) > MOST_TIED:
-        return f", tied with {len(tied)} others"
-    names = [site_in_words(row, table) for _, row in tied.iterrows()]
-    return f", tied with {joined_names(names)}" if names else ""
+    if len(counts) == 1:
+        folds = "both" if counts.total() == 2 else f"all {counts.total()}"
+        return f"{next(iter(counts))} chosen in {folds} folds"
+    if len(counts) > MOST_IN_ANSWER:
+        (site, n), (_, next_most), *_ = counts.most_common()
+        often = f", most often {site} ({n} of {counts.total()} folds)" if n > next_most else ""
+        return f"the folds chose {len(counts)} different sites{often}"
+    return f"the folds chose different sites ({folds_of(counts)})"
 
 
-def _ranges(table: pd.DataFrame) -> str:
+def folds_of(counts: Counter[str]) -> str:
+    """Return sites with their number of folds; numbers are omitted if no site was chosen twice."""
+    ordered = counts.most_common()
+    is_one_each = len(counts) == counts.total()
+    named = [site if is_one_each else f"{site} in {counted(n, 'fold')}" for site, n in ordered]
+    others = sum(n for _, n in ordered[MOST_SITES:])
+    sites = "another site" if len(named) == MOST_SITES + 1 else "other sites"
+    more = [f"{sites} in {counted(others, 'fold')}"] if others else []
+    return joined_names(named[:MOST_SITES] + more)
+
+
+def chosen_words(v: Verdict) -> str:
+    """Return the chosen site, or how the outer folds chose; "–" without a choice."""
+    if v.best is None:
+        return "–"
+    if not v.is_nested:
+        return v.best.name
+    counts = Counter(choice.name for choice in v.choices)
+    n_folds = counted(counts.total(), "fold")
+    if len(counts) == 1:
+        return f"{next(iter(counts))} in all {n_folds}"
+    return f"different sites in {n_folds}: {folds_of(counts)}"
+
+
+def _ranges(v: Verdict) -> str:
     """Return the range of the test scores over all sites, for runs that chose no site."""
-    rows = placed(only(table, target="task", split="test"))
-    rows = rows[rows["metric"].isin(main_metrics(table))].dropna(subset=["value"])
-    if rows.empty:
+    if not v.unselected:
         return "No answer: no site has a test score."
-    better = n_better_sites(table)
-    lead = "" if any(better.values()) else "No evidence beyond random weights: "
-    if not better:
-        lead = "No site was chosen: "
+    is_compared = any(one.n_compared for one in v.unselected)
+    is_better = any(one.n_better for one in v.unselected)
+    opening = "" if is_better else "No evidence beyond random weights: "
     parts = []
-    for _, own in rows.groupby(["probe", "position", "metric"], sort=False):
-        first = own.iloc[0]
-        key = (str(first["probe"]), str(first["position"]), str(first["metric"]))
-        words, chance = range_words(own)
-        is_known = key in better and any(better.values())
-        known = [f"significantly better than random weights at {better[key]}"] if is_known else []
-        sites = f"over {counted(own['site'].nunique(), 'site')}"
-        parts.append(_listed([f"{words} {sites}", chance, *known]))
-    text = f"{lead}{'; '.join(parts)}."
+    for one in v.unselected:
+        words, chance = range_words(one)
+        known = f"significantly better than random weights at {one.n_better}"
+        over = f"{words} over {counted(one.n_sites, 'site')}"
+        parts.append(_listed([over, chance, known if is_better and one.n_compared else ""]))
+    text = f"{opening if is_compared else 'No site was chosen: '}{'; '.join(parts)}."
     return text[0].upper() + text[1:]
 
 
-def comparison_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the test rows that a row is compared with, by target, for the same metric.
+def score_words(score: HeadlineScore) -> tuple[str, str]:
+    """Return a score with its interval, and its chance level, as parts of a sentence.
 
-    The row of a nested choice is compared with other nested choices and with the baselines. A
-    placed row is compared with other targets at the same site, with the baselines, and with:
+    An unknown chance level gives "".
 
-        embedding       the task at the embedding of the same line, unless `row` is there
-        concatenated    the best row of concatenated sites
-        random_weights  the mean score of these networks, each at its own chosen sites
+    >>> facts = {"site": "", "p": None, "n": 9, "n_groups": 9, "sites": {}, "position": "last"}
+    >>> facts |= {"metric": "accuracy", "probe": "logistic", "view": "raw", "chance": 0.5}
+    >>> score_words(HeadlineScore(**facts, value=0.9352, ci_low=0.9, ci_high=0.966))
+    ('94 % [90, 97] of held-out rows', 'chance 50 %')
     """
-    of_run = {"run": row["run"], "dataset": row["dataset"]}
-    measured = only(table, metric=row["metric"], split="test", **of_run)
-    # Baselines do not depend on sites, but may depend on positions, which select the words.
-    measured = measured[measured["position"].isin(["", row["position"]])]
-    if TARGETS[row["target"]].choice_of:
-        return _by_target(only(measured, site="", position=row["position"]))
-    rows = placed(measured)
-    joined = only(concatenated(measured), target="task", probe=row["probe"])
-    embedding = rows[(rows["depth"] == EMBED_DEPTH) & (row["depth"] != EMBED_DEPTH)]
-    compared = [
-        same_features(rows, row),
-        measured[(measured["site"] == "") & measured["target"].isin(BASELINES)],
-        only(embedding, target="task", line=row["line"], probe=row["probe"]).assign(
-            target="embedding"
-        ),
-        best_first(joined, row["metric"]).head(1).assign(target="concatenated"),
-        only(measured, target=NESTED["random_weights"]),
+    metric = METRICS[score.metric]
+    scale, unit = (100, " %") if metric.in_percent else (1, "")
+    numbers = [scale * x for x in (score.value, score.ci_low, score.ci_high, score.chance)]
+    value, low, high, level = _texts(numbers, 0 if metric.in_percent else 2)
+    interval = "" if math.isnan(score.ci_low) else f" [{low}, {high}]"
+    direction = " (lower is better)" * metric.lower_is_better
+    template = metric.sentence or f"{metric.title} {{score}} on held-out {{unit}}"
+    measured = f"{value}{unit}{interval}"
+    words = template.format(score=measured, unit=unit_of([score.probe])) + direction
+    name = "mean label" if metric.beats_the_mean else _level(score.metric, score.probe)
+    return words, "" if math.isnan(score.chance) else f"{name} {level}{unit}"
+
+
+def range_words(scores: UnselectedScores) -> tuple[str, str]:
+    """Return the range of the scores of one metric over several sites, and the chance level."""
+    metric = METRICS[scores.metric]
+    scale, unit = (100, " %") if metric.in_percent else (1, "")
+    numbers = [scale * number for number in (scores.low, scores.high, scores.chance)]
+    low, high, level = _texts(numbers, 0 if metric.in_percent else 2)
+    ends = f"{low}{unit}" + ("" if low == high else f" to {high}{unit}")
+    name = _level(scores.metric, scores.probe)
+    return f"{metric.title} {ends}", "" if math.isnan(scores.chance) else f"{name} {level}{unit}"
+
+
+def _level(metric: str, probe: str) -> str:
+    return LEVELS[chance_name(pd.DataFrame({"metric": [metric], "probe": [probe]}))].label
+
+
+def unit_of(probes: Iterable[str]) -> str:
+    """Return the plural of what scores of probes are averaged over: rows, texts or sentences.
+
+    >>> unit_of(["structural_depth:64"])
+    'sentences'
+    """
+    tasks = {kind.task for kind in map(kind_of, probes) if kind is not None}
+    return {"tree": "sentences", "text": "texts"}.get(min(tasks, default=""), "rows")
+
+
+def p_words(p: float) -> str:
+    """Return a p-value with its name.
+
+    >>> p_words(0.0002), p_words(0.0419)
+    ('p < 0.001', 'p = 0.042')
+    """
+    text = format_p(p)
+    return f"p {text.replace('<', '< ')}" if text.startswith("<") else f"p = {text}"
+
+
+def _texts(numbers: list[float], places: int) -> list[str]:
+    """Return numbers rounded to the same number of places: the fewest that keep them apart.
+
+    The first number is the score, the last is the chance level. No other number may be written like
+    the chance level, and only a score of exactly 0, 1 or 100 % like one.
+    """
+    while True:
+        texts = [fixed(number, places) for number in numbers]
+        if places >= MOST_PLACES or not _is_ambiguous(numbers, texts):
+            return texts
+        places += 1
+
+
+def _is_ambiguous(numbers: list[float], texts: list[str]) -> bool:
+    pairs = [
+        (number, text, numbers[-1], texts[-1]) for number, text in zip(numbers, texts, strict=True)
     ]
-    return _by_target(pd.concat(compared))
+    score = str(float(texts[0].replace("−", "-")))
+    pairs += [(numbers[0], score, end, str(end)) for end in (0.0, 1.0, 100.0)]
+    return any(
+        text == written and not math.isclose(number, end, abs_tol=1e-9)
+        for number, text, end, written in pairs
+        if not math.isnan(number)
+    )
 
 
-def _by_target(rows: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the rows by target; a nested choice has the target that it was made for."""
-    plain = {name: target for target, name in NESTED.items()}
-    return {plain.get(str(row["target"]), row["target"]): row for _, row in rows.iterrows()}
+def is_yes_no(question: str | None) -> bool:
+    """Return whether "Yes" can only mean that the label of the run can be decoded.
+
+    In doubt the answer is False: answers to such questions begin with the result itself.
+
+    >>> is_yes_no("Does the network encode whether the subject is singular or plural?")
+    True
+    >>> is_yes_no("From which layer on is number decodable?"), is_yes_no("Subject number")
+    (False, False)
+    >>> is_yes_no("Is it at the noun or the verb?"), is_yes_no("Is layer 3 better than layer 5?")
+    (False, False)
+    >>> is_yes_no("Is number erased?"), is_yes_no("Do all layers encode number?")
+    (False, False)
+    """
+    text = " ".join((question or "").split())
+    opening = _FORMS.search(text)
+    if opening is None or not text.endswith("?") or _DOUBT.search(text):
+        return False
+    is_choice = _CHOICE.search(text) and not _EMBEDDED.search(text)
+    return not is_choice and not _WH_WORD.search(text[: opening.start()])

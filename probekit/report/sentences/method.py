@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from collections import Counter
 
+from probekit.amounts import joined_names
+from probekit.probes.kinds.registry import kind_of
 from probekit.report.figures.style import format_number
-from probekit.report.sentences.answer import comparison_rows
-from probekit.report.sentences.choice import NESTED_LINE, nested_sentence
-from probekit.report.sentences.warnings import grid_name
-from probekit.report.sentences.words import unit_of
-from probekit.results.differences import RivalDifferences
-from probekit.results.metrics import metric_name
-from probekit.results.record import RunRecord
-from probekit.results.selection import (
-    chosen_row,
-    is_nested,
-    main_metrics,
-    ranked_rows,
-    reported_row,
-    site_with_head,
-)
-from probekit.results.table import only
+from probekit.report.sentences.answer import folds_of, unit_of
+from probekit.results.table import metric_name
+from probekit.results.verdict import Verdict
 
 INTERVALS = (
     "Scores are those on held-out rows. Intervals are 95 % intervals over groups: they apply to "
@@ -53,61 +42,90 @@ NOT_USE = (
     "ablate or steer there and measure the effect on the model."
 )
 COMPRESSION = (
-    "Compression is the length of a {reference} divided by the description length of the training "
-    "labels given the activations."
+    "Compression is the length of a code of the label frequencies divided by the description "
+    "length of the training labels given the activations."
 )
+NESTED_LINE = (
+    "Fold choice: each outer fold predicts its test rows at the site{kind} that it chose by "
+    "the validation scores of its own training rows. It is not the score of one site; to pick the "
+    "highest point of the curve would be a selection on test rows."
+)
+# Caveat that follows a ranking of sites by validation scores of all outer folds.
+POOLED_RANKING = (
+    "The cross-validated scores of all outer folds were used, and every test row is a validation "
+    "row of other folds: test scores at the best sites are therefore biased upwards."
+)
+SITE_OF_ALL_FOLDS = "The site was selected by validation scores that include these rows. "
+REFITTED = "These probes were fitted on all rows, so that no row is left to test them."
 
 
-def size_words(table: pd.DataFrame) -> str:
+def size_words(v: Verdict) -> str:
     """Return the number of test rows and groups of the reported score; "" without a test row.
 
     For runs that chose no site, these are the largest numbers of rows and groups of a site.
     """
-    chosen = reported_row(table)
-    rows = only(table, target="task", split="test")
-    rows = rows[rows["metric"].isin(main_metrics(table))]
-    if chosen is not None:
-        task = comparison_rows(chosen, table).get("task")
-        rows = rows[:0] if task is None else task.to_frame().T
-    if rows.empty:
+    measured = v.unselected if v.score is None else (v.score,)
+    if not measured or (v.is_chosen and v.score is None):
         return ""
-    n_rows, n_groups = rows["n_test"].max(), rows["n_groups"].max()
-    return f"n = {n_rows:,.0f} test {unit_of(rows)} in {n_groups:,.0f} groups"
+    n_rows, n_groups = max(one.n for one in measured), max(one.n_groups for one in measured)
+    unit = unit_of(one.probe for one in measured)
+    return f"n = {n_rows:,} test {unit} in {n_groups:,} groups"
 
 
-def method(table: pd.DataFrame, record: RunRecord, comparisons: RivalDifferences) -> list[str]:
+def method(v: Verdict) -> list[str]:
     """Return the paragraphs on choice, intervals and tests, for the end of the page."""
-    nulls = [str(name) for name in table["null"] if not pd.isna(name) and name]
-    has_p = bool(table["metric"].isin(["p_value", "p_best"]).any())
-    has_compression = bool(table["metric"].eq("compression").any())
-    reference = "uniform code" if record.code_reference == "uniform" else _LABEL_CODE
-    paragraphs = {
-        _choice(table): True,
-        INTERVALS: True,
-        P_VALUE.format(null=f" ({nulls[0]})" if nulls else ""): has_p,
-        DIFFERENCES.format(majority=OF_MAJORITY * has_p): bool(comparisons.named),
-        COMPRESSION.format(reference=reference): has_compression,
-        NOT_USE: True,
-    }
-    return [text for text, holds in paragraphs.items() if text and holds]
-
-
-_LABEL_CODE = "code of the label frequencies"
-
-
-def _choice(table: pd.DataFrame) -> str:
-    chosen = chosen_row(table)
-    if chosen is None:
-        return "No site was chosen: the results contain no cross-validated scores of the task."
-    name = grid_name(chosen["probe"])
-    if is_nested(table):
-        return (
-            f"{nested_sentence(table)} {NESTED_LINE.format(kind='')} {ONE_SITE.format(name=name)}"
-        )
-    several = len(ranked_rows(table)) > 1
-    selected = f"{name} and the site were" if several else f"{name} was"
-    return (
-        f"{selected} selected by cross-validation on training rows. "
-        f"{site_with_head(chosen['site'], chosen['head'])} has the best cross-validated "
-        f"{metric_name(chosen['metric'])}, {format_number(chosen['value'])}."
+    paragraphs = (
+        (_choice(v), True),
+        (INTERVALS, True),
+        (P_VALUE.format(null=f" ({v.null})" if v.null else ""), v.has_p),
+        (DIFFERENCES.format(majority=OF_MAJORITY * v.has_p), bool(v.named)),
+        (COMPRESSION, v.has_compression),
+        (NOT_USE, True),
     )
+    return [text for text, holds in paragraphs if holds]
+
+
+def _choice(v: Verdict) -> str:
+    if v.best is None:
+        return "No site was chosen: the results contain no cross-validated scores of the task."
+    name = grid_name(v.best.probe)
+    if v.is_nested:
+        line = NESTED_LINE.format(kind="")
+        return f"{nested_sentence(v)} {line} {ONE_SITE.format(name=name)}"
+    selected = f"{name} and the site were" if v.n_candidates > 1 else f"{name} was"
+    return (
+        f"{selected} selected by cross-validation on training rows. {v.best.name} has the best "
+        f"cross-validated {metric_name(v.metric)}, {format_number(v.best.score)}."
+    )
+
+
+def grid_name(probe: str) -> str:
+    """Return the name of a probe's penalty parameter; "C" if it has none or is unknown.
+
+    >>> grid_name("mlp:64"), grid_name("logistic")
+    ('alpha', 'C')
+    """
+    kind = kind_of(probe)
+    return "C" if kind is None or kind.grid is None else kind.grid[0]
+
+
+def nested_sentence(v: Verdict) -> str:
+    """Return the first sentence of the summary of a nested run: the choices of its folds."""
+    what = joined_names(["site", *v.several])
+    sites = folds_of(Counter(choice.name for choice in v.choices))
+    return (
+        f"Nested choice: each of {len(v.choices)} outer folds chose its own {what} by "
+        f"cross-validated {metric_name(v.metric)} on its own training rows ({sites})."
+    )
+
+
+def nested_line(v: Verdict) -> str:
+    """Return the explanation of the horizontal line of the nested choice; "" if it is not drawn."""
+    if not v.is_nested or v.score is None:
+        return ""
+    return NESTED_LINE.format(kind="".join(f", {name}" for name in v.several))
+
+
+def pooled_ranking(v: Verdict) -> str:
+    """Return the caveat about ranking sites by the scores of all folds; "" for a single split."""
+    return POOLED_RANKING if v.is_nested else ""

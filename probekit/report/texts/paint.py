@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probekit.results.text_readings import RowPrediction, TextReading
+from probekit.results.network import RowPrediction, TextReading
 
 # Distinguishable for colour-blind readers, and legible when mixed with a black or white background.
 LOW, HIGH = "#0072B2", "#D55E00"

@@ -13,8 +13,8 @@ from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.pages.transfer_page import cosine_map, score_map
+from probekit.results.comparison import matrix
 from probekit.results.table import only
-from probekit.results.transfer import matrix
 
 DEAD = f".transfer.csv.{'0' * 16}"  # the draft of a killed transfer
 YAML = """\

@@ -12,8 +12,7 @@ from probekit.pipeline.experiment.record import data_facts, findings
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.saved_probe import SavedProbe
-from probekit.report.sentences.answer import answer
-from probekit.report.sentences.score_words import p_words
+from probekit.report.sentences.answer import p_words
 from probekit.results.record import load_record
 from probekit.results.selection import choice_counts, chosen_row, fold_choices, main_metric
 from probekit.results.table import load_table, only
@@ -71,13 +70,12 @@ def score(table, **where):
 
 
 def test_folds_that_disagree_have_no_best_site(nested, table):
-    best = nested.record["best"]
-    assert (best["site"], best["layer"], best["head"]) == (None, None, None)
-    assert best["sites"] == choice_counts(table)
-    assert len(best["sites"]) > 1
-    assert sum(best["sites"].values()) == 3
-    assert best["final"]["site"] == chosen_row(table)["site"]
-    assert load_record(nested.folder / "run.json").best.final.probe == "logistic"
+    v = load_record(nested.folder / "run.json").verdict
+    assert v.score.sites == choice_counts(table)
+    assert len(v.score.sites) > 1
+    assert sum(v.score.sites.values()) == len(v.choices) == 3
+    assert v.best.site == nested.record["verdict"]["best"]["site"] == chosen_row(table)["site"]
+    assert v.best.probe == "logistic"
 
 
 def test_every_fold_tests_its_own_rows_at_the_site_it_chose(nested, table, load):
@@ -102,7 +100,7 @@ def test_the_curve_has_no_ring_and_the_nested_choice_is_a_line(nested, table):
     assert "chosen by<br>cross-validation" not in page
     assert "The ring marks" not in page
     assert "test rows were not used" not in page
-    assert "the folds chose different sites (" in answer(table)
+    assert "the folds chose different sites (" in nested.answer
     assert "the final probe, which was fitted on all rows, these included," in page
 
 
@@ -113,7 +111,7 @@ def test_differences_and_p_values_are_those_of_the_nested_choice(nested, table):
     assert differences["value_a"].unique() == pytest.approx([score(table, target="chosen")])
     own = only(table, target="chosen", metric="p_value")
     assert len(own) == 1
-    assert f", {p_words(own['value'].iloc[0])}" in answer(table)
+    assert f", {p_words(own['value'].iloc[0])}" in nested.answer
 
 
 def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load):

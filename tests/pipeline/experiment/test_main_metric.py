@@ -11,10 +11,8 @@ from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.validate import validate
 from probekit.report.pages.parts import result_parts
-from probekit.report.sentences.answer import answer
-from probekit.results.differences import load_differences
 from probekit.results.selection import chosen_row, main_metric
-from probekit.results.table import load_table, only
+from probekit.results.table import DIFFERENCES, load_table, only, read_columns
 from tests.pipeline.planted import YAML, write_rows
 
 FAST = ("model.random_weights=false", "probe.control_draws=0", "probe.description=false")
@@ -54,13 +52,13 @@ def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
     best = ranked["value"].min() if metric == "brier" else ranked["value"].max()
     assert chosen["value"] == best
     record = json.loads((result.folder / "run.json").read_text())
-    assert record["main_metrics"] == [name]
+    assert record["verdict"]["main_metrics"] == [name]
     assert record["positive"] == "red"
-    assert record["best"]["site"] == chosen["site"]
-    assert record["best"]["chosen_by"] == f"cross-validated {name} on the training rows"
-    assert set(load_differences(result.folder / "differences.csv")["metric"]) == {name}
-    assert (title if title != "accuracy" else " % ") in answer(table)
-    first = result_parts(table)[0]
+    assert record["verdict"]["best"]["site"] == chosen["site"]
+    assert record["verdict"]["metric"] == name
+    assert set(read_columns(result.folder / "differences.csv", DIFFERENCES)["metric"]) == {name}
+    assert (title if title != "accuracy" else " % ") in result.answer
+    first = result_parts(table, result._record.verdict)[0]
     assert first.is_open
     assert first.title.startswith(title[0].upper() + title[1:])
     show_results(result)

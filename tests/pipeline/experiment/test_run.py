@@ -18,11 +18,9 @@ from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.experiment import norms as norms_module
 from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.record import best_site
 from probekit.probes.targets import NETWORKS
-from probekit.results.columns import RESULTS
 from probekit.results.selection import chosen_row
-from probekit.results.table import only, placed, same_features
+from probekit.results.table import RESULTS, only, placed, same_features
 from tests.pipeline.planted import rows_of_sites
 
 
@@ -73,7 +71,7 @@ def test_run_finds_the_planted_signal_and_writes_all_files(experiment, go):
     assert value(table, "word_identity", None) == 0.5
     record = json.loads((result.folder / "run.json").read_text())
     chosen = table[(table["split"] == "validation") & (table["target"] == "task")]
-    assert record["best"]["site"] == chosen.loc[chosen["value"].idxmax(), "site"]
+    assert record["verdict"]["best"]["site"] == chosen.loc[chosen["value"].idxmax(), "site"]
     assert record["data"]["labels"]["test"] == {"black": 12, "red": 12}
     files = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
     assert record["model"]["compared_with"] == dict.fromkeys(files, "digests.json")
@@ -108,8 +106,8 @@ def test_parallel_probing_gives_the_same_numbers(experiment, go, monkeypatch):
 
 
 def best(values):
-    """Return the result of best_site for two sites with these (validation, test) accuracies."""
-    return best_site(rows_of_sites(values)).site
+    """Return the chosen one of two sites with these (validation, test) accuracies."""
+    return chosen_row(rows_of_sites(values))["site"]
 
 
 def test_run_and_report_break_ties_identically(experiment, go):
@@ -119,7 +117,7 @@ def test_run_and_report_break_ties_identically(experiment, go):
     found = go(experiment(sites))
     order = [site for site in found.table["site"].unique() if site]
     assert order == ["blocks.0.hook_attn_out", "blocks.3.hook_resid_post"]
-    assert "run.json names" not in found.report.read_text()
+    assert found.best.site == chosen_row(found.table)["site"]
 
 
 def test_many_examples_without_a_row_cause_a_warning(experiment, go, tmp_path):
@@ -142,7 +140,7 @@ def test_half_precision_run_completes(experiment, go):
     for dtype in ("bfloat16", "float16"):
         result = go(experiment(f"model.dtype={dtype}", "model.random_weights=false"))
         assert result.report.is_file()
-        assert result.record["best"]["site"] != "blocks.0.hook_resid_pre"
+        assert result.record["verdict"]["best"]["site"] != "blocks.0.hook_resid_pre"
 
 
 def test_site_selection_does_not_use_test_rows():
@@ -155,7 +153,7 @@ def test_neurons_have_separate_results(experiment, go):
     result = go(experiment(f"capture.sites={names}"))
     task = result.table[(result.table["target"] == "task") & (result.table["split"] == "test")]
     assert set(task["site"]) == set(names)
-    assert result.record["best"]["site"] in names
+    assert result.record["verdict"]["best"]["site"] in names
 
 
 def test_single_head_is_probed(experiment, go):

@@ -77,7 +77,7 @@ def test_best_is_the_test_score_of_the_chosen_site(result):
         & (table["split"] == "test")
         & (table["target"] == "task")
     ].iloc[0]
-    assert best.site == result.record["best"]["site"] != "layer_0"
+    assert best.site == result.record["verdict"]["best"]["site"] != "layer_0"
     assert (best.value, best.ci_low, best.ci_high) == (row["value"], row["ci_low"], row["ci_high"])
     assert (best.chance, best.n) == (row["chance"], row["n_test"])
     assert 0 < best.p < 0.05

@@ -21,7 +21,7 @@ from probekit.pipeline.intervene.inputs import cause_inputs
 from probekit.pipeline.intervene.of_run import cause
 from probekit.pipeline.intervene.run import steps_of
 from probekit.report.pages.run_page import run_figures, write_report
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 from probekit.results.record import check_finished
 from tests.pipeline.intervene.cause_experiment import N_ROWS, YAML, write_experiment
 

@@ -24,6 +24,7 @@ def site(name, probe, sure, validated, are_logs=True):
         "head": None,
         "position": "last",
         "view": "raw",
+        "main_metric": "accuracy",
     }
     numbers = dict.fromkeys([field.name for field in fields(Measurement)])
     where = {"probe": probe, "target": "task", "split": "validation", "metric": "accuracy"}

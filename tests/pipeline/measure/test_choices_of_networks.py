@@ -11,8 +11,8 @@ from probekit.pipeline.measure.significance import difference_rows, scored
 from probekit.pipeline.selftest import planted_direction
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings
-from probekit.results.columns import RESULTS, make_table
 from probekit.results.selection import chosen_row
+from probekit.results.table import RESULTS, make_table
 
 SITES = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
 SETTINGS = ProbeSettings(

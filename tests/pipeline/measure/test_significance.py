@@ -20,9 +20,8 @@ from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
 from probekit.probes.settings import ProbeSettings
-from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.selection import chosen_row
-from probekit.results.table import only, placed
+from probekit.results.table import DIFFERENCES, RESULTS, make_table, only, placed
 
 SITES = tuple(f"blocks.{n}.hook_resid_post" for n in range(4))
 

@@ -42,7 +42,7 @@ from probekit.probes.score.metrics import (
 )
 from probekit.probes.score.scored import Predictor, joined, metrics_of
 from probekit.probes.settings import ProbeSettings
-from probekit.results.predictions import pack, unpack
+from probekit.results.site_results import pack, unpack
 
 OF_CLASSES = metric_functions("class", frozenset({"scores"}))
 

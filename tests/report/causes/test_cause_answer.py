@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from probekit.report.causes.cause_answer import cause_answer
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     attention,
     every_table,

@@ -5,7 +5,7 @@ import pytest
 from probekit.report.causes.captions import FEW_GROUPS
 from probekit.report.causes.figure_parts import cause_parts
 from probekit.report.figures.figure_files import CENTIMETRE, file_names, on_paper
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     every_table,
     make_doses,

@@ -13,7 +13,7 @@ from probekit.report.causes.directions import dose_panels, refit_panels
 from probekit.report.causes.edits import edit_sets
 from probekit.report.causes.panels import MATCHED, PERMUTED, dose_figure, refit_figure, steepest
 from probekit.report.figures.line_labels import LABEL
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     TOKENS,
     effect_row,

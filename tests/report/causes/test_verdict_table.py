@@ -3,7 +3,7 @@ import pytest
 
 from probekit.report.causes.directions import directions_in
 from probekit.report.causes.verdict_table import MOST_ROWS, verdict_table
-from probekit.results.causes.tables import CauseTables
+from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     make_verdicts,
     one_head,

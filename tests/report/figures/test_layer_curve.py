@@ -10,6 +10,7 @@ from probekit.report.figures.line_labels import LABEL
 from probekit.report.figures.norm_curve import norm_curve
 from probekit.report.figures.style import GREY, LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
 from probekit.report.sentences.answer import answer
+from tests.report.conftest import judged
 
 
 def traces(figure, name):
@@ -323,6 +324,6 @@ def test_labels_have_minus_signs_and_round_like_the_sentence(table):
     own = table["target"].eq("task") & table["split"].eq("test") & table["metric"].eq("accuracy")
     table.loc[own, ["value", "ci_low", "ci_high"]] = 0.175, 0.036, 0.438
     assert "chosen: 0.18" in labels(layer_curve(table))
-    assert answer(table).startswith("Worse than chance: 18 % [4, 44]")
+    assert answer(judged(table)).startswith("Worse than chance: 18 % [4, 44]")
     table.loc[own, "value"] = -0.04
     assert "chosen: −0.04" in labels(layer_curve(table))

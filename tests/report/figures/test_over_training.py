@@ -6,6 +6,7 @@ import pytest
 from probekit.errors import DataError
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.maps.maps import step_map
+from tests.report.conftest import judged
 from tests.report.pictures import TRAINED_SITES, training_rows
 
 
@@ -15,7 +16,7 @@ def training():
 
 
 def test_steps_go_across_in_order_and_layers_down(training):
-    residual, mlp = list(step_parts(training))
+    residual, mlp = list(step_parts(training, judged(training)))
     assert "residual stream" in residual.title
     cells = residual.figure["data"][0]
     assert residual.figure["layout"]["xaxis"]["ticktext"] == ["0", "10", "100"]
@@ -27,7 +28,7 @@ def test_steps_go_across_in_order_and_layers_down(training):
 
 
 def test_the_frame_and_the_description_identify_the_best_cell(training):
-    residual, _ = step_parts(training)
+    residual, _ = step_parts(training, judged(training))
     shapes = residual.figure["layout"]["shapes"]
     assert {(s["x0"], s["y0"]) for s in shapes} == {(1.5, 1.5)}
     assert "the highest is at blocks.1.hook_resid_post after 100 steps" in residual.description
@@ -40,9 +41,9 @@ def test_two_rows_for_one_cell_are_refused(training):
         step_map(twice[twice["site"] == TRAINED_SITES[0]])
 
 
-def test_without_checkpoints_there_is_no_map(tmp_path):
+def test_without_checkpoints_there_is_no_map(training, tmp_path):
     assert load_training(tmp_path / "training.csv") is None
-    assert not list(step_parts(None))
+    assert not list(step_parts(None, judged(training)))
 
 
 def test_a_file_is_read_as_written_and_refused_without_integer_steps(training, tmp_path):

@@ -10,6 +10,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.report.pages.index_page import find_runs, index_page
 from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
 from probekit.terminal import visible
+from tests.report.conftest import seal_run
 
 
 @pytest.fixture
@@ -40,8 +41,8 @@ def test_each_run_of_the_map_has_its_chosen_kind_and_position(two, table):
         sited.assign(position="first", value=sited["value"] - 0.4),
         table,
     ]
-    pd.concat(others).to_csv(two[0] / "results.csv", index=False)
-    table.assign(probe="svm").to_csv(two[1] / "results.csv", index=False)
+    seal_run(two[0], pd.concat(others))
+    seal_run(two[1], table.assign(probe="svm"))
     _, by_layer = runs_figures(load_runs(two))
     cells = by_layer.figure["data"][0]
     assert [row[3] for row in cells["z"]] == [0.941, 0.941]
@@ -54,7 +55,7 @@ def test_each_run_of_the_map_has_its_chosen_kind_and_position(two, table):
 def test_runs_without_cross_validation_have_a_map_of_their_first_kind(two, table):
     test = table[table["split"] == "test"]
     for folder in two:
-        test.to_csv(folder / "results.csv", index=False)
+        seal_run(folder, test)
     _, by_layer = runs_figures(load_runs(two))
     assert len(by_layer.figure["data"][0]["z"]) == 2
     assert "Probes: logistic at last. " in by_layer.caption
@@ -76,9 +77,10 @@ def test_the_caption_states_the_ends_of_the_colour_scale(two):
     ids=["experiment", "setting", "settings", "equal"],
 )
 def test_runs_are_titled_by_what_differs(two, record, others, configs, names):
-    (two[1] / "run.json").write_text(json.dumps(record | {"key": "b"} | others))
     for folder, config in zip(two, configs, strict=True):
         (folder / "config.yaml").write_text(f"name: plural\n{config}\n")
+    seal_run(two[0])
+    seal_run(two[1], record=record | {"key": "b"} | others)
     runs = load_runs(two)
     assert [run.name for run in runs] == names
     _, by_layer = runs_figures(runs)
@@ -91,7 +93,7 @@ def test_the_page_states_each_answer_in_one_line(two, table):
         (folder / "config.yaml").write_text(f"name: plural\nprobe: {{seed: {seed}}}\n")
         tested = table.assign(metric="p_best", value=0.0002 if seed else 0.2)
         tested = tested[(tested["target"] == "task") & (tested["split"] == "test")]
-        pd.concat([table, tested]).to_csv(folder / "results.csv", index=False)
+        seal_run(folder, pd.concat([table, tested]))
     page = runs_page(load_runs(two))
     header = page.partition("<header>")[2].partition("</header>")[0].replace("\xa0", " ")
     assert (
@@ -109,7 +111,7 @@ def test_lines_are_named_by_the_titles_alone(two, table):
     """The kind is in the title, so that it is not repeated after it."""
     for folder, kind in zip(two, ("logistic", "svm"), strict=True):
         (folder / "config.yaml").write_text(f"name: plural\nprobe: {{kinds: [{{kind: {kind}}}]}}\n")
-        table.assign(probe=kind).to_csv(folder / "results.csv", index=False)
+        seal_run(folder, table.assign(probe=kind))
     curve, _ = runs_figures(load_runs(two))
     lines = [trace["name"] for trace in curve.figure["data"] if trace["mode"] == "lines+markers"]
     assert lines == [f"task · probe.kinds [{{kind: {kind}}}]" for kind in ("logistic", "svm")]
@@ -117,7 +119,7 @@ def test_lines_are_named_by_the_titles_alone(two, table):
 
 def test_runs_without_a_common_kind_of_site_have_no_map(two, table):
     other = table.assign(site=table["site"].str.replace("hook_resid_post", "hook_mlp_out"))
-    other[other["site"].str.contains("mlp_out|^$")].to_csv(two[1] / "results.csv", index=False)
+    seal_run(two[1], other[other["site"].str.contains("mlp_out|^$")])
     assert [part.title for part in runs_figures(load_runs(two))] == ["Accuracy by layer and run"]
 
 
@@ -144,6 +146,7 @@ def test_the_table_of_settings_lists_only_those_that_differ(
     third = write_run(tmp_path / "third", table, record | {"key": "c", "digests": digests})
     config = "name: another\nprobe: {C: [0.001, 0.01, 0.1], seed: 3}\ntokens: {bos: %s}\n"
     (third / "config.yaml").write_text(config % json.dumps(hostile))
+    seal_run(third)
     page = tmp_path / "runs.html"
     page.write_text(runs_page(load_runs([*two, third])))
     browser.open(page, width=360)
@@ -171,12 +174,15 @@ def test_unreadable_settings_are_refused(two, text):
 def test_duplicate_runs_and_different_metrics_are_refused(two, write_run, tmp_path, table, record):
     with pytest.raises(ConfigError, match="twice"):
         load_runs([two[0], two[0]])
-    numbers = table[table["metric"] == "accuracy"].assign(metric="r2")
+    numbers = table[table["metric"] == "accuracy"].assign(metric="r2", main_metric="r2")
     with pytest.raises(DataError, match="r2"):
         load_runs([two[0], write_run(tmp_path / "numbers", numbers, record | {"key": "n"})])
 
 
-def test_the_index_names_the_experiment_and_the_folder_of_each_run(two, tmp_path):
+def test_the_index_titles_runs_by_experiment_and_settings(two, tmp_path):
+    for folder, seed in zip(two, (0, 1), strict=True):
+        (folder / "config.yaml").write_text(f"name: plural\nprobe: {{seed: {seed}}}\n")
+        seal_run(folder)
     page = index_page(tmp_path)
     assert page.count("<bdi>plural</bdi></a>") == 2
     assert all(f"<bdi>plural/{key}</bdi>" in page for key in ("3f9a0c", "b"))

@@ -7,7 +7,7 @@ import pytest
 
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts
 from probekit.report.pages.texts_page import texts_answer, texts_page
-from probekit.results.text_readings import RowPrediction, TextReading
+from probekit.results.network import RowPrediction, TextReading
 
 TOKENS = ("The", " keys", "\n", "\t", "<0xE2>", " שלום", "  ")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.report.sentences.comparison import (
+from probekit.report.sentences.comparisons import (
     comparison_answer,
     comparison_question,
     comparison_warnings,

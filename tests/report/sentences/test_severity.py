@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 import probekit
-from probekit.report.sentences.severity import KINDS, Caveat, most_serious_first
-from probekit.report.sentences.warnings import DOUBTS
+from probekit.cli.show.runs import show_warnings
+from probekit.report.notebooks.run_result import RunResult
+from probekit.report.pages.run_page import write_report
+from probekit.report.sentences.caveats import DOUBTS, KINDS
+from tests.report.sentences.cases import trees
 
 PACKAGE = Path(probekit.__file__).parent
 CHECKS = ("data/checks.py", "data/labels.py", "pipeline/experiment/record.py")
@@ -23,20 +26,21 @@ def test_every_finding_has_a_place_in_the_order(name):
         assert set(sides) <= set(KINDS), code
 
 
-def test_every_rival_has_a_place_in_the_order():
-    assert set(DOUBTS) <= set(KINDS)
+def test_every_kind_of_score_and_rival_has_a_place_in_the_order():
+    source = (PACKAGE / "report/sentences/caveats.py").read_text()
+    kinds = re.findall(r'Caveat\("([^"]+)"', source.partition("def caveats")[2])
+    assert len(kinds) > 5
+    assert {*kinds, *DOUBTS} - {"few-groups", "lost"} <= set(KINDS)
     assert len(set(KINDS)) == len(KINDS)
 
 
-def test_errors_then_unknown_kinds_then_the_order_of_the_table():
-    kinds = ("left-out", "edge-of-grid", "new-kind", "n_grams", "duplicates-across")
-    caveats = [Caveat(kind, kind) for kind in kinds]
-    caveats += [Caveat("few-groups", "an error", is_error=True), Caveat("n_grams", "n_grams")]
-    assert most_serious_first(caveats) == [
-        "an error",
-        "new-kind",
-        "duplicates-across",
-        "n_grams",
-        "edge-of-grid",
-        "left-out",
-    ]
+def test_terminal_page_and_notebook_have_the_same_warnings(make_run, record, capsys):
+    folder = make_run(trees(), record)
+    result = RunResult(folder)
+    show_warnings(result)
+    printed, page = capsys.readouterr().err, write_report(folder).read_text("utf-8")
+    page = page.replace("&nbsp;", " ").replace("\xa0", " ").replace("\u2011", "-")
+    assert len(result.warnings) == 3
+    for sentence in result.warnings:
+        assert f"warning: {sentence}\n" in printed
+        assert sentence in page

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from probekit.report.sentences.transfer import AT_CHANCE, transfer_answer, transferred
-from probekit.results.transfer import COSINES, SCORES, Transfer
+from probekit.report.sentences.comparisons import AT_CHANCE, transfer_answer, transferred
+from probekit.results.comparison import COSINES, SCORES, Transfer
 
 GOOD = {"value": 0.9, "ci_low": 0.8, "ci_high": 0.95, "difference": -0.02,
         "difference_low": -0.1, "difference_high": 0.05}  # fmt: skip

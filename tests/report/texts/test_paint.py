@@ -3,7 +3,7 @@
 import pytest
 
 from probekit.report.texts.paint import DENSEST, HIGH, HUES, LOW, NUMBER, Paint, Palette
-from probekit.results.text_readings import RowPrediction, TextReading
+from probekit.results.network import RowPrediction, TextReading
 
 
 def reading(*scores):

@@ -6,8 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from probekit.files import csv_text
-from probekit.results.causes.columns import DOSES, DOWNSTREAM, EFFECTS, VERDICTS
-from probekit.results.causes.record import CausesRecord, LeftOut
+from probekit.results.causes import DOSES, DOWNSTREAM, EFFECTS, VERDICTS, CausesRecord, LeftOut
 
 TOKENS = ("The", " old", " doctors", " near", " the", " small", " bus")
 SAME = (True, True, False, True, True, True, False)

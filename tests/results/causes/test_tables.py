@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError, MissingError
-from probekit.results.causes.tables import CauseTables, has_causes
+from probekit.results.causes import CauseTables, has_causes
 from tests.results.causes.made_causes import (
     every_table,
     make_effects,

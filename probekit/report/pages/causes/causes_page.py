@@ -11,7 +11,7 @@ from probekit.report.pages.causes.section import CausesSection
 from probekit.report.pages.template import render
 from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
-from probekit.results.causes.record import CausesRecord
+from probekit.results.causes import CausesRecord
 
 METHOD = (
     "The measure is scored for the answer of the unedited text throughout. Intervals are 95 % "

@@ -24,7 +24,7 @@ from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.headings import capitalised, short_heading
 from probekit.report.texts.machine_paths import model_title
-from probekit.results.causes.patched_pair import PatchedPair
+from probekit.results.network import PatchedPair
 
 CAVEAT = (
     "One pair of texts has no confidence intervals and no p-values: these numbers describe this "

@@ -15,8 +15,7 @@ from probekit.report.causes.figure_parts import cause_parts
 from probekit.report.causes.legible import legible
 from probekit.report.causes.verdict_table import VerdictTable, verdict_table
 from probekit.report.pages.parts import FigurePart
-from probekit.results.causes.record import CausesRecord
-from probekit.results.causes.tables import FOLDER, TABLES, CauseTables, has_causes
+from probekit.results.causes import FOLDER, TABLES, CausesRecord, CauseTables, has_causes
 from probekit.results.record import reading_run_file
 
 NOTE = (

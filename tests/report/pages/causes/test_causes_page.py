@@ -6,6 +6,7 @@ import pytest
 from probekit.errors import DataError, MissingError
 from probekit.report.pages.causes.causes_page import write_causes_page
 from probekit.report.pages.run_page import report_page, run_figures, write_report
+from tests.report.conftest import seal_run
 from tests.results.causes.made_causes import (
     TOKENS,
     every_table,
@@ -36,7 +37,7 @@ def test_the_page_has_answer_verdicts_figures_and_files(tmp_path):
 
 
 def test_the_section_is_under_the_layer_curve_of_a_run(browser, make_run):
-    run = write_causes(make_run(), **every_table())
+    run = seal_run(write_causes(make_run(), **every_table()))
     path = write_report(run)
     page = path.read_text("utf-8")
     assert page.index("Comparisons</h2>") < page.index('id="causes"') < page.index("All sites</h2>")
@@ -47,7 +48,7 @@ def test_the_section_is_under_the_layer_curve_of_a_run(browser, make_run):
 
 
 def test_figures_of_a_run_include_its_interventions(make_run):
-    figures = run_figures(write_causes(make_run(), effects=make_effects(2, 1)))
+    figures = run_figures(seal_run(write_causes(make_run(), effects=make_effects(2, 1))))
     assert figures[0].title == "Accuracy by layer"
     assert figures[1].title == "Recovery by layer · patches at the last token"
     # The layer axis is that of the layer curve.
@@ -72,7 +73,7 @@ def test_a_run_without_interventions_has_no_page(tmp_path):
 
 
 def test_a_damaged_table_is_reported_on_the_page_of_the_run_too(make_run):
-    run = write_causes(make_run(), effects=make_effects().assign(do="hope"))
+    run = seal_run(write_causes(make_run(), effects=make_effects().assign(do="hope")))
     with pytest.raises(DataError, match=r"effects\.csv, line 2, column 'do'"):
         report_page(run)
 

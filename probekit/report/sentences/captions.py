@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 
-from probekit.probes.kinds.registry import kind_of
+from probekit.files import read_csv
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures.facets import panel_unit, panels
@@ -16,20 +18,26 @@ from probekit.report.figures.layer_curve import (
 )
 from probekit.report.figures.learning_curve import learning_curve_lines
 from probekit.report.figures.levels import levels
+from probekit.report.figures.reliability import COLUMNS as BIN_COLUMNS
 from probekit.report.figures.sparse import sparse_rows
 from probekit.report.figures.style import LEVELS, LINES, format_number
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
-from probekit.report.sentences.choice import nested_line, pooled_ranking
-from probekit.results.metrics import metric_name
-from probekit.results.record import BY_WORD, Control
-from probekit.results.selection import (
-    chosen_row,
-    is_nested,
-    main_metric,
-    single_choice,
-    site_with_head,
+from probekit.report.sentences.answer import unit_of
+from probekit.report.sentences.method import nested_line, pooled_ranking
+from probekit.report.texts.headings import capitalised
+from probekit.results.record import BY_WORD, Control, reading_run_file
+from probekit.results.selection import ranked_rows, site_with_head
+from probekit.results.table import (
+    check_columns,
+    concatenated,
+    differs,
+    metric_name,
+    n_blocks,
+    only,
+    placed,
+    row_tick,
 )
-from probekit.results.table import concatenated, differs, n_blocks, only, placed, row_tick
+from probekit.results.verdict import Verdict
 
 MOST_NAMES = 12  # cells listed in the description of a map
 
@@ -52,7 +60,9 @@ NULL_BAND = "Grey band: the central 95 % of the scores after the exchanges that 
 AT_OFFSETS = {"word": "Word identity and control use", "group": "Word identity uses"}
 
 
-def caption(table: pd.DataFrame, metric: str = "accuracy", control: Control = BY_WORD) -> str:
+def caption(
+    table: pd.DataFrame, v: Verdict, metric: str = "accuracy", control: Control = BY_WORD
+) -> str:
     """Return the caption of a layer curve: rows, groups, intervals, probes and seed.
 
     `control` describes the control task.
@@ -60,32 +70,26 @@ def caption(table: pd.DataFrame, metric: str = "accuracy", control: Control = BY
     measured = measured_rows(table, metric)
     task = only(measured, target="task")
     sentences = {
-        f"{_main_name(table)} on the task minus that on the control task. "
+        f"{_main_name(v)} on the task minus that on the control task. "
         f"{CONTROLS[control.by]}": METRICS[metric].kind == "difference",
         METRICS[metric].explanation: bool(METRICS[metric].explanation),
-        _measured_on(task, metric, is_nested(table)): True,
-        **_drawn(table, measured),
-        control.why_none: metric == main_metric(table),
-        f"{NULL_BAND}{_null_of(table)}.": bool(null_band(table, placed(measured))),
+        _measured_on(task, metric, v.is_nested): True,
+        **_drawn(table, measured, v),
+        control.why_none: metric == v.metric,
+        f"{NULL_BAND}{f' ({v.null})' if v.null else ''}.": bool(null_band(table, placed(measured))),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds and sentence)
 
 
-def _null_of(table: pd.DataFrame) -> str:
-    """Return the null distribution of the p-values, in brackets; "" if the table names none."""
-    names = [str(name) for name in table.get("null", ()) if not pd.isna(name) and name]
-    return f" ({names[0]})" if names else ""
-
-
-def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
+def _drawn(table: pd.DataFrame, measured: pd.DataFrame, v: Verdict) -> dict[str, bool]:
     """Return the sentence about each element of a layer curve -> whether the element is drawn."""
     task = only(measured, target="task")
     parts = panels(placed(measured))
     all_series = [list(series_of(rows)) for _, rows in parts]
     some_banded = any(len(banded_series(table, own)) < len(own) for own in all_series)
-    line = "the line of the best validation score" if is_nested(table) else "the chosen line"
-    chosen = chosen_row(table)
-    score = "score" if chosen is None else metric_name(chosen["metric"])
+    line = "the line of the best validation score" if v.is_nested else "the chosen line"
+    is_ranked = not ranked_rows(table).empty
+    score = metric_name(v.metric) if is_ranked else "score"
     groups = "training" if measured["split"].eq("online").all() else "test"
     return {
         f"One panel for each {panel_unit(placed(measured))}, with the others in grey; all panels "
@@ -97,8 +101,8 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
             bool(task["ci_low"].notna().any())
         ),
         f"The ring marks the site with the best cross-validated {score} on training rows among "
-        "those drawn; test rows were not used for the selection.": single_choice(table) is not None,
-        nested_line(table): HEADLINE in set(measured["target"]),
+        "those drawn; test rows were not used for the selection.": is_ranked and not v.is_nested,
+        nested_line(v): HEADLINE in set(measured["target"]),
         "resid_pre of a block is resid_post of the block before it and is drawn there.": (
             bool(task["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any())
         ),
@@ -107,15 +111,14 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
     }
 
 
-def _main_name(table: pd.DataFrame) -> str:
-    name = metric_name(main_metric(only(table, split="test")))
-    return name[0].upper() + name[1:]
+def _main_name(v: Verdict) -> str:
+    return capitalised(metric_name(v.metric))
 
 
 def _measured_on(task: pd.DataFrame, metric: str, is_nested: bool) -> str:
     """Return the sentences about the rows, groups, seed and normalisation of a measured metric."""
     name = metric_name(metric)
-    unit = unit_of(task)
+    unit = unit_of(task["probe"].unique())
     n_rows, n_groups = _spread(task, "n_test"), _spread(task, "n_groups")
     seed = _spread(task, "seed")
     is_online = task["split"].eq("online").any()
@@ -132,25 +135,27 @@ def _measured_on(task: pd.DataFrame, metric: str, is_nested: bool) -> str:
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
 
 
-def map_caption(table: pd.DataFrame, metric: str = "accuracy", control: Control = BY_WORD) -> str:
+def map_caption(
+    table: pd.DataFrame, v: Verdict, metric: str = "accuracy", control: Control = BY_WORD
+) -> str:
     """Return the caption of a map: rows, probes, colours and frame.
 
     `control` describes the control task.
     """
     cells = map_cells(table, metric)
-    score = metric_name(main_metric(table))
+    score = metric_name(v.metric)
     is_difference = METRICS[metric].kind == "difference"
     sentences = {
-        f"{_main_name(table)} on the task minus that on the control task, which assigns a random "
+        f"{_main_name(v)} on the task minus that on the control task, which assigns a random "
         f"label to each {control.by} (Hewitt and Liang 2019).": is_difference,
-        _measured_on(cells, metric, is_nested(table)): True,
+        _measured_on(cells, metric, v.is_nested): True,
         "Each cell is a separate probe.": True,
         colour_words(cells, metric): True,
         f"The frame marks the cell with the best cross-validated {score} on training rows among "
         "those drawn; test rows were not used for the selection.": (
             chosen_cell(table, cells) is not None
         ),
-        "No cell is framed, because each outer fold chose its own.": is_nested(table),
+        "No cell is framed, because each outer fold chose its own.": v.is_nested,
         f"All offsets have the same examples, folds and resamples. {AT_OFFSETS[control.by]} "
         "the token at the offset.": differs(cells["position"]),
     }
@@ -187,16 +192,6 @@ def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     )
 
 
-def unit_of(task: pd.DataFrame) -> str:
-    """Return the plural of what a score is averaged over: rows, texts or sentences.
-
-    >>> unit_of(pd.DataFrame({"probe": ["structural_depth:64"]}))
-    'sentences'
-    """
-    tasks = {kind.task for kind in map(kind_of, task["probe"].unique()) if kind is not None}
-    return {"tree": "sentences", "text": "texts"}.get(min(tasks, default=""), "rows")
-
-
 def _spread(rows: pd.DataFrame, column: str) -> str:
     """Return the range of a column as text; a single number if all values are equal."""
     numbers = rows[column].dropna()
@@ -226,15 +221,15 @@ def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     return f"{metric_name(metric)} by layer. {'; '.join(parts)}."
 
 
-def sparse_caption(table: pd.DataFrame) -> str:
+def sparse_caption(table: pd.DataFrame, v: Verdict) -> str:
     """Return the caption of the curve of k-sparse probes."""
     rows = sparse_rows(table)
     return (
-        f"{_main_name(table)} of logistic probes on the k features that separate the classes best "
+        f"{_main_name(v)} of logistic probes on the k features that separate the classes best "
         "on the training rows; features are selected and probes fitted separately for each k. The "
         "sites with the best cross-validated scores are drawn; the best one with its 95 % "
         "interval as a band and its control task. All features: the best other probe at that site. "
-        f"{_after(pooled_ranking(table))}"
+        f"{_after(pooled_ranking(v))}"
         f"Measured on {_spread(rows, 'n_test')} held-out rows in {_spread(rows, 'n_groups')} "
         "groups."
     )
@@ -244,32 +239,31 @@ def _after(sentence: str) -> str:
     return f"{sentence} " if sentence else ""
 
 
-def sparse_description(table: pd.DataFrame) -> str:
+def sparse_description(table: pd.DataFrame, v: Verdict) -> str:
     """Return the text alternative of the curve of k-sparse probes."""
-    rows = only(sparse_rows(table), target="task", metric=main_metric(table))
+    rows = only(sparse_rows(table), target="task", metric=v.metric)
     parts = [
         f"{site_with_head(points['site'].iloc[0], points['head'].iloc[0])}: "
         + ", ".join(f"{row['k']:.0f} {format_number(row['value'])}" for _, row in points.iterrows())
         for _, points in rows.groupby("rank")
     ]
-    return f"{_main_name(table)} by number of features. {'; '.join(parts)}."
+    return f"{_main_name(v)} by number of features. {'; '.join(parts)}."
 
 
-def learning_curve_caption(table: pd.DataFrame) -> str:
+def learning_curve_caption(table: pd.DataFrame, v: Verdict) -> str:
     """Return the caption of the learning curves."""
-    chosen = chosen_row(table)
     (_, rows), *_ = learning_curve_lines(table)
-    site = "" if chosen is None else site_with_head(chosen["site"], chosen["head"])
+    site = v.best.name if v.best else ""
     return (
-        f"{_main_name(table)} at {site} on {_spread(rows, 'n_test')} held-out rows in "
+        f"{_main_name(v)} at {site} on {_spread(rows, 'n_test')} held-out rows in "
         f"{_spread(rows, 'n_groups')} groups, by number of training rows. Training samples consist "
         "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
         "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows. "
-        f"{pooled_ranking(table)}"
+        f"{pooled_ranking(v)}"
     ).rstrip()
 
 
-def learning_curve_description(table: pd.DataFrame) -> str:
+def learning_curve_description(table: pd.DataFrame, v: Verdict) -> str:
     """Return the text alternative of the learning curves."""
     parts = [
         f"{name}: "
@@ -279,4 +273,66 @@ def learning_curve_description(table: pd.DataFrame) -> str:
         )
         for name, rows in learning_curve_lines(table)
     ]
-    return f"{_main_name(table)} by number of training rows. {'; '.join(parts)}."
+    return f"{_main_name(v)} by number of training rows. {'; '.join(parts)}."
+
+
+# Columns that identify the probe of a bin; in the file they precede the columns of the figure.
+PROBE_COLUMNS = ("probe", "site", "head", "position")
+
+
+def load_bins(path: Path) -> pd.DataFrame | None:
+    """Return the bins, with a column `series` that names the probe; None without file or rows.
+
+    Raises:
+        DataError: A column is missing, or a cell is not a number.
+    """
+    if not path.exists():
+        return None
+    with reading_run_file(path):
+        bins = read_csv(path)
+    check_columns(bins, (*PROBE_COLUMNS, *BIN_COLUMNS), path)
+    with reading_run_file(path):
+        bins = bins.astype(dict.fromkeys(BIN_COLUMNS, float))
+    return None if bins.empty else bins.assign(series=bins["probe"])
+
+
+def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> str:
+    """Return the caption of the reliability diagram, with Brier score and calibration error."""
+    test = only(table, target="task", split="test")
+    scores = [text for _, own in bins.groupby("series", sort=False) if (text := _scores(own, test))]
+    return (
+        "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
+        "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
+        f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
+        f"calibrated; below it, overconfident. Lower is better: {'; '.join(scores)}. "
+        f"{pooled_ranking(v)}"
+    ).rstrip()
+
+
+def _scores(own: pd.DataFrame, test: pd.DataFrame) -> str:
+    """Return Brier score and calibration error of the probe whose bins are given, as text."""
+    first = own.iloc[0]
+    key = {name: str(first[name]) for name in ("probe", "site", "position")}
+    rows = only(test, **key)
+    rows = rows[rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]]
+    named = {"brier": "Brier score", "ece": "calibration error"}
+    scores = [
+        f"{name} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
+        for metric, name in named.items()
+        for _, row in only(rows, metric=metric).head(1).iterrows()
+    ]
+    return f"{key['probe']} at {key['site']}: {', '.join(scores)}" if scores else ""
+
+
+def reliability_description(bins: pd.DataFrame) -> str:
+    """Return the text alternative of the reliability diagram."""
+    parts = [
+        f"{name}: "
+        + ", ".join(
+            f"confidence {row['confidence']:.2f} accuracy {row['accuracy']:.2f} "
+            f"({row['n_rows']:.0f} rows)"
+            for _, row in own.iterrows()
+        )
+        for name, own in bins.groupby("series", sort=False)
+    ]
+    return f"Accuracy against confidence. {'; '.join(parts)}."

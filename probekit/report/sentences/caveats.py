@@ -1,0 +1,263 @@
+"""Warnings of a run: one sentence for each reason to doubt the result at the selected site.
+
+Sentences about the data are findings, made before the run by `probekit.data.checks.checks` and
+`probekit.pipeline.experiment.record`; this module makes those about the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from probekit.amounts import LEVEL, joined_names
+from probekit.probes.targets import TARGETS
+from probekit.report.figures.style import fixed, format_number
+from probekit.report.sentences.answer import rival_name
+from probekit.results.judging import ACHIEVED
+from probekit.results.record import RunRecord
+from probekit.results.table import metric_name
+from probekit.results.verdict import (
+    NOT_BETTER,
+    NOT_SIGNIFICANT,
+    SIGNIFICANTLY_WORSE,
+    GridEdge,
+    UnconvergedFits,
+    UnselectedScores,
+    Verdict,
+)
+
+# Kinds of warnings, most serious first: codes of findings of the data checks, targets of rivals,
+# and kinds of warnings about scores. To add a warning, add its kind at the place of its severity.
+KINDS = (
+    # The score itself may be wrong.
+    "missing-from-train",
+    "crossing-groups",
+    "duplicates-across",
+    "no-groups",
+    "similar-groups",
+    "missing-groups",
+    "contradictions",
+    "similar-labels",
+    "misspelt-labels",
+    "rounded-numbers",
+    "other-digits",
+    "spans-inside-words",
+    "nul-characters",
+    "lost",
+    "truncated",
+    "unconverged",
+    # The score may be right, but have another reason.
+    "achieved-fpr",
+    "majority",
+    "random_weights",
+    "nowhere-better",
+    "word_identity",
+    "n_grams",
+    "bag_of_words",
+    "neighbouring_words",
+    "length",
+    "embedding",
+    "control",
+    "length-leads",
+    # The score may be imprecise.
+    "few-exchanges",
+    "few-groups",
+    "few-groups-of-label",
+    "missing-from-test",
+    "rare-labels",
+    "duplicates-in-train",
+    "duplicates-in-test",
+    "imbalance",
+    "edge-of-grid",
+    "edge-of-baseline",
+    "constant-features",
+    "left-out",
+)
+_RANK = {kind: rank for rank, kind in enumerate(KINDS)}
+
+# What it implies if the selected probe is not better than a rival.
+DOUBTS = {
+    "majority": "the probe may have learnt nothing",
+    "random_weights": "the result may not depend on what the network has learnt",
+    "word_identity": "the probe may not use the context",
+    "bag_of_words": "the result may not require the network",
+    "n_grams": "the result may not require the network",
+    "neighbouring_words": "the probe may use only the adjacent words",
+    "length": "the probe may use only the length",
+    "embedding": "the layers may add nothing",
+}
+RELATIONS = {
+    SIGNIFICANTLY_WORSE: "significantly worse than",
+    NOT_SIGNIFICANT: "not significantly better than",
+    NOT_BETTER: "not significantly better than",
+}
+UNTESTED = "not clearly better than"  # the interval decides
+NOT_MORE_OFTEN_CORRECT = (
+    "its predictions are associated with the labels, but the interval of the difference contains 0"
+)
+# Advice that follows, by metric: those that a constant prediction does not raise.
+OTHER_METRICS = {
+    "accuracy": "; probe.metric may be set to balanced_accuracy or auroc",
+    "balanced_accuracy": "; probe.metric may be set to auroc",
+    "macro_f1": "; probe.metric may be set to balanced_accuracy or auroc",
+}
+SWAPPED = "labels may be swapped, or depend on something else, in some groups"
+RIVAL = "The probe is {relation} {rivals}: {doubt}."
+CONTROL = (
+    "The control task is learnt, and selectivity is not above 0: at this position a probe can "
+    "memorise labels of individual {by}s."
+)
+WORDS_DO_NOT_HELP = (
+    " Memorised words do not explain the task score, because the probe is better than word "
+    "identity."
+)
+LENGTH_LEADS = (
+    "Text length alone is better than a bag of words: length is associated with the label."
+)
+LENGTH_IS_COMPARED = (
+    "Length is associated with the label: compare the score with that of the length alone."
+)
+NOWHERE_BETTER = (
+    "The {metric} of the {probe} probe{position} is {nowhere} significantly better than that of "
+    "networks with random weights (largest difference at {site}: {task}, random {rival}): the "
+    "result may not depend on what the network has learnt. Interpret the difference, not the "
+    "score; more test rows make its interval narrower."
+)
+FALSE_POSITIVES = (
+    "The false positive rate on the test rows is {rate}, above the {allowed:g} % that the "
+    "threshold allows on training rows: a threshold for {allowed:g} % on the test rows would "
+    "detect fewer positive rows."
+)
+EDGE = "{name} is {value:g} {where}, the {end} value of the grid: {advice} may change the scores."
+EDGE_OF_BASELINE = (
+    "{name} of the baseline {title} is {value:g}, the {end} value of its grid: with another value "
+    "it might score higher."
+)
+UNCONVERGED = (
+    "{n:,} of {n_fits:,} scores come from fits that did not converge{by}, at {sites}: they may be "
+    "inaccurate. Raise probe.max_iter or lower the largest probe.C."
+)
+CURVES = {"learning": "in the learning curve", "online": "in the description length"}
+
+
+class Caveat(NamedTuple):
+    """A warning of a run: its kind, one of `KINDS`, its text, and whether it is an error."""
+
+    kind: str
+    message: str
+    is_error: bool = False
+
+
+def caveats(v: Verdict, record: RunRecord) -> list[str]:
+    """Return a sentence for each reason to doubt the result, most serious first.
+
+    There is a warning about a baseline if the selected probe is not significantly better. Without a
+    paired difference, there is one if the baseline reaches the interval of the probe's score. There
+    is a warning about the control task if its interval is above chance and that of selectivity is
+    not above 0. Probes without a selected site, such as structural probes, are compared with random
+    networks at every site.
+    """
+    return most_serious_first([*_of_scores(v, record), *_of_data(v, record)])
+
+
+def most_serious_first(found: Iterable[Caveat]) -> list[str]:
+    """Return the texts of warnings in the order of `KINDS`, errors first, without repetitions.
+
+    Kinds that this release does not contain, such as those of a newer one, follow the errors.
+
+    >>> most_serious_first([Caveat("few-groups", "12 groups."), Caveat("lost", "9 rows lost.")])
+    ['9 rows lost.', '12 groups.']
+    """
+    ordered = sorted(found, key=lambda one: (not one.is_error, _RANK.get(one.kind, -1)))
+    return list(dict.fromkeys(one.message for one in ordered))
+
+
+def _of_data(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
+    for one in record.data.findings:
+        if one.level != "info":
+            # The finding has a score of the length, which the table of comparisons has, too.
+            is_compared = one.code == "length" and "length" in v.rivals
+            message = LENGTH_IS_COMPARED if is_compared else one.message
+            yield Caveat(one.code, message, one.level == "error")
+
+
+def _of_scores(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
+    if v.score is not None:
+        yield from _rivals(v)
+    if v.learns_control:
+        is_answered = "word_identity" in v.rivals and "word_identity" not in v.doubts
+        answered = WORDS_DO_NOT_HELP * (is_answered and record.control_by == "word")
+        yield Caveat("control", CONTROL.format(by=record.control_by) + answered)
+    compared = [one for one in v.unselected if one.n_compared]
+    has_positions = len({one.position for one in compared}) > 1
+    for one in compared:
+        if not one.n_better:
+            yield Caveat("nowhere-better", _nowhere_better(one, has_positions=has_positions))
+    if v.false_positives is not None and v.score is not None:
+        value, low, high = (fixed(100 * number, 1) for number in v.false_positives)
+        interval = "" if low == "nan" else f" [{low}, {high}]"
+        _, allowed = ACHIEVED[v.score.metric]
+        text = FALSE_POSITIVES.format(rate=f"{value} %{interval}", allowed=100 * allowed)
+        yield Caveat("achieved-fpr", text)
+    has_length = any(one.code == "length" and one.level != "info" for one in record.data.findings)
+    if v.length_leads and not has_length:
+        yield Caveat("length-leads", LENGTH_LEADS)
+    yield from (_edge(edge, v) for edge in v.edges)
+    if v.unconverged is not None:
+        yield Caveat("unconverged", _unconverged(v.unconverged))
+
+
+def _rivals(v: Verdict) -> Iterator[Caveat]:
+    """Yield a warning for each group of rivals that imply the same doubt for the same reason."""
+    assert v.score is not None
+    metric, doubts = v.score.metric, v.doubts
+    if "majority" in doubts and v.p is not None and not v.p < LEVEL:
+        doubts = {"majority": doubts["majority"]}  # nothing was decoded that others explain
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for kind, rival in doubts.items():
+        relation, doubt = UNTESTED, DOUBTS[kind]
+        if rival.is_named:
+            relation = RELATIONS.get(rival.verdict, UNTESTED)
+            if rival.verdict == NOT_BETTER:
+                doubt = NOT_MORE_OFTEN_CORRECT + OTHER_METRICS.get(metric, "")
+            elif rival.is_opposite:
+                doubt = SWAPPED
+        kinds.setdefault((relation, doubt), []).append(kind)
+    for (relation, doubt), names in kinds.items():
+        rivals = joined_names([rival_name(name, metric) for name in names])
+        yield Caveat(names[0], RIVAL.format(relation=relation, rivals=rivals, doubt=doubt))
+
+
+def _nowhere_better(scores: UnselectedScores, *, has_positions: bool) -> str:
+    n = scores.n_compared
+    return NOWHERE_BETTER.format(
+        metric=metric_name(scores.metric),
+        probe=scores.probe,
+        position=f" at {scores.position}" if has_positions else "",
+        nowhere=f"at none of {n:,} sites" if n > 1 else "not",
+        site=scores.closest,
+        task=format_number(*scores.task),
+        rival=format_number(*scores.random),
+    )
+
+
+def _edge(edge: GridEdge, v: Verdict) -> Caveat:
+    facts = {"name": edge.parameter, "value": edge.value, "end": edge.end}
+    if edge.baseline:
+        title = TARGETS[edge.baseline].title
+        return Caveat("edge-of-baseline", EDGE_OF_BASELINE.format(title=title, **facts))
+    of_folds = f"in {edge.n_folds} of {len(v.choices)} outer folds"
+    where = of_folds if v.is_nested else "at the chosen site"
+    advice = "a wider grid (probe.C)" if edge.parameter == "C" else "another penalty"
+    return Caveat("edge-of-grid", EDGE.format(where=where, advice=advice, **facts))
+
+
+def _unconverged(fits: UnconvergedFits) -> str:
+    parts = [f"{probe} {n:,}" for probe, n in fits.probes.items()]
+    parts += [
+        f"{fits.splits[split]:,} {at}" for split, at in CURVES.items() if split in fits.splits
+    ]
+    n_more = fits.n_sites - len(fits.sites)
+    sites = ", ".join(fits.sites) + (f" and {n_more} more" if n_more else "")
+    by = f" ({', '.join(parts)})" if parts else ""
+    return UNCONVERGED.format(n=fits.n, n_fits=fits.n_fits, by=by, sites=sites)

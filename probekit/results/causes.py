@@ -1,0 +1,309 @@
+"""Record and tables of the interventions of a run, declared once for writing and reading.
+
+effects.csv      patches and ablations: a row for each site, head, position and measure
+verdicts.csv     a row for each direction and question: does it detect, steer, silence?
+doses.csv        dose-response curve of each direction
+downstream.csv   probes fitted again at every later site, without and with erasure
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from probekit.errors import DataError
+from probekit.files import inside
+from probekit.results.record import STARTED, parse_record, reading_run_file
+from probekit.results.table import TableColumn, check_layers, read_columns
+
+_SITE = (
+    TableColumn("site", "edited site, with its head or neuron"),
+    TableColumn("layer", "block of the site; empty outside of the blocks", "number"),
+    TableColumn("head", "attention head, if a single one is edited", "number"),
+)
+_GROUPS = (
+    TableColumn("n", "number of texts", "number"),
+    TableColumn("groups", "number of groups of these texts", "number"),
+)
+_AT = TableColumn(
+    "at", "edited tokens: `probed`, `all` or `each`", allowed=("probed", "all", "each")
+)
+_ALONG = TableColumn(
+    "along", "method of the direction", allowed=("probe", "mean_difference", "leace")
+)
+_BANDS = (
+    TableColumn("null_low", "2.5 % quantile of directions on permuted labels", "number"),
+    TableColumn("null_high", "97.5 % quantile of directions on permuted labels", "number"),
+    TableColumn("matched_low", "2.5 % quantile of random directions of equal covariance", "number"),
+    TableColumn(
+        "matched_high", "97.5 % quantile of random directions of equal covariance", "number"
+    ),
+)
+
+EFFECTS = (
+    TableColumn("do", "type of the edit", allowed=("patch", "ablate")),
+    TableColumn(
+        "replacement",
+        "what replaces the activations",
+        allowed=("counterfactual", "mean", "zero", "resample"),
+    ),
+    *_SITE,
+    _AT,
+    TableColumn("position", "for `each`: position of the edited token, from 0", "number"),
+    TableColumn("measure", "name of the measure"),
+    TableColumn("unit", "unit of the measure"),
+    TableColumn("base", "mean measure without the edit", "number"),
+    TableColumn("source", "mean measure of the counterfactuals, for the same answers", "number"),
+    TableColumn("edited", "mean measure with the edit", "number"),
+    TableColumn("effect", "`edited` minus `base`", "number"),
+    TableColumn("effect_low", "lower end of the 95 % interval of the effect", "number"),
+    TableColumn("effect_high", "upper end of the 95 % interval of the effect", "number"),
+    TableColumn(
+        "recovery",
+        "share of the difference between counterfactual and base, a ratio of sums; empty if the "
+        "interval of the difference contains 0",
+        "number",
+    ),
+    TableColumn("recovery_low", "lower end of the 95 % interval of the recovery", "number"),
+    TableColumn("recovery_high", "upper end of the 95 % interval of the recovery", "number"),
+    TableColumn("interchange", "share of the texts that prefer the wrong answer", "number"),
+    TableColumn("p", "p-value of no mean effect", "number"),
+    TableColumn("p_best", "p-value adjusted for all rows of the same edit and measure", "number"),
+    *_GROUPS,
+    TableColumn("folds", "number of folds whose test rows are edited", "number"),
+)
+
+VERDICTS = (
+    *_SITE,
+    _AT,
+    _ALONG,
+    TableColumn(
+        "question",
+        "the question; `swap` is the exchange along the direction, which has no verdict of its own",
+        allowed=("detects", "steers", "silences", "swap"),
+    ),
+    TableColumn("answer", "the verdict", allowed=("yes", "no", "undecided", "")),
+    TableColumn("effect", "size of the effect, in `unit`", "number"),
+    TableColumn("low", "lower end of its 95 % interval", "number"),
+    TableColumn("high", "upper end of its 95 % interval", "number"),
+    TableColumn("unit", "unit of the effect"),
+    TableColumn("p", "p-value against directions on permuted labels", "number"),
+    TableColumn(
+        "p_holm", "p-value adjusted for the questions of a direction that have a test", "number"
+    ),
+    TableColumn("p_best", "p-value adjusted for all sites of the same method", "number"),
+    TableColumn("whole", "effect of the whole vector, in `unit`", "number"),
+    TableColumn(
+        "exceeds_whole", "whether the direction moves more than its whole vector", "boolean"
+    ),
+    *_BANDS,
+    TableColumn("wrong_way", "share of the texts that move against the direction", "number"),
+    TableColumn("kernel_share", "share of the direction that cannot reach the stream", "number"),
+    TableColumn("reason", "why the verdict is undecided, or the test undefined"),
+    TableColumn("summary", "the verdicts of the direction in a sentence"),
+    *_GROUPS,
+    TableColumn("folds", "number of folds", "number"),
+    TableColumn("draws", "number of permutations", "number"),
+)
+
+DOSES = (
+    *_SITE,
+    _AT,
+    _ALONG,
+    TableColumn("by", "dose, in standard deviations of the projection", "number"),
+    TableColumn("effect", "mean change of the measure towards class 1", "number"),
+    TableColumn("low", "lower end of its 95 % interval", "number"),
+    TableColumn("high", "upper end of its 95 % interval", "number"),
+    *_BANDS,
+    TableColumn("other_loss", "change of the loss on other texts, in nats per token", "number"),
+    TableColumn("other_low", "lower end of its 95 % interval", "number"),
+    TableColumn("other_high", "upper end of its 95 % interval", "number"),
+    TableColumn("unit", "unit of the measure"),
+    *_GROUPS,
+)
+
+DOWNSTREAM = (
+    TableColumn("erased", "site at which the direction is erased"),
+    TableColumn("along", "method of erasure", allowed=("probe", "mean_difference", "leace")),
+    TableColumn("at", "erased tokens", allowed=("probed", "all")),
+    TableColumn("site", "site of the probe that is fitted again"),
+    TableColumn("layer", "block of the site; empty outside of the blocks", "number"),
+    TableColumn("before", "balanced accuracy without erasure", "number"),
+    TableColumn("before_low", "lower end of its 95 % interval", "number"),
+    TableColumn("before_high", "upper end of its 95 % interval", "number"),
+    TableColumn("after", "balanced accuracy with erasure", "number"),
+    TableColumn("after_low", "lower end of its 95 % interval", "number"),
+    TableColumn("after_high", "upper end of its 95 % interval", "number"),
+    TableColumn("chance", "1 / number of classes", "number"),
+    *_GROUPS,
+)
+
+
+def has_causes_alone(folder: Path) -> bool:
+    """Return whether a folder is that of finished interventions without probes."""
+    is_run = any((folder / name).exists() for name in (STARTED, "run.json"))
+    return not is_run and (folder / "causes/causes.json").exists()
+
+
+class LeftOut(BaseModel):
+    """Texts that the interventions leave out.
+
+    Attributes:
+        n: number of texts.
+        reason: why, with the first rows and the remedy.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    n: int
+    reason: str
+
+
+class CausesRecord(BaseModel):
+    """Facts about the interventions of a run.
+
+    Attributes:
+        name: name of the experiment.
+        question: research question; None without one.
+        model: model as given in the experiment.
+        dataset: name of the data set.
+        classes: the two labels, the one that directions point away from first; empty if no step
+            uses directions.
+        position: probed token, such as `last`.
+        measures: names of the measures, the first one for verdicts.
+        answers: the answers in words, such as `column verb` or `" is"`, by `answer` and `wrong`.
+        tokens: tokens of the first text, for the axis of positions; empty if the texts differ in
+            their numbers of tokens or no step edits each position.
+        same_tokens: for each position, whether all texts have the token of the first text.
+        n: number of texts that are tested.
+        groups: number of their groups.
+        folds: number of folds.
+        draws: number of permutations of the labels.
+        seed: random seed.
+        left_out: texts that were left out, by reason.
+        sites: the sites of verdicts in the order of the forward pass.
+        preferred: share of the test texts in which the unedited network prefers the right answer
+            over the wrong one; None without texts in pairs or without a wrong answer.
+        warnings: sentences on doubts about the results, such as doses that were left out.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    question: str | None
+    model: str
+    dataset: str
+    classes: tuple[str, ...]
+    position: str
+    measures: tuple[str, ...]
+    answers: dict[str, str]
+    tokens: tuple[str, ...]
+    same_tokens: tuple[bool, ...]
+    n: int
+    groups: int
+    folds: int
+    draws: int
+    seed: int
+    left_out: tuple[LeftOut, ...]
+    sites: tuple[str, ...]
+    preferred: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+FOLDER = "causes"  # within the folder of a run
+RECORD = "causes.json"
+TABLES: Mapping[str, tuple[TableColumn, ...]] = MappingProxyType(
+    {"effects": EFFECTS, "verdicts": VERDICTS, "doses": DOSES, "downstream": DOWNSTREAM}
+)
+DIRECTION = ("site", "at", "along")  # columns that identify a direction
+_ALWAYS = ("n", "groups", "layer", "head", "position")  # integers, or empty
+
+
+def has_causes(run_dir: Path) -> bool:
+    """Return whether a run has interventions."""
+    return (run_dir / FOLDER / RECORD).exists()
+
+
+@dataclass(frozen=True, eq=False)
+class CauseTables:
+    """Record and tables of the interventions of a run; a table without a file has no rows.
+
+    Attributes:
+        run_dir: folder of the run.
+        record: facts about the interventions.
+        effects: patches and ablations.
+        verdicts: a row for each direction and question.
+        doses: dose-response curves of directions.
+        downstream: probes that were fitted again at later sites.
+    """
+
+    run_dir: Path
+    record: CausesRecord
+    effects: pd.DataFrame
+    verdicts: pd.DataFrame
+    doses: pd.DataFrame
+    downstream: pd.DataFrame
+
+    @classmethod
+    def open(cls, run_dir: Path) -> CauseTables:
+        """Return the interventions of a run.
+
+        Args:
+            run_dir: folder of the run, which contains the folder `causes`.
+
+        Raises:
+            MissingError: there is no causes/causes.json.
+            DataError: a file cannot be read, a column is missing or a cell is invalid.
+        """
+        folder = run_dir / FOLDER
+        path = folder / RECORD
+        with reading_run_file(path):
+            content = inside(path).read_bytes()
+        record = parse_record(content, path, CausesRecord)
+        tables = {name: _table(folder / f"{name}.csv", columns) for name, columns in TABLES.items()}
+        _check_questions(tables["verdicts"], folder / "verdicts.csv")
+        return cls(run_dir, record, **tables)
+
+
+def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
+    if not path.exists() and not path.is_symlink():
+        return _converted_types(pd.DataFrame(columns=[column.name for column in columns]), columns)
+    table = read_columns(path, columns)
+    for name in ("site", "erased"):
+        if name in table:
+            _check(table[name] != "", table[name], path, "Give the name of a site.")
+            check_layers(table[name], path)
+    for name in _ALWAYS:
+        if name in table:
+            cells = table[name]
+            is_integer = cells.isna() | ((cells >= 0) & (cells % 1 == 0) & np.isfinite(cells))
+            _check(is_integer, cells, path, "Allowed: an integer from 0.")
+    return table
+
+
+def _converted_types(table: pd.DataFrame, columns: Sequence[TableColumn]) -> pd.DataFrame:
+    types = {"number": "float64", "boolean": "boolean", "text": "str"}
+    return table.astype({column.name: types[column.type] for column in columns})
+
+
+def _check(is_valid: pd.Series[bool], cells: pd.Series, path: Path, remedy: str) -> None:
+    if not is_valid.all():
+        row = int(np.flatnonzero(~is_valid)[0])
+        raise DataError(
+            f"{path}, line {row + 2}, column {cells.name!r}: {cells.iloc[row]!r} cannot be read. "
+            f"{remedy} Run the experiment again to rewrite the file."
+        )
+
+
+def _check_questions(verdicts: pd.DataFrame, path: Path) -> None:
+    """Raise DataError if a direction has two rows for a question, or one without a verdict."""
+    twice = verdicts.duplicated([*DIRECTION, "question"])
+    _check(~twice, verdicts["question"], path, "The direction has another row for this question.")
+    has_answer = verdicts["answer"].ne("") | verdicts["question"].eq("swap")
+    _check(has_answer, verdicts["answer"], path, "Allowed: yes, no, undecided.")

@@ -1,0 +1,445 @@
+"""The verdict of a run, derived once from results.csv and differences.csv when the run ends."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probekit.amounts import LEVEL
+from probekit.probes.kinds.registry import kind_of
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import BASELINE_GRIDS, BASELINES, HEADLINE, NESTED, NETWORKS, TARGETS
+from probekit.results.selection import (
+    answers_name,
+    best_first,
+    choice_counts,
+    choices,
+    chosen_row,
+    headline_row,
+    is_nested,
+    main_metric,
+    main_metrics,
+    named_rivals,
+    ranked_rows,
+    site_with_head,
+)
+from probekit.results.table import (
+    EMBED_DEPTH,
+    P_VALUES,
+    SAME_FEATURES,
+    concatenated,
+    differs,
+    n_blocks,
+    only,
+    placed,
+    row_tick,
+    same_features,
+)
+from probekit.results.verdict import (
+    COMPARED,
+    NAN,
+    Choice,
+    GridEdge,
+    HeadlineScore,
+    Rival,
+    UnconvergedFits,
+    UnselectedScores,
+    Verdict,
+)
+
+# Metrics at a threshold of training rows: the metric with the false positive rate on the test rows,
+# and the rate that the threshold allows.
+ACHIEVED = {"tpr_at_fpr_1": ("achieved_fpr_1", 0.01), "tpr_at_fpr_5": ("achieved_fpr_5", 0.05)}
+MOST_SITES = 12  # names of sites with unconverged fits that are kept
+CLOSE = 0.001  # candidates whose scores differ by more are not written alike
+INTERVAL = ["value", "ci_low", "ci_high"]
+OF_LINE = ["probe", "position", "metric"]
+
+# Name in differences.csv -> target, or "" for neighbouring sites and other kinds; and difference.
+Named = Mapping[str, tuple[str, Rival]]
+
+
+def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] = ()) -> Verdict:
+    """Return the verdict of a run.
+
+    Args:
+        table: rows of results.csv.
+        differences: rows of differences.csv.
+        grid: penalties among which cross-validation chose, `probe.C`.
+    """
+    nested, best, picks = is_nested(table), chosen_row(table), choices(table)
+    reported = headline_row(table) if nested else best
+    compared = {} if reported is None else compared_rows(reported, table)
+    task = compared.pop("task", None)
+    score = None if reported is None or task is None else _score(task, table, reported)
+    if score is None:
+        compared = {}
+    named, others = _differences(table, differences, score)
+    selectivity = None if task is None else _selectivity(table, task)
+    sited, ranked = placed(table), ranked_rows(table)
+    places = _Places(sited, ranked)
+    return Verdict(
+        metric=main_metric(table),
+        main_metrics=main_metrics(table),
+        is_nested=nested,
+        score=score,
+        best=None if best is None else places.choice(best),
+        choices=tuple(map(places.choice, picks)),
+        n_candidates=len(ranked),
+        varied=_differing(ranked, {"kind": "probe", "position": "position"}),
+        close=tuple(places.close()),
+        several=_differing(sited, {"kind of probe": "probe", "position": "position"}),
+        rivals={
+            target: _rival(target, compared[target], named, others, selectivity)
+            for target in COMPARED
+            if target in compared
+        },
+        neighbours=tuple(one for target, one in named.values() if not target),
+        named=tuple(named),
+        n_networks=len(set(NETWORKS) & set(table["target"])),
+        unselected=tuple(_unselected(table, has_choice=reported is not None)),
+        null=next((name for name in table["null"] if isinstance(name, str) and name), ""),
+        has_p=bool(table["metric"].isin(["p_value", "p_best"]).any()),
+        has_compression=bool(table["metric"].eq("compression").any()),
+        edges=(*_edges_of_choices(picks, grid), *_edges_of_baselines(compared, task)),
+        unconverged=_unconverged(table),
+        false_positives=None if reported is None else _false_positives(table, reported),
+        length_leads=_length_leads(compared),
+        learns_control=_learns(compared.get("control"), selectivity),
+    )
+
+
+def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the test rows that a row is compared with, by target, for the same metric.
+
+    The row of a nested choice is compared with other nested choices and with the baselines. A
+    placed row is compared with other targets at the same site, with the baselines, and with:
+
+        embedding       the task at the embedding of the same line, unless `row` is there
+        concatenated    the best row of concatenated sites
+        random_weights  the mean score of these networks, each at its own chosen sites
+    """
+    of_run = {"run": row["run"], "dataset": row["dataset"]}
+    measured = only(table, metric=row["metric"], split="test", **of_run)
+    # Baselines do not depend on sites, but may depend on positions, which select the words.
+    measured = measured[measured["position"].isin(["", row["position"]])]
+    if TARGETS[row["target"]].choice_of:
+        parts = [only(measured, site="", position=row["position"])]
+    else:
+        rows = placed(measured)
+        joined = only(concatenated(measured), target="task", probe=row["probe"])
+        embedding = rows[(rows["depth"] == EMBED_DEPTH) & (row["depth"] != EMBED_DEPTH)]
+        embedding = only(embedding, target="task", line=row["line"], probe=row["probe"])
+        parts = [
+            same_features(rows, row),
+            measured[(measured["site"] == "") & measured["target"].isin(BASELINES)],
+            embedding.assign(target="embedding"),
+            best_first(joined, row["metric"]).head(1).assign(target="concatenated"),
+            only(measured, target=NESTED["random_weights"]),
+        ]
+    plain = {name: target for target, name in NESTED.items()}
+    rows = pd.concat(parts)
+    return {plain.get(str(one["target"]), one["target"]): one for _, one in rows.iterrows()}
+
+
+def _score(task: pd.Series, table: pd.DataFrame, reported: pd.Series) -> HeadlineScore:
+    if reported["target"] == HEADLINE:
+        tested = only(table, target=HEADLINE, metric="p_value")["value"]
+    else:
+        own = same_features(placed(only(table, target="task")), reported)
+        tested = only(own, metric="p_best")["value"]
+    sites = choice_counts(table)
+    return HeadlineScore(
+        site=next(iter(sites), ""),
+        p=None if tested.empty else float(tested.iloc[0]),
+        n=int(task["n_test"]),
+        n_groups=int(task["n_groups"]),
+        sites=sites,
+        **{name: task[name] for name in ("metric", "position", "probe", "view")},
+        **{name: float(task[name]) for name in (*INTERVAL, "chance")},
+    )
+
+
+def _differences(
+    table: pd.DataFrame, differences: pd.DataFrame, score: HeadlineScore | None
+) -> tuple[Named, dict[str, Rival]]:
+    """Return the differences from rivals named in advance, and those from all other probes."""
+    chosen = chosen_row(table)
+    if chosen is None:
+        return {}, {}
+    rows = _differences_of(differences, HEADLINE if is_nested(table) else answers_name(chosen))
+    rivals = named_rivals(table, chosen)
+    named = {
+        b: (target, _difference(rows[b], name, is_named=bool(target)))
+        for b, (target, name) in rivals.items()
+        if b in rows
+    }
+    if "majority" in named:
+        numbers = ["value_b", "ci_low", "ci_high", "p", "p_adjusted"]
+        facts: dict[str, Any] = {"is_constant": True}
+        if table["metric"].isin(P_VALUES).any():
+            is_opposite = (
+                score is not None and score.is_below_chance and named["majority"][1].p >= LEVEL
+            )
+            facts |= {"is_association": True, "is_opposite": is_opposite, "p_adjusted": NAN}
+        for b, (target, one) in named.items():
+            if rows[b][numbers].equals(rows["majority"][numbers]):
+                named[b] = target, one.model_copy(update=facts)
+    return named, {b: _difference(row, b) for b, row in rows.items() if b not in named}
+
+
+def other_rivals(differences: pd.DataFrame, verdict: Verdict) -> list[Rival]:
+    """Return the differences of the reported score from probes that were not named in advance.
+
+    Their p-values are adjusted for all comparisons.
+    """
+    if verdict.best is None:
+        return []
+    best = verdict.best
+    own = HEADLINE if verdict.is_nested else f"{best.name} {best.position} {best.probe} task"
+    rows = _differences_of(differences, own)
+    return [_difference(row, b) for b, row in rows.items() if b not in verdict.named]
+
+
+def _differences_of(differences: pd.DataFrame, own: str) -> dict[str, pd.Series]:
+    rows = only(differences, a=own).dropna(subset="difference")
+    return {str(row["b"]): row for _, row in rows.iterrows()}
+
+
+def _difference(row: pd.Series, name: str, *, is_named: bool = False) -> Rival:
+    numbers = ("ci_low", "ci_high", "p", "p_adjusted", "adjusted_low", "adjusted_high")
+    return Rival(
+        name=name,
+        metric=row["metric"],
+        value=row["value_b"],
+        difference=row["difference"],
+        is_named=is_named,
+        **{number: row[number] for number in numbers},
+    )
+
+
+def _rival(
+    target: str,
+    row: pd.Series,
+    named: Named,
+    others: Mapping[str, Rival],
+    selectivity: pd.Series | None,
+) -> Rival:
+    """Return the difference from a compared row; for the control task it may be the selectivity."""
+    for key, one in named.values():
+        # The score is compared, because several rows may be at the embedding.
+        if key == target and np.isclose(one.value, row["value"]):
+            return one
+    rival = Rival(name=target, metric=row["metric"], value=row["value"])
+    if target == "control" and selectivity is not None:
+        limits = {"ci_low": selectivity["ci_low"], "ci_high": selectivity["ci_high"]}
+        return rival.model_copy(update={"difference": selectivity["value"], **limits})
+    return others.get(answers_name(row), rival) if row["site"] else rival
+
+
+def _selectivity(table: pd.DataFrame, task: pd.Series) -> pd.Series | None:
+    """Return the row with the selectivity of the probe of a test row; None if not measured."""
+    place = {name: task[name] for name in ("run", "target", "site", "position", "probe")}
+    rows = only(table, metric="selectivity", split="test", **place)
+    rows = rows[rows["head"].fillna(-1) == (-1 if pd.isna(task["head"]) else task["head"])]
+    return next((row for _, row in rows.iterrows()), None)
+
+
+class _Places:
+    """The chosen sites in words, in which only what differs among sites is named."""
+
+    def __init__(self, sited: pd.DataFrame, ranked: pd.DataFrame) -> None:
+        self._ranked, self._blocks = ranked, n_blocks(sited)
+        self._has_lines, self._has_kinds = differs(ranked["line"]), differs(ranked["probe"])
+        self._has_positions = differs(sited["position"])
+
+    def choice(self, row: pd.Series) -> Choice:
+        """Return the choice of a validation row."""
+        layer, head = (None if pd.isna(row[name]) else int(row[name]) for name in ("layer", "head"))
+        return Choice(
+            layer=layer,
+            head=head,
+            C=float(row["C"]),
+            score=float(row["value"]),
+            place=self._words(row),
+            **{name: row[name] for name in ("site", "position", "probe", "view")},
+        )
+
+    def _words(self, row: pd.Series) -> str:
+        """Return the block of a site in words, with component and probe if they differ."""
+        depth = row_tick(row, self._blocks)
+        name = {"embed": "the embedding", "final norm": "the final norm"}.get(
+            depth, f"block {depth}"
+        )
+        if not pd.isna(row.get("order")):
+            name = str(row["site"])
+        elif row["line"] != "residual stream":
+            name = f"{row['line']} of {name}"
+        elif self._has_lines and depth.isdigit():
+            name = f"the residual stream after {name}"
+        return name + f" with the {row['probe']} probe" * self._has_kinds
+
+    def close(self) -> Iterator[tuple[float, str]]:
+        """Yield score and place of the best candidates, whose scores may be written alike."""
+        best = self._ranked["value"].iloc[:1].sum()
+        for _, row in self._ranked[abs(self._ranked["value"] - best) <= CLOSE].iterrows():
+            position = f" (position {row['position']})" * self._has_positions
+            yield float(row["value"]), self._words(row) + position
+
+
+def _differing(rows: pd.DataFrame, names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(name for name, column in names.items() if differs(rows[column]))
+
+
+def _unselected(table: pd.DataFrame, *, has_choice: bool) -> Iterator[UnselectedScores]:
+    """Yield the scores of each probe without validation scores; without a choice, of all probes.
+
+    Only probes without validation scores are compared with random networks at every site, such as
+    structural probes: for others, the selected site is compared.
+    """
+    rows = placed(only(table, split="test"))
+    rows = rows[rows["metric"].isin(main_metrics(table))]
+    task = only(rows, target="task")
+    selected = only(table, target="task", split="validation")["probe"]
+    pairs = task[~task["probe"].isin(selected)].merge(
+        only(rows, target="random_weights"), on=[*SAME_FEATURES, "metric"], suffixes=("", "_random")
+    )
+    # Undefined for some test rows, or without an interval because there are too few groups.
+    pairs = pairs.dropna(subset=[f"{name}{of}" for name in INTERVAL for of in ("", "_random")])
+    compared = dict(list(pairs.groupby(OF_LINE, sort=False)))
+    for key, own in task.dropna(subset="value").groupby(OF_LINE, sort=False):
+        if key in compared or not has_choice:
+            yield UnselectedScores(
+                **dict(zip(OF_LINE, key, strict=True)),
+                chance=own["chance"].iloc[0],
+                low=own["value"].min(),
+                high=own["value"].max(),
+                n_sites=own["site"].nunique(),
+                n=int(own["n_test"].max()),
+                n_groups=int(own["n_groups"].max()),
+                **(_against_random(compared[key]) if key in compared else {}),
+            )
+
+
+def _against_random(pairs: pd.DataFrame) -> dict[str, Any]:
+    """Return the number of sites that are significantly better than random weights, and the best.
+
+    The limit of a difference combines the intervals of both scores as if they were independent,
+    which is conservative, and is adjusted for the number of sites (Bonferroni).
+
+    Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
+    """
+    metric = METRICS[pairs["metric"].iloc[0]]
+    worst, best = ("ci_high", "ci_low") if metric.lower_is_better else ("ci_low", "ci_high")
+    lead = metric.sign * (pairs["value"] - pairs["value_random"])
+    half = np.hypot(pairs["value"] - pairs[worst], pairs["value_random"] - pairs[f"{best}_random"])
+    normal, tail = NormalDist(), LEVEL / 2
+    wider = normal.inv_cdf(1 - tail / len(pairs)) / normal.inv_cdf(1 - tail)
+    first = pairs.iloc[int(np.argmax(lead))]
+    return {
+        "n_compared": len(pairs),
+        "n_better": int((lead > wider * half).sum()),
+        "closest": site_with_head(first["site"], first["head"]),
+        "task": tuple(first[INTERVAL]),
+        "random": tuple(first[[f"{name}_random" for name in INTERVAL]]),
+    }
+
+
+def _edges_of_choices(picks: Sequence[pd.Series], grid: Sequence[float]) -> list[GridEdge]:
+    counts: Counter[tuple[str, float, str]] = Counter()
+    for row in picks:
+        kind = kind_of(row["probe"])
+        parameter, values = "C", grid
+        if kind is not None and kind.grid is not None and kind.grid[0] != "C":
+            parameter, values = kind.grid
+        counts.update((parameter, row["C"], end) for end in _ends(row["C"], values))
+    return [
+        GridEdge(parameter=parameter, value=value, end=end, n_folds=n)
+        for (parameter, value, end), n in counts.items()
+    ]
+
+
+def _edges_of_baselines(
+    compared: Mapping[str, pd.Series], task: pd.Series | None
+) -> Iterator[GridEdge]:
+    """Yield the baselines whose selected penalty is at an end of its grid.
+
+    Baselines are left out if all their predictions are correct, or if the penalty is the strongest
+    one and they score at most as high as the majority class.
+    """
+    if task is None:
+        return
+    metric = METRICS[task["metric"]]
+    parameter, values = BASELINE_GRIDS["number" if metric.beats_the_mean else "class"]
+    strongest = "smallest" if parameter == "C" else "largest"
+    best = metric.sign * metric.range[metric.sign > 0]
+    majority = compared["majority"]["value"] if "majority" in compared else task["chance"]
+    for target, row in compared.items():
+        if target in TARGETS and TARGETS[target].is_tuned and metric.sign * row["value"] < best:
+            for end in _ends(row["C"], values):
+                if end != strongest or metric.sign * (row["value"] - majority) > 0:
+                    yield GridEdge(parameter=parameter, value=row["C"], end=end, baseline=target)
+
+
+def _ends(value: float, grid: Sequence[float]) -> list[str]:
+    """Return "smallest" or "largest" if the value is at that end of a grid of several values."""
+    if len(grid) < 2:
+        return []
+    ends = {"smallest": min(grid), "largest": max(grid)}
+    return [end for end, limit in ends.items() if math.isclose(value, limit)]
+
+
+def _unconverged(table: pd.DataFrame) -> UnconvergedFits | None:
+    fits = table[table["metric"].isin([*main_metrics(table), "compression"])]
+    fits = fits[fits["converged"].notna()]
+    stopped = fits[~fits["converged"].astype(bool)]
+    if stopped.empty:
+        return None
+    kinds = stopped["probe"].value_counts().items() if differs(fits["probe"]) else ()
+    sites = list(stopped["site"].unique())
+    return UnconvergedFits(
+        n=len(stopped),
+        n_fits=len(fits),
+        probes={str(probe): int(n) for probe, n in kinds},
+        splits={str(split): int(n) for split, n in stopped["split"].value_counts().items()},
+        sites=tuple(sites[:MOST_SITES]),
+        n_sites=len(sites),
+    )
+
+
+def _false_positives(table: pd.DataFrame, reported: pd.Series) -> tuple[float, ...] | None:
+    """Return the false positive rate on the test rows with its interval, if it is not allowed."""
+    metric, allowed = ACHIEVED.get(reported["metric"], ("", 1.0))
+    rows = only(table, metric=metric, split="test")
+    if reported["target"] == HEADLINE:
+        rows = only(rows, target=HEADLINE)
+    elif len(rows):
+        rows = same_features(placed(only(rows, target="task")), reported)
+    above = rows[rows["value"] > allowed]
+    return None if above.empty else tuple(above.iloc[0][INTERVAL])
+
+
+def _length_leads(compared: Mapping[str, pd.Series]) -> bool:
+    if not {"length", "bag_of_words"} <= set(compared):
+        return False
+    length, words = compared["length"], compared["bag_of_words"]
+    # A difference within the interval may be due to chance.
+    if METRICS[length["metric"]].lower_is_better:
+        return bool(words["value"] > length["ci_high"])
+    return bool(words["value"] < length["ci_low"])
+
+
+def _learns(control: pd.Series | None, selectivity: pd.Series | None) -> bool:
+    """Return whether the control task is learnt, and selectivity is not above 0."""
+    if control is None or selectivity is None:
+        return False
+    sign = METRICS[control["metric"]].sign
+    worst = control["ci_low" if sign > 0 else "ci_high"]
+    # Unknown limits are no evidence.
+    return bool(sign * (worst - control["chance"]) > 0 and selectivity["ci_low"] <= 0)
