@@ -5,8 +5,16 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError, DataError, UnknownNameError
-from probekit.interventions.compose import compose, run_edited
-from probekit.interventions.edits import add, mean, project_out, replace, swap, zero
+from probekit.interventions.edits import (
+    add,
+    compose,
+    mean,
+    project_out,
+    replace,
+    run_edited,
+    swap,
+    zero,
+)
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.cache import remember
 from tests.model.gpt2_sites import describe

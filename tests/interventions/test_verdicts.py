@@ -3,23 +3,23 @@
 import numpy as np
 import pytest
 
-from probekit.interventions.causes.verdicts import (
-    Evidence,
+from probekit.interventions.effects import resamples_of
+from probekit.interventions.verdicts import (
+    CausalVerdict,
     answer_of,
     best_p_values,
     detection,
-    mean_effect,
+    direction_effect,
     silence,
     slopes,
     two_sided_p,
     verdicts,
 )
-from probekit.interventions.patching.recovery import resamples_of
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, mean_of_rows
 
 
 def evidence(effect=1.0, low=0.5, high=1.5, p=0.01, whole=2.0):
-    return Evidence(effect, low, high, p, whole, False, "logits", rounding=1e-6)
+    return CausalVerdict(effect, low, high, p, whole, False, "logits", rounding=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_silence_needs_a_gap():
 def test_a_direction_that_moves_more_than_its_whole_is_flagged():
     rows, resamples = np.random.default_rng(0).normal(2, 0.1, 30), resamples_of(np.arange(30))
     whole = mean_of_rows(rows, resamples)
-    more = mean_effect(rows, np.zeros(9), 0.5 * whole, resamples, "logits", 1.0)
-    same = mean_effect(rows, np.zeros(9), whole, resamples, "logits", 1.0)
+    more = direction_effect(whole, np.zeros(9), 0.5 * whole, resamples, "logits", 1.0)
+    same = direction_effect(whole, np.zeros(9), whole, resamples, "logits", 1.0)
     assert more.exceeds_whole
     assert not same.exceeds_whole
 

@@ -20,16 +20,15 @@ from torch import Tensor
 
 from probekit.errors import ConfigError
 from probekit.interventions import edits
-from probekit.interventions.compose import compose
-from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.pairs import check_pairs
-from probekit.interventions.patching.patch_effects import Patch, PatchEffect, effects_of
-from probekit.interventions.patching.patching import PAIRS_AT_ONCE, Positions, patched_values
+from probekit.interventions.edits import compose
+from probekit.interventions.effects import Patch, PatchEffect, effects_of
+from probekit.interventions.measures import AnswerMeasure, check_pairs
+from probekit.interventions.patching import PAIRS_AT_ONCE, Positions, patched_values
 from probekit.model.network import Network
 from probekit.model.passes.cache import remember
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import part_features
-from probekit.model.sites.sites import SitePattern, Sites, SiteSelection
+from probekit.model.sites.sites import SitePattern, SiteSelection
 from probekit.probes.solve.design import Floats
 
 _WITH_GRADIENT = ("logit_difference", "probability", "loss")
@@ -171,7 +170,10 @@ def _by_position(
         for site, gradient in _gradients(model, clean, embed, measure, sites, measured).items():
             total[site] += gradient / steps
     change = {site: total[site] * (source[site] - base[site]) for site in sites}
-    return {one: _summed(model.sites, change[one.site], one) for one in selected}
+    return {
+        one: part_features(model.sites, change[one.site].nan_to_num(), one).sum(-1)
+        for one in selected
+    }
 
 
 def _gradients(
@@ -200,11 +202,6 @@ def _gradients(
         site: torch.zeros_like(values[site]) if gradient is None else gradient.detach()
         for site, gradient in zip(sites, found, strict=True)
     }
-
-
-def _summed(sites: Sites, product: Tensor, selection: SiteSelection) -> Tensor:
-    """Return the sum over all axes but the texts and the positions, [batch pos]."""
-    return part_features(sites, product.nan_to_num(), selection).sum(-1)
 
 
 def _of_grid(

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.interventions.patching.bootstrap import bootstrap_p_values, patch_p_values
-from probekit.interventions.patching.recovery import resamples_of
+from probekit.interventions.effects import bootstrap_p_values, patch_p_values, resamples_of
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import PValues
 from probekit.probes.score.metrics import mean_of_rows

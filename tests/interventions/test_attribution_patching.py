@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError
-from probekit.interventions.compose import run_edited
-from probekit.interventions.edits import add
+from probekit.interventions.attribution_patching import estimated_effects, patch_top
+from probekit.interventions.edits import add, run_edited
 from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.attribution_patching import estimated_effects, patch_top
-from probekit.interventions.patching.patching import patch
+from probekit.interventions.patching import patch
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch
 from tests.model.reference import TINY, pad, ragged

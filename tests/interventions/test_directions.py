@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError, UnknownNameError
-from probekit.interventions.causes.directions import (
+from probekit.interventions.directions import (
     DirectionSet,
     allowed_doses,
     directions_of,

@@ -5,12 +5,11 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError
-from probekit.interventions.causes.downstream import downstream_scores
-from probekit.interventions.causes.responses import Responder
-from probekit.interventions.erasure import leace
+from probekit.interventions.directions import Responder
+from probekit.interventions.erasure import downstream_scores, leace
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.sites.sites import SiteSelection
-from tests.interventions.causes.hand_set import LAST, hand_set, texts
+from tests.interventions.hand_set import LAST, hand_set, texts
 
 PRE = SiteSelection("blocks.0.hook_resid_pre")
 SITES = ["blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
@@ -29,20 +28,20 @@ def scores(position, labelled):
 
 def test_information_comes_back_where_attention_brings_it():
     first, second, third = scores(LAST, labelled=(1, LAST))
-    assert first.before.value > 0.95
-    assert first.after.value < 0.65
+    assert first["before"] > 0.95
+    assert first["after"] < 0.65
     for later in (second, third):
-        assert later.before.value > 0.95
-        assert later.after.value > 0.95
-    assert first.chance == 0.5
-    assert (first.n, first.site) == (100, PRE.text)
+        assert later["before"] > 0.95
+        assert later["after"] > 0.95
+    assert first["chance"] == 0.5
+    assert (first["n"], first["site"]) == (100, PRE.text)
 
 
 def test_information_that_is_nowhere_else_stays_erased():
     for one in scores(2, labelled=(2,)):
-        assert one.before.value > 0.95
-        assert one.after.value < 0.65
-        assert one.after.low <= 0.5 <= one.after.high
+        assert one["before"] > 0.95
+        assert one["after"] < 0.65
+        assert one["after_low"] <= 0.5 <= one["after_high"]
 
 
 def test_sites_before_the_erasure_are_refused():

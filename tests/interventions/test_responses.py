@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from probekit.interventions import directions as module
 from probekit.interventions import edits
-from probekit.interventions.causes import responses
-from probekit.interventions.causes.directions import DirectionSet, directions_of, label_sets
-from probekit.interventions.causes.responses import Responder
-from probekit.interventions.compose import run_edited
+from probekit.interventions.directions import DirectionSet, Responder, directions_of, label_sets
+from probekit.interventions.edits import run_edited
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch
@@ -67,8 +66,8 @@ def close(found, expected):
 @pytest.mark.parametrize("at", [AT, None])
 @pytest.mark.parametrize("site", SITES, ids=lambda site: site.text)
 def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
-    monkeypatch.setattr(responses, "_CHANGE_BYTES", 4000)  # several blocks
-    monkeypatch.setattr(responses, "TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr(module, "_CHANGE_BYTES", 4000)  # several blocks
+    monkeypatch.setattr(module, "TEXTS_AT_ONCE", 3)
     responder, sources = responder_of(model, site, at), batch_of(11)
     directions = directions_at(width_of(model, site))
     steered, erased = responder.steered(directions, (-2, 1)), responder.erased(directions)

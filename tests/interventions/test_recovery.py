@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.interventions.patching.recovery import (
+from probekit.interventions.effects import (
     holds_zero,
     interval_of,
     mean_interval,

@@ -15,39 +15,137 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from probekit.interventions.causes.cause_data import CauseData, CauseResult, CauseSettings, Dose
-from probekit.interventions.causes.directions import (
+from probekit.errors import ConfigError, DataError
+from probekit.interventions.base_pass import linear_entry
+from probekit.interventions.directions import (
     DirectionSet,
+    Responder,
     allowed_doses,
     directions_of,
     dose_limit,
+    kernel_share,
     label_sets,
     matched_directions,
     mean_differences,
 )
-from probekit.interventions.causes.other_texts import loss_under_steering
-from probekit.interventions.causes.responses import Responder
-from probekit.interventions.causes.verdicts import (
-    Evidence,
+from probekit.interventions.edits import add, run_edited
+from probekit.interventions.effects import interval_of, mean_interval, resamples_of
+from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.names import Along, Question
+from probekit.interventions.verdicts import (
+    CausalVerdict,
+    CauseResult,
+    band,
     class_gap,
     class_gap_of_many,
     detection,
-    mean_effect,
+    direction_effect,
     ratio_effect,
     silence,
     slopes,
     verdicts,
 )
-from probekit.interventions.names import Question
-from probekit.interventions.patching.recovery import mean_interval, resamples_of
-from probekit.interventions.stream import linear_entry
-from probekit.interventions.subspaces import kernel_share
 from probekit.model.network import Network
-from probekit.model.passes.inputs import TokenBatch
+from probekit.model.passes.inputs import NOT_COUNTED, TokenBatch, next_tokens
 from probekit.model.sites.sites import SiteSelection
-from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples
+from probekit.probes.score.intervals import Interval
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples, mean_of_rows
 from probekit.probes.solve.design import Codes, Floats
+
+
+@dataclass(frozen=True, eq=False)
+class RowSplit:
+    """Rows of one fold, as row numbers.
+
+    Attributes:
+        train: rows that directions are fitted on.
+        test: rows that they act on.
+        development: rows that the range of doses is chosen on; None means the training rows.
+    """
+
+    train: Codes
+    test: Codes
+    development: Codes | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CauseData:
+    """Texts with a label of two classes, and the measure of the network's answers.
+
+    Attributes:
+        batch: the texts.
+        codes: labels 0 and 1, (n_rows,).
+        groups: group of each row, (n_rows,).
+        splits: the folds; a single one for a split into train and test.
+        measure: measure of all rows: the answer is right for the label of the row, the wrong answer
+            for the other label.
+        at: position of each text that is edited, [n_rows]; None edits all.
+        measured: position of each text that is measured; None means the last token.
+        read: position of each text that directions are fitted at; None means `at`, or else
+            `measured`.
+        sources: counterfactual of each text, for exchange along the direction; None without.
+        other: texts whose loss is measured under steering; None without.
+    """
+
+    batch: TokenBatch
+    codes: Codes
+    groups: NDArray[np.generic]
+    splits: Sequence[RowSplit]
+    measure: AnswerMeasure
+    at: Tensor | None = None
+    measured: Tensor | None = None
+    read: Tensor | None = None
+    sources: TokenBatch | None = None
+    other: TokenBatch | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.batch)
+        if not len(self.codes) == len(self.groups) == len(self.measure) == n:
+            raise DataError(
+                f"There are {n} texts, {len(self.codes)} labels, {len(self.groups)} groups and "
+                f"answers for {len(self.measure)} texts. Give one of each for every text."
+            )
+        if not self.measure.is_signed:
+            raise ConfigError(
+                f"Verdicts require a measure with a direction, but {self.measure.name} has none. "
+                "Use logit_difference, or probability with a wrong answer."
+            )
+        tested = np.concatenate([split.test for split in self.splits])
+        if len(np.unique(tested)) < len(tested):
+            raise DataError("A row is a test row of two folds. Give each row to one fold.")
+
+    @property
+    def test(self) -> Codes:
+        """The test rows of all folds, in the order of the folds."""
+        return np.concatenate([split.test for split in self.splits])
+
+
+@dataclass(frozen=True)
+class CauseSettings:
+    """Settings of the test.
+
+    Attributes:
+        along: method of the directions: probe, mean_difference or leace.
+        draws: number of permutations of the labels.
+        matched: number of random directions with the covariance of the features.
+        by: candidate doses, in standard deviations of the projection.
+        C: inverse regularisation strength of probes.
+        seed: random seed of permutations and random directions.
+    """
+
+    along: Along = "probe"
+    draws: int = 999
+    matched: int = 99
+    by: tuple[float, ...] = (-4.0, -2.0, 2.0, 4.0)
+    C: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not any(self.by):
+            raise ConfigError(f"by is {list(self.by)}. Give a dose other than 0.")
 
 
 def causes_of(
@@ -155,24 +253,20 @@ class _Test:
         swap = None
         if self.data.sources is not None:
             swap, null["swap"], matched["swap"] = self._swapping()
-        evidence: dict[Question, Evidence] = {
+        found: dict[Question, CausalVerdict] = {
             "detects": self._detection(),
             "steers": steers,
             "silences": silences,
         }
         return CauseResult(
-            site=self.selection.text,
-            along=self.settings.along,
-            verdicts=verdicts(evidence),
+            verdicts=verdicts(found),
             swap=swap,
             doses=doses,
             dose_limit=self.dose_limit,
             wrong_way=wrong_way,
-            other_loss=self._other_loss(),
             kernel_share=self._kernel_share(),
             null=null,
             matched=matched,
-            measure=self.data.measure.name,
             unit=self.data.measure.unit,
             n=len(self.codes),
             groups=self.resamples.n_groups,
@@ -224,7 +318,7 @@ class _Test:
             parts.append(own * fold.signs.reshape(-1, *[1] * (own.ndim - 1)))
         return np.concatenate(parts)
 
-    def _detection(self) -> Evidence:
+    def _detection(self) -> CausalVerdict:
         projected = [(fold.X - fold.directions.mean) @ fold.directions.reading[0]
                      for fold in self.folds]  # fmt: skip
         fold_of_row = np.repeat(np.arange(len(self.folds)), [len(p) for p in projected])
@@ -237,20 +331,22 @@ class _Test:
 
     def _steering(
         self,
-    ) -> tuple[Evidence, dict[str, Floats], dict[str, Floats], tuple[Dose, ...], float]:
+    ) -> tuple[
+        CausalVerdict, dict[str, Floats], dict[str, Floats], tuple[dict[str, float], ...], float
+    ]:
         base = self.base[:, None, None]
         changes = self._signed(lambda fold: fold.responder.steered(fold.directions, self.by)) - base
         beside = self._signed(lambda fold: fold.responder.steered(fold.matched, self.by)) - base
         found, null, matched = (slopes(x, self.by) for x in (changes, changes[:, 1:], beside))
         own = found[:, 0]
-        evidence = mean_effect(
-            own, null.mean(axis=0), self._whole_slope(), self.resamples,
-            f"{self.data.measure.unit} per standard deviation", self.size,
+        verdict = direction_effect(
+            mean_of_rows(own, self.resamples), null.mean(axis=0), self._whole_slope(),
+            self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
         )  # fmt: skip
         doses = tuple(self._dose(k, changes[..., n], beside[..., n]) for n, k in enumerate(self.by))
         wrong_way = float(np.mean(own < 0))
         nulls, others = {"steers": null.mean(axis=0)}, {"steers": matched.mean(axis=0)}
-        return evidence, nulls, others, doses, wrong_way
+        return verdict, nulls, others, doses, wrong_way
 
     def _whole_slope(self) -> Floats:
         """Return the whole vector's effect per standard deviation, (1 + n_units,).
@@ -269,16 +365,35 @@ class _Test:
         distance = np.average(distances, weights=[len(fold.codes) for fold in self.folds])
         return carried / distance if distance else np.zeros_like(carried)
 
-    def _dose(self, by: float, changes: Floats, beside: Floats) -> Dose:
-        """Return one dose; arrays (n_test, n_directions), `changes` with the observed one first."""
+    def _dose(self, by: float, changes: Floats, beside: Floats) -> dict[str, float]:
+        """Return a row of doses.csv; arrays (n_test, n_directions), the observed one first."""
         own = mean_interval(changes[:, 0], self.resamples)
-        bands = [_band(x.mean(axis=0)) for x in (changes[:, 1:], beside)]
-        return Dose(by, own.value, own.low, own.high, *bands[0], *bands[1])
+        null_low, null_high = band(changes[:, 1:].mean(axis=0))
+        matched_low, matched_high = band(beside.mean(axis=0))
+        row = {
+            "by": by,
+            "effect": own.value,
+            "low": own.low,
+            "high": own.high,
+            "null_low": null_low,
+            "null_high": null_high,
+            "matched_low": matched_low,
+            "matched_high": matched_high,
+            "n": len(self.codes),
+            "groups": self.resamples.n_groups,
+        }
+        if self.data.other is None or by not in (min(self.by), max(self.by)):
+            return row
+        fold = self.folds[0]
+        vector = by * (fold.directions.unit[0] * fold.directions.spread[0])
+        model, texts = fold.responder.model, self.data.other
+        loss = loss_under_steering(model, texts, self.selection, vector)
+        return row | {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
 
-    def _silencing(self) -> tuple[Evidence, Floats, Floats]:
+    def _silencing(self) -> tuple[CausalVerdict, Floats, Floats]:
         erased = self._signed(lambda fold: fold.responder.erased(fold.directions))
         beside = self._signed(lambda fold: fold.responder.erased(fold.matched))
-        evidence = silence(
+        verdict = silence(
             self.base, erased[:, 0], erased[:, 1:], self.without, self.codes, self.resamples
         )
         before = class_gap_of_many(self.base[:, None], self.codes)
@@ -286,9 +401,9 @@ class _Test:
             null, matched = (
                 1 - class_gap_of_many(x, self.codes) / before for x in (erased[:, 1:], beside)
             )
-        return evidence, null, matched
+        return verdict, null, matched
 
-    def _swapping(self) -> tuple[Evidence, Floats, Floats]:
+    def _swapping(self) -> tuple[CausalVerdict, Floats, Floats]:
         """Return the recovery by exchange along the direction, for the answer of the base text."""
 
         def all_folds(scores: Callable[[_Fold, TokenBatch], Floats]) -> Floats:
@@ -301,22 +416,10 @@ class _Test:
         beside = all_folds(lambda fold, other: fold.responder.swapped(fold.matched, other))
         whole = all_folds(lambda fold, other: fold.responder.exchanged(other)) - base
         own, beside = own - base[:, None], beside - base[:, None]
-        evidence = ratio_effect(own[:, 0], own[:, 1:], whole, source, self.resamples, self.size)
+        verdict = ratio_effect(own[:, 0], own[:, 1:], whole, source, self.resamples, self.size)
         with np.errstate(divide="ignore", invalid="ignore"):
             null, matched = own[:, 1:].sum(0) / source.sum(), beside.sum(0) / source.sum()
-        return evidence, null, matched
-
-    def _other_loss(self) -> dict[float, tuple[float, float, float]]:
-        if self.data.other is None:
-            return {}
-        fold = self.folds[0]
-        vector = fold.directions.unit[0] * fold.directions.spread[0]
-        model, other = fold.responder.model, self.data.other
-        found = {}
-        for by in (min(self.by), max(self.by)):
-            loss = loss_under_steering(model, other, self.selection, by * vector)
-            found[by] = (loss.value, loss.low, loss.high)
-        return found
+        return verdict, null, matched
 
     def _kernel_share(self) -> float:
         matrix = self.folds[0].responder.entry.matrix
@@ -328,8 +431,43 @@ class _Test:
         return max(shares, default=float("nan"))
 
 
-def _band(effects: Floats) -> tuple[float, float]:
-    if not len(effects):
-        return float("nan"), float("nan")
-    low, high = np.quantile(effects, [0.025, 0.975])
-    return float(low), float(high)
+_OTHERS_AT_ONCE = 16
+
+
+def loss_under_steering(
+    model: Network, texts: TokenBatch, selection: SiteSelection, vector: Floats
+) -> Interval:
+    """Return the change of the loss in nats per token, with its interval over texts.
+
+    Args:
+        model: the network.
+        texts: texts of at least two tokens.
+        selection: site, head or neuron that the vector is added to at all positions.
+        vector: shape (n_features,).
+
+    >>> from probekit import GPT2, Tokenizer
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> texts = tokenizer.batch(["The keys to the", "A child"], bos=False, side="right")
+    >>> site = SiteSelection("blocks.2.hook_resid_post")
+    >>> loss_under_steering(model, texts, site, np.zeros(256)).value
+    0.0
+    """
+    changes: list[Tensor] = []
+    for rows in torch.split(torch.arange(len(texts)), _OTHERS_AT_ONCE):
+        batch = texts[rows].to(model.device)
+        edit = add(torch.from_numpy(vector))
+        with torch.no_grad():
+            steered = run_edited(model, batch, [(selection, edit)])
+            plain = model(batch)
+        targets = next_tokens(batch.ids, batch.mask)
+        counted = targets != NOT_COUNTED
+        ids = targets.clamp(min=0)[..., None]
+        difference = [
+            -logits.double().log_softmax(-1).gather(-1, ids)[..., 0] for logits in (steered, plain)
+        ]
+        change = torch.where(counted, difference[0] - difference[1], 0.0)
+        changes.append(torch.stack([change.sum(1), counted.sum(1).double()], 1))
+    sums, n_tokens = torch.cat(changes).cpu().numpy().T
+    resamples = resamples_of(np.arange(len(sums)))
+    total = mean_of_rows(n_tokens, resamples)
+    return interval_of(mean_of_rows(sums, resamples) / total, resamples)

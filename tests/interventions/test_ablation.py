@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.compose import run_edited
-from probekit.interventions.edits import replace, zero
+from probekit.interventions.edits import replace, run_edited, zero
 from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.ablation import ablated_values
+from probekit.interventions.patching import ablated_values
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection

@@ -2,15 +2,13 @@
 
 import pytest
 
-from probekit.interventions.causes.summary import why_undecided
-from probekit.interventions.causes.verdicts import CausalVerdict, Evidence
+from probekit.interventions.verdicts import CausalVerdict, why_undecided
 
 NAN = float("nan")
 
 
 def verdict(answer="undecided", p=0.01, *, low=0.5, high=1.5, reason=""):
-    found = Evidence(1.0, low, high, p, 2.0, False, "logits", 1e-6, reason)
-    return CausalVerdict("steers", answer, found, p)
+    return CausalVerdict(1.0, low, high, p, 2.0, False, "logits", 1e-6, reason, "steers", answer, p)
 
 
 @pytest.mark.parametrize(
