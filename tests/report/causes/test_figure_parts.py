@@ -2,8 +2,7 @@
 
 import pytest
 
-from probekit.report.causes.captions import FEW_GROUPS
-from probekit.report.causes.figure_parts import cause_parts
+from probekit.report.causes.figure_parts import FEW_GROUPS, cause_parts
 from probekit.report.figures.figure_files import CENTIMETRE, file_names, on_paper
 from probekit.results.causes.tables import CauseTables
 from tests.results.causes.made_causes import (

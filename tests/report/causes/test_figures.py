@@ -8,10 +8,17 @@ import pandas as pd
 import pytest
 
 from probekit.report.causes.cause_maps import head_map_of, token_maps
-from probekit.report.causes.curves import cause_curve
-from probekit.report.causes.directions import dose_panels, refit_panels
+from probekit.report.causes.curves import (
+    MATCHED,
+    PERMUTED,
+    cause_curve,
+    dose_figure,
+    dose_panels,
+    refit_figure,
+    refit_panels,
+    steepest,
+)
 from probekit.report.causes.edits import edit_sets
-from probekit.report.causes.panels import MATCHED, PERMUTED, dose_figure, refit_figure, steepest
 from probekit.report.figures.line_labels import LABEL
 from probekit.results.causes.tables import CauseTables
 from tests.results.causes.made_causes import (
@@ -150,7 +157,7 @@ def test_heads_that_were_not_edited_are_empty_cells():
 def test_dose_response_passes_through_no_edit_between_its_control_bands(tmp_path):
     ((key, panels),) = dose_panels(opened(tmp_path, doses=make_doses(2, used=(1,))))
     assert key == ("probe", "probed")
-    assert [panel.title for panel in panels] == ["block 0", "block 1"]
+    assert [title for title, _ in panels] == ["block 0", "block 1"]
     figure = dose_figure(panels)
     line = [trace for trace in figure.data if trace.mode == "lines+markers"][1]
     assert line.x == (-4, -2, 0, 2, 4)
@@ -190,7 +197,7 @@ def test_a_direction_without_draws_has_no_bands(tmp_path):
 
 def test_of_many_directions_the_steepest_have_panels(tmp_path):
     ((_, panels),) = dose_panels(opened(tmp_path, doses=make_doses(48, used=(3, 40))))
-    shown = [panel.title for panel in steepest(panels)]
+    shown = [title for title, _ in steepest(panels)]
     assert len(shown) == 9
     assert {"block 3", "block 40"} <= set(shown)
 
@@ -199,7 +206,7 @@ def test_refitted_probes_have_a_panel_for_each_erased_site(tmp_path):
     tables = opened(tmp_path, downstream=make_downstream(erased=(2, 3)))
     ((key, panels),) = refit_panels(tables)
     assert key == ("leace", "probed")
-    assert [panel.title for panel in panels] == ["erased at block 2", "erased at block 3"]
+    assert [title for title, _ in panels] == ["erased at block 2", "erased at block 3"]
     figure = refit_figure(panels, {0: "0", 1: "1"})
     after = [trace for trace in figure.data if trace.name == "after erasure"]
     assert after[0].x == (2, 3, 4, 5)
