@@ -63,12 +63,10 @@ class RowSplit:
     Attributes:
         train: rows that directions are fitted on.
         test: rows that they act on.
-        development: rows that the range of doses is chosen on; None means the training rows.
     """
 
     train: Codes
     test: Codes
-    development: Codes | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +170,34 @@ def causes_of(
     """
     linear_entry(model, selection)
     settings = settings or CauseSettings()
-    folds = _folds(model, data, selection, settings, directions)
+
+    def responder(rows: Codes) -> Responder:
+        own = torch.from_numpy(rows)
+        at, measured, read = (
+            None if x is None else x[own] for x in (data.at, data.measured, data.read)
+        )
+        return Responder(model, data.batch[own], selection, at, data.measure[own], measured, read)
+
+    X = responder(np.arange(len(data.batch))).features()
+    exchanging = data.splits[0].train if len(data.splits) == 1 else None
+    labels = label_sets(data.codes, data.groups, settings.draws, settings.seed, exchanging)
+    folds = []
+    for number, split in enumerate(data.splits):
+        train, own, codes = X[split.train], labels[:, split.train], data.codes[split.test]
+        fold = _Fold(
+            responder(split.test),
+            directions[number]
+            if directions
+            else directions_of(settings.along, train, own, C=settings.C),
+            matched_directions(train, settings.matched, settings.seed + number),
+            None if data.sources is None else data.sources[torch.from_numpy(split.test)],
+            codes,
+            np.where(codes == 1, 1.0, -1.0),
+            mean_differences(train, own[:1])[0],
+            X[split.test],
+            train,
+        )
+        folds.append(fold)
     return _Test(data, settings, selection, folds).result()
 
 
@@ -181,7 +206,8 @@ class _Fold:
     """Test rows of one fold with the directions that act on them.
 
     `codes`, `signs` (1 for class 1, else -1) and `X` (n_test, n_features) are those of the test
-    rows; `difference` (n_features,) is that of the class means of the training rows.
+    rows, `train` (n_train, n_features) those of the training rows, with the difference of their
+    class means (n_features,).
     """
 
     responder: Responder
@@ -192,49 +218,7 @@ class _Fold:
     signs: Floats
     difference: Floats
     X: Floats
-    development: Floats
-
-
-def _folds(
-    model: Network,
-    data: CauseData,
-    selection: SiteSelection,
-    settings: CauseSettings,
-    directions: Sequence[DirectionSet] | None,
-) -> list[_Fold]:
-    def responder(rows: Codes) -> Responder:
-        own = torch.from_numpy(rows)
-        at, measured, read = (
-            None if x is None else x[own] for x in (data.at, data.measured, data.read)
-        )
-        return Responder(model, data.batch[own], selection, at, data.measure[own], measured, read)
-
-    X = responder(np.arange(len(data.batch))).features()
-    single = len(data.splits) == 1
-    exchanging = data.splits[0].train if single else None
-    labels = label_sets(data.codes, data.groups, settings.draws, settings.seed, exchanging)
-    folds = []
-    for number, split in enumerate(data.splits):
-        train, own = X[split.train], labels[:, split.train]
-        fitted = (
-            directions_of(settings.along, train, own, C=settings.C)
-            if directions is None
-            else directions[number]
-        )
-        folds.append(
-            _Fold(
-                responder(split.test),
-                fitted,
-                matched_directions(train, settings.matched, settings.seed + number),
-                None if data.sources is None else data.sources[torch.from_numpy(split.test)],
-                data.codes[split.test],
-                np.where(data.codes[split.test] == 1, 1.0, -1.0),
-                mean_differences(train, own[:1])[0],
-                X[split.test],
-                X[split.train if split.development is None else split.development],
-            )
-        )
-    return folds
+    train: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +287,7 @@ class _Test:
     def dose_limit(self) -> float:
         """The largest dose within the range of the data."""
         own = [fold.directions for fold in self.folds]
-        return dose_limit(own, [fold.development for fold in self.folds])
+        return dose_limit(own, [fold.train for fold in self.folds])
 
     @cached_property
     def by(self) -> tuple[float, ...]:

@@ -60,10 +60,6 @@ class DirectionSet:
         """Return the number of directions."""
         return len(self.unit)
 
-    def __getitem__(self, which: slice) -> DirectionSet:
-        """Return some of the directions."""
-        return DirectionSet(self.unit[which], self.reading[which], self.spread[which], self.mean)
-
     @classmethod
     def of_weights(cls, weights: Floats, X: NDArray[np.floating]) -> DirectionSet:
         """Return orthogonal directions along weights (n_directions, n_features) on raw features.
@@ -76,7 +72,7 @@ class DirectionSet:
         ([[1.0, 0.0]], [3.0])
         """
         unit = _units(weights)
-        return cls(unit, unit, _spread(unit, X), X.mean(axis=0, dtype=np.float64))
+        return cls(unit, unit, (X @ unit.T).std(axis=0), X.mean(axis=0, dtype=np.float64))
 
 
 def label_sets(
@@ -126,7 +122,11 @@ def directions_of(
             f"codes {np.unique(labels[0]).tolist()}. Choose one class against the rest."
         )
     if along == "probe":
-        return DirectionSet.of_weights(_probe_weights(X, labels, C), X)
+        inputs = X if X.dtype == np.float32 else np.asarray(X, np.float64)
+        problems = [Problem(codes, C=C) for codes in labels.astype(np.int64)]
+        fits = Solver(inputs, [np.ones(len(inputs), dtype=inputs.dtype)]).solve(problems)
+        weights = np.concatenate([fit.coef for fit in fits]).astype(np.float64)
+        return DirectionSet.of_weights(weights, X)
     rows = np.asarray(X, np.float64)
     differences = mean_differences(rows, labels)
     if along == "mean_difference":
@@ -135,7 +135,7 @@ def directions_of(
     reading = unit @ _inverse_covariance(rows)
     scale = np.einsum("ij,ij->i", reading, unit)[:, None]
     reading = np.divide(reading, scale, out=np.zeros_like(reading), where=scale > 0)
-    return DirectionSet(unit, reading, _spread(unit, rows), rows.mean(axis=0))
+    return DirectionSet(unit, reading, (rows @ unit.T).std(axis=0), rows.mean(axis=0))
 
 
 def mean_differences(X: Floats, labels: LabelSets) -> Floats:
@@ -231,22 +231,10 @@ def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
     return allowed if any(allowed) else tuple(k for k in by if abs(k) == smallest)
 
 
-def _probe_weights(X: NDArray[np.floating], labels: LabelSets, C: float) -> Floats:
-    rows = X if X.dtype == np.float32 else np.asarray(X, np.float64)
-    problems = [Problem(codes, C=C) for codes in labels.astype(np.int64)]
-    fits = Solver(rows, [np.ones(len(rows), dtype=rows.dtype)]).solve(problems)
-    return np.concatenate([fit.coef for fit in fits]).astype(np.float64)
-
-
 def _units(weights: Floats) -> Floats:
     lengths = np.linalg.norm(weights, axis=1, keepdims=True)
     unit: Floats = np.divide(weights, lengths, out=np.zeros_like(weights), where=lengths > 0)
     return unit
-
-
-def _spread(unit: Floats, X: NDArray[np.floating]) -> Floats:
-    spread: Floats = (X @ unit.T).std(axis=0)
-    return spread
 
 
 def _inverse_covariance(rows: Floats) -> Floats:
@@ -291,8 +279,7 @@ class Responder:
 
     def base(self) -> Floats:
         """Return the measure without edits, (n_texts,)."""
-        parts = [part.score(part.kept.final, part.everything) for part in self._parts(self.batch)]
-        return np.concatenate(parts)
+        return self.of_sources(self.batch)
 
     def features(self) -> Floats:
         """Return the activations at the positions that are read, (n_texts, n_features)."""

@@ -46,8 +46,6 @@ from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.solve.design import Floats
 
-_UNDEFINED = Interval(np.nan, np.nan, np.nan)
-
 
 def resamples_of(groups: NDArray[np.generic], widening: float = 1.0) -> Resamples:
     """Return the jackknife resamples of rows with these groups (n_rows,).
@@ -145,18 +143,9 @@ def ratio_of_sums(numerators: Floats, denominators: Floats, resamples: Resamples
     >>> half.value, float(half.low), float(half.high)
     (0.5, 0.5, 0.5)
     """
-    return ratio_of_means(
-        mean_of_rows(numerators, resamples), mean_of_rows(denominators, resamples), resamples
-    )
-
-
-def ratio_of_means(numerator: Floats, denominator: Floats, resamples: Resamples) -> Interval:
-    """Return the ratio of two statistics (1 + n_units,) with its 95 % interval.
-
-    All are NaN if 0 is in the interval of the denominator.
-    """
+    numerator, denominator = (mean_of_rows(x, resamples) for x in (numerators, denominators))
     if holds_zero(interval_of(denominator, resamples)) or not denominator.all():
-        return _UNDEFINED
+        return Interval(np.nan, np.nan, np.nan)
     return skewed_interval(numerator / denominator, resamples)
 
 

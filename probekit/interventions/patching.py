@@ -230,7 +230,7 @@ def _replaced_values(
         own_measured = None if measured is None else measured[rows]
         base = BasePass.keep(model, batch[rows], own_measured, [one.site for one in selected])
         source = source_of(rows, base)
-        grid = _grid(selected, at[rows] if isinstance(at, Tensor) else at, base)
+        grid = patch_grid(selected, at[rows] if isinstance(at, Tensor) else at, base.batch.mask)
         grid = [runs for runs in grid if wanted is None or runs[0] in wanted]
         finals = _finals(grid, base, source)
         for values, measure in zip(found, measures, strict=True):
@@ -246,9 +246,8 @@ def _replaced_values(
     ]
 
 
-def _grid(selected: Sequence[SiteSelection], at: Positions, base: BasePass) -> list[_Runs]:
-    """Return all patches, those at equal positions next to each other."""
-    mask = base.batch.mask
+def patch_grid(selected: Sequence[SiteSelection], at: Positions, mask: Tensor) -> list[_Runs]:
+    """Return all patches of texts with a mask, those at equal positions next to each other."""
     everything = torch.arange(len(mask), device=mask.device)
     if isinstance(at, Tensor):
         position_mask(at, mask)
