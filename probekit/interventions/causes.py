@@ -38,7 +38,7 @@ from probekit.interventions.names import Along, Question
 from probekit.interventions.verdicts import (
     CausalVerdict,
     CauseResult,
-    band,
+    band_of_draws,
     class_gap,
     class_gap_of_many,
     detection,
@@ -232,7 +232,11 @@ class _Test:
 
     def result(self) -> CauseResult:
         """Return the result."""
-        steers, null, matched, doses, wrong_way = self._steering()
+        own = [fold.directions for fold in self.folds]
+        limit = dose_limit(own, [fold.train for fold in self.folds])
+        steers, null, matched, doses, wrong_way = self._steering(
+            allowed_doses(limit, self.settings.by)
+        )
         silences, null["silences"], matched["silences"] = self._silencing()
         swap = None
         if self.data.sources is not None:
@@ -246,7 +250,7 @@ class _Test:
             verdicts=verdicts(found),
             swap=swap,
             doses=doses,
-            dose_limit=self.dose_limit,
+            dose_limit=limit,
             wrong_way=wrong_way,
             kernel_share=self._kernel_share(),
             null=null,
@@ -258,9 +262,9 @@ class _Test:
             draws=len(self.folds[0].directions) - 1,
         )
 
-    @cached_property
+    @property
     def codes(self) -> Codes:
-        return np.concatenate([fold.codes for fold in self.folds])
+        return self.data.codes[self.data.test]
 
     @cached_property
     def resamples(self) -> Resamples:
@@ -283,17 +287,6 @@ class _Test:
         """Largest measure, by which rounding errors are recognised."""
         return float(np.abs(self.base).max())
 
-    @cached_property
-    def dose_limit(self) -> float:
-        """The largest dose within the range of the data."""
-        own = [fold.directions for fold in self.folds]
-        return dose_limit(own, [fold.train for fold in self.folds])
-
-    @cached_property
-    def by(self) -> tuple[float, ...]:
-        """The doses within the range."""
-        return allowed_doses(self.dose_limit, self.settings.by)
-
     def _signed(self, scores: Callable[[_Fold], Floats]) -> Floats:
         """Return scores (n_test, ...) towards class 1, over all folds."""
         parts = []
@@ -314,23 +307,26 @@ class _Test:
         )  # fmt: skip
 
     def _steering(
-        self,
+        self, by: Sequence[float]
     ) -> tuple[
         CausalVerdict, dict[str, Floats], dict[str, Floats], tuple[dict[str, float], ...], float
     ]:
         base = self.base[:, None, None]
-        changes = self._signed(lambda fold: fold.responder.steered(fold.directions, self.by)) - base
-        beside = self._signed(lambda fold: fold.responder.steered(fold.matched, self.by)) - base
-        found, null, matched = (slopes(x, self.by) for x in (changes, changes[:, 1:], beside))
+        changes = self._signed(lambda fold: fold.responder.steered(fold.directions, by)) - base
+        beside = self._signed(lambda fold: fold.responder.steered(fold.matched, by)) - base
+        found, null, matched = (slopes(x, by) for x in (changes, changes[:, 1:], beside))
         own = found[:, 0]
         verdict = direction_effect(
             mean_of_rows(own, self.resamples), null.mean(axis=0), self._whole_slope(),
             self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
         )  # fmt: skip
-        doses = tuple(self._dose(k, changes[..., n], beside[..., n]) for n, k in enumerate(self.by))
+        doses = [
+            self._dose(k, changes[..., n], beside[..., n], is_end=k in (min(by), max(by)))
+            for n, k in enumerate(by)
+        ]
         wrong_way = float(np.mean(own < 0))
         nulls, others = {"steers": null.mean(axis=0)}, {"steers": matched.mean(axis=0)}
-        return verdict, nulls, others, doses, wrong_way
+        return verdict, nulls, others, tuple(doses), wrong_way
 
     def _whole_slope(self) -> Floats:
         """Return the whole vector's effect per standard deviation, (1 + n_units,).
@@ -349,24 +345,16 @@ class _Test:
         distance = np.average(distances, weights=[len(fold.codes) for fold in self.folds])
         return carried / distance if distance else np.zeros_like(carried)
 
-    def _dose(self, by: float, changes: Floats, beside: Floats) -> dict[str, float]:
+    def _dose(
+        self, by: float, changes: Floats, beside: Floats, *, is_end: bool
+    ) -> dict[str, float]:
         """Return a row of doses.csv; arrays (n_test, n_directions), the observed one first."""
         own = mean_interval(changes[:, 0], self.resamples)
-        null_low, null_high = band(changes[:, 1:].mean(axis=0))
-        matched_low, matched_high = band(beside.mean(axis=0))
-        row = {
-            "by": by,
-            "effect": own.value,
-            "low": own.low,
-            "high": own.high,
-            "null_low": null_low,
-            "null_high": null_high,
-            "matched_low": matched_low,
-            "matched_high": matched_high,
-            "n": len(self.codes),
-            "groups": self.resamples.n_groups,
-        }
-        if self.data.other is None or by not in (min(self.by), max(self.by)):
+        row = {"by": by, "effect": own.value, "low": own.low, "high": own.high}
+        for name, drawn in (("null", changes[:, 1:]), ("matched", beside)):
+            row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(drawn.mean(axis=0))
+        row |= {"n": len(self.codes), "groups": self.resamples.n_groups}
+        if self.data.other is None or not is_end:
             return row
         fold = self.folds[0]
         vector = by * (fold.directions.unit[0] * fold.directions.spread[0])

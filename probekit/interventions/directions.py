@@ -193,7 +193,7 @@ def kernel_share(direction: NDArray[np.floating], matrix: NDArray[np.floating]) 
 
 
 def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[NDArray[np.floating]]) -> float:
-    """Return the range of the development rows along directions, in standard deviations.
+    """Return the range of the training rows along directions, in standard deviations.
 
     It is the 99 % quantile of |u'(x - mean)| / s, the median over all directions. It depends
     neither on the measure nor on which direction is the observed one, so that the test keeps its
@@ -201,7 +201,7 @@ def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[NDArray[np.flo
 
     Args:
         directions: directions of each fold.
-        rows: development rows of each fold, (n_rows, n_features).
+        rows: training rows of each fold, (n_rows, n_features).
     """
     ranges = []
     for own, X in zip(directions, rows, strict=True):
@@ -213,7 +213,7 @@ def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[NDArray[np.flo
 
 
 def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
-    """Return the doses that keep projections in the range of the development rows.
+    """Return the doses that keep projections in the range of the training rows.
 
     If no dose is within the range, the smallest are returned.
 

@@ -330,7 +330,7 @@ def best_p_values(observed: Floats, null: Floats) -> Floats:
     return p_values(np.abs(observed), np.abs(null)).maximum
 
 
-def band(effects: Floats) -> tuple[float, float]:
+def band_of_draws(effects: Floats) -> tuple[float, float]:
     """Return the 2.5 % and 97.5 % quantiles of the defined effects; NaN without any."""
     known = effects[np.isfinite(effects)]
     low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)

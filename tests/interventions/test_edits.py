@@ -25,11 +25,6 @@ Z = "blocks.1.attn.hook_z"
 TOKENS = torch.arange(10).reshape(2, 5)
 
 
-@pytest.fixture(scope="module")
-def model():
-    return GPT2(TINY, seed=3).requires_grad_(False)
-
-
 @pytest.fixture
 def value():
     return torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))

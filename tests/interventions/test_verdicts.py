@@ -1,4 +1,4 @@
-"""The rule of the verdicts, and their statistics on arrays."""
+"""The rule of the verdicts, their statistics on arrays, and the reason of undecided ones."""
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from probekit.interventions.verdicts import (
     slopes,
     two_sided_p,
     verdicts,
+    why_undecided,
 )
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, mean_of_rows
 
@@ -148,3 +149,31 @@ def test_folds_are_ranked_separately():
     projections = codes + 100.0 * folds
     found = detection(projections, codes, np.arange(40), folds, draws=99, seed=0)
     assert found.effect == pytest.approx(0.5)
+
+
+NAN = float("nan")
+
+
+def verdict(answer="undecided", p=0.01, *, low=0.5, high=1.5, reason=""):
+    return CausalVerdict(1.0, low, high, p, 2.0, False, "logits", 1e-6, reason, "steers", answer, p)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (verdict(reason="too few groups for a test"), "too few groups for a test"),
+        (verdict(low=NAN), "there is no interval"),
+        (verdict(low=-1.5, high=-0.5), "the interval is below 0"),
+        (
+            verdict(low=-0.5),
+            "the interval contains 0 and exceeds 5 % of the effect of the whole vector",
+        ),
+        (verdict(p=NAN), "there is no p-value"),
+        (verdict(p=0.075), "the p-value, adjusted for the questions, is not below 0.05"),
+        (verdict(), "the effect is within rounding errors"),
+        (verdict("yes"), ""),
+        (verdict("no", low=-0.01, high=0.01), ""),
+    ],
+)
+def test_every_undecided_verdict_has_a_reason(given, reason):
+    assert why_undecided(given) == reason

@@ -37,7 +37,7 @@ from probekit.interventions.erasure import (
 )
 from probekit.interventions.names import Along
 from probekit.interventions.patching import Positions, ablated_values, patched_values
-from probekit.interventions.verdicts import band, best_p_values, summary, why_undecided
+from probekit.interventions.verdicts import band_of_draws, best_p_values, summary, why_undecided
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SiteSelection
@@ -301,7 +301,7 @@ class VerdictStep:
             row = asdict(one) | facts | {"reason": why_undecided(one)}
             row["wrong_way"] = result.wrong_way if one.question == "steers" else None
             for name, effects in (("null", result.null), ("matched", result.matched)):
-                ends = band(effects.get(one.question, np.zeros(0)))
+                ends = band_of_draws(effects.get(one.question, np.zeros(0)))
                 row[f"{name}_low"], row[f"{name}_high"] = ends
             rows.append(row)
         found = {
