@@ -20,11 +20,10 @@ from probekit.interventions.directions import (
 )
 from probekit.interventions.edits import run_edited
 from probekit.interventions.erasure import leace
-from probekit.interventions.measures import AnswerMeasure
-from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
 from probekit.probes.kinds.logistic import LinearProbe
-from tests.model.reference import TINY, pad, ragged
+from tests.interventions.tiny import differences, measure_of, pairs
+from tests.model.reference import TINY
 
 
 def sample(n=200, seed=0):
@@ -111,14 +110,12 @@ SITES = [
 ]
 
 
-def batch_of(shift=0):
-    ids, mask = pad([(t + shift) % 97 for t in ragged(TINY, LENGTHS)], "left", filler=7)
-    return TokenBatch(ids, mask, torch.zeros(*ids.shape, 2))
+def batches():
+    return pairs(lengths=LENGTHS)
 
 
 def responder_of(model, site, at):
-    numbers = torch.arange(4)
-    return Responder(model, batch_of(), site, at, AnswerMeasure(numbers + 3, numbers + 40))
+    return Responder(model, batches()[0], site, at, measure_of(n=4))
 
 
 def directions_at(width, n=3):
@@ -134,9 +131,8 @@ def width_of(model, site):
 
 
 def whole_pass(responder, tap):
-    logits = run_edited(responder.model, responder.batch, [(responder.selection, tap)])[:, -1]
-    rows, measure = torch.arange(4), responder.measure
-    return (logits[rows, measure.answer] - logits[rows, measure.wrong]).double().numpy()
+    logits = run_edited(responder.model, responder.batch, [(responder.selection, tap)])
+    return differences(logits, responder.batch, responder.measure)
 
 
 def close(found, expected):
@@ -148,7 +144,7 @@ def close(found, expected):
 def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
     monkeypatch.setattr(module, "_CHANGE_BYTES", 4000)  # several blocks
     monkeypatch.setattr(module, "TEXTS_AT_ONCE", 3)
-    responder, sources = responder_of(model, site, at), batch_of(11)
+    responder, sources = responder_of(model, site, at), batches()[1]
     directions = directions_at(width_of(model, site))
     steered, erased = responder.steered(directions, (-2, 1)), responder.erased(directions)
     swapped = responder.swapped(directions, sources)
@@ -176,11 +172,12 @@ def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
 
 
 def test_base_and_sources_are_plain_passes(model):
-    responder, sources = responder_of(model, SITES[0], AT), batch_of(11)
-    rows, measure = torch.arange(4), responder.measure
-    for found, batch in ((responder.base(), batch_of()), (responder.of_sources(sources), sources)):
-        logits = model(batch)[:, -1]
-        close(found, (logits[rows, measure.answer] - logits[rows, measure.wrong]).double().numpy())
+    responder, sources = responder_of(model, SITES[0], AT), batches()[1]
+    for found, batch in (
+        (responder.base(), batches()[0]),
+        (responder.of_sources(sources), sources),
+    ):
+        close(found, differences(model(batch), batch, responder.measure))
 
 
 def test_a_direction_of_zeros_has_no_effect(model):
@@ -191,7 +188,7 @@ def test_a_direction_of_zeros_has_no_effect(model):
 
 
 def test_features_are_those_of_the_positions(model):
-    _, cache = model.run_with_cache(batch_of(), [SITES[0].site])
+    _, cache = model.run_with_cache(batches()[0], [SITES[0].site])
     expected = cache[SITES[0].site]
     close(responder_of(model, SITES[0], AT).features(), expected[torch.arange(4), AT].numpy())
     close(responder_of(model, SITES[0], None).features(), expected[:, -1].numpy())

@@ -6,15 +6,15 @@ import torch
 
 from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.interventions.base_pass import BasePass
-from probekit.interventions.edits import replace, run_edited, zero
+from probekit.interventions.edits import replace, run_edited
 from probekit.interventions.measures import AnswerMeasure, check_pairs, single_tokens
 from probekit.interventions.names import MEASURES
 from probekit.interventions.patching import PAIRS_AT_ONCE, ablated_values, patch
-from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import head_or_neuron
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
-from tests.model.reference import TINY, pad, ragged
+from tests.interventions.tiny import as_batch, differences, measure_of, pairs
+from tests.model.reference import TINY
 
 LENGTHS = [5, 3, 8]
 SITES = [
@@ -39,22 +39,6 @@ SITES = [
 ]
 
 
-def as_batch(texts, side):
-    ids, mask = pad(texts, side, filler=7)
-    return TokenBatch(ids, mask, torch.zeros(*ids.shape, 2, dtype=torch.int64))
-
-
-def pairs(side="left", lengths=LENGTHS):
-    texts = ragged(TINY, lengths)
-    others = [(text + 11) % TINY.vocab_size for text in texts]
-    return as_batch(texts, side), as_batch(others, side)
-
-
-def measure_of(name="logit_difference", n=3):
-    numbers = torch.arange(n)
-    return AnswerMeasure(numbers + 3, numbers + 40, name)
-
-
 def expected(model, clean, corrupt, where, at, measure):
     """The measure of a whole pass with the counterfactual's activations at the positions `at`."""
     (selection,) = model.sites.select([where])
@@ -63,10 +47,7 @@ def expected(model, clean, corrupt, where, at, measure):
     if "resid_post" in where and "3" in where and at is None:
         assert values.shape[1] == clean.ids.shape[1]
     logits = run_edited(model, clean, [(where, replace(values, at))])
-    last = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
-    rows = torch.arange(len(clean))
-    logits = logits[rows, last]
-    return (logits[rows, measure.answer] - logits[rows, measure.wrong]).double().numpy()
+    return differences(logits, clean, measure)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -218,78 +199,63 @@ def test_measures_that_cannot_be_scored_are_refused():
 
 
 HEAD = SiteSelection("blocks.1.attn.hook_z", head=1)
-ANSWER, WRONG = torch.tensor([1, 2, 3, 4]), torch.tensor([5, 6, 7, 8])
-MEASURE = AnswerMeasure(ANSWER, WRONG)
 AT = torch.tensor([2, 1, 3, 0])
 
 
-def batch(n_tokens=5):
-    ids = torch.randint(
-        0, TINY.vocab_size, (4, n_tokens), generator=torch.Generator().manual_seed(1)
-    )
-    return TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros(4, n_tokens, 2))
+def equal_lengths(n_tokens=5):
+    generator = torch.Generator().manual_seed(1)
+    return as_batch(list(torch.randint(0, TINY.vocab_size, (4, n_tokens), generator=generator)))
 
 
-def differences(logits):
-    rows = torch.arange(4)
-    return (logits[rows, -1, ANSWER] - logits[rows, -1, WRONG]).double().detach().numpy()
-
-
-def ablated(model, replacement, **options):
-    [found] = ablated_values(model, batch(), [MEASURE], [HEAD], replacement, **options)
-    np.testing.assert_allclose(found.base, differences(model(batch())), atol=1e-5)
+def ablated(model, replacement, at, **options):
+    batch, measure = equal_lengths(), measure_of(n=4)
+    where = "all" if at is None else at
+    [found] = ablated_values(model, batch, [measure], [HEAD], replacement, at=where, **options)
+    np.testing.assert_allclose(found.base, differences(model(batch), batch, measure), atol=1e-5)
     ((_, values),) = found.patched.items()
     return values
 
 
-@pytest.mark.parametrize("at", [None, AT])
-def test_zero(model, at):
-    expected = differences(run_edited(model, batch(), [(HEAD, zero(at))]))
-    found = ablated(model, "zero", at="all" if at is None else at)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+def edited(model, values, at):
+    batch = equal_lengths()
+    logits = run_edited(model, batch, [(HEAD, replace(values, at))])
+    return differences(logits, batch, measure_of(n=4))
 
 
 @pytest.mark.parametrize("at", [None, AT])
-def test_the_mean_of_other_texts(model, at):
-    others = batch(7)
+def test_zero_and_the_mean_of_other_texts_equal_a_whole_pass(model, at):
+    others = equal_lengths(7)
     _, cache = model.run_with_cache(others, [HEAD.text])
     values = cache[HEAD.text]
     own = values if at is None else values[torch.arange(4), at]
     mean = own.reshape(-1, own.shape[-1]).mean(0)
-    expected = differences(run_edited(model, batch(), [(HEAD, replace(mean, at))]))
-    found = ablated(model, "mean", at="all" if at is None else at, averaged=(others, at))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    found = ablated(model, "mean", at, averaged=(others, at))
+    np.testing.assert_allclose(found, edited(model, mean, at), atol=1e-5)
+    found = ablated(model, "zero", at)
+    np.testing.assert_allclose(found, edited(model, torch.zeros_like(mean), at), atol=1e-5)
 
 
 @pytest.mark.parametrize("at", [None, AT])
 def test_the_activations_of_another_text(model, at):
     """Each row has the value of a whole pass with the activations of some other row."""
-    found = ablated(model, "resample", at="all" if at is None else at, seed=5)
-    _, cache = model.run_with_cache(batch(), [HEAD.text])
-    for row in range(4):
-        options = []
-        for donor in set(range(4)) - {row}:
-            given = cache[HEAD.text].clone()
-            if at is None:
-                given[row] = given[donor]
-            else:
-                given[row, at[row]] = given[donor, at[donor]]
-            options.append(
-                differences(run_edited(model, batch(), [(HEAD, replace(given, at))]))[row]
-            )
-        assert np.abs(np.array(options) - found[row]).min() < 1e-5
+    found = ablated(model, "resample", at, seed=5)
+    _, cache = model.run_with_cache(equal_lengths(), [HEAD.text])
+    options = []
+    for shift in (1, 2, 3):
+        donors = (torch.arange(4) + shift) % 4
+        given = cache[HEAD.text][donors]
+        if at is not None:
+            moved = cache[HEAD.text].clone()
+            moved[torch.arange(4), at] = given[torch.arange(4), at[donors]]
+            given = moved
+        options.append(edited(model, given, at))
+    assert (np.abs(np.array(options) - found).min(0) < 1e-5).all()
 
 
-def test_texts_without_another_of_their_length_are_an_error(model):
-    ids = batch().ids
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    mask[0, -1] = False
-    texts = TokenBatch(ids, mask, torch.zeros(4, 5, 2))
+def test_ablations_without_a_replacement_are_refused(model):
+    texts = as_batch([one[n == 0 :] for n, one in enumerate(equal_lengths().ids)])
     with pytest.raises(DataError, match=r"1 text of 4 have no other.*row 0 with 4 tokens"):
-        ablated_values(model, texts, [MEASURE], [HEAD], "resample")
-
-
-def test_a_mean_is_of_a_part_of_the_residual_stream(model):
+        ablated_values(model, texts, [measure_of(n=4)], [HEAD], "resample")
     pattern = SiteSelection("blocks.1.attn.hook_pattern")
     with pytest.raises(ConfigError, match="not a part of the residual stream"):
-        ablated_values(model, batch(), [MEASURE], [pattern], "mean")
+        ablated_values(model, texts, [measure_of(n=4)], [pattern], "mean")
