@@ -167,24 +167,24 @@ def ablated_values(
     """
     sites = list(dict.fromkeys(one.site for one in selected))
     means: dict[str, Tensor] = {}
-    donors = torch.empty(0)
     if replacement == "mean":
         for selection in selected:
             linear_entry(model, selection)
         texts, place = averaged or (batch, at if isinstance(at, Tensor) else None)
         means = _means(model, texts, place, sites)
-    elif replacement == "resample":
-        donors = _donors(batch, at, seed)
+    donors = _donors(batch, at, seed) if replacement == "resample" else None
 
-    def source_of(rows: Tensor, base: BasePass) -> BasePass:
-        if replacement != "resample":
-            values = {
-                site: means[site].to(value).expand_as(value)
-                if site in means
-                else torch.zeros_like(value)
-                for site, value in base.values.items()
-            }
-            return replace(base, values=values)
+    def constant(_: Tensor, base: BasePass) -> BasePass:
+        values = {
+            site: means[site].to(value).expand_as(value)
+            if site in means
+            else torch.zeros_like(value)
+            for site, value in base.values.items()
+        }
+        return replace(base, values=values)
+
+    def of_donors(rows: Tensor, base: BasePass) -> BasePass:
+        assert donors is not None
         own = donors[rows]
         other = BasePass.keep(model, batch[own], None, sites).values
         if not isinstance(at, Tensor):
@@ -197,6 +197,7 @@ def ablated_values(
             value[every, to] = other[site][every, of]
         return replace(base, values=values)
 
+    source_of = constant if donors is None else of_donors
     return _replaced_values(model, batch, measures, selected, source_of, at, measured)
 
 
