@@ -60,7 +60,7 @@ class CausalVerdict:
         unit: unit of the effect.
         rounding: effects up to this size are rounding errors.
         reason: why the effect or the test is undefined; empty otherwise.
-        question: `detects`, `steers`, `silences`, or `swap`, which has no answer of its own.
+        question: `detects`, `steers`, `silences`, or `swap`, whose answer is empty.
         answer: `yes`, `no` or `undecided`; empty for `swap`.
         p_holm: the p-value with Holm's adjustment for the questions of one direction that have a
             test; NaN for `swap`.
