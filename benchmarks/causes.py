@@ -30,10 +30,10 @@ import numpy as np
 import torch
 
 from benchmarks.claims.rates import simulate
-from probekit.interventions.causes.cause_data import CauseData, CauseResult, CauseSettings, RowSplit
-from probekit.interventions.causes.causes import causes_of
+from probekit.interventions.causes import CauseData, CauseSettings, RowSplit, causes_of
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
+from probekit.interventions.verdicts import CauseResult
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
@@ -87,9 +87,9 @@ def rows(case: Case, draws: int) -> Iterator[dict[str, Any]]:
     row: dict[str, Any] = {"draws": draws}
     for question in ("detects", "steers", "silences"):
         row[question] = _rate(found, question, "yes")
-        row[f"p_{question}"] = np.mean([one.evidence(question).p <= 0.05 for one in found])
+        row[f"p_{question}"] = np.mean([one.verdict(question).p <= 0.05 for one in found])
         row[f"no_{question}"] = _rate(found, question, "no")
-        row[f"untested_{question}"] = np.mean([np.isnan(one.evidence(question).p) for one in found])
+        row[f"untested_{question}"] = np.mean([np.isnan(one.verdict(question).p) for one in found])
     yield row
 
 

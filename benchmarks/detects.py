@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.claims.over_folds import Design
 from benchmarks.patch_tests import rate
-from probekit.interventions.causes.verdicts import detection
-from probekit.interventions.patching.recovery import interval_of, resamples_of
+from probekit.interventions.effects import interval_of, resamples_of
+from probekit.interventions.verdicts import detection
 from probekit.probes.score.metrics import (
     WIDER_OVER_FOLDS,
     ClassPredictions,

@@ -21,9 +21,8 @@ import torch
 
 from probekit.analysis.logits import logit_attribution
 from probekit.errors import MissingError
-from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.pairs import single_tokens
-from probekit.interventions.patching.patching import patch
+from probekit.interventions.measures import AnswerMeasure, single_tokens
+from probekit.interventions.patching import patch
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.pipeline.look.pairs import HEADS
 from scripts.prompts import CENTURIES, greater_than

@@ -27,8 +27,12 @@ import numpy as np
 from scipy.stats import beta, norm, t, ttest_1samp
 
 from probekit.amounts import LEVEL
-from probekit.interventions.patching.bootstrap import patch_p_values
-from probekit.interventions.patching.recovery import interval_of, resamples_of, skewed_interval
+from probekit.interventions.effects import (
+    interval_of,
+    patch_p_values,
+    resamples_of,
+    skewed_interval,
+)
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import PValues
 from probekit.probes.score.intervals import Interval

@@ -47,10 +47,10 @@ class PlantedError:
 ERRORS = (
     PlantedError(
         "the interval of *detects* over folds lacks its factor",
-        "interventions/causes/verdicts.py",
+        "interventions/verdicts.py",
         "resamples = resamples_of(groups, widening)",
         "resamples = resamples_of(groups)",
-        "tests/interventions/causes/test_verdicts.py::"
+        "tests/interventions/test_verdicts.py::"
         "test_over_folds_the_interval_of_detection_is_wider_by_the_factor",
     ),
     PlantedError(

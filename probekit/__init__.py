@@ -51,11 +51,10 @@ if TYPE_CHECKING:
     from probekit.activations.store import ActivationStore
     from probekit.analysis.verification import verify_model
     from probekit.experiment.schema import Experiment
-    from probekit.interventions.causes.cause_data import CauseData
-    from probekit.interventions.causes.causes import causes_of
-    from probekit.interventions.compose import run_edited
+    from probekit.interventions.causes import CauseData, causes_of
+    from probekit.interventions.edits import run_edited
     from probekit.interventions.measures import AnswerMeasure
-    from probekit.interventions.patching.patching import patch
+    from probekit.interventions.patching import patch
     from probekit.model.families.gpt2 import GPT2, GPT2Config
     from probekit.model.families.table import from_transformers, load_model
     from probekit.model.generation import StopStrings, generate
@@ -112,7 +111,7 @@ _HOME = {
     "ActivationCache": "probekit.model.passes.cache",
     "ActivationStore": "probekit.activations.store",
     "AnswerMeasure": "probekit.interventions.measures",
-    "CauseData": "probekit.interventions.causes.cause_data",
+    "CauseData": "probekit.interventions.causes",
     "Experiment": "probekit.experiment.schema",
     "GPT2": "probekit.model.families.gpt2",
     "GPT2Config": "probekit.model.families.gpt2",
@@ -126,17 +125,17 @@ _HOME = {
     "Tokenizer": "probekit.model.text.tokenizer",
     "apply_probe": "probekit.pipeline.look.apply",
     "cause": "probekit.pipeline.intervene.of_run",
-    "causes_of": "probekit.interventions.causes.causes",
+    "causes_of": "probekit.interventions.causes",
     "explore_attention": "probekit.pipeline.look.attention",
     "from_transformers": "probekit.model.families.table",
     "generate": "probekit.model.generation",
     "load_model": "probekit.model.families.table",
     "open_run": "probekit.report.notebooks.run_result",
-    "patch": "probekit.interventions.patching.patching",
+    "patch": "probekit.interventions.patching",
     "pretrain": "probekit.pipeline.pretrain",
     "probe": "probekit.pipeline.given.probe",
     "run": "probekit.pipeline.experiment.run",
-    "run_edited": "probekit.interventions.compose",
+    "run_edited": "probekit.interventions.edits",
     "validate": "probekit.pipeline.experiment.validate",
     "verify_model": "probekit.analysis.verification",
 }

@@ -2,26 +2,125 @@
 
 A pass with an edit shares everything before the edit with the pass without it: earlier blocks and,
 because attention is causal, the keys and values of earlier positions. It stops at the residual
-stream of the measured position.
+stream of the measured position. A change of the tensor of a site that is a part of the residual
+stream changes the stream linearly, so that the pass can start there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError
-from probekit.interventions.compose import compose
-from probekit.interventions.stream import StreamEntry
+from probekit.interventions.edits import compose
 from probekit.model.network import Network
 from probekit.model.passes.context import KeysValues
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import Tap, part_features
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.sites.sites import SiteSelection
+
+# Component -> the next residual stream that it is a part of. In parallel blocks resid_post follows
+# attn_out; there is no resid_mid.
+_ENTERS = {
+    "embed": "resid_pre",
+    "pos_embed": "resid_pre",
+    "resid_pre": "resid_pre",
+    "attn.z": "resid_mid",
+    "attn.result": "resid_mid",
+    "attn_out": "resid_mid",
+    "resid_mid": "resid_mid",
+    "mlp.post": "resid_post",
+    "mlp_out": "resid_post",
+    "resid_post": "resid_post",
+}
+_PER_HEAD_ONLY = "attn.result"
+# Components that a norm, if the network has it, separates from the residual stream.
+_NORMS = {"attn.z": "ln1_post", "attn.result": "ln1_post", "mlp.post": "ln2_post"}
+
+
+@dataclass(frozen=True, eq=False)
+class StreamEntry:
+    """Where a tensor enters the residual stream.
+
+    Attributes:
+        layer: number of the block that reads the changed stream first; the number of blocks is the
+            output of the last block.
+        after_attention: whether only the MLP of that block reads the change.
+        matrix: output matrix [d_model n_features] from the tensor to the stream; None is identity.
+    """
+
+    layer: int
+    after_attention: bool
+    matrix: Tensor | None = None
+
+    def in_stream(self, change: Tensor) -> Tensor:
+        """Return the change of the residual stream [... d_model] of a change [... n_features]."""
+        return change if self.matrix is None else change @ self.matrix.to(change).T
+
+
+def stream_entry(model: Network, selection: SiteSelection) -> StreamEntry | None:
+    """Return where a site, head or neuron enters the residual stream; None if it is not linear.
+
+    >>> from probekit import GPT2
+    >>> entry = stream_entry(
+    ...     GPT2.from_pretrained("mini"), SiteSelection("blocks.2.attn.hook_z", head=1)
+    ... )
+    >>> entry.layer, entry.after_attention, entry.matrix.shape
+    (2, True, torch.Size([256, 64]))
+    """
+    component = describe(selection.site).component
+    stream = _stream_after(model, component)
+    if stream is None or (component == _PER_HEAD_ONLY and selection.head is None):
+        return None
+    layer = (layer_of(selection.site) or 0) + (stream == "resid_post")
+    return StreamEntry(layer, stream == "resid_mid", _matrix(model, component, selection))
+
+
+def linear_entry(model: Network, selection: SiteSelection) -> StreamEntry:
+    """Return where a site enters the residual stream.
+
+    Raises:
+        ConfigError: its tensor is not a part of the residual stream.
+    """
+    entry = stream_entry(model, selection)
+    if entry is None:
+        allowed = ", ".join(
+            site.name for site in model.sites.rows if _stream_after(model, site.component)
+        )
+        raise ConfigError(
+            f"{selection.text} is not a part of the residual stream. Allowed: {allowed}; of "
+            "hook_result a single head."
+        )
+    return entry
+
+
+def _stream_after(model: Network, component: str) -> str | None:
+    """Return the next residual stream that a component is a part of; None if it is not."""
+    stream = _ENTERS.get(component)
+    if f"blocks.0.{_NORMS.get(component)}.hook_scale" in model.sites:
+        return None
+    if stream == "resid_mid" and "blocks.0.hook_resid_mid" not in model.sites:
+        return "resid_post"
+    return stream
+
+
+def _matrix(model: Network, component: str, selection: SiteSelection) -> Tensor | None:
+    layer = layer_of(selection.site)
+    if component == "mlp.post":
+        assert layer is not None
+        weight, index = model.mlp_output(layer), selection.neuron
+        return weight if index is None else weight[:, index : index + 1]
+    if component == "attn.z":
+        assert layer is not None
+        weight, _ = model.head_output(layer)
+        size, index = model.axis_sizes["d_head"], selection.head
+        return weight if index is None else weight[:, index * size : (index + 1) * size]
+    return None
+
 
 # Working memory of one batch of edited passes, and tensors of d_model that a position needs.
 BATCH_BYTES = 256 << 20
@@ -43,7 +142,6 @@ class BasePass:
         final: residual stream after the last block at the measured positions, [batch d_model].
 
     >>> from probekit import GPT2, Tokenizer
-    >>> from probekit.interventions.stream import stream_entry
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> batch = tokenizer.batch(["The keys", "The old keys"], bos=False, side="right")
     >>> kept, site = BasePass.keep(model, batch), SiteSelection("blocks.3.hook_resid_post")
@@ -204,43 +302,26 @@ class BasePass:
         return None if bool(mask.all()) else mask
 
     def _before(self, layer: int, rows: Tensor, start: int) -> list[KeysValues | None] | None:
+        """Return the keys and values of earlier positions, which later blocks read."""
         if not start:
             return None
-        n_layers, keys = self.model.axis_sizes["n_layers"], _key_site(self.model)
-        return [
-            None
-            if number < layer
-            else (
-                self._earlier(number, keys, rows, start),
-                self._earlier(number, _VALUES, rows, start),
-            )
-            for number in range(n_layers)
-        ]
+        n_layers, names = self.model.axis_sizes["n_layers"], (_key_site(self.model), _VALUES)
 
-    def _earlier(self, layer: int, name: str, rows: Tensor, start: int) -> Tensor:
-        return self.values[f"blocks.{layer}.{name}"][:, :start][rows]
+        def earlier(number: int) -> KeysValues:
+            keys, values = (
+                self.values[f"blocks.{number}.{name}"][:, :start][rows] for name in names
+            )
+            return keys, values
+
+        return [None if number < layer else earlier(number) for number in range(n_layers)]
 
     def _in_batches(self, run: Callable[[Tensor], Tensor], n: int) -> Tensor:
-        return torch.cat([run(some) for some in self._batches(n)])
-
-    def _batches(self, n: int) -> Iterator[Tensor]:
         width, d_model = self.batch.ids.shape[1], self.model.axis_sizes["d_model"]
         size = max(1, BATCH_BYTES // (4 * STREAM_TENSORS * width * d_model))
-        yield from torch.split(torch.arange(n, device=self.model.device), size)
+        numbers = torch.arange(n, device=self.model.device)
+        return torch.cat([run(some) for some in torch.split(numbers, size)])
 
 
 def _key_site(model: Network) -> str:
     """Return the name, within a block, of the keys that attention reads."""
     return next(name for name in _KEYS if f"blocks.0.{name}" in model.sites)
-
-
-def sites_to_keep(selections: Sequence[SiteSelection]) -> list[str]:
-    """Return the names of the sites of selections, each once, in the order of the forward pass.
-
-    >>> sites_to_keep([SiteSelection("hook_embed"), SiteSelection("hook_embed")])
-    ['hook_embed']
-    """
-    names = list(dict.fromkeys(selection.site for selection in selections))
-    for name in names:
-        describe(name)
-    return names

@@ -1,4 +1,4 @@
-"""Edits: plain functions that return taps which change activations.
+"""Edits: plain functions that return taps which change activations, and passes with them.
 
     zero         replace by zero
     mean         replace by the mean of given activations
@@ -8,23 +8,31 @@
     swap         replace the component along directions by that of other activations
 
 Every edit takes `at`, the positions that it changes; other positions keep their values. The edits
-work at any site. `probekit.interventions.compose` applies several of them in one pass, each at a
-site such as `blocks.5.attn.hook_z[head=2]`.
+work at any site. `compose` turns several of them, each at a site such as
+`blocks.5.attn.hook_z[head=2]`, into one tap; `run_edited` runs a model with them. A tap is an
+argument of the forward pass, so nothing stays in the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probekit.errors import DataError
-from probekit.interventions.subspaces import orthonormal_basis
+from probekit.errors import ConfigError, DataError
+from probekit.model.network import Network
+from probekit.model.passes.inputs import TokenBatch
+from probekit.model.passes.taps import Tap, tap_parts
 from probekit.model.sites.catalogue import describe
+from probekit.model.sites.sites import SitePattern
+
+# Relative to the largest singular value: smaller ones are float32 rounding errors.
+LEAST_SIZE = 1e-5
+LEAST_ENTRY = 1e-12  # relative to the largest entry of a direction
 
 # Features of a site and given activations, shape [batch pos n_features] each, to new features.
 Change = Callable[[Tensor, Tensor], Tensor]
@@ -155,6 +163,47 @@ def add(vector: Tensor, at: Tensor | None = None) -> Edit:
     return Edit(lambda x, given: x + given, by_row, at)
 
 
+def orthonormal_basis(directions: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return an orthonormal basis (n_features, rank) of the span of directions (n, n_features).
+
+    The directions may be linearly dependent, like those of several classes.
+
+    Raises:
+        DataError: all directions are zero, or they are not a matrix of finite numbers.
+
+    >>> orthonormal_basis(np.array([[2.0, 0.0], [-4.0, 0.0]])).round(6).tolist()
+    [[1.0], [0.0]]
+    """
+    matrix = np.asarray(directions, np.float64)
+    if matrix.ndim != 2 or not np.isfinite(matrix).all():
+        raise DataError(
+            f"directions have shape {matrix.shape}. Give finite numbers of shape (n, n_features)."
+        )
+    _, sizes, rows = np.linalg.svd(matrix, full_matrices=False)
+    is_direction = sizes > LEAST_SIZE * sizes.max(initial=0.0)
+    if not is_direction.any():
+        raise DataError("All directions are zero, so they span nothing. Give other directions.")
+    basis: NDArray[np.float64] = rows[is_direction].T
+    # A basis vector and its negative span the same; one of them makes results reproducible.
+    largest = np.abs(basis).argmax(axis=0)
+    return without_rounding(basis * np.sign(basis[largest, np.arange(basis.shape[1])]))
+
+
+def without_rounding(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return columns whose rounding errors next to large entries are exactly 0.
+
+    Otherwise an edit writes tiny copies of what it removes into features that are constant, and a
+    probe on standardised features reads them.
+
+    >>> without_rounding(np.array([[1.0], [1e-18]])).tolist()
+    [[1.0], [0.0]]
+    """
+    sizes = np.abs(columns)
+    small = sizes <= LEAST_ENTRY * sizes.max(axis=0, initial=0.0)
+    cleaned: NDArray[np.float64] = np.where(small, 0.0, columns)
+    return cleaned
+
+
 def project_out(
     directions: NDArray[np.floating], at: Tensor | None = None, *, mean: Tensor | None = None
 ) -> Edit:
@@ -246,3 +295,111 @@ def _fitted(values: Tensor, x: Tensor) -> Tensor:
             f"{x.shape[-1]} features."
         )
     return flat.expand_as(x)
+
+
+# Where and what: `("blocks.5.attn.hook_z[head=2]", zero())`.
+EditAt = tuple[SitePattern, Tap]
+
+
+@dataclass(frozen=True, eq=False)
+class ComposedTap:
+    """A tap that applies several taps in the order in which they were given.
+
+    Attributes:
+        steps: taps at whole sites, each with the names of its sites.
+        reached: sites that a pass has called this tap for.
+    """
+
+    steps: tuple[tuple[frozenset[str], Tap], ...]
+    reached: set[str] = field(default_factory=set)
+
+    @property
+    def sites(self) -> list[str]:
+        """Names of all sites of the taps."""
+        return sorted(frozenset().union(*(sites for sites, _ in self.steps)))
+
+    def __call__(self, site: str, value: Tensor) -> Tensor:
+        """Return the value of a site after all of its taps."""
+        self.reached.add(site)
+        for sites, tap in self.steps:
+            if site in sites:
+                value = tap(site, value)
+        return value
+
+    def check_reached(self) -> None:
+        """Validate that a pass has reached every site.
+
+        Raises:
+            ConfigError: a site was not reached, so its edits had no effect.
+        """
+        missed = [site for site in self.sites if site not in self.reached]
+        if missed:
+            raise ConfigError(
+                f"The forward pass did not reach {missed[0]}, so its edit had no effect. Edit a "
+                "site that this pass computes."
+            )
+
+
+def compose(model: Network, edits: Sequence[EditAt]) -> ComposedTap:
+    """Return one tap that applies edits in the given order.
+
+    Args:
+        model: the network.
+        edits: pairs of a site and a tap. The site is a name, glob or shorthand, or a head or neuron
+            such as `blocks.*.attn.hook_z[head=2]`, whose tap receives [batch pos d_head].
+
+    Raises:
+        UnknownNameError: a pattern matches no site.
+        ConfigError: there are no edits, or the site has no such head or neuron.
+
+    >>> from probekit import GPT2
+    >>> model = GPT2.from_pretrained("mini")
+    >>> compose(model, [("blocks.*.attn.hook_z[head=2]", zero())]).sites[:2]
+    ['blocks.0.attn.hook_z', 'blocks.1.attn.hook_z']
+    """
+    if not edits:
+        raise ConfigError("There are no edits. Give at least one pair of a site and a tap.")
+    steps = []
+    for edit in edits:
+        if not isinstance(edit, tuple | list) or len(edit) != 2 or not callable(edit[1]):
+            raise ConfigError(
+                f"An edit is {edit!r:.60}. Give pairs of a site and a tap, such as "
+                '("blocks.2.hook_mlp_out", zero()).'
+            )
+        where, tap = edit
+        parts = model.sites.select([where])
+        steps.append((frozenset(part.site for part in parts), tap_parts(model.sites, tap, parts)))
+    return ComposedTap(tuple(steps))
+
+
+def run_edited(
+    model: Network,
+    tokens: Tensor | TokenBatch,
+    edits: Sequence[EditAt],
+    *,
+    mask: Tensor | None = None,
+    at: Tensor | None = None,
+) -> Tensor:
+    """Return the logits, shape [batch pos d_vocab], of a pass with edits.
+
+    Args:
+        model: the network.
+        tokens: token ids, shape [batch pos], or a `TokenBatch`.
+        edits: pairs of a site and a tap; see `compose`.
+        mask: True at tokens, False at padding, shape [batch pos].
+        at: positions of the logits, shape [batch n_at]; see `Network.forward`.
+
+    >>> import torch
+    >>> from probekit import GPT2
+    >>> model, tokens = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]])
+    >>> edited = run_edited(model, tokens, [("blocks.2.hook_mlp_out", zero())])
+    >>> torch.equal(edited, model(tokens))
+    False
+
+    Raises:
+        ConfigError: a site was not reached.
+    """
+    tap = compose(model, edits)
+    logits: Tensor = model(tokens, mask, tap, tap.sites, at=at)
+    tap.check_reached()
+    return logits

@@ -1,4 +1,4 @@
-"""Erasure of a concept from activations, in closed form.
+"""Erasure of a concept from activations, in closed form, and probes fitted again after it.
 
     leace             removes every linear relation to the labels, with the least change
     mean_projection   projects out the differences of the class means
@@ -12,18 +12,34 @@ Source: Belrose et al. (2023), LEACE: Perfect linear concept erasure in closed f
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probekit.errors import DataError
-from probekit.interventions.edits import Edit
-from probekit.interventions.subspaces import orthonormal_basis, without_rounding
+from probekit.errors import ConfigError, DataError
+from probekit.interventions.edits import (
+    Edit,
+    EditAt,
+    compose,
+    orthonormal_basis,
+    without_rounding,
+)
+from probekit.interventions.effects import interval_of, resamples_of
+from probekit.model.network import Network
+from probekit.model.passes.cache import remember
+from probekit.model.passes.inputs import TokenBatch
+from probekit.model.passes.taps import part_features
+from probekit.model.sites.catalogue import layer_of
+from probekit.model.sites.sites import SitePattern, SiteSelection
 from probekit.probes.kinds.class_means import class_means
+from probekit.probes.score.metrics import ClassPredictions, balanced_accuracy
 from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.solver import Problem, Solver
 
 # Relative to the largest singular value, in float64. An absolute tolerance would keep the concept
 # of a rare class, whose covariance with the features is small.
@@ -159,3 +175,92 @@ def _indicators(codes: Codes) -> Floats:
     columns -= columns.mean(axis=0)
     scaled: Floats = columns / np.linalg.norm(columns, axis=0)
     return scaled
+
+
+TEXTS_AT_ONCE = 64
+
+
+def downstream_scores(
+    model: Network,
+    batch: TokenBatch,
+    codes: Codes,
+    groups: NDArray[np.generic],
+    train: Codes,
+    erased_at: tuple[SiteSelection, Eraser],
+    sites: SitePattern | Iterable[SitePattern],
+    at: Tensor,
+    *,
+    C: float = 1.0,
+) -> list[dict[str, Any]]:
+    """Return the balanced accuracy of probes at sites at and after an erasure, a row for each site.
+
+    Each row has the columns of downstream.csv: `site`, `layer`, the score on test rows `before`
+    the erasure, that of a probe fitted again on activations `after` it, both with their intervals
+    over groups, `chance`, and the numbers `n` of test rows and `groups`.
+
+    Args:
+        model: the network.
+        batch: the texts.
+        codes: label codes, (n_rows,).
+        groups: groups, (n_rows,).
+        train: training rows; all others are test rows.
+        erased_at: the site and the eraser, fitted on training rows.
+        sites: sites of the probes, at or after the erased one.
+        at: position of each text that is erased and read, [n_rows].
+        C: inverse regularisation strength of the probes.
+
+    Raises:
+        ConfigError: a site is before the erased one.
+    """
+    selected, first = model.sites.select(sites), erased_at[0]
+    order = {site: number for number, site in enumerate(model.sites)}
+    for one in selected:
+        if order[one.site] < order[first.site]:
+            raise ConfigError(
+                f"{one.text} is before {first.text}, so the erasure does not reach it. Choose "
+                "sites at or after the erased one."
+            )
+    test = np.setdiff1d(np.arange(len(codes)), train)
+    resamples = resamples_of(groups[test])
+    plain = _features(model, batch, selected, at, [])
+    erased = _features(model, batch, selected, at, [erased_at])
+    facts = {
+        "chance": 1 / len(np.unique(codes)),
+        "n": len(test),
+        "groups": resamples.n_groups,
+    }
+    found = []
+    for one in selected:
+        row: dict[str, Any] = {"site": one.text, "layer": layer_of(one.site)}
+        for name, X in (("before", plain[one]), ("after", erased[one])):
+            (fit,) = Solver(X[train], [np.ones(len(train))]).solve([Problem(codes[train], C=C)])
+            predictions = ClassPredictions(codes[test], fit.predict(X[test]), int(codes.max()) + 1)
+            score = interval_of(balanced_accuracy(predictions, resamples), resamples)
+            low, high = np.clip([score.low, score.high], 0, 1).tolist()
+            row |= {name: score.value, f"{name}_low": low, f"{name}_high": high}
+        found.append(row | facts)
+    return found
+
+
+def _features(
+    model: Network,
+    batch: TokenBatch,
+    selected: Sequence[SiteSelection],
+    at: Tensor,
+    erasures: Sequence[tuple[SiteSelection, Eraser]],
+) -> dict[SiteSelection, Floats]:
+    """Return the activations (n_rows, n_features) of each selection at the positions."""
+    parts: dict[SiteSelection, list[Floats]] = {one: [] for one in selected}
+    names = list(dict.fromkeys(one.site for one in selected))
+    for rows in torch.split(torch.arange(len(batch)), TEXTS_AT_ONCE):
+        values: dict[str, Tensor] = {}
+        place = at[rows].to(model.device)
+        edits: list[EditAt] = [(where, eraser.tap(place)) for where, eraser in erasures]
+        tap = compose(model, [*edits, *((name, remember(values)) for name in names)])
+        with torch.no_grad():
+            model(batch[rows], tap=tap, sites=tap.sites, logits=False)
+        for one in selected:
+            value = part_features(model.sites, values[one.site], one)
+            own = value[torch.arange(len(rows), device=value.device), place]
+            parts[one].append(own.double().cpu().numpy())
+    return {one: np.concatenate(blocks) for one, blocks in parts.items()}

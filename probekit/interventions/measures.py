@@ -1,4 +1,4 @@
-"""Measures of a prediction, scored for each text at one position.
+"""Measures of a prediction, scored for each text at one position, and the tokens of its answers.
 
     logit_difference    logit of the answer minus logit of the wrong answer
     accuracy            1 if the answer has the higher logit (than the wrong answer or, without one,
@@ -12,14 +12,18 @@ The answer is that of the base text, whatever is patched in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.interventions.names import MEASURES, UNITS, MeasureName
 from probekit.model.network import Network
+from probekit.model.passes.inputs import TokenBatch
+from probekit.model.text.tokenizer import Tokenizer
 
 # These change their sign if answer and wrong answer change places.
 _SIGNED = ("logit_difference", "probability")
@@ -57,7 +61,8 @@ class AnswerMeasure:
         for name, ids in (("answer", self.answer), ("wrong", self.wrong)):
             if ids is None and name == "wrong":
                 continue
-            if not isinstance(ids, Tensor) or not _are_ids(ids):
+            is_list = isinstance(ids, Tensor) and ids.ndim == 1
+            if not is_list or ids.is_floating_point() or ids.dtype == torch.bool:  # type: ignore[union-attr]
                 raise DataError(
                     f"{name} is {ids!r:.60}. Give the id of a token for each text, as a tensor of "
                     "integers of shape [batch]."
@@ -152,5 +157,83 @@ def _at(values: Tensor, ids: Tensor) -> Tensor:
     return values.gather(1, ids[:, None])[:, 0]
 
 
-def _are_ids(ids: Tensor) -> bool:
-    return ids.ndim == 1 and not ids.is_floating_point() and ids.dtype != torch.bool
+_MOST_SHOWN = 5
+
+
+def check_pairs(clean: TokenBatch, corrupt: TokenBatch) -> None:
+    """Validate pairs of texts.
+
+    Raises:
+        DataError: the batches have different numbers of rows, the texts of a pair have unequal
+            numbers of tokens or the same tokens, or the batches are padded on different sides.
+    """
+    if len(clean) != len(corrupt):
+        raise DataError(
+            f"There are {counted(len(clean), 'text')} and {len(corrupt)} counterfactuals. Give one "
+            "counterfactual for each text."
+        )
+    problems = []
+    for row in range(len(clean)):
+        own, other = (batch.ids[row][batch.mask[row]] for batch in (clean, corrupt))
+        if len(own) != len(other):
+            problems.append(
+                f"row {row} has {counted(len(own), 'token')}, but its counterfactual has "
+                f"{len(other)}, so positions do not correspond. Use a counterfactual with as many "
+                "tokens."
+            )
+        elif torch.equal(own, other):
+            problems.append(
+                f"row {row} has the same tokens as its counterfactual, so patching changes "
+                "nothing. Leave out the pair, or change the counterfactual."
+            )
+    if problems:
+        raise DataError(
+            f"{counted(len(problems), 'pair')} of {len(clean)} cannot be patched: "
+            + _first_few(problems)
+        )
+    if not torch.equal(clean.mask, corrupt.mask):
+        raise DataError(
+            "The texts and their counterfactuals are padded differently. Pad both on the same side."
+        )
+
+
+def single_tokens(tokenizer: Tokenizer, words: Sequence[str]) -> Tensor:
+    """Return the token id of each word, shape [n_words].
+
+    Raises:
+        DataError: a word is not a single token.
+
+    >>> from probekit import Tokenizer
+    >>> single_tokens(Tokenizer.from_pretrained("mini"), [" is", " are"]).shape
+    torch.Size([2])
+    """
+    encoded = {word: tokenizer.encode(word, bos=False).ids for word in dict.fromkeys(words)}
+    wrong = [
+        f"row {row}, {word!r} is {tokenizer.strings(encoded[word])}"
+        for row, word in enumerate(words)
+        if len(encoded[word]) != 1
+    ]
+    if wrong:
+        raise DataError(
+            f"{counted(len(wrong), 'answer')} of {len(words)} not a single token: "
+            f"{_first_few(wrong)}. Use words of one token; most words need a leading space."
+        )
+    return torch.tensor([int(encoded[word][0]) for word in words])
+
+
+def _first_few(problems: Sequence[str]) -> str:
+    more = len(problems) - _MOST_SHOWN
+    return "; ".join(problems[:_MOST_SHOWN]) + (f" ({more} more)" if more > 0 else "")
+
+
+def lacks_space(tokenizer: Tokenizer, text: str, answer: str) -> bool:
+    """Return whether an answer probably continues a word of a text, although a new one was meant.
+
+    >>> from probekit import Tokenizer
+    >>> tokenizer = Tokenizer.from_pretrained("mini")
+    >>> lacks_space(tokenizer, "The key", "is"), lacks_space(tokenizer, "The key", " is")
+    (True, False)
+    """
+    if not answer[:1].isalpha() or text[-1:].isspace():
+        return False
+    return len(tokenizer.encode(f" {answer}", bos=False).ids) == 1

@@ -5,8 +5,16 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError, DataError, UnknownNameError
-from probekit.interventions.compose import compose, run_edited
-from probekit.interventions.edits import add, mean, project_out, replace, swap, zero
+from probekit.interventions.edits import (
+    add,
+    compose,
+    mean,
+    project_out,
+    replace,
+    run_edited,
+    swap,
+    zero,
+)
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.cache import remember
 from tests.model.gpt2_sites import describe
@@ -15,11 +23,6 @@ from tests.model.reference import TINY
 POST = "blocks.1.hook_resid_post"
 Z = "blocks.1.attn.hook_z"
 TOKENS = torch.arange(10).reshape(2, 5)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return GPT2(TINY, seed=3).requires_grad_(False)
 
 
 @pytest.fixture

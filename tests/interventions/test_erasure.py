@@ -6,10 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.errors import DataError
+from probekit.errors import ConfigError, DataError
+from probekit.interventions.directions import Responder
 from probekit.interventions.edits import project_out
-from probekit.interventions.erasure import leace, mean_projection, probe_projection
+from probekit.interventions.erasure import (
+    downstream_scores,
+    leace,
+    mean_projection,
+    probe_projection,
+)
+from probekit.interventions.measures import AnswerMeasure
+from probekit.model.sites.sites import SiteSelection
 from probekit.probes.solve.solver import Problem, Solver
+from tests.interventions.hand_set import LAST, hand_set, texts
 
 N_FEATURES = 9
 
@@ -150,3 +159,54 @@ def test_constant_features_receive_no_copy_of_the_label():
         erased = eraser(X)
         assert not erased[:, 3].any()
         assert accuracy(erased, codes) < 0.6
+
+
+PRE = SiteSelection("blocks.0.hook_resid_pre")
+SITES = ["blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
+
+
+def scores(position, labelled):
+    model = hand_set()
+    batch, codes, groups = texts(200, at=labelled)
+    at = torch.full((200,), position)
+    answers = AnswerMeasure(torch.zeros(200, dtype=torch.int64), torch.ones(200, dtype=torch.int64))
+    X = Responder(model, batch, PRE, at, answers).features()
+    train = np.flatnonzero(groups < np.median(groups))
+    eraser = leace(X[train], codes[train])
+    return downstream_scores(model, batch, codes, groups, train, (PRE, eraser), SITES, at)
+
+
+def test_information_comes_back_where_attention_brings_it():
+    first, second, third = scores(LAST, labelled=(1, LAST))
+    assert first["before"] > 0.95
+    assert first["after"] < 0.65
+    for later in (second, third):
+        assert later["before"] > 0.95
+        assert later["after"] > 0.95
+    assert first["chance"] == 0.5
+    assert (first["n"], first["site"]) == (100, PRE.text)
+
+
+def test_information_that_is_nowhere_else_stays_erased():
+    for one in scores(2, labelled=(2,)):
+        assert one["before"] > 0.95
+        assert one["after"] < 0.65
+        assert one["after_low"] <= 0.5 <= one["after_high"]
+
+
+def test_sites_before_the_erasure_are_refused():
+    model = hand_set()
+    batch, codes, groups = texts(20)
+    later = SiteSelection("blocks.1.hook_resid_pre")
+    eraser = leace(np.random.default_rng(0).normal(size=(20, 24)), codes)
+    with pytest.raises(ConfigError, match=r"blocks\.0\.hook_resid_pre is before blocks\.1"):
+        downstream_scores(
+            model,
+            batch,
+            codes,
+            groups,
+            np.arange(10),
+            (later, eraser),
+            SITES,
+            torch.ones(20).long(),
+        )

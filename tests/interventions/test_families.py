@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError
-from probekit.interventions.compose import run_edited
-from probekit.interventions.edits import replace, zero
+from probekit.interventions.base_pass import linear_entry, stream_entry
+from probekit.interventions.edits import replace, run_edited, zero
 from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.patching import patch
-from probekit.interventions.stream import linear_entry, stream_entry
+from probekit.interventions.patching import patch
 from probekit.model.families.table import from_transformers
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import head_or_neuron

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 from rich.table import Table
 
 from probekit.cli.show.tables import print_table
-from probekit.report.causes.cause_answer import cause_answer
-from probekit.report.causes.directions import directions_in
-from probekit.report.causes.verdict_table import VerdictRow, verdict_table
+from probekit.report.causes.cause_answer import cause_answer, verdict_table
+from probekit.report.causes.edits import directions_in
 from probekit.report.notebooks.run_result import RunResult
 from probekit.results.causes import CauseTables, has_causes
 
@@ -35,7 +35,7 @@ def show_causes_of(result: RunResult) -> None:
         show_causes(CauseTables.open(result.folder))
 
 
-def _as_table(names: Sequence[str], rows: Sequence[VerdictRow]) -> Table:
+def _as_table(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in names:
         table.add_column(name)
@@ -44,9 +44,9 @@ def _as_table(names: Sequence[str], rows: Sequence[VerdictRow]) -> Table:
     return table
 
 
-def _row(row: VerdictRow) -> list[str]:
+def _row(row: Mapping[str, Any]) -> list[str]:
     cells = [
-        "" if cell is None else " ".join(filter(None, (cell.answer, cell.effect, cell.p)))
-        for cell in row.cells
+        "" if cell is None else " ".join(filter(None, (cell["answer"], cell["effect"], cell["p"])))
+        for cell in row["cells"]
     ]
-    return [", ".join(filter(None, (row.site, row.details))), *cells]
+    return [", ".join(filter(None, (row["site"], row["details"]))), *cells]

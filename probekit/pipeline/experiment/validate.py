@@ -23,7 +23,7 @@ from probekit.pipeline.capture.sizing import shape_of
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.given.rows import prepare_given
-from probekit.pipeline.intervene.plan import cause_findings
+from probekit.pipeline.intervene.inputs import cause_findings
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_guess
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -17,20 +17,29 @@ from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.bundled import bundled_data
+from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.schema import Experiment
-from probekit.interventions.causes.cause_data import RowSplit
-from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.pairs import lacks_space
+from probekit.interventions.base_pass import BATCH_BYTES, BasePass
+from probekit.interventions.causes import CauseSettings, RowSplit
+from probekit.interventions.directions import TEXTS_AT_ONCE
+from probekit.interventions.measures import AnswerMeasure, lacks_space
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import Prepared, text_encoder
 from probekit.results.causes import LeftOut
 
 _UNEQUAL = "the text and its counterfactual have different numbers of tokens"
+_EQUAL = "the text and its counterfactual have the same tokens"
 _MISSING = "there is no counterfactual"
+_SAME_ANSWER = "the answer and the wrong answer are equal"
+_REMEDIES = {
+    _UNEQUAL: "Write counterfactuals of as many tokens, so that positions correspond.",
+    _EQUAL: "A patch would change nothing.",
+    _MISSING: "Fill the cells of the column in `data.pairs`.",
+    _SAME_ANSWER: "Give different tokens.",
+}
 _OTHER_SETS = ("capitals", "previous_token", "sentiment")  # English, about different labels
 _PER_SET = 33  # sentences
-_EQUAL = "the text and its counterfactual have the same tokens"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +52,6 @@ class CauseInputs:
         experiment: the settings.
         tokenizer: tokenizer of the model.
         examples: the kept examples, training and test rows.
-        rows: number of each kept row among the prepared rows, (n_rows,).
         at: probed token of each text, as a column of the batch, (n_rows,).
         splits: training and test rows of each fold, among the kept rows.
         left_out: rows that are left out, with the reason.
@@ -52,7 +60,6 @@ class CauseInputs:
     experiment: Experiment
     tokenizer: Tokenizer
     examples: tuple[Example, ...]
-    rows: IntArray
     at: IntArray
     splits: tuple[RowSplit, ...]
     left_out: tuple[LeftOut, ...]
@@ -138,32 +145,6 @@ class CauseInputs:
         """Return the same inputs with the training and test rows of some folds only."""
         return replace(self, splits=tuple(self.splits[fold] for fold in folds))
 
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Warnings about rows that are left out, and about answers that lack a space."""
-        left_out = tuple(
-            Finding("warning", "interventions", f"Interventions leave out {one.reason}")
-            for one in self.left_out
-        )
-        return (*left_out, *self._unspaced())
-
-    def _unspaced(self) -> Iterator[Finding]:
-        """Yield a warning for each answer that continues a word, where a new one may be meant."""
-        names = () if self.experiment.tokens.chat else self.experiment.answer_columns
-        for name in names:
-            found = [
-                e for e in self.examples if lacks_space(self.tokenizer, e.text, _word(e, name))
-            ]
-            if found:
-                word = _word(found[0], name)
-                message = (
-                    f"{counted(len(found), 'row')} with an answer that has no leading space, such "
-                    f"as {word!r} ({rows_of(found)}): {f' {word}'!r} is a single token, too, and "
-                    "begins a new word. Write the space, unless the answer continues the last word "
-                    "of the text."
-                )
-                yield Finding("warning", "unspaced-answers", message)
-
 
 def cause_inputs(experiment: Experiment, prepared: Prepared) -> CauseInputs:
     """Return the inputs of the interventions of an experiment.
@@ -175,113 +156,140 @@ def cause_inputs(experiment: Experiment, prepared: Prepared) -> CauseInputs:
         ConfigError: the probed position is not a single token.
         DataError: no training or no test row is left.
     """
-    at = _positions(experiment, prepared)
+    plan, tokenizer = prepared.plan, prepared.tokenizer
     examples = [prepared.dataset.examples[row] for row in prepared.example]
-    if len(set(prepared.example.tolist())) < len(examples):
+    has_several = (np.diff(plan.offsets) != 1).any()
+    if has_several or len(set(prepared.example.tolist())) < len(examples):
         with experiment.at("tokens", "position"):
-            raise ConfigError(_not_single(prepared))
-    tokenizer = prepared.tokenizer
-    faults = _faults(experiment, examples, tokenizer)
+            raise ConfigError(
+                "interventions edit one token of each text, but the probed position is "
+                f"{prepared.positions[0].position.text}. Probe a single token, such as "
+                "{at: last}."
+            )
+    at = plan.positions[plan.offsets[:-1]][prepared.positions[0].rows]
     used = np.unique(np.concatenate([np.r_[one.train, one.test] for one in prepared.splits]))
-    left_out, bad = _left_out(examples, used, faults)
-    rows = np.array([row for row in used.tolist() if row not in bad], dtype=np.int64)
+    reason_of = _reasons(experiment, tokenizer)
+    by_reason: dict[str, list[int]] = {}
+    for row in used.tolist():
+        by_reason.setdefault(reason_of(examples[row]), []).append(row)
+    rows = np.array(by_reason.pop("", []), dtype=np.int64)
+    left_out = tuple(
+        LeftOut(n=len(own), reason=_in_words(reason, [examples[row] for row in own], len(used)))
+        for reason, own in by_reason.items()
+    )
     number = {int(row): index for index, row in enumerate(rows)}
-    splits = tuple(
-        RowSplit(*(np.array([number[row] for row in side.tolist() if row in number], dtype=np.int64)
-                   for side in (split.train, split.test)))
-        for split in prepared.splits
-    )  # fmt: skip
+
+    def kept(side: IntArray) -> IntArray:
+        return np.array([number[row] for row in side.tolist() if row in number], dtype=np.int64)
+
+    splits = tuple(RowSplit(kept(one.train), kept(one.test)) for one in prepared.splits)
     if any(not len(side) for split in splits for side in (split.train, split.test)):
         reasons = "; ".join(one.reason for one in left_out)
         raise DataError(f"The interventions have no training or no test rows left: {reasons}")
-    kept = tuple(examples[row] for row in rows)
-    return CauseInputs(experiment, tokenizer, kept, rows, at[rows], splits, left_out)
+    of_rows = tuple(examples[row] for row in rows)
+    return CauseInputs(experiment, tokenizer, of_rows, at[rows], splits, left_out)
 
 
-def _positions(experiment: Experiment, prepared: Prepared) -> IntArray:
-    """Return the probed token of each row, (n_rows,)."""
-    plan = prepared.plan
-    if (np.diff(plan.offsets) != 1).any():
-        with experiment.at("tokens", "position"):
-            raise ConfigError(_not_single(prepared))
-    return plan.positions[plan.offsets[:-1]][prepared.positions[0].rows]
-
-
-def _not_single(prepared: Prepared) -> str:
-    return (
-        f"interventions edit one token of each text, but the probed position is "
-        f"{prepared.positions[0].position.text}. Probe a single token, such as {{at: last}}."
-    )
-
-
-def _faults(
-    experiment: Experiment, examples: Sequence[Example], tokenizer: Tokenizer
-) -> list[Callable[[int], str]]:
-    """Return functions of a row that return why it is left out; "" if it is not."""
+def _reasons(experiment: Experiment, tokenizer: Tokenizer) -> Callable[[Example], str]:
+    """Return a function that returns why a row is left out; "" if it is not."""
     encoder = text_encoder(experiment, tokenizer)
-    texts = {(e.text, e.turns) for e in examples}
-    texts |= {(e.counterfactual, e.counterfactual_turns) for e in examples if e.counterfactual}
-    ids = {said: encoder.encode(*said).ids for said in texts}
-    words = {_word(e, name) for e in examples for name in experiment.answer_columns}
-    n_tokens = {word: len(tokenizer.encode(word, bos=False).ids) for word in words}
 
-    def pair(row: int) -> str:
-        example = examples[row]
-        if example.counterfactual is None:
-            return ""
-        if not example.counterfactual:
+    @cache
+    def ids(text: str, turns: Turns) -> IntArray:
+        return encoder.encode(text, turns).ids
+
+    @cache
+    def n_tokens(word: str) -> int:
+        return len(tokenizer.encode(word, bos=False).ids)
+
+    def reason(example: Example) -> str:
+        if example.counterfactual == "":
             return _MISSING
-        own = ids[example.text, example.turns]
-        other = ids[example.counterfactual, example.counterfactual_turns]
-        if len(own) != len(other):
-            return _UNEQUAL
-        return _EQUAL if np.array_equal(own, other) else ""
-
-    def answer(row: int) -> str:
+        if example.counterfactual is not None:
+            own = ids(example.text, example.turns)
+            other = ids(example.counterfactual, example.counterfactual_turns)
+            if len(own) != len(other):
+                return _UNEQUAL
+            if np.array_equal(own, other):
+                return _EQUAL
         for name in experiment.answer_columns:
-            word = _word(examples[row], name)
-            if n_tokens[word] == 1:
-                continue
-            if name in dict(examples[row].values):
-                return f"{name!r} is not a single token"
-            return f"{name!r} is no column of the data, and as text it is not a single token"
-        return ""
-
-    def same(row: int) -> str:
+            if n_tokens(_word(example, name)) != 1:
+                is_column = name in dict(example.values)
+                text = "is" if is_column else "is no column of the data, and as text it is"
+                return f"{name!r} {text} not a single token"
         for one in experiment.measure:
-            if one.answer and one.wrong:
-                answer, wrong = (_word(examples[row], name) for name in (one.answer, one.wrong))
-                if answer == wrong:
-                    return "the answer and the wrong answer are equal"
+            names = one.answer, one.wrong
+            if all(names) and len({_word(example, str(name)) for name in names}) == 1:
+                return _SAME_ANSWER
         return ""
 
-    return [pair, answer, same]
+    return reason
 
 
-def _left_out(
-    examples: Sequence[Example], used: IntArray, faults: Sequence[Callable[[int], str]]
-) -> tuple[tuple[LeftOut, ...], set[int]]:
-    """Return the reasons with their rows, and the numbers of the rows."""
-    by_reason: dict[str, list[int]] = {}
-    for row in used.tolist():
-        reason = next((text for fault in faults if (text := fault(row))), "")
-        if reason:
-            by_reason.setdefault(reason, []).append(row)
-    found = []
-    for reason, rows in by_reason.items():
-        shown = rows_of([examples[row] for row in rows])
-        remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")
-        count = f"{len(rows):,} of {counted(len(used), 'row')}"
-        found.append(LeftOut(n=len(rows), reason=f"{count}, where {reason} ({shown}). {remedy}"))
-    return tuple(found), {row for rows in by_reason.values() for row in rows}
+def _in_words(reason: str, examples: Sequence[Example], n_used: int) -> str:
+    remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")
+    count = f"{len(examples):,} of {counted(n_used, 'row')}"
+    return f"{count}, where {reason} ({rows_of(examples)}). {remedy}"
 
 
-_REMEDIES = {
-    _UNEQUAL: "Write counterfactuals of as many tokens, so that positions correspond.",
-    _EQUAL: "A patch would change nothing.",
-    _MISSING: "Fill the cells of the column in `data.pairs`.",
-    "the answer and the wrong answer are equal": "Give different tokens.",
-}
+def cause_findings(experiment: Experiment, prepared: Prepared) -> tuple[Finding, ...]:
+    """Return warnings about rows that are left out, and the cost of the interventions.
+
+    Raises:
+        ConfigError: a site does not exist, or the probed position is not a single token.
+        DataError: no rows are left.
+    """
+    if not experiment.interventions:
+        return ()
+    inputs = cause_inputs(experiment, prepared)
+    n_passes = 0
+    for number, step in enumerate(experiment.interventions):
+        named = [pattern for pattern in step.sites if pattern != CHOSEN]
+        with experiment.at("interventions", number, "sites"):
+            selected = prepared.config.sites.select(named) if named else ()
+        n_sites = len(selected) + (len(step.sites) > len(named))
+        if step.has_direction:
+            doses = len(step.by or CauseSettings.by) if step.do == "steer" else 1
+            n_passes += (
+                n_sites
+                * len(step.along or ("probe",))
+                * (step.draws or CauseSettings.draws)
+                * doses
+            )
+        else:
+            n_tokens = inputs.batch.ids.shape[1]
+            places = sum(n_tokens if at == "each" else 1 for at in step.at)
+            n_passes += n_sites * places
+    n_texts, n_positions = inputs.batch.ids.shape
+    at_once = min(TEXTS_AT_ONCE, n_texts)
+    kept = BasePass.bytes_kept(prepared.config.axis_sizes, at_once, n_positions, n_sites=1)
+    memory = BATCH_BYTES + 2 * kept  # texts and their counterfactuals
+    message = (
+        f"Interventions: {counted(n_passes, 'edit')} of each of {len(inputs.test):,} texts, "
+        f"{memory / 1e6:,.0f} MB for the activations of "
+        f"{counted(at_once, 'text')} at a time."
+    )
+    left_out = tuple(
+        Finding("warning", "interventions", f"Interventions leave out {one.reason}")
+        for one in inputs.left_out
+    )
+    return (*left_out, *_unspaced(inputs), Finding("info", "interventions", message))
+
+
+def _unspaced(inputs: CauseInputs) -> Iterator[Finding]:
+    """Yield a warning for each answer that continues a word, where a new one may be meant."""
+    experiment, examples = inputs.experiment, inputs.examples
+    for name in () if experiment.tokens.chat else experiment.answer_columns:
+        found = [e for e in examples if lacks_space(inputs.tokenizer, e.text, _word(e, name))]
+        if found:
+            word = _word(found[0], name)
+            message = (
+                f"{counted(len(found), 'row')} with an answer that has no leading space, such "
+                f"as {word!r} ({rows_of(found)}): {f' {word}'!r} is a single token, too, and "
+                "begins a new word. Write the space, unless the answer continues the last word "
+                "of the text."
+            )
+            yield Finding("warning", "unspaced-answers", message)
 
 
 def _word(example: Example, name: str) -> str:

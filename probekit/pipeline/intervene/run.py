@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pandas as pd
 import torch
@@ -12,26 +11,27 @@ from probekit.errors import ConfigError
 from probekit.experiment.interventions import CHOSEN, InterventionSection
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text
-from probekit.interventions.base_pass import BasePass
-from probekit.interventions.causes.responses import TEXTS_AT_ONCE
+from probekit.interventions.base_pass import BasePass, stream_entry
+from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.stream import stream_entry
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.experiment.prepare import Prepared
-from probekit.pipeline.intervene.effects import EffectStep
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
-from probekit.pipeline.intervene.parts import Part, read_or_compute
-from probekit.pipeline.intervene.verdict_rows import VerdictStep, verdict_steps
+from probekit.pipeline.intervene.steps import (
+    EffectStep,
+    Part,
+    Row,
+    VerdictStep,
+    read_or_compute,
+    verdict_steps,
+)
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.provenance import pretty_json
 from probekit.results.causes import (
-    DOSES,
-    DOWNSTREAM,
-    EFFECTS,
     FOLDER,
     RECORD,
-    VERDICTS,
+    TABLES,
     CausesRecord,
 )
 from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
@@ -69,24 +69,27 @@ def write_causes(
     """
     inputs = cause_inputs(experiment, prepared)
     steps = steps_of(experiment, inputs, model, table)
-    parts = [list(step.parts(model, inputs)) for step in steps]
+    parts = [list(step.parts(model)) for step in steps]
     preferred = _preferred(inputs, model, folder)
-    n_parts, done, found = sum(map(len, parts)), 0, []
-    for own in parts:
-        numbers = []
+    n_parts, done = sum(map(len, parts)), 0
+    rows: dict[str, list[Row]] = {name: [] for name in TABLES}
+    warnings = list(_wrong_answers(inputs, preferred))
+    for step, own in zip(steps, parts, strict=True):
+        found = []
         for part in own:
             watcher.tell(part.title)
-            numbers.append((part, read_or_compute(part, folder.path)))
+            found.append((part, read_or_compute(part, folder.path)))
             done += 1
             watcher.progress("interventions", done, n_parts)
-        found.append(numbers)
-    _write_tables(inputs, steps, found, folder)
-    record = _record(inputs, steps, model).model_copy(
-        update={
-            "preferred": preferred,
-            "warnings": tuple(_warnings(inputs, steps, found, preferred)),
-        }
-    )
+        for name, row in step.rows(found):
+            rows[name].append(row)
+        if isinstance(step, VerdictStep):
+            warnings += step.warnings(found)
+    for name, of_table in rows.items():
+        if of_table:
+            content = csv_text(make_table(of_table, TABLES[name]))
+            folder.write(f"{FOLDER}/{name}.csv", content)
+    record = _record(inputs, steps, model, preferred, warnings)
     folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
 
 
@@ -107,8 +110,9 @@ def steps_of(
             if step.has_direction:
                 directions.append((step, selected, folds))
                 continue
-            effects += [EffectStep(step, selected, folds, at, inputs.measures) for at in step.at]
-    return [*effects, *verdict_steps(directions)]
+            own = inputs.of_folds(folds)
+            effects += [EffectStep(step, selected, folds, own, at) for at in step.at]
+    return [*effects, *verdict_steps(inputs, directions)]
 
 
 def _places(
@@ -162,32 +166,6 @@ def _first_in_stream(model: Network, rows: pd.DataFrame) -> SiteSelection:
     )
 
 
-def _write_tables(
-    inputs: CauseInputs,
-    steps: Sequence[Step],
-    found: Sequence[Sequence[tuple[Part, dict[str, Any]]]],
-    folder: RunFolder,
-) -> None:
-    effects, verdicts, doses, downstream = [], [], [], []
-    for step, parts in zip(steps, found, strict=True):
-        if isinstance(step, EffectStep):
-            effects += list(step.rows(inputs, parts))
-            continue
-        own = [numbers for _, numbers in parts]
-        verdicts += list(step.verdict_rows(own))
-        doses += list(step.dose_rows(own))
-        downstream += list(step.downstream_rows(own))
-    tables = (
-        ("effects.csv", effects, EFFECTS),
-        ("verdicts.csv", verdicts, VERDICTS),
-        ("doses.csv", doses, DOSES),
-        ("downstream.csv", downstream, DOWNSTREAM),
-    )
-    for name, rows, columns in tables:
-        if rows:
-            folder.write(f"{FOLDER}/{name}", csv_text(make_table(rows, columns)))
-
-
 def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float | None:
     """Return the share of the test texts whose right answer is preferred; None without pairs."""
     first, experiment = inputs.measures[0], inputs.experiment
@@ -209,13 +187,8 @@ def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float 
     return found
 
 
-def _warnings(
-    inputs: CauseInputs,
-    steps: Sequence[Step],
-    found: Sequence[Sequence[tuple[Part, dict[str, Any]]]],
-    preferred: float | None,
-) -> Iterator[str]:
-    """Yield sentences on wrong answers of the unedited network, and on doses left out."""
+def _wrong_answers(inputs: CauseInputs, preferred: float | None) -> Iterator[str]:
+    """Yield a sentence if the unedited network often prefers the wrong answer."""
     if preferred is not None and preferred < _MOSTLY:
         yield (
             f"Without edits, the network prefers the right answer over the wrong one in "
@@ -223,12 +196,15 @@ def _warnings(
             "that it does not give say little about how it finds the right one. Leave out the "
             "texts that it answers wrongly, or use another network."
         )
-    for step, parts in zip(steps, found, strict=True):
-        if isinstance(step, VerdictStep):
-            yield from step.dose_warnings([numbers for _, numbers in parts])
 
 
-def _record(inputs: CauseInputs, steps: Sequence[Step], model: Network) -> CausesRecord:
+def _record(
+    inputs: CauseInputs,
+    steps: Sequence[Step],
+    model: Network,
+    preferred: float | None,
+    warnings: Sequence[str],
+) -> CausesRecord:
     experiment = inputs.experiment
     verdicts = [step for step in steps if isinstance(step, VerdictStep)]
     by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in steps)
@@ -254,6 +230,8 @@ def _record(inputs: CauseInputs, steps: Sequence[Step], model: Network) -> Cause
         seed=experiment.probe.seed,
         left_out=inputs.left_out,
         sites=tuple(one.text for one in model.sites.select(list(used))) if used else (),
+        preferred=preferred,
+        warnings=tuple(warnings),
     )
 
 

@@ -11,11 +11,10 @@ import torch
 
 from probekit.analysis.logits import SITES
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.attribution_patching import estimated_effects, patch_top
-from probekit.interventions.patching.pairs import lacks_space
-from probekit.interventions.patching.patch_effects import PatchEffect
-from probekit.interventions.patching.patching import patch
+from probekit.interventions.attribution_patching import estimated_effects, patch_top
+from probekit.interventions.effects import PatchEffect
+from probekit.interventions.measures import AnswerMeasure, lacks_space
+from probekit.interventions.patching import patch
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern

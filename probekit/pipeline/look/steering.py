@@ -14,7 +14,7 @@ import torch
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.interventions import edits
-from probekit.interventions.compose import compose
+from probekit.interventions.edits import compose
 from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.pipeline.look.apply import ProbedModel
 from probekit.probes.saved_probe import SavedProbe

@@ -1,9 +1,11 @@
-"""The answer of a run's interventions in one sentence: the verdicts and the strongest patch."""
+"""What a run's interventions say: the answer in one sentence, and the table of verdicts."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,23 +13,22 @@ import pandas as pd
 
 from probekit.amounts import counted
 from probekit.report.causes.cause_maps import position_label
-from probekit.report.causes.curves import STREAM, most_of, strongest
-from probekit.report.causes.directions import (
+from probekit.report.causes.curves import STREAM
+from probekit.report.causes.edits import (
+    METHODS,
     QUESTIONS,
+    RECOVERY,
     USES,
     Direction,
+    EditSet,
     blocks_of,
     directions_in,
-    where,
-)
-from probekit.report.causes.edits import (
-    RECOVERY,
-    EditSet,
     edit_sets,
     interval_in_words,
     n_in_words,
     place_in_words,
     value_in_words,
+    where,
 )
 from probekit.report.causes.figure_parts import NOUNS, first_measure
 from probekit.report.figures.style import fixed
@@ -44,6 +45,13 @@ NAMES = {
 }
 MOST_STEPS = 3  # tokens in a sentence
 LITTLE = 0.1  # share of the network's answer, below which a use is small
+MOST_ROWS = 12  # directions shown before the fold
+UNITS = {
+    "AUROC - 0.5": "AUROC − 0.5",
+    "share": "share of the effect",
+    "recovery": "recovery",
+}
+MUCH = 0.5  # share of a direction in the kernel that is reported
 
 
 def cause_answer(tables: CauseTables) -> str:
@@ -63,56 +71,63 @@ def leading(directions: Sequence[Direction]) -> Direction:
 
     If none is used, it is the one that detects the label best.
     """
+
+    def use(one: Direction) -> tuple[int, float]:
+        return sum(map(one.is_certain, USES)), one.size
+
+    def detection(one: Direction) -> float:
+        effect = one.found["detects"]["effect"] if "detects" in one.found else np.nan
+        return -np.inf if np.isnan(effect) else float(effect)
+
     used = [one for one in directions if one.is_used]
-    if used:
-        return max(used, key=lambda one: (sum(map(one.is_certain, USES)), one.size))
-    return max(directions, key=_detection)
+    return max(used, key=use) if used else max(directions, key=detection)
 
 
-def _detection(one: Direction) -> float:
-    effect = one.found["detects"]["effect"] if "detects" in one.found else np.nan
-    return -np.inf if np.isnan(effect) else float(effect)
+def _first(cases: Iterable[tuple[object, str]]) -> str:
+    """Return the sentence of the first case that holds."""
+    return next(sentence for holds, sentence in cases if holds)
 
 
 def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTables) -> str:
-    place = where(tables, best.row["at"])
+    """Return whether the label is decodable and the direction used, with the evidence."""
+    n_all, place = len(directions), where(tables, best.row["at"])
     n = sum(one.answer("detects") == "yes" for one in directions)
-    if best.is_used:
-        used = "used" if best.size >= LITTLE else "hardly used"
-        joint = "and" if best.size >= LITTLE else "but"
-        lead = f"decodable {joint} {used}" if best.answer("detects") == "yes" else used
-        return f"{lead} {place}: {_used(best, directions)}"
-    if all(one.answer(name) in ("no", "") for one in directions for name in USES):
-        if n:
-            return f"decodable but not used {place}: {_detecting(n, directions)}"
-        if all(one.answer("detects") in ("no", "") for one in directions):
-            return f"neither decodable nor used {place}: {_detecting(n, directions)}"
-    lead = f"decodable {place}, use undecided" if n else f"undecided {place}"
-    return f"{lead}: {_answers(n, directions)}{_because(directions)}"
-
-
-def _detecting(n: int, directions: Sequence[Direction]) -> str:
-    """Return how many directions detect the label, if none of them steers or silences."""
-    if len(directions) == 1:
-        does = "detects the label but neither steers nor silences"
-        return f"{_name(directions[0])} {does if n else 'neither detects, steers nor silences'}"
-    of = counted(len(directions), "direction")
-    if not n:
-        return f"none of {of} detects the label, steers or silences"
-    detect = "detects" if n == 1 else "detect"
-    return (
-        f"{f'all {of}' if n == len(directions) else f'{n} of {of}'} {detect} the label, none "
-        "steers or silences"
+    refused = {
+        question
+        for question in QUESTIONS
+        if all(one.answer(question) in ("no", "") for one in directions)
+    }
+    is_decodable, is_much = best.answer("detects") == "yes", best.size >= LITTLE
+    name, of = _name(best), counted(n_all, "direction")
+    used = f"{place}: {_used(best, directions)}"
+    none_used = _first(
+        (
+            (n_all == n == 1, f"{name} detects the label but neither steers nor silences"),
+            (n_all == 1, f"{name} neither detects, steers nor silences"),
+            (n == 0, f"none of {of} detects the label, steers or silences"),
+            (n == n_all, f"all {of} detect the label, none steers or silences"),
+            (n == 1, f"1 of {of} detects the label, none steers or silences"),
+            (True, f"{n} of {of} detect the label, none steers or silences"),
+        )
     )
-
-
-def _answers(n: int, directions: Sequence[Direction]) -> str:
-    if len(directions) == 1:
-        only = directions[0]
-        found = [f"{name} {only.answer(name)}" for name in QUESTIONS if only.answer(name)]
-        return f"{_name(only)}: {', '.join(found)}"
-    of = counted(len(directions), "direction")
-    return f"{n} of {of} shown to detect the label, none to steer or silence"
+    answers = f"{n} of {of} shown to detect the label, none to steer or silence"
+    if n_all == 1:
+        asked = filter(best.answer, QUESTIONS)
+        found = (f"{question} {best.answer(question)}" for question in asked)
+        answers = f"{name}: {', '.join(found)}"
+    answers += _because(directions)
+    return _first(
+        (
+            (best.is_used and is_decodable and is_much, f"decodable and used {used}"),
+            (best.is_used and is_decodable, f"decodable but hardly used {used}"),
+            (best.is_used and is_much, f"used {used}"),
+            (best.is_used, f"hardly used {used}"),
+            (refused >= {*USES} and n, f"decodable but not used {place}: {none_used}"),
+            (refused == {*QUESTIONS}, f"neither decodable nor used {place}: {none_used}"),
+            (n, f"decodable {place}, use undecided: {answers}"),
+            (True, f"undecided {place}: {answers}"),
+        )
+    )
 
 
 def _because(directions: Sequence[Direction]) -> str:
@@ -123,10 +138,11 @@ def _because(directions: Sequence[Direction]) -> str:
         for one, name in verdicts
         if one.answer(name) == "undecided" and one.found[name]["reason"]
     )
-    if not reasons:
-        of_best = any(one.answer(name) == "yes" for one, name in verdicts if name in USES)
-        return f", because no use is significant as the best of {len(directions)}" * of_best
-    return f", {'mostly ' * (len(reasons) > 1)}because {reasons.most_common(1)[0][0]}"
+    if reasons:
+        mostly = "mostly " * (len(reasons) > 1)
+        return f", {mostly}because {reasons.most_common(1)[0][0]}"
+    is_used = any(one.answer(name) == "yes" for one, name in verdicts if name in USES)
+    return f", because no use is significant as the best of {len(directions)}" * is_used
 
 
 def _name(one: Direction) -> str:
@@ -151,8 +167,8 @@ def _used(best: Direction, directions: Sequence[Direction]) -> str:
         if name == "steers":
             parts.append(f"moves the answer by {interval_in_words(*numbers)} {row['unit']}")
         else:
-            value, *ends = (fixed(100 * number, 0) for number in numbers)
-            share = f"{value} % [{', '.join(ends)}]"
+            value, low, high = (fixed(100 * number, 0) for number in numbers)
+            share = f"{value} % [{low}, {high}]"
             parts.append(f"its erasure removes {share} of the difference between labels")
     if len(set(tests)) == 1:
         joined = f"{', and '.join(parts)} ({'both ' * (len(tests) > 1)}{tests[0]})"
@@ -168,78 +184,168 @@ def _patch_there(best: Direction, tables: CauseTables) -> str:
             continue
         same = one.rows[one.rows["site"] == best.row["site"]]
         if not same.empty:
-            vector = "the whole vector there" if best.is_used else f"{_the(best.place)}"
+            vector = "the whole vector there" if best.is_used else _the(best.place)
             return f"patching {vector} recovers {value_in_words(same.iloc[0])} {OF_EFFECT}"
     return next(_strongest_edits(tables), "")
 
 
 def _main_sets(tables: CauseTables) -> list[EditSet]:
     """Return the sets of edits of the first measure: patches first, single tokens before all."""
-    order = {"probed": 0, "each": 1, "all": 2}
-    sets = [one for one in edit_sets(tables.effects) if one.measure == first_measure(tables)]
-    return sorted(sets, key=lambda one: (one.do != "patch", order[one.at]))
+
+    def rank(one: EditSet) -> tuple[bool, int]:
+        return one.do != "patch", ("probed", "each", "all").index(one.at)
+
+    main = first_measure(tables)
+    return sorted((one for one in edit_sets(tables.effects) if one.measure == main), key=rank)
 
 
 def _strongest_edits(tables: CauseTables) -> Iterator[str]:
     """Yield clauses on the first set of edits: the residual stream, and the strongest site."""
     for one in _main_sets(tables)[:1]:
         stream = _of_stream(one, tables)
+        rows = one.rows
         if stream:
             yield stream
-        row = strongest(one.rows[one.rows["line"] != STREAM] if stream else one.rows)
-        if row is not None:
-            yield _strongest(one, row, tables, is_other=bool(stream))
-
-
-def _strongest(one: EditSet, row: pd.Series[Any], tables: CauseTables, *, is_other: bool) -> str:
-    quantity = f"{one.title} {value_in_words(row)}"
-    quantity += "" if one.shown == RECOVERY else f" {one.unit}"
-    if not np.isnan(row["p_best"]):
-        quantity += f", {p_words(float(row['p_best']))}, best of {one.n_edits}"
-    has_token = not pd.isna(row["position"])
-    token = f", {position_label(int(row['position']), tables.record)}" if has_token else ""
-    place = f"{place_in_words(row, blocks_of(tables))}{token} ({quantity})"
-    if is_other:
-        return f"largest effect of the other sites: {place}"
-    edits = NOUNS.get((one.do, one.replacement), one.do)
-    return f"largest effect of {edits} {where(tables, one.at)}: {place}"
+            rows = rows[rows["line"] != STREAM]
+        if rows.empty:
+            continue
+        row = rows.iloc[int(np.argmax(rows["value"].abs()))]
+        quantity = f"{one.title} {value_in_words(row)}"
+        quantity += "" if one.shown == RECOVERY else f" {one.unit}"
+        if not np.isnan(row["p_best"]):
+            quantity += f", {p_words(float(row['p_best']))}, best of {one.n_edits}"
+        has_token = not pd.isna(row["position"])
+        token = f", {position_label(int(row['position']), tables.record)}" if has_token else ""
+        edits = NOUNS.get((one.do, one.replacement), one.do)
+        of = "of the other sites" if stream else f"of {edits} {where(tables, one.at)}"
+        place = place_in_words(row, blocks_of(tables))
+        yield f"largest effect {of}: {place}{token} ({quantity})"
 
 
 def _of_stream(one: EditSet, tables: CauseTables) -> str:
     """Return where patches of the residual stream recover the effect; "" if they do not.
 
     The first layers at the token in which texts differ and the last layers at the measured token
-    recover it in any network, so the layers of the transition are reported.
+    recover it in any network, so the layers of the transition are reported: the first one that
+    recovers half of the effect at the probed token, or the strongest token by layer.
     """
+    blocks, stream = blocks_of(tables), one.rows[one.rows["line"].eq(STREAM)]
+
+    def start(row: pd.Series[Any]) -> str:
+        block = place_in_words(row, blocks).removeprefix("residual stream after ")
+        return f"from {block} on ({value_in_words(row)})"
+
     if one.shown != RECOVERY:
         return ""
-    if one.at == "each":
-        return _by_token(one, tables)
-    half = most_of(one) if one.at == "probed" else None
-    if half is None:
-        return ""
-    start = _block(half, tables)
-    return (
-        f"patching the residual stream {where(tables, one.at)} recovers at least half "
-        f"{OF_EFFECT} from {start} on ({value_in_words(half)})"
-    )
-
-
-def _by_token(one: EditSet, tables: CauseTables) -> str:
-    stream = one.rows[one.rows["line"].eq(STREAM)].dropna(subset="position")
-    if stream.empty:
+    half = stream[stream["value"].ge(0.5)]
+    if one.at == "probed" and not half.empty:
+        return (
+            f"patching the residual stream {where(tables, one.at)} recovers at least half "
+            f"{OF_EFFECT} {start(half.iloc[0])}"
+        )
+    stream = stream.dropna(subset="position")
+    if one.at != "each" or stream.empty:
         return ""
     best = stream.loc[stream.groupby("depth")["value"].idxmax()].sort_values("depth")
     starts = best[best["position"].ne(best["position"].shift())]
     if len(starts) > MOST_STEPS or not (best["value"] > 0).all():
         return ""
     steps = [
-        f"{position_label(int(row['position']), tables.record)} from {_block(row, tables)} on "
-        f"({value_in_words(row)})"
+        f"{position_label(int(row['position']), tables.record)} {start(row)}"
         for _, row in starts.iterrows()
     ]
     return f"patching the residual stream recovers most at {', at '.join(steps)}"
 
 
-def _block(row: pd.Series[Any], tables: CauseTables) -> str:
-    return place_in_words(row, blocks_of(tables)).removeprefix("residual stream after ")
+@dataclass(frozen=True)
+class VerdictTable:
+    """Verdicts on all directions.
+
+    Attributes:
+        columns: name and unit of each column.
+        rows: the directions that are shown: all, or the first ones. Each has its `site` in words,
+            its `name`, with its head or neuron, `details`: method and edited tokens, as far as
+            directions differ in them, `cells`: the verdicts, in the order of the columns, None
+            without one, `remarks`: flags of the direction, and `summary`: the verdicts in a
+            sentence. A cell has `answer`, `effect` with its interval, `p` and `remark`, as texts.
+        folded: all others.
+    """
+
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Mapping[str, Any]]
+    folded: Sequence[Mapping[str, Any]]
+
+
+def verdict_table(directions: Sequence[Direction]) -> VerdictTable:
+    """Return the table of verdicts; of many directions, those that are used come first."""
+    found = {name for one in directions for name in one.found}
+    columns = [(name, _unit(directions, name)) for name in (*QUESTIONS, "swap") if name in found]
+    has_methods = len({one.row["along"] for one in directions}) > 1
+    has_tokens = len({one.row["at"] for one in directions}) > 1
+    rows = []
+    ordered = list(directions)
+    if len(ordered) > MOST_ROWS:
+        ordered.sort(key=_by_use)
+    for one in ordered:
+        details = [METHODS[one.row["along"]]] * has_methods
+        details += [{"all": "all tokens"}.get(one.row["at"], "probed token")] * has_tokens
+        summaries = filter(None, (str(row["summary"]) for row in one.found.values()))
+        row = {
+            "site": one.place if "_" in one.place else capitalised(one.place),
+            "name": str(one.row["site"]),
+            "details": ", ".join(details),
+            "cells": [_cell(one.found.get(name)) for name, _ in columns],
+            "remarks": _remarks(one),
+            # Without the numbers that the table contains.
+            "summary": next(summaries, "").partition(" Verdicts: ")[0],
+        }
+        rows.append(row)
+    return VerdictTable(columns, rows[:MOST_ROWS], rows[MOST_ROWS:])
+
+
+def _by_use(one: Direction) -> tuple[bool, float]:
+    return not one.is_used, -one.size
+
+
+def _unit(directions: Sequence[Direction], name: str) -> str:
+    """Return the unit of a column; "" if directions differ in it."""
+    units = {str(one.found[name]["unit"]) for one in directions if name in one.found}
+    unit = units.pop() if len(units) == 1 else ""
+    return UNITS.get(unit, unit).replace("standard deviation", "SD")
+
+
+def _cell(row: pd.Series[Any] | None) -> dict[str, str] | None:
+    if row is None:
+        return None
+    p = row["p"] if pd.isna(row["p_holm"]) else row["p_holm"]
+    effect = interval_in_words(row["effect"], row["low"], row["high"])
+    remarks = [str(row["reason"])]
+    if row["answer"] == "undecided" and row["low"] > 0 and not pd.isna(row["null_low"]):
+        # The comparison with permuted labels decides if nothing else does.
+        ends = f"{fixed(row['null_low'], 2)} to {fixed(row['null_high'], 2)}"
+        remarks.append(f"95 % of the directions on permuted labels have an effect of {ends}")
+    return {
+        "answer": str(row["answer"]) if row["question"] != "swap" else "",
+        "effect": "–" if math.isnan(row["effect"]) else effect,
+        "p": "" if pd.isna(p) else p_words(float(p)),
+        "remark": "; ".join(filter(None, remarks)),
+    }
+
+
+def _remarks(one: Direction) -> list[str]:
+    """Return the flags of a direction as short sentences."""
+    flags = [row["exceeds_whole"] for row in one.found.values()]
+    kernel, steers = float(one.row["kernel_share"]), one.answer("steers") == "yes"
+    effect, wrong = (
+        float(one.found["steers"][name]) if steers else math.nan for name in ("effect", "wrong_way")
+    )
+    cases = (
+        (
+            any(not pd.isna(flag) and flag for flag in flags),
+            "Moves more than its whole vector: possible artefact.",
+        ),
+        (kernel > MUCH, f"{fixed(100 * kernel, 0)} % is in the kernel of the output matrix."),
+        (effect < 0, "Steers away from the class that it detects."),
+        (not math.isnan(wrong), f"{fixed(100 * wrong, 0)} % of texts move the wrong way."),
+    )
+    return [sentence for holds, sentence in cases if holds]

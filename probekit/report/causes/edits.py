@@ -1,26 +1,27 @@
-"""Sets of patches and ablations for figures, and their words: edit, measure, tokens and site."""
+"""Sets of patches and ablations, directions with their verdicts, and the words for them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from probekit.amounts import LEVEL
 from probekit.report.figures.style import fixed, format_number, format_p, plotly_text
 from probekit.report.figures.views import position_words
-from probekit.results.causes import CausesRecord
-from probekit.results.table import placed, row_tick
+from probekit.report.texts.glyphs import line_label
+from probekit.results.causes import TABLES, CausesRecord, CauseTables
+from probekit.results.table import n_blocks, placed, row_tick
 
-MEASURES = {
-    "logit_difference": "logit difference",
-    "kl": "KL divergence",
-}
 SMALL_EFFECT = 0.1
 RECOVERY, EFFECT = "recovery", "effect"
+QUESTIONS = ("detects", "steers", "silences")
+USES = ("steers", "silences")
+_TEXTS = ("measure", "unit", "reason", "summary", "site", "erased")  # columns of any text
 METHODS = {"probe": "probe", "mean_difference": "mean difference", "leace": "LEACE"}
 
 
@@ -85,25 +86,18 @@ def measure_title(measure: str) -> str:
     >>> measure_title("kl"), measure_title("accuracy")
     ('KL divergence', 'accuracy')
     """
-    return MEASURES.get(measure, measure.replace("_", " "))
+    return {"kl": "KL divergence"}.get(measure, measure.replace("_", " "))
 
 
-def tokens_in_words(at: str, position: str) -> str:
-    """Return the edited tokens in words.
-
-    Args:
-        at: `probed`, `all` or `each`.
-        position: the probed token, such as `last`.
-
-    >>> tokens_in_words("probed", "last"), tokens_in_words("all", "last")
-    ('at the last token', 'at all tokens')
-    """
-    if at == "probed":
-        words = position_words(position)
-        if words == position:
-            return f"at {words}"
-        return words if words[0].isdigit() else f"at the {words}"
-    return {"all": "at all tokens", "each": "at each token"}[at]
+def where(tables: CauseTables, at: str) -> str:
+    """Return the edited tokens in words; `at` is `probed`, `all` or `each`."""
+    position = tables.record.position
+    words = position_words(position)
+    if at != "probed":
+        return {"all": "at all tokens", "each": "at each token"}[at]
+    if words == position:
+        return f"at {words}"
+    return words if words[0].isdigit() else f"at the {words}"
 
 
 def place_in_words(row: pd.Series[Any], blocks: int) -> str:
@@ -161,9 +155,7 @@ def n_in_words(facts: pd.Series[Any] | CausesRecord) -> str:
     'n = 1,080 texts in 15 groups'
     """
     n, groups = (
-        (facts.n, facts.groups)
-        if isinstance(facts, CausesRecord)
-        else (facts["n"], facts["groups"])
+        (facts.n, facts.groups) if isinstance(facts, CausesRecord) else facts[["n", "groups"]]
     )
     return f"n = {n:,.0f} texts in {groups:,.0f} groups"
 
@@ -186,3 +178,101 @@ def interval_in_words(value: float, low: float, high: float) -> str:
     places = 3 if 0 < abs(value) < SMALL_EFFECT else 2
     interval = "" if math.isnan(low) else f" [{fixed(low, places)}, {fixed(high, places)}]"
     return f"{fixed(value, places)}{interval}"
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A direction at a site with its verdicts.
+
+    Attributes:
+        place: the site in words.
+        row: a placed row of verdicts.csv with the facts that all of its questions share.
+        found: row of each question, such as `detects`, and of `swap`.
+    """
+
+    place: str
+    row: pd.Series[Any]
+    found: Mapping[str, pd.Series[Any]]
+
+    def answer(self, question: str) -> str:
+        """Return the verdict on a question; "" without one."""
+        return str(self.found[question]["answer"]) if question in self.found else ""
+
+    def is_certain(self, question: str) -> bool:
+        """Return whether the verdict is yes, also as the best of all sites."""
+        if self.answer(question) != "yes":
+            return False
+        p = float(self.found[question]["p_best"])
+        return bool(np.isnan(p) or p <= LEVEL)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the direction steers or silences."""
+        return any(map(self.is_certain, USES))
+
+    @property
+    def size(self) -> float:
+        """Largest share of the network's answer that depends on the direction.
+
+        It is the share of the difference between the labels that erasure removes, or of the
+        counterfactual's effect that a swap recovers. Without either, it is the effect of steering
+        relative to that of the whole vector.
+        """
+
+        def effect(name: str) -> float:
+            return abs(float(self.found[name]["effect"])) if name in self.found else np.nan
+
+        shares = [effect(name) for name in ("silences", "swap")]
+        known = [share for share in shares if not np.isnan(share)]
+        if known or np.isnan(effect("steers")):
+            return max(known, default=0.0)
+        whole = abs(float(self.found["steers"]["whole"]))
+        return effect("steers") / whole if whole > 0 else 0.0
+
+
+def directions_in(tables: CauseTables) -> list[Direction]:
+    """Return the directions of verdicts.csv in the order of the forward pass."""
+    if tables.verdicts.empty:
+        return []
+    rows, blocks = placed(tables.verdicts), blocks_of(tables)
+    return [
+        Direction(
+            place_in_words(own.iloc[0], blocks),
+            own.iloc[0],
+            {str(row["question"]): row for _, row in own.iterrows()},
+        )
+        for _, own in rows.groupby(["site", "at", "along"], sort=False)
+    ]
+
+
+def blocks_of(tables: CauseTables) -> int:
+    """Return the number of blocks, taken from the deepest block in any table."""
+    names = [*tables.record.sites]
+    for name in TABLES:
+        names += getattr(tables, name)["site"].tolist()
+    return n_blocks(pd.DataFrame({"site": pd.Series(names, dtype=str)}))
+
+
+def legible(tables: CauseTables) -> CauseTables:
+    """Return the tables with legible texts: a direction mark in one would reverse its sentence."""
+    record = tables.record
+    changes: dict[str, Any] = {
+        name: line_label(getattr(record, name)) for name in ("name", "position", "dataset")
+    }
+    changes |= {
+        name: tuple(map(line_label, getattr(record, name)))
+        for name in ("classes", "measures", "warnings")
+    }
+    changes |= {
+        "question": record.question and line_label(record.question),
+        "answers": {line_label(name): line_label(word) for name, word in record.answers.items()},
+        "left_out": tuple(
+            one.model_copy(update={"reason": line_label(one.reason)}) for one in record.left_out
+        ),
+    }
+    shown = {
+        name: table.assign(**{one: table[one].map(line_label) for one in _TEXTS if one in table})
+        for name in TABLES
+        for table in [getattr(tables, name)]
+    }
+    return replace(tables, record=record.model_copy(update=changes), **shown)

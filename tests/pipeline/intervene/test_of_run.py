@@ -11,12 +11,11 @@ from probekit import GPT2, Tokenizer, open_run, run
 from probekit.cli.show.causes import show_causes
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.loader import load_experiment
-from probekit.interventions.compose import run_edited
-from probekit.interventions.edits import replace
+from probekit.interventions.edits import replace, run_edited
 from probekit.pipeline.experiment import models
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
-from probekit.pipeline.intervene import verdict_rows
+from probekit.pipeline.intervene import steps
 from probekit.pipeline.intervene.inputs import cause_inputs
 from probekit.pipeline.intervene.of_run import cause
 from probekit.pipeline.intervene.run import steps_of
@@ -113,7 +112,7 @@ def test_a_second_call_computes_nothing_and_damaged_parts_are_computed_again(don
     before = (tables.run_dir / "causes" / "effects.csv").read_bytes()
     parts = sorted((tables.run_dir / "causes" / "parts").iterdir())
     out = tables.run_dir.parents[1]
-    monkeypatch.setattr(verdict_rows, "causes_of", None)  # would fail
+    monkeypatch.setattr(steps, "causes_of", None)  # would fail
     times = [path.stat().st_mtime_ns for path in parts]
     cause(experiment, out=out, progress=False)
     assert times == [path.stat().st_mtime_ns for path in parts]
@@ -285,8 +284,8 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     for fold, best in enumerate(("blocks.0.hook_resid_post", "blocks.2.hook_resid_post")):
         at = validated & (table["fold"] == sorted(table["fold"].dropna().unique())[fold])
         table.loc[at, "value"] = (table["site"][at] == best).astype(float)
-    steps = steps_of(experiment, inputs, GPT2.from_pretrained("mini"), table)
-    found = [(step.folds, [one.site for one in step.selected]) for step in steps]
+    found = steps_of(experiment, inputs, GPT2.from_pretrained("mini"), table)
+    found = [(step.folds, [one.site for one in step.selected]) for step in found]
     chosen = [((0,), ["blocks.0.hook_resid_post"]), ((1,), ["blocks.2.hook_resid_post"])]
     named = [((0, 1), [site]) for site in ("blocks.5.hook_resid_post", "blocks.2.attn.hook_z")]
     assert sorted(found) == sorted([*chosen, *named, *chosen])

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.compose import run_edited
-from probekit.interventions.edits import replace
+from probekit.interventions.edits import replace, run_edited
 from probekit.pipeline.look.lenses import ModelAndTokenizer, one_token
 from probekit.pipeline.look.pairs import patch_pair
 

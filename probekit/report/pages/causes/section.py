@@ -9,11 +9,9 @@ from pathlib import Path
 
 from probekit.amounts import counted
 from probekit.files import inside
-from probekit.report.causes.cause_answer import cause_answer
-from probekit.report.causes.directions import directions_in
+from probekit.report.causes.cause_answer import VerdictTable, cause_answer, verdict_table
+from probekit.report.causes.edits import directions_in, legible
 from probekit.report.causes.figure_parts import cause_parts
-from probekit.report.causes.legible import legible
-from probekit.report.causes.verdict_table import VerdictTable, verdict_table
 from probekit.report.pages.parts import FigurePart
 from probekit.results.causes import FOLDER, TABLES, CausesRecord, CauseTables, has_causes
 from probekit.results.record import reading_run_file

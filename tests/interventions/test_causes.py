@@ -7,16 +7,13 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.causes.cause_data import CauseData, CauseSettings, RowSplit
-from probekit.interventions.causes.causes import causes_of
-from probekit.interventions.causes.directions import DirectionSet, directions_of, label_sets
-from probekit.interventions.causes.responses import Responder
-from probekit.interventions.causes.summary import summary
-from probekit.interventions.causes.verdicts import best_p_values
+from probekit.interventions.causes import CauseData, CauseSettings, RowSplit, causes_of
+from probekit.interventions.directions import DirectionSet, Responder, directions_of, label_sets
 from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.verdicts import best_p_values, summary
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
-from tests.interventions.causes.hand_set import (
+from tests.interventions.hand_set import (
     IDLE,
     LAST,
     N_NOISE,
@@ -76,15 +73,15 @@ def test_a_direction_that_is_read_and_used(model, folds):
     data = data_of(1, folds=folds)
     result = causes_of(model, data, PRE, SETTINGS, directions=given(model, data, READ))
     assert answers(result) == {"detects": "yes", "steers": "yes", "silences": "yes"}
-    steers = result.evidence("steers")
+    steers = result.verdict("steers")
     # OUT receives READ, and the answers differ by twice OUT.
     spread = given(model, data, READ)[0].spread[0]
     assert steers.effect == pytest.approx(2 * spread / SIZE, rel=0.05 if folds == 2 else 1e-3)
-    assert result.evidence("silences").effect == pytest.approx(1, abs=1e-3)
+    assert result.verdict("silences").effect == pytest.approx(1, abs=1e-3)
     assert result.swap.effect == pytest.approx(1, abs=1e-3)
     assert result.swap.p == 0.01
     assert result.wrong_way == 0
-    assert not any(one.evidence.exceeds_whole for one in result.verdicts)
+    assert not any(one.exceeds_whole for one in result.verdicts)
     assert summary(result).startswith("The label can be decoded here, and the direction")
     assert result.folds == folds
     assert result.n == 80 * folds
@@ -94,8 +91,8 @@ def test_pitfall_29_a_direction_that_is_decodable_and_unused(model):
     data = data_of(1)
     result = causes_of(model, data, PRE, SETTINGS, directions=given(model, data, IDLE))
     assert answers(result) == {"detects": "yes", "steers": "no", "silences": "no"}
-    assert result.evidence("steers").effect == pytest.approx(0, abs=1e-4)
-    assert result.evidence("steers").whole > 0.5
+    assert result.verdict("steers").effect == pytest.approx(0, abs=1e-4)
+    assert result.verdict("steers").whole > 0.5
     assert abs(result.swap.effect) < 1e-4
     assert "decodable is not used" in summary(result)
 
@@ -128,11 +125,11 @@ def test_over_folds_intervals_are_wider_by_the_factor(model, monkeypatch):
         results = [
             causes_of(model, data_of(position, folds=2), PRE, SETTINGS) for position in (3, 1)
         ]
-        found = [results[0].evidence("detects"), results[1].evidence("steers")]
+        found = [results[0].verdict("detects"), results[1].verdict("steers")]
         return np.array([one.high - one.low for one in found])
 
     wide = widths()
-    monkeypatch.setattr("probekit.interventions.causes.causes.WIDER_OVER_FOLDS", 1.0)
+    monkeypatch.setattr("probekit.interventions.causes.WIDER_OVER_FOLDS", 1.0)
     np.testing.assert_allclose(wide / widths(), 2**0.5, rtol=0.03)
 
 
@@ -144,7 +141,8 @@ def test_edits_of_all_positions_reach_the_one_that_is_used(model):
 
 
 def best_of(results, question):
-    effects = np.array([one.evidence(question).effect for one in results])
+    found = [one.swap if question == "swap" else one.verdict(question) for one in results]
+    effects = np.array([one.effect for one in found])
     return best_p_values(effects, np.stack([one.null[question] for one in results]))
 
 
@@ -169,7 +167,7 @@ def test_controls_that_are_the_same_direction_refuse(model):
     unit = np.tile(READ.numpy(), (100, 1))
     directions = [DirectionSet(unit, unit, np.ones(100), np.zeros(len(READ)))]
     result = causes_of(model, data, PRE, SETTINGS, directions=directions)
-    assert result.evidence("steers").p == result.evidence("silences").p == 1
+    assert result.verdict("steers").p == result.verdict("silences").p == 1
     assert answers(result)["steers"] == "undecided"
 
 
@@ -191,18 +189,19 @@ def test_the_loss_on_other_texts_is_reported(model):
     data = data_of(1)
     data = replace(data, other=data.batch[torch.arange(10)])
     result = causes_of(model, data, PRE, SETTINGS)
-    assert set(result.other_loss) == {-2, 2}
-    assert all(low <= value <= high for value, low, high in result.other_loss.values())
+    losses = [dose for dose in result.doses if "other_loss" in dose]
+    assert [dose["by"] for dose in losses] == [-2, 2]
+    assert all(one["other_low"] <= one["other_loss"] <= one["other_high"] for one in losses)
 
 
 def test_the_dose_response_has_its_controls(model):
     result = causes_of(model, data_of(1), PRE, SETTINGS)
-    effects = [dose.effect for dose in result.doses]
+    effects = [dose["effect"] for dose in result.doses]
     assert effects == sorted(effects)
     for dose in result.doses:
-        assert dose.null_low <= dose.null_high
-        assert dose.matched_low <= dose.matched_high
-        assert dose.low <= dose.effect <= dose.high
+        assert dose["null_low"] <= dose["null_high"]
+        assert dose["matched_low"] <= dose["matched_high"]
+        assert dose["low"] <= dose["effect"] <= dose["high"]
 
 
 def test_without_a_difference_between_the_classes_silencing_is_undecided():
@@ -210,7 +209,7 @@ def test_without_a_difference_between_the_classes_silencing_is_undecided():
     result = causes_of(model, data_of(1), PRE, SETTINGS)
     verdict = result.verdict("silences")
     assert verdict.answer == "undecided"
-    assert "does not differ between the classes" in verdict.evidence.reason
+    assert "does not differ between the classes" in verdict.reason
     assert "does not differ between the classes" in summary(result)
 
 

@@ -1,25 +1,26 @@
-"""The rule of the verdicts, and their statistics on arrays."""
+"""The rule of the verdicts, their statistics on arrays, and the reason of undecided ones."""
 
 import numpy as np
 import pytest
 
-from probekit.interventions.causes.verdicts import (
-    Evidence,
+from probekit.interventions.effects import resamples_of
+from probekit.interventions.verdicts import (
+    CausalVerdict,
     answer_of,
     best_p_values,
     detection,
-    mean_effect,
+    direction_effect,
     silence,
     slopes,
     two_sided_p,
     verdicts,
+    why_undecided,
 )
-from probekit.interventions.patching.recovery import resamples_of
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, mean_of_rows
 
 
 def evidence(effect=1.0, low=0.5, high=1.5, p=0.01, whole=2.0):
-    return Evidence(effect, low, high, p, whole, False, "logits", rounding=1e-6)
+    return CausalVerdict(effect, low, high, p, whole, False, "logits", rounding=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +105,8 @@ def test_silence_needs_a_gap():
 def test_a_direction_that_moves_more_than_its_whole_is_flagged():
     rows, resamples = np.random.default_rng(0).normal(2, 0.1, 30), resamples_of(np.arange(30))
     whole = mean_of_rows(rows, resamples)
-    more = mean_effect(rows, np.zeros(9), 0.5 * whole, resamples, "logits", 1.0)
-    same = mean_effect(rows, np.zeros(9), whole, resamples, "logits", 1.0)
+    more = direction_effect(whole, np.zeros(9), 0.5 * whole, resamples, "logits", 1.0)
+    same = direction_effect(whole, np.zeros(9), whole, resamples, "logits", 1.0)
     assert more.exceeds_whole
     assert not same.exceeds_whole
 
@@ -148,3 +149,31 @@ def test_folds_are_ranked_separately():
     projections = codes + 100.0 * folds
     found = detection(projections, codes, np.arange(40), folds, draws=99, seed=0)
     assert found.effect == pytest.approx(0.5)
+
+
+NAN = float("nan")
+
+
+def verdict(answer="undecided", p=0.01, *, low=0.5, high=1.5, reason=""):
+    return CausalVerdict(1.0, low, high, p, 2.0, False, "logits", 1e-6, reason, "steers", answer, p)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (verdict(reason="too few groups for a test"), "too few groups for a test"),
+        (verdict(low=NAN), "there is no interval"),
+        (verdict(low=-1.5, high=-0.5), "the interval is below 0"),
+        (
+            verdict(low=-0.5),
+            "the interval contains 0 and exceeds 5 % of the effect of the whole vector",
+        ),
+        (verdict(p=NAN), "there is no p-value"),
+        (verdict(p=0.075), "the p-value, adjusted for the questions, is not below 0.05"),
+        (verdict(), "the effect is within rounding errors"),
+        (verdict("yes"), ""),
+        (verdict("no", low=-0.01, high=0.01), ""),
+    ],
+)
+def test_every_undecided_verdict_has_a_reason(given, reason):
+    assert why_undecided(given) == reason

@@ -1,4 +1,4 @@
-"""Patched passes equal whole passes with the same edit, at every site and position."""
+"""Patched and ablated passes equal whole passes with the same edit, at every site and position."""
 
 import numpy as np
 import pytest
@@ -6,17 +6,15 @@ import torch
 
 from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.interventions.base_pass import BasePass
-from probekit.interventions.compose import run_edited
-from probekit.interventions.edits import replace
-from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.edits import replace, run_edited
+from probekit.interventions.measures import AnswerMeasure, check_pairs, single_tokens
 from probekit.interventions.names import MEASURES
-from probekit.interventions.patching.pairs import check_pairs, pair_problems, single_tokens
-from probekit.interventions.patching.patching import PAIRS_AT_ONCE, patch
-from probekit.model.families.gpt2 import GPT2
-from probekit.model.passes.inputs import TokenBatch
+from probekit.interventions.patching import PAIRS_AT_ONCE, ablated_values, patch
 from probekit.model.passes.taps import head_or_neuron
+from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
-from tests.model.reference import TINY, pad, ragged
+from tests.interventions.tiny import as_batch, differences, measure_of, pairs
+from tests.model.reference import TINY
 
 LENGTHS = [5, 3, 8]
 SITES = [
@@ -41,27 +39,6 @@ SITES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model():
-    return GPT2(TINY, seed=3).requires_grad_(False)
-
-
-def as_batch(texts, side):
-    ids, mask = pad(texts, side, filler=7)
-    return TokenBatch(ids, mask, torch.zeros(*ids.shape, 2, dtype=torch.int64))
-
-
-def pairs(side="left", lengths=LENGTHS):
-    texts = ragged(TINY, lengths)
-    others = [(text + 11) % TINY.vocab_size for text in texts]
-    return as_batch(texts, side), as_batch(others, side)
-
-
-def measure_of(name="logit_difference", n=3):
-    numbers = torch.arange(n)
-    return AnswerMeasure(numbers + 3, numbers + 40, name)
-
-
 def expected(model, clean, corrupt, where, at, measure):
     """The measure of a whole pass with the counterfactual's activations at the positions `at`."""
     (selection,) = model.sites.select([where])
@@ -70,10 +47,7 @@ def expected(model, clean, corrupt, where, at, measure):
     if "resid_post" in where and "3" in where and at is None:
         assert values.shape[1] == clean.ids.shape[1]
     logits = run_edited(model, clean, [(where, replace(values, at))])
-    last = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
-    rows = torch.arange(len(clean))
-    logits = logits[rows, last]
-    return (logits[rows, measure.answer] - logits[rows, measure.wrong]).double().numpy()
+    return differences(logits, clean, measure)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -188,7 +162,6 @@ def test_pairs_that_cannot_be_patched_are_reported_with_their_rows(model):
         check_pairs(clean, pairs("right")[1])
     with pytest.raises(DataError, match="3 texts and 2 counterfactuals"):
         check_pairs(clean, corrupt[:2])
-    assert [one.row for one in pair_problems(clean, clean)] == [0, 1, 2]
 
 
 def test_answers_of_several_tokens_are_reported_with_their_rows():
@@ -223,3 +196,66 @@ def test_measures_that_cannot_be_scored_are_refused():
         AnswerMeasure(ids)
     with pytest.raises(DataError, match="Row 1: the answer and the wrong token are the same"):
         AnswerMeasure(ids, torch.tensor([9, 4]))
+
+
+HEAD = SiteSelection("blocks.1.attn.hook_z", head=1)
+AT = torch.tensor([2, 1, 3, 0])
+
+
+def equal_lengths(n_tokens=5):
+    generator = torch.Generator().manual_seed(1)
+    return as_batch(list(torch.randint(0, TINY.vocab_size, (4, n_tokens), generator=generator)))
+
+
+def ablated(model, replacement, at, **options):
+    batch, measure = equal_lengths(), measure_of(n=4)
+    where = "all" if at is None else at
+    [found] = ablated_values(model, batch, [measure], [HEAD], replacement, at=where, **options)
+    np.testing.assert_allclose(found.base, differences(model(batch), batch, measure), atol=1e-5)
+    ((_, values),) = found.patched.items()
+    return values
+
+
+def edited(model, values, at):
+    batch = equal_lengths()
+    logits = run_edited(model, batch, [(HEAD, replace(values, at))])
+    return differences(logits, batch, measure_of(n=4))
+
+
+@pytest.mark.parametrize("at", [None, AT])
+def test_zero_and_the_mean_of_other_texts_equal_a_whole_pass(model, at):
+    others = equal_lengths(7)
+    _, cache = model.run_with_cache(others, [HEAD.text])
+    values = cache[HEAD.text]
+    own = values if at is None else values[torch.arange(4), at]
+    mean = own.reshape(-1, own.shape[-1]).mean(0)
+    found = ablated(model, "mean", at, averaged=(others, at))
+    np.testing.assert_allclose(found, edited(model, mean, at), atol=1e-5)
+    found = ablated(model, "zero", at)
+    np.testing.assert_allclose(found, edited(model, torch.zeros_like(mean), at), atol=1e-5)
+
+
+@pytest.mark.parametrize("at", [None, AT])
+def test_the_activations_of_another_text(model, at):
+    """Each row has the value of a whole pass with the activations of some other row."""
+    found = ablated(model, "resample", at, seed=5)
+    _, cache = model.run_with_cache(equal_lengths(), [HEAD.text])
+    options = []
+    for shift in (1, 2, 3):
+        donors = (torch.arange(4) + shift) % 4
+        given = cache[HEAD.text][donors]
+        if at is not None:
+            moved = cache[HEAD.text].clone()
+            moved[torch.arange(4), at] = given[torch.arange(4), at[donors]]
+            given = moved
+        options.append(edited(model, given, at))
+    assert (np.abs(np.array(options) - found).min(0) < 1e-5).all()
+
+
+def test_ablations_without_a_replacement_are_refused(model):
+    texts = as_batch([one[n == 0 :] for n, one in enumerate(equal_lengths().ids)])
+    with pytest.raises(DataError, match=r"1 text of 4 have no other.*row 0 with 4 tokens"):
+        ablated_values(model, texts, [measure_of(n=4)], [HEAD], "resample")
+    pattern = SiteSelection("blocks.1.attn.hook_pattern")
+    with pytest.raises(ConfigError, match="not a part of the residual stream"):
+        ablated_values(model, texts, [measure_of(n=4)], [pattern], "mean")

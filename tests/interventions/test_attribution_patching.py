@@ -5,14 +5,13 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError
-from probekit.interventions.compose import run_edited
-from probekit.interventions.edits import add
+from probekit.interventions.attribution_patching import estimated_effects, patch_top
+from probekit.interventions.edits import add, run_edited
 from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.attribution_patching import estimated_effects, patch_top
-from probekit.interventions.patching.patching import patch
+from probekit.interventions.patching import patch
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.passes.inputs import TokenBatch
-from tests.model.reference import TINY, pad, ragged
+from tests.interventions.tiny import measure_of, pairs
+from tests.model.reference import TINY
 
 SITES = ["blocks.1.hook_resid_post", "blocks.2.attn.hook_z[head=1]", "blocks.2.attn.hook_pattern",
          "blocks.0.mlp.hook_post[neuron=4]", "blocks.1.ln2.hook_scale"]  # fmt: skip
@@ -23,18 +22,8 @@ def model():
     return GPT2(TINY, seed=3).requires_grad_(False).double()
 
 
-def pairs(lengths=(5, 3, 8), shift=11):
-    texts = ragged(TINY, lengths)
-    ids, mask = pad(texts, "left", filler=7)
-    others, _ = pad([(text + shift) % 97 for text in texts], "left", filler=7)
-    numbers = torch.arange(len(texts))
-    measure = AnswerMeasure(numbers + 3, numbers + 40)
-    offsets = torch.zeros(*ids.shape, 2)
-    return TokenBatch(ids, mask, offsets), TokenBatch(others, mask, offsets), measure
-
-
 def test_an_estimate_is_the_derivative_of_the_patch(model):
-    clean, corrupt, measure = pairs()
+    (clean, corrupt), measure = pairs(), measure_of()
     site = "blocks.1.hook_resid_post"
     found = estimated_effects(model, clean, corrupt, measure, site, at="each")
     base, source = (model.run_with_cache(batch, [site])[1][site] for batch in (clean, corrupt))
@@ -55,7 +44,7 @@ def test_an_estimate_is_the_derivative_of_the_patch(model):
 @pytest.mark.parametrize("site", SITES)
 def test_small_patches_equal_their_estimates(model, site):
     """With sources that differ little, the estimate is exact to first order."""
-    clean, corrupt, measure = pairs()
+    (clean, corrupt), measure = pairs(), measure_of()
     weights = model.wte.weight.clone()
     model.wte.weight.copy_(weights.mean(0) + 1e-4 * (weights - weights.mean(0)))
     try:
@@ -69,7 +58,7 @@ def test_small_patches_equal_their_estimates(model, site):
 
 
 def test_averaged_gradients_are_nearer_to_the_patch(model):
-    clean, corrupt, measure = pairs((6,) * 12)
+    (clean, corrupt), measure = pairs(lengths=[6] * 12), measure_of(n=12)
     sites = ["hook_embed"]
     exact = np.array([r.patched - r.base for r in patch(model, clean, corrupt, measure, sites)])
     errors = []
@@ -82,7 +71,7 @@ def test_averaged_gradients_are_nearer_to_the_patch(model):
 
 
 def test_the_largest_estimates_are_verified(model):
-    clean, corrupt, measure = pairs((6,) * 8)
+    (clean, corrupt), measure = pairs(lengths=[6] * 8), measure_of(n=8)
     sites = "blocks.*.attn.hook_z[head=*]"
     estimates = estimated_effects(model, clean, corrupt, measure, sites, at="each")
     found = patch_top(model, clean, corrupt, measure, estimates, top=5, at="each")
@@ -102,7 +91,7 @@ def test_the_largest_estimates_are_verified(model):
 
 
 def test_a_position_of_each_text(model):
-    clean, corrupt, measure = pairs()
+    (clean, corrupt), measure = pairs(), measure_of()
     at = torch.tensor([7, 6, 2])
     site = "blocks.1.hook_resid_post"
     ((key, values),) = estimated_effects(model, clean, corrupt, measure, site, at=at).items()
@@ -114,7 +103,7 @@ def test_a_position_of_each_text(model):
 
 @pytest.mark.parametrize("name", ["accuracy", "kl"])
 def test_measures_without_a_gradient_are_refused(model, name):
-    clean, corrupt, measure = pairs()
+    (clean, corrupt), measure = pairs(), measure_of()
     with pytest.raises(ConfigError, match=f"{name} has no gradient"):
         estimated_effects(
             model, clean, corrupt, AnswerMeasure(measure.answer, measure.wrong, name), "hook_embed"

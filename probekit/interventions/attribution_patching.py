@@ -20,16 +20,15 @@ from torch import Tensor
 
 from probekit.errors import ConfigError
 from probekit.interventions import edits
-from probekit.interventions.compose import compose
-from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching.pairs import check_pairs
-from probekit.interventions.patching.patch_effects import Patch, PatchEffect, effects_of
-from probekit.interventions.patching.patching import PAIRS_AT_ONCE, Positions, patched_values
+from probekit.interventions.edits import compose
+from probekit.interventions.effects import Patch, PatchEffect, effects_of
+from probekit.interventions.measures import AnswerMeasure, check_pairs
+from probekit.interventions.patching import PAIRS_AT_ONCE, Positions, patch_grid, patched_values
 from probekit.model.network import Network
 from probekit.model.passes.cache import remember
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import part_features
-from probekit.model.sites.sites import SitePattern, Sites, SiteSelection
+from probekit.model.sites.sites import SitePattern, SiteSelection
 from probekit.probes.solve.design import Floats
 
 _WITH_GRADIENT = ("logit_difference", "probability", "loss")
@@ -93,21 +92,21 @@ def estimated_effects(
             f"{', '.join(_WITH_GRADIENT)}."
         )
     selected = model.sites.select(sites)
-    parts: list[dict[Patch, Floats]] = []
+    found: dict[Patch, Floats] = {}
     for rows in torch.split(torch.arange(len(clean)), PAIRS_AT_ONCE):
         ends = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
         own = (ends if measured is None else measured)[rows].to(model.device)
         batches = clean[rows].to(model.device), corrupt[rows].to(model.device)
         by_position = _by_position(model, *batches, measure[rows], selected, own, steps)
-        own_at = at[rows] if isinstance(at, Tensor) else at
-        parts.append(_of_grid(by_position, batches[0].mask, own_at))
-    sizes = [len(next(iter(part.values()))) for part in parts]
-    return {
-        key: np.concatenate(
-            [p.get(key, np.full(n, np.nan)) for p, n in zip(parts, sizes, strict=True)]
-        )
-        for key in dict.fromkeys(key for part in parts for key in part)
-    }
+        mask, own_at = batches[0].mask, at[rows] if isinstance(at, Tensor) else at
+        for selection, estimates in by_position.items():
+            values = (estimates * mask).double().cpu()
+            for key, with_position, columns in patch_grid([selection], own_at, mask):
+                has = with_position.cpu()
+                some = values.sum(1)[has] if columns is None else values[has, columns.cpu()]
+                of_pairs = found.setdefault(key, np.full(len(clean), np.nan))
+                of_pairs[rows[has].numpy()] = some.numpy()
+    return found
 
 
 def patch_top(
@@ -171,7 +170,10 @@ def _by_position(
         for site, gradient in _gradients(model, clean, embed, measure, sites, measured).items():
             total[site] += gradient / steps
     change = {site: total[site] * (source[site] - base[site]) for site in sites}
-    return {one: _summed(model.sites, change[one.site], one) for one in selected}
+    return {
+        one: part_features(model.sites, change[one.site].nan_to_num(), one).sum(-1)
+        for one in selected
+    }
 
 
 def _gradients(
@@ -200,29 +202,3 @@ def _gradients(
         site: torch.zeros_like(values[site]) if gradient is None else gradient.detach()
         for site, gradient in zip(sites, found, strict=True)
     }
-
-
-def _summed(sites: Sites, product: Tensor, selection: SiteSelection) -> Tensor:
-    """Return the sum over all axes but the texts and the positions, [batch pos]."""
-    return part_features(sites, product.nan_to_num(), selection).sum(-1)
-
-
-def _of_grid(
-    by_position: dict[SiteSelection, Tensor], mask: Tensor, at: Positions
-) -> dict[Patch, Floats]:
-    """Return the estimates (n_pairs,) of each patch of the grid."""
-    rows, first, lengths = torch.arange(len(mask)), mask.int().argmax(1).cpu(), mask.sum(1).cpu()
-    grid: dict[Patch, Floats] = {}
-    for selection, tensor in by_position.items():
-        values = (tensor * mask).double().cpu()
-        if isinstance(at, Tensor):
-            grid[Patch(selection, "chosen")] = values[rows, at.reshape(-1).cpu()].numpy()
-        elif at == "all":
-            grid[Patch(selection, "all")] = values.sum(1).numpy()
-        else:
-            for position in range(int(lengths.max())):
-                has = lengths > position
-                own = np.full(len(mask), np.nan)
-                own[has.numpy()] = values[rows[has], first[has] + position].numpy()
-                grid[Patch(selection, position)] = own
-    return grid

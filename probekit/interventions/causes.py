@@ -1,0 +1,445 @@
+"""The causal test of a direction: three verdicts with their controls.
+
+Each fold's directions are fitted on its training rows and act on its test rows. Controls:
+
+    tested        directions of the same method on permuted labels
+    shown only    directions with the covariance of the features; the whole vector; the part of the
+                  direction in the kernel of the output matrix
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probekit.errors import ConfigError, DataError
+from probekit.interventions.base_pass import linear_entry
+from probekit.interventions.directions import (
+    DirectionSet,
+    Responder,
+    allowed_doses,
+    directions_of,
+    dose_limit,
+    kernel_share,
+    label_sets,
+    matched_directions,
+    mean_differences,
+)
+from probekit.interventions.edits import add, run_edited
+from probekit.interventions.effects import interval_of, mean_interval, resamples_of
+from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.names import Along, Question
+from probekit.interventions.verdicts import (
+    CausalVerdict,
+    CauseResult,
+    band_of_draws,
+    class_gap,
+    class_gap_of_many,
+    detection,
+    direction_effect,
+    ratio_effect,
+    silence,
+    slopes,
+    verdicts,
+)
+from probekit.model.network import Network
+from probekit.model.passes.inputs import NOT_COUNTED, TokenBatch, next_tokens
+from probekit.model.sites.sites import SiteSelection
+from probekit.probes.score.intervals import Interval
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples, mean_of_rows
+from probekit.probes.solve.design import Codes, Floats
+
+
+@dataclass(frozen=True, eq=False)
+class RowSplit:
+    """Rows of one fold, as row numbers.
+
+    Attributes:
+        train: rows that directions are fitted on.
+        test: rows that they act on.
+    """
+
+    train: Codes
+    test: Codes
+
+
+@dataclass(frozen=True, eq=False)
+class CauseData:
+    """Texts with a label of two classes, and the measure of the network's answers.
+
+    Attributes:
+        batch: the texts.
+        codes: labels 0 and 1, (n_rows,).
+        groups: group of each row, (n_rows,).
+        splits: the folds; a single one for a split into train and test.
+        measure: measure of all rows: the answer is right for the label of the row, the wrong answer
+            for the other label.
+        at: position of each text that is edited, [n_rows]; None edits all.
+        measured: position of each text that is measured; None means the last token.
+        read: position of each text that directions are fitted at; None means `at`, or else
+            `measured`.
+        sources: counterfactual of each text, for exchange along the direction; None without.
+        other: texts whose loss is measured under steering; None without.
+    """
+
+    batch: TokenBatch
+    codes: Codes
+    groups: NDArray[np.generic]
+    splits: Sequence[RowSplit]
+    measure: AnswerMeasure
+    at: Tensor | None = None
+    measured: Tensor | None = None
+    read: Tensor | None = None
+    sources: TokenBatch | None = None
+    other: TokenBatch | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.batch)
+        if not len(self.codes) == len(self.groups) == len(self.measure) == n:
+            raise DataError(
+                f"There are {n} texts, {len(self.codes)} labels, {len(self.groups)} groups and "
+                f"answers for {len(self.measure)} texts. Give one of each for every text."
+            )
+        if not self.measure.is_signed:
+            raise ConfigError(
+                f"Verdicts require a measure with a direction, but {self.measure.name} has none. "
+                "Use logit_difference, or probability with a wrong answer."
+            )
+        tested = np.concatenate([split.test for split in self.splits])
+        if len(np.unique(tested)) < len(tested):
+            raise DataError("A row is a test row of two folds. Give each row to one fold.")
+
+    @property
+    def test(self) -> Codes:
+        """The test rows of all folds, in the order of the folds."""
+        return np.concatenate([split.test for split in self.splits])
+
+
+@dataclass(frozen=True)
+class CauseSettings:
+    """Settings of the test.
+
+    Attributes:
+        along: method of the directions: probe, mean_difference or leace.
+        draws: number of permutations of the labels.
+        matched: number of random directions with the covariance of the features.
+        by: candidate doses, in standard deviations of the projection.
+        C: inverse regularisation strength of probes.
+        seed: random seed of permutations and random directions.
+    """
+
+    along: Along = "probe"
+    draws: int = 999
+    matched: int = 99
+    by: tuple[float, ...] = (-4.0, -2.0, 2.0, 4.0)
+    C: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not any(self.by):
+            raise ConfigError(f"by is {list(self.by)}. Give a dose other than 0.")
+
+
+def causes_of(
+    model: Network,
+    data: CauseData,
+    selection: SiteSelection,
+    settings: CauseSettings | None = None,
+    *,
+    directions: Sequence[DirectionSet] | None = None,
+) -> CauseResult:
+    """Return the causal test of a direction at a site, head or neuron.
+
+    Args:
+        model: the network.
+        data: the texts with labels, groups and folds.
+        selection: where the direction is read and edited; a part of the residual stream.
+        settings: settings of the test; None means the defaults.
+        directions: directions of each fold, such as those of fitted probes: the observed one, then
+            those on permuted labels (`label_sets`). None fits them by `settings.along`.
+
+    Raises:
+        ConfigError: the site is not a part of the residual stream.
+        DataError: there are not exactly two classes.
+    """
+    linear_entry(model, selection)
+    settings = settings or CauseSettings()
+
+    def responder(rows: Codes) -> Responder:
+        own = torch.from_numpy(rows)
+        at, measured, read = (
+            None if x is None else x[own] for x in (data.at, data.measured, data.read)
+        )
+        return Responder(model, data.batch[own], selection, at, data.measure[own], measured, read)
+
+    X = responder(np.arange(len(data.batch))).features()
+    exchanging = data.splits[0].train if len(data.splits) == 1 else None
+    labels = label_sets(data.codes, data.groups, settings.draws, settings.seed, exchanging)
+    folds = []
+    for number, split in enumerate(data.splits):
+        train, own, codes = X[split.train], labels[:, split.train], data.codes[split.test]
+        fold = _Fold(
+            responder(split.test),
+            directions[number]
+            if directions
+            else directions_of(settings.along, train, own, C=settings.C),
+            matched_directions(train, settings.matched, settings.seed + number),
+            None if data.sources is None else data.sources[torch.from_numpy(split.test)],
+            codes,
+            np.where(codes == 1, 1.0, -1.0),
+            mean_differences(train, own[:1])[0],
+            X[split.test],
+            train,
+        )
+        folds.append(fold)
+    return _Test(data, settings, selection, folds).result()
+
+
+@dataclass(frozen=True, eq=False)
+class _Fold:
+    """Test rows of one fold with the directions that act on them.
+
+    `codes`, `signs` (1 for class 1, else -1) and `X` (n_test, n_features) are those of the test
+    rows, `train` (n_train, n_features) those of the training rows, with the difference of their
+    class means (n_features,).
+    """
+
+    responder: Responder
+    directions: DirectionSet
+    matched: DirectionSet
+    sources: TokenBatch | None
+    codes: Codes
+    signs: Floats
+    difference: Floats
+    X: Floats
+    train: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _Test:
+    """The steps of the test, over all folds."""
+
+    data: CauseData
+    settings: CauseSettings
+    selection: SiteSelection
+    folds: Sequence[_Fold]
+
+    def result(self) -> CauseResult:
+        """Return the result."""
+        own = [fold.directions for fold in self.folds]
+        limit = dose_limit(own, [fold.train for fold in self.folds])
+        steers, null, matched, doses, wrong_way = self._steering(
+            allowed_doses(limit, self.settings.by)
+        )
+        silences, null["silences"], matched["silences"] = self._silencing()
+        swap = None
+        if self.data.sources is not None:
+            swap, null["swap"], matched["swap"] = self._swapping()
+        found: dict[Question, CausalVerdict] = {
+            "detects": self._detection(),
+            "steers": steers,
+            "silences": silences,
+        }
+        return CauseResult(
+            verdicts=verdicts(found),
+            swap=swap,
+            doses=doses,
+            dose_limit=limit,
+            wrong_way=wrong_way,
+            kernel_share=self._kernel_share(),
+            null=null,
+            matched=matched,
+            unit=self.data.measure.unit,
+            n=len(self.codes),
+            groups=self.resamples.n_groups,
+            folds=len(self.folds),
+            draws=len(self.folds[0].directions) - 1,
+        )
+
+    @property
+    def codes(self) -> Codes:
+        return self.data.codes[self.data.test]
+
+    @cached_property
+    def resamples(self) -> Resamples:
+        """Jackknife resamples of the test rows."""
+        widening = WIDER_OVER_FOLDS if len(self.folds) > 1 else 1.0
+        return resamples_of(self.data.groups[self.data.test], widening)
+
+    @cached_property
+    def base(self) -> Floats:
+        """Measure of the test rows towards class 1, (n_test,)."""
+        return self._signed(lambda fold: fold.responder.base())
+
+    @cached_property
+    def without(self) -> Floats:
+        """Measure towards class 1 without the whole vector, replaced by its mean, (n_test,)."""
+        return self._signed(lambda fold: fold.responder.without(fold.directions.mean))
+
+    @property
+    def size(self) -> float:
+        """Largest measure, by which rounding errors are recognised."""
+        return float(np.abs(self.base).max())
+
+    def _signed(self, scores: Callable[[_Fold], Floats]) -> Floats:
+        """Return scores (n_test, ...) towards class 1, over all folds."""
+        parts = []
+        for fold in self.folds:
+            own = scores(fold)
+            parts.append(own * fold.signs.reshape(-1, *[1] * (own.ndim - 1)))
+        return np.concatenate(parts)
+
+    def _detection(self) -> CausalVerdict:
+        projected = [(fold.X - fold.directions.mean) @ fold.directions.reading[0]
+                     for fold in self.folds]  # fmt: skip
+        fold_of_row = np.repeat(np.arange(len(self.folds)), [len(p) for p in projected])
+        groups = self.data.groups[self.data.test]
+        return detection(
+            np.concatenate(projected), self.codes, groups, fold_of_row,
+            draws=max(self.settings.draws, 999), seed=self.settings.seed,
+            widening=self.resamples.widening,
+        )  # fmt: skip
+
+    def _steering(
+        self, by: Sequence[float]
+    ) -> tuple[
+        CausalVerdict, dict[str, Floats], dict[str, Floats], tuple[dict[str, float], ...], float
+    ]:
+        base = self.base[:, None, None]
+        changes = self._signed(lambda fold: fold.responder.steered(fold.directions, by)) - base
+        beside = self._signed(lambda fold: fold.responder.steered(fold.matched, by)) - base
+        found, null, matched = (slopes(x, by) for x in (changes, changes[:, 1:], beside))
+        own = found[:, 0]
+        verdict = direction_effect(
+            mean_of_rows(own, self.resamples), null.mean(axis=0), self._whole_slope(),
+            self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
+        )  # fmt: skip
+        doses = [
+            self._dose(k, changes[..., n], beside[..., n], is_end=k in (min(by), max(by)))
+            for n, k in enumerate(by)
+        ]
+        wrong_way = float(np.mean(own < 0))
+        nulls, others = {"steers": null.mean(axis=0)}, {"steers": matched.mean(axis=0)}
+        return verdict, nulls, others, tuple(doses), wrong_way
+
+    def _whole_slope(self) -> Floats:
+        """Return the whole vector's effect per standard deviation, (1 + n_units,).
+
+        It is the difference between the classes that the site carries, which is lost when the whole
+        vector is replaced by its mean, divided by the distance of the class means along the
+        direction. It does not depend on the direction otherwise.
+        """
+        carried = class_gap(self.base - self.without, self.codes, self.resamples)
+        distances = [
+            float(fold.difference @ fold.directions.unit[0]) / fold.directions.spread[0]
+            if fold.directions.spread[0]
+            else 0.0
+            for fold in self.folds
+        ]
+        distance = np.average(distances, weights=[len(fold.codes) for fold in self.folds])
+        return carried / distance if distance else np.zeros_like(carried)
+
+    def _dose(
+        self, by: float, changes: Floats, beside: Floats, *, is_end: bool
+    ) -> dict[str, float]:
+        """Return a row of doses.csv; arrays (n_test, n_directions), the observed one first."""
+        own = mean_interval(changes[:, 0], self.resamples)
+        row = {"by": by, "effect": own.value, "low": own.low, "high": own.high}
+        for name, drawn in (("null", changes[:, 1:]), ("matched", beside)):
+            row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(drawn.mean(axis=0))
+        row |= {"n": len(self.codes), "groups": self.resamples.n_groups}
+        if self.data.other is None or not is_end:
+            return row
+        fold = self.folds[0]
+        vector = by * (fold.directions.unit[0] * fold.directions.spread[0])
+        model, texts = fold.responder.model, self.data.other
+        loss = loss_under_steering(model, texts, self.selection, vector)
+        return row | {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
+
+    def _silencing(self) -> tuple[CausalVerdict, Floats, Floats]:
+        erased = self._signed(lambda fold: fold.responder.erased(fold.directions))
+        beside = self._signed(lambda fold: fold.responder.erased(fold.matched))
+        verdict = silence(
+            self.base, erased[:, 0], erased[:, 1:], self.without, self.codes, self.resamples
+        )
+        before = class_gap_of_many(self.base[:, None], self.codes)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            null, matched = (
+                1 - class_gap_of_many(x, self.codes) / before for x in (erased[:, 1:], beside)
+            )
+        return verdict, null, matched
+
+    def _swapping(self) -> tuple[CausalVerdict, Floats, Floats]:
+        """Return the recovery by exchange along the direction, for the answer of the base text."""
+
+        def all_folds(scores: Callable[[_Fold, TokenBatch], Floats]) -> Floats:
+            parts = [scores(fold, fold.sources) for fold in self.folds if fold.sources is not None]
+            return np.concatenate(parts)
+
+        base = np.concatenate([fold.responder.base() for fold in self.folds])
+        source = all_folds(lambda fold, other: fold.responder.of_sources(other)) - base
+        own = all_folds(lambda fold, other: fold.responder.swapped(fold.directions, other))
+        beside = all_folds(lambda fold, other: fold.responder.swapped(fold.matched, other))
+        whole = all_folds(lambda fold, other: fold.responder.exchanged(other)) - base
+        own, beside = own - base[:, None], beside - base[:, None]
+        verdict = ratio_effect(own[:, 0], own[:, 1:], whole, source, self.resamples, self.size)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            null, matched = own[:, 1:].sum(0) / source.sum(), beside.sum(0) / source.sum()
+        return verdict, null, matched
+
+    def _kernel_share(self) -> float:
+        matrix = self.folds[0].responder.entry.matrix
+        if matrix is None:
+            return float("nan")
+        weight = matrix.detach().double().cpu().numpy()
+        shares = [kernel_share(fold.directions.unit[0], weight) for fold in self.folds
+                  if fold.directions.unit[0].any()]  # fmt: skip
+        return max(shares, default=float("nan"))
+
+
+_OTHERS_AT_ONCE = 16
+
+
+def loss_under_steering(
+    model: Network, texts: TokenBatch, selection: SiteSelection, vector: Floats
+) -> Interval:
+    """Return the change of the loss in nats per token, with its interval over texts.
+
+    Args:
+        model: the network.
+        texts: texts of at least two tokens.
+        selection: site, head or neuron that the vector is added to at all positions.
+        vector: shape (n_features,).
+
+    >>> from probekit import GPT2, Tokenizer
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> texts = tokenizer.batch(["The keys to the", "A child"], bos=False, side="right")
+    >>> site = SiteSelection("blocks.2.hook_resid_post")
+    >>> loss_under_steering(model, texts, site, np.zeros(256)).value
+    0.0
+    """
+    changes: list[Tensor] = []
+    for rows in torch.split(torch.arange(len(texts)), _OTHERS_AT_ONCE):
+        batch = texts[rows].to(model.device)
+        edit = add(torch.from_numpy(vector))
+        with torch.no_grad():
+            steered = run_edited(model, batch, [(selection, edit)])
+            plain = model(batch)
+        targets = next_tokens(batch.ids, batch.mask)
+        counted = targets != NOT_COUNTED
+        ids = targets.clamp(min=0)[..., None]
+        difference = [
+            -logits.double().log_softmax(-1).gather(-1, ids)[..., 0] for logits in (steered, plain)
+        ]
+        change = torch.where(counted, difference[0] - difference[1], 0.0)
+        changes.append(torch.stack([change.sum(1), counted.sum(1).double()], 1))
+    sums, n_tokens = torch.cat(changes).cpu().numpy().T
+    resamples = resamples_of(np.arange(len(sums)))
+    total = mean_of_rows(n_tokens, resamples)
+    return interval_of(mean_of_rows(sums, resamples) / total, resamples)

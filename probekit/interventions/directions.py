@@ -1,0 +1,432 @@
+"""Directions of a concept, and measures of texts after edits along them.
+
+    probe            weights of a logistic probe
+    mean_difference  difference of the class means
+    leace            difference of the class means, erased as by LEACE
+
+A set of directions holds that of the true labels first and then one for each permutation, so that
+every later step treats them alike. Source of the test: `probekit.probes.score.exchange`.
+
+Every edit along a direction adds a multiple of one vector to the residual stream. All texts,
+directions and doses are rows of one batch that starts at the edited site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probekit.errors import DataError, UnknownNameError, nearest
+from probekit.interventions.base_pass import BasePass, StreamEntry, linear_entry
+from probekit.interventions.edits import LEAST_SIZE
+from probekit.interventions.erasure import TOLERANCE
+from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.names import METHODS, Along
+from probekit.model.network import Network
+from probekit.model.passes.inputs import TokenBatch
+from probekit.model.sites.sites import SiteSelection
+from probekit.probes.score.exchange import permuted_labels
+from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.solver import Problem, Solver
+
+LabelSets = NDArray[np.integer]  # (1 + draws, n_rows), the true labels first
+
+
+@dataclass(frozen=True, eq=False)
+class DirectionSet:
+    """Directions at one site, the observed one first.
+
+    Attributes:
+        unit: directions of length 1, (n_directions, n_features). A direction of zeros has no
+            effect.
+        reading: vectors r with r'u = 1, (n_directions, n_features). Erasure subtracts
+            r'(x - mean) u; an orthogonal projection has r = u.
+        spread: standard deviation of u'x over the training rows, (n_directions,).
+        mean: mean of the training rows, (n_features,).
+    """
+
+    unit: Floats
+    reading: Floats
+    spread: Floats
+    mean: Floats
+
+    def __len__(self) -> int:
+        """Return the number of directions."""
+        return len(self.unit)
+
+    @classmethod
+    def of_weights(cls, weights: Floats, X: NDArray[np.floating]) -> DirectionSet:
+        """Return orthogonal directions along weights (n_directions, n_features) on raw features.
+
+        X (n_rows, n_features) are the training rows.
+
+        >>> X = np.array([[0.0, 1.0], [6.0, 1.0]])
+        >>> found = DirectionSet.of_weights(np.array([[2.0, 0.0]]), X)
+        >>> found.unit.tolist(), found.spread.tolist()
+        ([[1.0, 0.0]], [3.0])
+        """
+        unit = _units(weights)
+        return cls(unit, unit, (X @ unit.T).std(axis=0), X.mean(axis=0, dtype=np.float64))
+
+
+def label_sets(
+    codes: Codes, groups: NDArray[np.generic], draws: int, seed: int, rows: Codes | None = None
+) -> LabelSets:
+    """Return the labels and their permutations, (1 + draws, n_rows), the true labels first.
+
+    Args:
+        codes: label codes of all rows, (n_rows,).
+        groups: groups of all rows; see `permuted_labels` for how they are exchanged.
+        draws: number of permutations.
+        seed: random seed.
+        rows: rows that exchange labels, such as the training rows of a single split; None means
+            all, as under cross-validation, where each fold takes its own rows of one permutation.
+
+    >>> label_sets(np.array([0, 1]), np.array(["a", "b"]), draws=2, seed=1).shape
+    (3, 2)
+    """
+    sets = np.tile(codes, (1 + draws, 1))
+    which = np.arange(len(codes)) if rows is None else rows
+    sets[1:, which] = permuted_labels(codes[which], groups[which], draws, seed)
+    return sets
+
+
+def directions_of(
+    along: Along, X: NDArray[np.floating], labels: LabelSets, *, C: float = 1.0
+) -> DirectionSet:
+    """Return the directions of a method for each set of labels (0 and 1), (n_sets, n_rows).
+
+    All probes are fitted in one batch. X (n_rows, n_features) are the training rows; C is the
+    inverse regularisation strength of the probes.
+
+    Raises:
+        UnknownNameError: no method has this name.
+        DataError: there are not exactly two labels.
+
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [4.0, 0.0], [5.0, 1.0]])
+    >>> found = directions_of("mean_difference", X, np.array([[0, 0, 1, 1], [0, 1, 0, 1]]))
+    >>> found.unit.round(3).tolist()
+    [[1.0, 0.0], [1.0, 0.0]]
+    """
+    if along not in METHODS:
+        raise UnknownNameError(f"No method has the name {along!r}. {nearest(along, METHODS)}")
+    if not np.array_equal(np.unique(labels[0]), [0, 1]):
+        raise DataError(
+            f"A direction separates two classes, coded 0 and 1, but the training rows have the "
+            f"codes {np.unique(labels[0]).tolist()}. Choose one class against the rest."
+        )
+    if along == "probe":
+        inputs = X if X.dtype == np.float32 else np.asarray(X, np.float64)
+        problems = [Problem(codes, C=C) for codes in labels.astype(np.int64)]
+        fits = Solver(inputs, [np.ones(len(inputs), dtype=inputs.dtype)]).solve(problems)
+        weights = np.concatenate([fit.coef for fit in fits]).astype(np.float64)
+        return DirectionSet.of_weights(weights, X)
+    rows = np.asarray(X, np.float64)
+    differences = mean_differences(rows, labels)
+    if along == "mean_difference":
+        return DirectionSet.of_weights(differences, rows)
+    unit = _units(differences)
+    reading = unit @ _inverse_covariance(rows)
+    scale = np.einsum("ij,ij->i", reading, unit)[:, None]
+    reading = np.divide(reading, scale, out=np.zeros_like(reading), where=scale > 0)
+    return DirectionSet(unit, reading, (rows @ unit.T).std(axis=0), rows.mean(axis=0))
+
+
+def mean_differences(X: Floats, labels: LabelSets) -> Floats:
+    """Return mean of class 1 minus mean of class 0, (n_sets, n_features); 0 without a class.
+
+    >>> mean_differences(np.array([[1.0], [4.0]]), np.array([[0, 1], [1, 1]])).tolist()
+    [[3.0], [0.0]]
+    """
+    ones = labels.astype(np.float64)
+    n = ones.sum(axis=1, keepdims=True)
+    total = X.sum(axis=0)
+    sums = ones @ X
+    with np.errstate(divide="ignore", invalid="ignore"):
+        differences = sums / n - (total - sums) / (labels.shape[1] - n)
+    finite: Floats = np.nan_to_num(differences, posinf=0.0, neginf=0.0)
+    return finite
+
+
+def matched_directions(X: NDArray[np.floating], draws: int, seed: int) -> DirectionSet:
+    """Return random directions with the covariance of the features, shape (draws, n_features).
+
+    They are as long as every other direction. Isotropic directions would mostly point where
+    activations hardly vary, and have almost no effect.
+
+    >>> X = np.array([[-9.0, 0.0], [9.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> found = matched_directions(X, draws=50, seed=0)
+    >>> bool(np.abs(found.unit[:, 0]).mean() > 0.9)
+    True
+    """
+    rows = np.asarray(X, np.float64)
+    noise = np.random.default_rng(seed).normal(size=(draws, len(rows)))
+    return DirectionSet.of_weights(noise @ (rows - rows.mean(axis=0)), rows)
+
+
+def kernel_share(direction: NDArray[np.floating], matrix: NDArray[np.floating]) -> float:
+    """Return the share of a direction's squared length that a matrix maps to zero.
+
+    The part of a direction in the kernel of the output matrix has no effect on the residual stream.
+    A direction with a large share may still move activations when it is swapped, because it moves
+    them off the distribution that later layers were trained on.
+
+    Args:
+        direction: shape (n_features,).
+        matrix: output matrix of the site, shape (d_model, n_features).
+
+    >>> round(kernel_share(np.array([3.0, 4.0]), np.array([[1.0, 0.0]])), 2)
+    0.64
+
+    Source: Makelov et al. (2023), Is this the subspace you are looking for?
+    """
+    _, sizes, rows = np.linalg.svd(np.asarray(matrix, np.float64), full_matrices=False)
+    image = rows[sizes > LEAST_SIZE * sizes.max(initial=0.0)]
+    own = np.asarray(direction, np.float64)
+    return float(1 - np.square(image @ own).sum() / np.square(own).sum())
+
+
+def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[NDArray[np.floating]]) -> float:
+    """Return the range of the training rows along directions, in standard deviations.
+
+    It is the 99 % quantile of |u'(x - mean)| / s, the median over all directions. It depends
+    neither on the measure nor on which direction is the observed one, so that the test keeps its
+    size.
+
+    Args:
+        directions: directions of each fold.
+        rows: training rows of each fold, (n_rows, n_features).
+    """
+    ranges = []
+    for own, X in zip(directions, rows, strict=True):
+        projected = np.abs((X - own.mean) @ own.unit.T)
+        quantile = np.quantile(projected, 0.99, axis=0)
+        ranges.append(quantile[own.spread > 0] / own.spread[own.spread > 0])
+    known = np.concatenate(ranges)
+    return float(np.median(known)) if len(known) else 0.0
+
+
+def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
+    """Return the doses that keep projections in the range of the training rows.
+
+    If no dose is within the range, the smallest are returned.
+
+    Args:
+        limit: the range, in standard deviations; see `dose_limit`.
+        by: candidate doses, in standard deviations of the projection.
+
+    >>> X = np.random.default_rng(0).normal(size=(500, 3))
+    >>> limit = dose_limit([DirectionSet.of_weights(np.eye(3), X)], [X])
+    >>> allowed_doses(limit, (-4, -2, 2, 4))
+    (-2, 2)
+    """
+    allowed = tuple(k for k in by if abs(k) <= limit)
+    smallest = min(abs(k) for k in by if k)
+    return allowed if any(allowed) else tuple(k for k in by if abs(k) == smallest)
+
+
+def _units(weights: Floats) -> Floats:
+    lengths = np.linalg.norm(weights, axis=1, keepdims=True)
+    unit: Floats = np.divide(weights, lengths, out=np.zeros_like(weights), where=lengths > 0)
+    return unit
+
+
+def _inverse_covariance(rows: Floats) -> Floats:
+    centred = rows - rows.mean(axis=0)
+    variances, axes = np.linalg.eigh(centred.T @ centred / (len(rows) - 1))
+    inside = variances > TOLERANCE * variances.max(initial=0.0)
+    inverse: Floats = (axes[:, inside] / variances[inside]) @ axes[:, inside].T
+    return inverse
+
+
+TEXTS_AT_ONCE = 128
+_CHANGE_BYTES = 64 << 20  # changes of the residual stream of one block of directions
+
+
+@dataclass(frozen=True, eq=False)
+class Responder:
+    """Texts that are edited at one site, head or neuron, and their measure.
+
+    Attributes:
+        model: the network.
+        batch: the texts.
+        selection: where they are edited; a part of the residual stream.
+        at: position of each text that is edited, [n_texts]; None means all positions.
+        measure: measure of the texts.
+        measured: position of each text that is measured; None means the last token.
+        read: position of each text whose activations are the features; None means `at`, or else
+            `measured`.
+    """
+
+    model: Network
+    batch: TokenBatch
+    selection: SiteSelection
+    at: Tensor | None
+    measure: AnswerMeasure
+    measured: Tensor | None = None
+    read: Tensor | None = None
+
+    @cached_property
+    def entry(self) -> StreamEntry:
+        """Where the edits enter the residual stream."""
+        return linear_entry(self.model, self.selection)
+
+    def base(self) -> Floats:
+        """Return the measure without edits, (n_texts,)."""
+        return self.of_sources(self.batch)
+
+    def features(self) -> Floats:
+        """Return the activations at the positions that are read, (n_texts, n_features)."""
+        return np.concatenate([part.own_features() for part in self._parts(self.batch)])
+
+    def steered(self, directions: DirectionSet, by: Sequence[float]) -> Floats:
+        """Return the measure after x + k s u, (n_texts, n_directions, n_doses)."""
+        doses = directions.spread[:, None] * np.asarray(by)
+        return np.concatenate(
+            [part.along(directions, doses[None]) for part in self._parts(self.batch)]
+        )
+
+    def erased(self, directions: DirectionSet) -> Floats:
+        """Return the measure after erasing each direction, (n_texts, n_directions)."""
+        parts = []
+        for part in self._parts(self.batch):
+            reading, mean = part.tensor(directions.reading), part.tensor(directions.mean)
+            parts.append(part.along_tokens(directions, -(part.value - mean) @ reading.T))
+        return np.concatenate(parts)
+
+    def swapped(self, directions: DirectionSet, sources: TokenBatch) -> Floats:
+        """Return the measure after exchange along each direction, (n_texts, n_directions).
+
+        `sources` are counterfactuals of the texts, with equal numbers of tokens.
+        """
+        parts = []
+        for part, other in zip(self._parts(self.batch), self._parts(sources), strict=True):
+            reading = part.tensor(directions.reading)
+            parts.append(part.along_tokens(directions, (other.value - part.value) @ reading.T))
+        return np.concatenate(parts)
+
+    def without(self, mean: Floats) -> Floats:
+        """Return the measure after the whole vector is replaced by a mean, (n_texts,)."""
+        return np.concatenate(
+            [part.whole(part.tensor(mean) - part.value) for part in self._parts(self.batch)]
+        )
+
+    def exchanged(self, sources: TokenBatch) -> Floats:
+        """Return the measure after the whole vector is replaced by the counterfactual's."""
+        parts = zip(self._parts(self.batch), self._parts(sources), strict=True)
+        return np.concatenate([part.whole(other.value - part.value) for part, other in parts])
+
+    def of_sources(self, sources: TokenBatch) -> Floats:
+        """Return the measure of the counterfactuals, for the answers of the texts, (n_texts,)."""
+        parts = self._parts(sources)
+        return np.concatenate([part.score(part.kept.final, part.everything) for part in parts])
+
+    def _parts(self, batch: TokenBatch) -> Iterator[_Part]:
+        for rows in torch.split(torch.arange(len(batch)), TEXTS_AT_ONCE):
+            measured = None if self.measured is None else self.measured[rows]
+            kept = BasePass.keep(self.model, batch[rows], measured, [self.selection.site])
+            at, read = (
+                None if one is None else one[rows].to(self.model.device)
+                for one in (self.at, self.at if self.read is None else self.read)
+            )
+            yield _Part(self, kept, at, self.measure[rows], kept.measured if read is None else read)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some of the texts, with their kept pass."""
+
+    whole_set: Responder
+    kept: BasePass
+    at: Tensor | None
+    measure: AnswerMeasure
+    read: Tensor
+
+    @cached_property
+    def everything(self) -> Tensor:
+        return torch.arange(len(self.kept.batch), device=self.kept.final.device)
+
+    @cached_property
+    def value(self) -> Tensor:
+        """Activations at the edited positions, [n_texts n_features], or at all, [n_texts pos _]."""
+        value = self.kept.value(self.whole_set.selection)
+        return value if self.at is None else value[self.everything, self.at]
+
+    def own_features(self) -> Floats:
+        value = self.kept.value(self.whole_set.selection)[self.everything, self.read]
+        return value.double().cpu().numpy()
+
+    def tensor(self, values: Floats) -> Tensor:
+        return torch.from_numpy(np.asarray(values)).to(self.value)
+
+    def score(self, final: Tensor, rows: Tensor) -> Floats:
+        scores = self.measure.score(self.kept.model, final, rows, self.kept.final)
+        return scores.cpu().numpy()
+
+    def whole(self, change: Tensor) -> Floats:
+        """Return the measure after a change of the site's value."""
+        entry, rows = self.whole_set.entry, self.everything
+        change = entry.in_stream(change)
+        if self.at is None:
+            return self.score(self.kept.shifted(entry, lambda some: change[some], rows), rows)
+        return self.score(self.kept.shifted_at(entry, change, rows, self.at), rows)
+
+    def along_tokens(self, directions: DirectionSet, coefficients: Tensor) -> Floats:
+        """Return the measure for coefficients [n_texts (pos) n_directions]."""
+        n_directions = len(directions)
+        if self.at is not None:
+            return self.along(directions, coefficients.cpu().numpy()[..., None])[..., 0]
+        images, n = self._images(directions), len(self.everything)
+        size = max(1, _CHANGE_BYTES // (4 * n * images.shape[1]))
+        scores = np.empty((n, n_directions))
+        for block in np.array_split(np.arange(n_directions), -(-n_directions // size)):
+            own, vectors = coefficients[..., block], images[block]
+            scores[:, block] = self._everywhere(own, vectors)
+        return scores
+
+    def along(self, directions: DirectionSet, doses: Floats) -> Floats:
+        """Return the measure for doses (n_texts or 1, n_directions, n_doses)."""
+        images, n = self._images(directions), len(self.everything)
+        doses = np.broadcast_to(doses, (n, *doses.shape[1:]))
+        size = max(1, _CHANGE_BYTES // (4 * n * doses.shape[2] * images.shape[1]))
+        scores = np.empty(doses.shape)
+        for block in np.array_split(np.arange(len(images)), -(-len(images) // size)):
+            own = self.tensor(doses[:, block].copy())
+            vectors = images[block]
+            if self.at is None:
+                n_columns = self.value.shape[1]
+                for dose in range(own.shape[2]):
+                    same = own[..., dose][:, None].expand(n, n_columns, len(block))
+                    scores[:, block, dose] = self._everywhere(same, vectors)
+                continue
+            change = own[..., None] * vectors[None, :, None]  # [text direction dose d_model]
+            per_text = change.shape[1] * change.shape[2]
+            rows = self.everything.repeat_interleave(per_text)
+            final = self.kept.shifted_at(
+                self.whole_set.entry, change.flatten(0, 2), rows, self.at[rows]
+            )
+            scores[:, block] = self.score(final, rows).reshape(own.shape)
+        return scores
+
+    def _everywhere(self, coefficients: Tensor, vectors: Tensor) -> Floats:
+        """Return scores (n_texts, n_directions) for coefficients [n_texts pos n_directions]."""
+        n, _, n_directions = coefficients.shape
+        rows = self.everything.repeat_interleave(n_directions)
+        which = torch.arange(n_directions, device=rows.device).repeat(n)
+
+        def change(some: Tensor) -> Tensor:
+            own = coefficients[rows[some], :, which[some]]
+            return own[..., None] * vectors[which[some]][:, None]
+
+        final = self.kept.shifted(self.whole_set.entry, change, rows)
+        return self.score(final, rows).reshape(n, n_directions)
+
+    def _images(self, directions: DirectionSet) -> Tensor:
+        """Return the changes of the residual stream along each direction, [n d_model]."""
+        return self.whole_set.entry.in_stream(self.tensor(directions.unit))

@@ -1,0 +1,364 @@
+"""Effects of patches over all pairs: means, recovery, intervals and p-values.
+
+    recovery = sum(patched - base) / sum(source - base)
+
+The ratio of sums is used, not the mean of ratios, because the denominator of a single text may be
+close to 0. Intervals are those of a jackknife over groups.
+
+The p-value of a patch is the larger one of random signs and of a bootstrap of whole groups. Random
+signs assume symmetric contributions of the groups; the bootstrap does not. Its statistic is Hall's
+transformation of the t statistic, which removes the first-order effect of skewness,
+
+    t + a t^2 / 3 + a^2 t^3 / 27 + a / 6
+
+with t = sum(x) / sqrt(sum(r^2)) and a = sum(r^3) / sum(r^2)^1.5 for contributions x of the groups
+and their deviations r from the mean. Sizes and power are simulated by
+`python -m benchmarks.patch_tests`.
+
+Source: Cochran (1977), Sampling techniques, section 6 (ratio of means); Hall (1992), On the removal
+of skewness by transformation; Westfall and Young (1993), Resampling-based multiple testing
+(bootstrap of the maximum over tests).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.amounts import LEVEL
+from probekit.interventions.measures import AnswerMeasure
+from probekit.model.sites.catalogue import layer_of
+from probekit.model.sites.sites import SiteSelection
+from probekit.probes.score.contributions import ClassParts
+from probekit.probes.score.differences import Difference, paired_differences
+from probekit.probes.score.exchange import ROUNDING, PValues, p_values
+from probekit.probes.score.intervals import (
+    Interval,
+    degrees_of_freedom,
+    jackknife_variance,
+    score_interval,
+    t_quantile,
+)
+from probekit.probes.score.metric_table import UNBOUNDED, Range
+from probekit.probes.score.metrics import Resamples, mean_of_rows
+from probekit.probes.solve.design import Floats
+
+
+def resamples_of(groups: NDArray[np.generic], widening: float = 1.0) -> Resamples:
+    """Return the jackknife resamples of rows with these groups (n_rows,).
+
+    `widening` is a factor on standard errors; see `Resamples`.
+
+    A single group has no resamples, so that its intervals are NaN.
+
+    >>> resamples_of(np.array(["a", "a"])).counts.shape
+    (1, 1)
+    """
+    if len(np.unique(groups)) < 2:
+        return Resamples(np.zeros(len(groups), dtype=np.int64), np.ones((1, 1), dtype=np.float32))
+    return Resamples.leave_one_out(groups, widening=widening)
+
+
+def mean_interval(values: Floats, resamples: Resamples) -> Interval:
+    """Return the mean of values (n_rows,) with its 95 % interval.
+
+    >>> mean_interval(np.array([1.0, 3.0]), resamples_of(np.array([0, 0]))).value
+    2.0
+    """
+    return interval_of(mean_of_rows(values, resamples), resamples)
+
+
+def interval_of(
+    values: Floats,
+    resamples: Resamples,
+    limits: Range = UNBOUNDED,
+    parts: ClassParts | None = None,
+) -> Interval:
+    """Return a statistic of all groups with its interval, or with NaN limits for a single group.
+
+    `values` (1 + n_units,) are the statistic of all groups, then without each unit. For `limits`
+    and `parts` see `score_interval`.
+    """
+    if len(values) < 2:
+        return Interval(float(values[0]), np.nan, np.nan)
+    return score_interval(values, resamples, limits, parts)
+
+
+def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
+    """Return a statistic with its 95 % interval, which allows for skewed contributions of groups.
+
+    It reaches from the lower to the upper limit of two intervals: that of `interval_of`, which
+    assumes symmetric contributions, and that of Hall's transformed t statistic. The limits are NaN
+    where `interval_of` has none.
+
+    `values` (1 + n_units,) are the statistic of all groups, then without each unit.
+
+    >>> resamples = Resamples.leave_one_out(np.arange(8))
+    >>> skewed = mean_of_rows(np.array([0, 0, 0, 0, 0, 0, 1.0, 5.0]), resamples)
+    >>> found = skewed_interval(skewed, resamples)
+    >>> round(found.low, 2), round(found.high, 2)
+    (-0.72, 5.61)
+
+    Source: Hall (1992), On the removal of skewness by transformation.
+    """
+    found = interval_of(values, resamples)
+    if np.isnan(found.low) or found.low == found.high:
+        return found
+    deviations = (1 - resamples.weights) * (values[0] - values[1:])
+    deviations -= deviations.mean()
+    a = float((deviations**3).sum() / np.square(deviations).sum() ** 1.5)
+    if abs(a) < 1e-6:  # the limits tend to those of the t statistic
+        return found
+    error = resamples.widening * np.sqrt(jackknife_variance(values))
+    quantile = t_quantile(degrees_of_freedom(resamples))
+    low, high = (
+        found.value - error * 3 / a * (np.cbrt(1 + a * (q - a / 6)) - 1)
+        for q in (quantile, -quantile)
+    )
+    return Interval(found.value, float(min(low, found.low)), float(max(high, found.high)))
+
+
+def holds_zero(interval: Interval) -> bool:
+    """Return whether 0 is in an interval; one without limits contains every value but 0 itself.
+
+    >>> holds_zero(Interval(1.0, -0.5, 2.5)), holds_zero(Interval(1.0, 0.5, 1.5))
+    (True, False)
+    """
+    if np.isnan(interval.low):
+        return not interval.value
+    return interval.low <= 0 <= interval.high
+
+
+def ratio_of_sums(numerators: Floats, denominators: Floats, resamples: Resamples) -> Interval:
+    """Return sum(numerators) / sum(denominators) with its 95 % interval.
+
+    All are NaN if 0 is in the interval of the denominator.
+
+    >>> groups = np.repeat(np.arange(8), 2)
+    >>> whole = np.tile([1.0, 3.0], 8)
+    >>> half = ratio_of_sums(whole / 2, whole, resamples_of(groups))
+    >>> half.value, float(half.low), float(half.high)
+    (0.5, 0.5, 0.5)
+    """
+    numerator, denominator = (mean_of_rows(x, resamples) for x in (numerators, denominators))
+    if holds_zero(interval_of(denominator, resamples)) or not denominator.all():
+        return Interval(np.nan, np.nan, np.nan)
+    return skewed_interval(numerator / denominator, resamples)
+
+
+DRAWS = 9999
+_BLOCK = 1000  # draws at a time
+_HEAVY = 0.75  # quantile over tests below which their scales are raised to it
+
+
+def patch_p_values(tests: Sequence[Difference], deviations: Floats) -> PValues:
+    """Return the larger p-values (n_tests,) of tests by random signs and of the bootstrap.
+
+    Args:
+        tests: the tests by random signs (n_tests,); those without a p-value keep none.
+        deviations: the deviations (n_tests, n_units) of their units; see `bootstrap_p_values`.
+    """
+    signs = np.array([(one.p, one.p_adjusted) for one in tests]).T
+    tested = np.isfinite(signs[0])
+    if tested.any():
+        values = np.array([one.value for one in tests])[tested]
+        found = bootstrap_p_values(values, deviations[tested])
+        signs[:, tested] = np.maximum(signs[:, tested], [found.single, found.maximum])
+    return PValues(*signs)
+
+
+def bootstrap_p_values(values: Floats, deviations: Floats) -> PValues:
+    """Return two-sided p-values (n_tests,) of means that are 0 under the null hypothesis.
+
+    Each draw resamples whole units, the same for all tests. A draw in which all units of a test
+    agree has no standard deviation of its own, and gets the observed one.
+
+    For the maximum over tests, each statistic is divided by its own 95 % quantile, so that a test
+    with a few large units does not govern the p-values of all others. The quantile is at least the
+    upper quartile over tests: a small one may be due to a long tail that was not sampled.
+
+    Args:
+        values: the observed means (n_tests,).
+        deviations: the sum of each unit's rows minus the mean, divided by the number of all rows,
+            (n_tests, n_units); 0 for units without rows.
+
+    >>> deviations = np.random.default_rng(0).normal(size=(2, 30)) / 30
+    >>> deviations -= deviations.mean(axis=1, keepdims=True)
+    >>> bootstrap_p_values(np.array([0.0, 1.0]), deviations).single.round(2).tolist()
+    [0.99, 0.0]
+    """
+    n = deviations.shape[1]
+    powers = [deviations**k for k in (1, 2, 3)]
+    squares, cubes = powers[1].sum(axis=1), powers[2].sum(axis=1)
+    generator, blocks = np.random.default_rng(0), []
+    for at in range(0, DRAWS, _BLOCK):
+        size = min(_BLOCK, DRAWS - at)
+        drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
+        first, second, third = (counts @ power.T for power in powers)
+        mean = first / n
+        own_squares = second - n * mean**2
+        own_cubes = third - 3 * mean * second + 2 * n * mean**3
+        agree = own_squares <= ROUNDING * squares
+        own_squares = np.where(agree, squares, own_squares)
+        blocks.append(np.abs(_transformed(first, own_squares, np.where(agree, 0.0, own_cubes))))
+    observed, null = np.abs(_transformed(values, squares, cubes)), np.concatenate(blocks).T
+    single = p_values(observed, null).single
+    scale = np.quantile(null, 1 - LEVEL, axis=1)
+    scale = np.maximum(scale, np.quantile(scale, _HEAVY))
+    scale[scale == 0] = 1.0
+    maximum = p_values(observed / scale, null / scale[:, None]).maximum
+    return PValues(single, np.maximum(single, maximum))
+
+
+def _transformed(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
+    """Return Hall's transformed t from sums; infinite if there is no spread but a total."""
+    root = np.sqrt(squares)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(totals == 0, 0.0, totals / root)
+        a = np.where(squares > 0, cubes / (squares * root), 0.0)
+        found: Floats = t * (1 + a * t * (1 / 3 + a * t / 27)) + a / 6
+    return np.where(np.isinf(t), t, found)
+
+
+@dataclass(frozen=True)
+class PatchEffect:
+    """Effect of patching one site, head or neuron at some position, over all pairs.
+
+    Attributes:
+        site: the site, with its head or neuron.
+        layer: block of the site; None outside the blocks.
+        head: head of the site; None for the whole site.
+        position: index of the position, counted from the left without padding; `all`; or `chosen`
+            for a position of each text.
+        base: mean measure of the clean texts.
+        source: mean measure of the counterfactuals, for the answers of the clean texts.
+        patched: mean measure of the clean texts with the patch.
+        effect: `patched` minus `base`, with the limits of its interval `effect_low` and
+            `effect_high`.
+        recovery: share of the difference between source and base, a ratio of sums, with its limits
+            `low` and `high`; NaN if 0 is in the interval of the difference.
+        interchange: share of the pairs that prefer the wrong answer after the patch; NaN without a
+            wrong answer or for another measure.
+        p: p-value of no mean effect, the larger one of random signs and of a bootstrap of whole
+            groups; NaN for less than 6 groups.
+        p_best: the same, adjusted for all sites, heads and positions of the call.
+        n: number of pairs that have this position.
+        groups: number of groups of these pairs.
+        measure: name of the measure.
+    """
+
+    site: str
+    layer: int | None
+    head: int | None
+    position: int | str
+    base: float
+    source: float
+    patched: float
+    effect: float
+    effect_low: float
+    effect_high: float
+    recovery: float
+    low: float
+    high: float
+    interchange: float
+    p: float
+    p_best: float
+    n: int
+    groups: int
+    measure: str
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A site, head or neuron, and the position that is patched.
+
+    Attributes:
+        selection: the site, head or neuron.
+        position: index counted from the left without padding, `all`, or `chosen`.
+    """
+
+    selection: SiteSelection
+    position: int | str
+
+
+@dataclass(frozen=True, eq=False)
+class PatchedValues:
+    """Measures of all pairs, before statistics.
+
+    Attributes:
+        base: measure of the clean texts, (n_pairs,).
+        source: measure of the counterfactuals, (n_pairs,).
+        patched: measure of each patch, (n_pairs,), NaN for pairs without its position.
+    """
+
+    base: Floats
+    source: Floats
+    patched: dict[Patch, Floats]
+
+
+def effects_of(
+    values: PatchedValues, measure: AnswerMeasure, groups: NDArray[np.generic]
+) -> list[PatchEffect]:
+    """Return the rows of `patch` from the measures of all pairs; `groups` (n_pairs,)."""
+    resamples = resamples_of(groups)
+    p, p_best = np.full((2, len(values.patched)), np.nan)
+    if resamples.n_groups > 1:
+        changes = [own - values.base for own in values.patched.values()]
+        # A pair without the position has no effect there.
+        means = [mean_of_rows(np.where(np.isnan(own), 0.0, own), resamples) for own in changes]
+        tests = paired_differences([(own, np.zeros_like(own)) for own in means], resamples)
+        deviations = np.stack([_deviations(own, resamples) for own in changes])
+        tested = patch_p_values(tests, deviations)
+        p, p_best = tested.single, tested.maximum
+    rows = zip(values.patched, p.tolist(), p_best.tolist(), strict=True)
+    return [_effect(key, values, measure, groups, p=own, p_best=best) for key, own, best in rows]
+
+
+def _deviations(changes: Floats, resamples: Resamples) -> Floats:
+    """Return the share (n_units,) of each unit in the mean of changes (n_pairs,), minus its mean.
+
+    A pair without the position, NaN, has the share 0.
+    """
+    deviations = (changes - np.nanmean(changes)) / len(changes)
+    deviations[np.isnan(changes)] = 0.0
+    by_group = np.bincount(resamples.group_of_row, deviations, resamples.n_groups)
+    return by_group @ (1.0 - resamples.counts[:, 1:])
+
+
+def _effect(
+    key: Patch,
+    values: PatchedValues,
+    measure: AnswerMeasure,
+    groups: NDArray[np.generic],
+    **p: float,
+) -> PatchEffect:
+    """Return the row of one patch, with its p-values."""
+    known = ~np.isnan(values.patched[key])
+    patched, base, source = (x[known] for x in (values.patched[key], values.base, values.source))
+    resamples = resamples_of(groups[known])
+    effect = skewed_interval(mean_of_rows(patched - base, resamples), resamples)
+    recovery = ratio_of_sums(patched - base, source - base, resamples)
+    return PatchEffect(
+        site=key.selection.text,
+        layer=layer_of(key.selection.site),
+        head=key.selection.head,
+        position=key.position,
+        base=float(base.mean()),
+        source=float(source.mean()),
+        patched=float(patched.mean()),
+        effect=effect.value,
+        effect_low=effect.low,
+        effect_high=effect.high,
+        recovery=recovery.value,
+        low=recovery.low,
+        high=recovery.high,
+        interchange=float((patched < 0).mean()) if measure.is_signed else float("nan"),
+        n=len(patched),
+        groups=resamples.n_groups,
+        measure=measure.name,
+        **p,
+    )

@@ -1,0 +1,383 @@
+"""Activation patching and ablation: replace activations by those of another text, or by a mean.
+
+    patching   those of the text's counterfactual
+    ablation   a mean, zero, or those of a random other text
+
+For each site, head and position one pass per text, which starts at the edited site and stops at
+the measured position. The measure is that of the answer of the unedited text throughout.
+
+Source: Vig et al. (2020), Investigating gender bias in language models using causal mediation
+analysis; Meng et al. (2022), Locating and editing factual associations in GPT; Wang et al. (2022),
+Interpretability in the wild (mean ablation); Chan et al. (2022), Causal scrubbing (resampling).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from probekit.amounts import counted
+from probekit.errors import ConfigError, DataError, nearest
+from probekit.interventions import edits
+from probekit.interventions.base_pass import BasePass, linear_entry, stream_entry
+from probekit.interventions.edits import position_mask
+from probekit.interventions.effects import Patch, PatchedValues, PatchEffect, effects_of
+from probekit.interventions.measures import AnswerMeasure, check_pairs
+from probekit.interventions.names import Replacement
+from probekit.model.network import Network
+from probekit.model.passes.inputs import TokenBatch
+from probekit.model.passes.taps import head_or_neuron
+from probekit.model.sites.sites import SitePattern, SiteSelection
+from probekit.probes.solve.design import Codes
+
+PAIRS_AT_ONCE = 32
+
+# All positions at once, each position in turn, or the given position of each text [batch].
+Positions = Literal["all", "each"] | Tensor
+# A patch, the texts that have its position, and their columns; None means all columns.
+_Runs = tuple[Patch, Tensor, Tensor | None]
+
+
+def patch(
+    model: Network,
+    clean: TokenBatch,
+    corrupt: TokenBatch,
+    measure: AnswerMeasure,
+    sites: SitePattern | Iterable[SitePattern],
+    *,
+    at: Positions = "all",
+    measured: Tensor | None = None,
+    groups: ArrayLike | None = None,
+) -> list[PatchEffect]:
+    """Return the effect of patching activations of `corrupt` into `clean`.
+
+    Swap the two batches to patch the clean activations into the corrupted texts.
+
+    Args:
+        model: the network.
+        clean: the base texts.
+        corrupt: their counterfactuals, the sources of activations, with equal numbers of tokens.
+        measure: measure for the answers of the clean texts.
+        sites: names, globs, shorthands, heads or neurons such as `blocks.*.attn.hook_z[head=*]`.
+        at: positions that are patched: `all` at once, `each` in turn, or one of each text, as
+            column numbers [batch].
+        measured: position of each text whose prediction is measured, [batch]; None means the last
+            token.
+        groups: group of each pair, (n_pairs,); None means that pairs are independent.
+
+    Returns:
+        One row for each site, head and position, in the order of the forward pass.
+
+    Raises:
+        DataError: pairs of unequal numbers of tokens, or of equal texts; see `check_pairs`.
+        UnknownNameError: a pattern matches no site.
+
+    >>> from probekit import GPT2, Tokenizer
+    >>> from probekit.interventions.measures import single_tokens
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> clean = tokenizer.batch(["The key"], bos=False, side="left")
+    >>> corrupt = tokenizer.batch(["The keys"], bos=False, side="left")
+    >>> answer, wrong = single_tokens(tokenizer, [" is", " are"])[:, None]
+    >>> rows = patch(
+    ...     model, clean, corrupt, AnswerMeasure(answer, wrong), "blocks.*.hook_resid_post",
+    ...     at="each",
+    ... )
+    >>> len(rows), round(rows[-1].recovery, 4)  # last block, last position
+    (12, 1.0)
+    """
+    selected = model.sites.select(sites)
+    [values] = patched_values(model, clean, corrupt, [measure], selected, at=at, measured=measured)
+    names = np.arange(len(clean)) if groups is None else np.asarray(groups)
+    if len(names) != len(clean):
+        raise DataError(f"There are {len(names)} groups for {len(clean)} pairs. Give one for each.")
+    return effects_of(values, measure, names)
+
+
+def patched_values(
+    model: Network,
+    clean: TokenBatch,
+    corrupt: TokenBatch,
+    measures: Sequence[AnswerMeasure],
+    selected: Sequence[SiteSelection],
+    *,
+    at: Positions = "all",
+    measured: Tensor | None = None,
+    only: Iterable[Patch] | None = None,
+) -> list[PatchedValues]:
+    """Return each measure of every pair and patch, from the same passes; see `patch`.
+
+    `only` restricts the passes to some patches. Pairs are processed in batches of
+    `PAIRS_AT_ONCE`, so that memory does not grow with their number.
+    """
+    check_pairs(clean, corrupt)
+
+    def source_of(rows: Tensor, base: BasePass) -> BasePass:
+        return BasePass.keep(model, corrupt[rows], base.measured, [one.site for one in selected])
+
+    return _replaced_values(model, clean, measures, selected, source_of, at, measured, only)
+
+
+def ablated_values(
+    model: Network,
+    batch: TokenBatch,
+    measures: Sequence[AnswerMeasure],
+    selected: Sequence[SiteSelection],
+    replacement: Replacement,
+    *,
+    at: Positions = "all",
+    measured: Tensor | None = None,
+    averaged: tuple[TokenBatch, Tensor | None] | None = None,
+    seed: int = 0,
+) -> list[PatchedValues]:
+    """Return each measure of every text after ablation of each site, head or neuron.
+
+    Args:
+        model: the network.
+        batch: the texts.
+        measures: measures of the texts, which are scored from the same passes.
+        selected: sites, heads or neurons; for `mean` parts of the residual stream.
+        replacement: `mean`, `zero`, or `resample`: the activations of another text, at the same
+            position from the left, or at its own chosen position.
+        at: positions that are ablated; see `patch`.
+        measured: position of each text that is measured, [batch]; None means the last token.
+        averaged: for `mean`, the averaged texts, such as the training rows, and the position of
+            each, [n_texts], or None for all; by default `batch` at its ablated positions.
+        seed: random seed of `resample`.
+
+    Raises:
+        ConfigError: a mean of a site that is not a part of the residual stream.
+        DataError: no other text has as many tokens, so that none can replace it at all positions.
+
+    >>> from probekit import GPT2, Tokenizer
+    >>> from probekit.interventions.measures import single_tokens
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> batch = tokenizer.batch(["The keys"], bos=False, side="right")
+    >>> answer, wrong = single_tokens(tokenizer, [" are", " is"])[:, None]
+    >>> site = SiteSelection("blocks.3.hook_resid_post")
+    >>> [found] = ablated_values(model, batch, [AnswerMeasure(answer, wrong)], [site], "zero")
+    >>> len(found.patched)
+    1
+    """
+    sites = list(dict.fromkeys(one.site for one in selected))
+    means: dict[str, Tensor] = {}
+    if replacement == "mean":
+        for selection in selected:
+            linear_entry(model, selection)
+        texts, place = averaged or (batch, at if isinstance(at, Tensor) else None)
+        means = _means(model, texts, place, sites)
+    donors = _donors(batch, at, seed) if replacement == "resample" else None
+
+    def constant(_: Tensor, base: BasePass) -> BasePass:
+        values = {
+            site: means[site].to(value).expand_as(value)
+            if site in means
+            else torch.zeros_like(value)
+            for site, value in base.values.items()
+        }
+        return replace(base, values=values)
+
+    def of_donors(rows: Tensor, base: BasePass) -> BasePass:
+        assert donors is not None
+        own = donors[rows]
+        other = BasePass.keep(model, batch[own], None, sites).values
+        if not isinstance(at, Tensor):
+            return replace(base, values=other)
+        # The value of the other text moves to the position that is replaced.
+        every = torch.arange(len(rows), device=base.final.device)
+        to, of = (at[which].reshape(-1).to(every.device) for which in (rows, own))
+        values = {site: base.values[site].clone() for site in sites}
+        for site, value in values.items():
+            value[every, to] = other[site][every, of]
+        return replace(base, values=values)
+
+    source_of = constant if donors is None else of_donors
+    return _replaced_values(model, batch, measures, selected, source_of, at, measured)
+
+
+def _replaced_values(
+    model: Network,
+    batch: TokenBatch,
+    measures: Sequence[AnswerMeasure],
+    selected: Sequence[SiteSelection],
+    source_of: Callable[[Tensor, BasePass], BasePass],
+    at: Positions,
+    measured: Tensor | None,
+    only: Iterable[Patch] | None = None,
+) -> list[PatchedValues]:
+    """Return each measure of every text with activations replaced by those of another pass.
+
+    `source_of` returns that pass, given the rows of some texts and their pass without edits. See
+    `patch` for the other arguments.
+    """
+    n = len(batch)
+    for measure in measures:
+        if len(measure) != n:
+            raise DataError(f"The measure has answers for {len(measure)} texts, not for all {n}.")
+    if isinstance(at, str) and at not in ("all", "each"):
+        raise ConfigError(
+            f"at is {at!r}. Allowed: 'all', 'each', or a position of each text. "
+            f"{nearest(at, ('all', 'each'))}"
+        )
+    wanted = None if only is None else set(only)
+    found = [PatchedValues(np.empty(n), np.empty(n), {}) for _ in measures]
+    for rows in torch.split(torch.arange(n), PAIRS_AT_ONCE):
+        own_measured = None if measured is None else measured[rows]
+        base = BasePass.keep(model, batch[rows], own_measured, [one.site for one in selected])
+        source = source_of(rows, base)
+        grid = patch_grid(selected, at[rows] if isinstance(at, Tensor) else at, base.batch.mask)
+        grid = [runs for runs in grid if wanted is None or runs[0] in wanted]
+        finals = _finals(grid, base, source)
+        for values, measure in zip(found, measures, strict=True):
+            _score(values, rows.numpy(), grid, finals, (base, source), measure[rows])
+    order = {selection: number for number, selection in enumerate(selected)}
+
+    def rank(patch: Patch) -> tuple[int, int]:
+        return order[patch.selection], patch.position if isinstance(patch.position, int) else -1
+
+    return [
+        replace(one, patched={key: one.patched[key] for key in sorted(one.patched, key=rank)})
+        for one in found
+    ]
+
+
+def patch_grid(selected: Sequence[SiteSelection], at: Positions, mask: Tensor) -> list[_Runs]:
+    """Return all patches of texts with a mask, those at equal positions next to each other."""
+    everything = torch.arange(len(mask), device=mask.device)
+    if isinstance(at, Tensor):
+        position_mask(at, mask)
+        columns = at.to(mask.device).reshape(-1)
+        return [(Patch(one, "chosen"), everything, columns) for one in selected]
+    if at == "all":
+        return [(Patch(one, "all"), everything, None) for one in selected]
+    first, lengths = mask.int().argmax(1), mask.sum(1)
+    grid: list[_Runs] = []
+    for position in range(int(lengths.max())):
+        rows = everything[lengths > position]
+        columns = first[rows] + position
+        grid += [(Patch(one, position), rows, columns) for one in selected]
+    return grid
+
+
+def _finals(grid: Sequence[_Runs], base: BasePass, source: BasePass) -> list[Tensor]:
+    """Return the final residual stream [n d_model] of the passes of each patch.
+
+    Patches that enter the residual stream at the same place and position share their batches.
+    """
+    finals: dict[int, Tensor] = {}
+    together: dict[tuple[int, bool, int | str], list[int]] = defaultdict(list)
+    for number, runs in enumerate(grid):
+        entry = stream_entry(base.model, runs[0].selection)
+        if entry is None:
+            finals[number] = _tapped(runs, base, source)
+        else:
+            together[entry.layer, entry.after_attention, runs[0].position].append(number)
+    for numbers in together.values():
+        some = [grid[number] for number in numbers]
+        found = _shifted(some, base, source)
+        sizes = [len(rows) for _, rows, _ in some]
+        finals |= zip(numbers, torch.split(found, sizes), strict=True)
+    return [finals[number] for number in range(len(grid))]
+
+
+def _shifted(some: Sequence[_Runs], base: BasePass, source: BasePass) -> Tensor:
+    """Return the final residual streams of patches that enter the stream at the same place."""
+    selections = [patch.selection for patch, _, _ in some]
+    entries = [linear_entry(base.model, selection) for selection in selections]
+    rows = torch.cat([own for _, own, _ in some])
+
+    def change(which: int, *place: Tensor) -> Tensor:
+        source_value, base_value = (one.value(selections[which]) for one in (source, base))
+        return entries[which].in_stream(source_value[place] - base_value[place])
+
+    columns = [own for _, _, own in some if own is not None]
+    if columns:
+        changes = [change(n, some[n][1], own) for n, own in enumerate(columns)]
+        return base.shifted_at(entries[0], torch.cat(changes), rows, torch.cat(columns))
+    n = len(base.batch)
+
+    def changes_of(numbers: Tensor) -> Tensor:
+        parts = torch.unique(numbers // n).tolist()
+        return torch.cat([change(which, numbers[numbers // n == which] % n) for which in parts])
+
+    return base.shifted(entries[0], changes_of, rows)
+
+
+def _tapped(runs: _Runs, base: BasePass, source: BasePass) -> Tensor:
+    """Return the final residual streams of passes with a tap, for sites outside the stream."""
+    patch, rows, columns = runs
+    selection = patch.selection
+    values = head_or_neuron(base.model.sites, source.values[selection.site], selection)
+    at = None
+    if columns is not None:
+        at = torch.zeros_like(base.batch.mask)
+        at[rows, columns] = True
+    return base.tapped(selection, edits.replace(values, at))[rows]
+
+
+def _score(
+    found: PatchedValues,
+    rows: Codes,
+    grid: Sequence[_Runs],
+    finals: Sequence[Tensor],
+    passes: tuple[BasePass, BasePass],
+    measure: AnswerMeasure,
+) -> None:
+    """Write the measures of some texts and patches, given the final residual streams."""
+    base, source = passes
+    every = torch.arange(len(rows), device=base.final.device)
+    numbers = [every, every, *(own for _, own, _ in grid)]
+    streams = torch.cat([base.final, source.final, *finals])
+    scores = measure.score(base.model, streams, torch.cat(numbers), base.final).cpu()
+    found.base[rows], found.source[rows], *parts = (
+        part.numpy() for part in torch.split(scores, [len(own) for own in numbers])
+    )
+    for (patch, own, _), part in zip(grid, parts, strict=True):
+        column = found.patched.setdefault(patch, np.full(len(found.base), np.nan))
+        column[rows[own.cpu().numpy()]] = part
+
+
+def _donors(batch: TokenBatch, at: Positions, seed: int) -> Tensor:
+    """Return a random other row for each row, [batch]; without `at` one of as many tokens."""
+    generator, lengths = np.random.default_rng(seed), batch.mask.sum(1).numpy()
+    if isinstance(at, Tensor):
+        lengths = np.zeros_like(lengths)
+    donors = np.full(len(lengths), -1)
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        if len(rows) > 1:
+            shuffled = generator.permutation(rows)
+            donors[shuffled] = np.roll(shuffled, 1)  # nobody receives its own activations
+    alone = np.flatnonzero(donors < 0)
+    if len(alone):
+        raise DataError(
+            f"{counted(len(alone), 'text')} of {len(lengths)} have no other text with as many "
+            f"tokens, such as row {alone[0]} with {lengths[alone[0]]} tokens, so that no text can "
+            "replace all their activations. Ablate with `mean` or `zero`, or at the probed token."
+        )
+    return torch.from_numpy(donors)
+
+
+def _means(
+    model: Network, texts: TokenBatch, at: Tensor | None, sites: Sequence[str]
+) -> dict[str, Tensor]:
+    """Return the mean activation of each site, over the given position of each text or over all."""
+    totals: dict[str, Tensor] = {}
+    n = 0
+    for rows in torch.split(torch.arange(len(texts)), PAIRS_AT_ONCE):
+        own = BasePass.keep(model, texts[rows], None, sites)
+        mask = own.batch.mask
+        if at is not None:
+            mask = torch.zeros_like(mask)
+            mask[torch.arange(len(rows)), at[rows].reshape(-1)] = True
+        n += int(mask.sum())
+        for site in sites:
+            total = own.values[site][mask].double().sum(0)
+            totals[site] = totals.get(site, torch.zeros_like(total)) + total
+    return {site: total / n for site, total in totals.items()}

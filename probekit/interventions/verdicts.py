@@ -1,0 +1,422 @@
+"""Verdicts on a direction: does it detect, does it steer, does it silence?
+
+    detects     the projection ranks test rows by their label: AUROC minus 1/2
+    steers      adding k standard deviations moves the measure: slope on k
+    silences    erasure reduces the difference between the classes: 1 - after / before
+
+The effect, its interval over groups of test rows and a p-value decide. `yes`: p (adjusted for the
+questions that have a test) is below 0.05 and the interval is above 0. `no`: the interval is
+within 5 % of the effect of the whole vector around 0. Otherwise the verdict is `undecided`, which
+includes an effect that is certainly negative: steering against the label, or erasure that enlarges
+the difference.
+
+The p-values of steering and erasure compare a direction with those of the same method on permuted
+labels. Their sizes are simulated by `python -m benchmarks.causes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.amounts import LEVEL
+from probekit.interventions.effects import holds_zero, interval_of, resamples_of
+from probekit.interventions.names import Question
+from probekit.probes.score.contributions import of_auroc, parts_of_auroc
+from probekit.probes.score.exchange import ROUNDING, LabelExchange, holm, p_values
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import (
+    ClassPredictions,
+    Resamples,
+    auroc,
+    mean_of_rows,
+    within_folds,
+)
+from probekit.probes.solve.design import Codes, Floats
+
+Answer = Literal["yes", "no", "undecided"]
+
+NEGLIGIBLE = 0.05  # share of the whole vector's effect
+# Rounding errors of float32 passes, relative to the size of the measure.
+_PASS_ROUNDING = 1e-5
+
+
+@dataclass(frozen=True)
+class CausalVerdict:
+    """An effect of a direction with its interval and p-value, and the answer to its question.
+
+    Attributes:
+        effect: the effect, positive in the direction of class 1; NaN if it is undefined.
+        low: lower limit of its 95 % interval over groups; NaN without one.
+        high: upper limit.
+        p: p-value before adjustment; NaN without a test.
+        whole: effect of the whole vector at the same site and position, in the same units.
+        exceeds_whole: whether the direction moves the measure significantly more than its whole
+            vector, which shows that the direction is an artefact (Makelov et al. 2023).
+        unit: unit of the effect.
+        rounding: effects up to this size are rounding errors.
+        reason: why the effect or the test is undefined; empty otherwise.
+        question: `detects`, `steers`, `silences`, or `swap`, whose answer is empty.
+        answer: `yes`, `no` or `undecided`; empty for `swap`.
+        p_holm: the p-value with Holm's adjustment for the questions of one direction that have a
+            test; NaN for `swap`.
+    """
+
+    effect: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    p: float = float("nan")
+    whole: float = float("nan")
+    exceeds_whole: bool = False
+    unit: str = ""
+    rounding: float = 0.0
+    reason: str = ""
+    question: Question | Literal["swap"] = "swap"
+    answer: Answer | Literal[""] = ""
+    p_holm: float = float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class CauseResult:
+    """Everything that a page shows of one direction at one site.
+
+    Attributes:
+        verdicts: detects, steers and silences, with p-values adjusted for those tested.
+        swap: exchange along the direction with counterfactuals, a recovery, which also shows
+            steering; None without counterfactuals.
+        doses: the dose-response curve within the range of doses, a row for each dose with the
+            columns of doses.csv: the effect with its interval, 95 % of the directions on permuted
+            labels and of random directions with the features' covariance, and, at the largest dose
+            of each sign, the change of the loss on other texts.
+        dose_limit: largest dose within the range of the data; larger ones are left out, unless
+            there is no smaller one.
+        wrong_way: share of the test rows whose measure moves against the direction.
+        kernel_share: largest share of the direction in the kernel of the output matrix, over the
+            folds; NaN where the site is the residual stream itself.
+        null: effect of each direction on permuted labels, (draws,), by question, and of `swap`.
+        matched: effect of random directions with the features' covariance, by question.
+        unit: unit of the measure.
+        n: number of test rows.
+        groups: number of their groups.
+        folds: number of folds.
+        draws: number of permutations.
+    """
+
+    verdicts: tuple[CausalVerdict, ...]
+    swap: CausalVerdict | None
+    doses: tuple[dict[str, float], ...]
+    dose_limit: float
+    wrong_way: float
+    kernel_share: float
+    null: dict[str, Floats]
+    matched: dict[str, Floats]
+    unit: str
+    n: int
+    groups: int
+    folds: int
+    draws: int
+
+    def verdict(self, question: str) -> CausalVerdict:
+        """Return the verdict on one question."""
+        return next(one for one in self.verdicts if one.question == question)
+
+
+def verdicts(found: dict[Question, CausalVerdict]) -> tuple[CausalVerdict, ...]:
+    """Return the answer to each question, with p-values adjusted for those that have a test.
+
+    >>> strong = CausalVerdict(2.0, 1.5, 2.5, 0.001, 2.2, False, "logits")
+    >>> weak = CausalVerdict(0.01, -0.02, 0.04, 0.6, 2.2, False, "logits")
+    >>> [one.answer for one in verdicts({"detects": strong, "steers": weak})]
+    ['yes', 'no']
+    """
+    adjusted = np.array([one.p for one in found.values()])
+    is_tested = ~np.isnan(adjusted)
+    adjusted[is_tested] = holm(adjusted[is_tested])
+    return tuple(
+        replace(one, question=question, answer=answer_of(one, p), p_holm=p)
+        for (question, one), p in zip(found.items(), adjusted.tolist(), strict=True)
+    )
+
+
+def answer_of(found: CausalVerdict, p: float) -> Answer:
+    """Return the verdict for an effect and its adjusted p-value."""
+    low, high = found.low, found.high
+    if np.isnan([found.effect, low, high]).any():
+        return "undecided"
+    if p < LEVEL and low > 0 and found.effect > found.rounding:
+        return "yes"
+    margin = max(NEGLIGIBLE * abs(found.whole), found.rounding)
+    return "no" if max(abs(low), abs(high)) <= margin else "undecided"
+
+
+def detection(
+    projections: Floats,
+    codes: Codes,
+    groups: NDArray[np.generic],
+    fold_of_row: Codes,
+    *,
+    draws: int,
+    seed: int,
+    widening: float = 1.0,
+) -> CausalVerdict:
+    """Return how well projections (n_rows,) of test rows rank their labels (0 and 1).
+
+    The AUROC is averaged over the folds, whose projections have other scales. The p-value is that
+    of the probe: labels are exchanged between groups, within folds. `widening` is the factor on
+    standard errors; see `Resamples`.
+    """
+    scores = np.stack([-projections, projections], axis=1)
+    predictions = ClassPredictions(codes, scores.argmax(axis=1), 2, scores, folds=fold_of_row)
+    resamples = resamples_of(groups, widening)
+    values = within_folds(auroc)(predictions, resamples)
+    found = interval_of(values, resamples, METRICS["auroc"].range, parts_of_auroc(predictions))
+    row_scores = of_auroc(predictions)
+    exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
+    p, reason = np.nan, "too few groups for a test"
+    if exchange.is_enough:
+        t = exchange.null([row_scores]).t
+        p, reason = float(p_values(t[:, 0], t[:, 1:]).single[0]), ""
+    effect, low, high = (one - 0.5 for one in (found.value, found.low, found.high))
+    return CausalVerdict(effect, low, high, p, 0.5, False, "AUROC - 0.5", 0.0, reason)
+
+
+def slopes(changes: Floats, by: Sequence[float]) -> Floats:
+    """Return the least-squares slope (...) on the doses of changes (..., n_doses) by them.
+
+    Dose 0, which changes nothing, is one of the points.
+
+    >>> float(slopes(np.array([-1.0, 1.0]), (-1, 1))), float(slopes(np.array([6.0]), (2,)))
+    (1.0, 3.0)
+    """
+    doses = np.array([0.0, *by])
+    centred = doses - doses.mean()
+    found: Floats = changes @ centred[1:] / np.square(centred).sum()
+    return found
+
+
+def direction_effect(
+    own: Floats, null: Floats, whole: Floats, resamples: Resamples, unit: str, size: float
+) -> CausalVerdict:
+    """Return the effect of a direction, compared with directions on permuted labels.
+
+    Args:
+        own: the effect of all groups, then without each unit, (1 + n_units,).
+        null: effect of each direction on permuted labels, (draws,).
+        whole: effect of the whole vector, (1 + n_units,).
+        resamples: jackknife resamples of the rows.
+        unit: unit of the effect.
+        size: typical size of the measure, by which rounding errors are recognised.
+    """
+    found, rounding = interval_of(own, resamples), _PASS_ROUNDING * size
+    p = two_sided_p(found.value, null) if len(null) else np.nan
+    reason = "" if not np.isnan(found.low) else "too few groups for an interval"
+    more = interval_of(np.abs(own) - np.abs(whole), resamples)
+    exceeds = more.low > 0 and more.value > rounding
+    return CausalVerdict(
+        found.value, found.low, found.high, p, float(whole[0]), exceeds, unit, rounding, reason
+    )
+
+
+def silence(
+    base: Floats,
+    erased: Floats,
+    null: Floats,
+    whole: Floats,
+    codes: Codes,
+    resamples: Resamples,
+) -> CausalVerdict:
+    """Return the share of the class difference that erasure removes, 1 - after / before.
+
+    Args:
+        base: measure of each test row towards class 1, (n_rows,).
+        erased: the same after erasure, (n_rows,).
+        null: the same after erasure of each direction on permuted labels, (n_rows, draws).
+        whole: the same after the whole vector is replaced by its mean, (n_rows,).
+        codes: labels 0 and 1, (n_rows,).
+        resamples: jackknife resamples of the rows.
+    """
+    before = class_gap(base, codes, resamples)
+    if holds_zero(interval_of(before, resamples)) or np.isnan(before[0]):
+        reason = "the measure does not differ between the classes before erasure"
+        return CausalVerdict(unit="share", reason=reason)
+    own, other = (1 - class_gap(after, codes, resamples) / before for after in (erased, whole))
+    permuted = 1 - class_gap_of_many(null, codes) / before[0]
+    size = float(np.abs(base).max() / abs(before[0]))
+    return direction_effect(own, permuted, other, resamples, "share", size)
+
+
+def ratio_effect(
+    rows: Floats,
+    null: Floats,
+    whole: Floats,
+    denominators: Floats,
+    resamples: Resamples,
+    size: float,
+) -> CausalVerdict:
+    """Return the recovery by exchange, a ratio of sums over test rows.
+
+    Args:
+        rows: change of the measure of each test row, (n_rows,).
+        null: the same for each direction on permuted labels, (n_rows, draws).
+        whole: the same for the whole vector, (n_rows,).
+        denominators: change of the measure from base to source, (n_rows,).
+        resamples: jackknife resamples of the rows.
+        size: typical size of the measure, by which rounding errors are recognised.
+    """
+    below = mean_of_rows(denominators, resamples)
+    if holds_zero(interval_of(below, resamples)):
+        reason = "the measure does not differ between the texts and their counterfactuals"
+        return CausalVerdict(unit="recovery", reason=reason)
+    own, other = (mean_of_rows(x, resamples) / below for x in (rows, whole))
+    permuted = null.sum(axis=0) / denominators.sum()
+    return direction_effect(
+        own, permuted, other, resamples, "recovery", size / abs(float(below[0]))
+    )
+
+
+def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:
+    """Return mean of class 1 minus mean of class 0, (1 + n_units,) for all resamples.
+
+    >>> class_gap(np.array([1.0, 4.0]), np.array([0, 1]), Resamples.whole(2)).tolist()
+    [3.0]
+    """
+    means = []
+    for code in (0, 1):
+        own = codes == code
+        group = resamples.group_of_row[own]
+        total = np.bincount(group, weights=values[own], minlength=resamples.n_groups)
+        n = np.bincount(group, minlength=resamples.n_groups) @ resamples.counts
+        undefined = np.full(n.shape, np.nan)
+        means.append(np.divide(total @ resamples.counts, n, out=undefined, where=n > 0))
+    gap: Floats = means[1] - means[0]
+    return gap
+
+
+def class_gap_of_many(values: Floats, codes: Codes) -> Floats:
+    """Return mean of class 1 minus mean of class 0 of each column of values (n_rows, n)."""
+    gaps: Floats = values[codes == 1].mean(axis=0) - values[codes == 0].mean(axis=0)
+    return gaps
+
+
+def two_sided_p(observed: float, null: Floats) -> float:
+    """Return (1 + draws at least as extreme) / (1 + draws), by absolute value.
+
+    An undefined draw counts as extreme; the p-value of an undefined effect is NaN.
+
+    >>> two_sided_p(2.0, np.array([-3.0, 1.0, 0.5]))
+    0.5
+    """
+    if np.isnan(observed):
+        return float("nan")
+    is_less = np.abs(null) < abs(observed) - ROUNDING  # false for NaN
+    return float((1 + (~is_less).sum()) / (1 + len(null)))
+
+
+def best_p_values(observed: Floats, null: Floats) -> Floats:
+    """Return p-values (n_sites,) adjusted for the choice of the best site, position or head.
+
+    Args:
+        observed: effects at each site, (n_sites,), in the same unit.
+        null: effects of directions on permuted labels, (n_sites, draws), with the same permutations
+            at every site.
+
+    >>> best_p_values(np.array([3.0, 1.0]), np.array([[2.0, 0.1], [0.5, -1.5]])).round(3).tolist()
+    [0.333, 1.0]
+    """
+    return p_values(np.abs(observed), np.abs(null)).maximum
+
+
+def band_of_draws(effects: Floats) -> tuple[float, float]:
+    """Return the 2.5 % and 97.5 % quantiles of the defined effects; NaN without any."""
+    known = effects[np.isfinite(effects)]
+    low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
+    return float(low), float(high)
+
+
+_USED = {
+    ("yes", "yes", "yes"): "The label can be decoded here, and the direction changes the answers.",
+    ("yes", "no", "no"): "The label can be decoded here, but the network does not use this "
+    "direction: decodable is not used.",
+    ("yes", "yes", "no"): "The label can be decoded here and the direction steers the network, but "
+    "the network does not need it: the information is also elsewhere.",
+    ("yes", "no", "yes"): "The label can be decoded here and the network needs the direction, but "
+    "moving along it has no effect.",
+    ("no", "no", "no"): "The label cannot be decoded along this direction, and the network does "
+    "not use it.",
+}
+
+
+def summary(result: CauseResult) -> str:
+    """Return the verdicts as a sentence, followed by their numbers."""
+    detects, steers, silences = result.verdicts
+    undecided = [one for one in result.verdicts if one.answer == "undecided"]
+    if undecided:
+        questions = " and ".join(one.question for one in undecided)
+        reasons = "; ".join(dict.fromkeys(map(why_undecided, undecided)))
+        first = f"The data do not decide whether this direction {questions}, because {reasons}."
+    else:
+        listed = ", ".join(f"{one.question} {one.answer}" for one in result.verdicts)
+        first = _USED.get(
+            (detects.answer, steers.answer, silences.answer),
+            f"The verdicts do not agree: {listed}.",
+        )
+    cautions = {
+        "It moves the answers away from the class that it detects.": steers.answer == "yes"
+        and steers.effect < 0,
+        "It moves the answers more than its whole vector does, which indicates an artefact.": any(
+            one.answer == "yes" and one.exceeds_whole for one in result.verdicts
+        ),
+        f"{100 * result.kernel_share:.0f} % of the direction is in the kernel of the output matrix "
+        "and cannot reach the residual stream.": result.kernel_share > 0.5,
+    }
+    shown = [sentence for sentence, holds in cautions.items() if holds]
+    return " ".join([first, *shown, f"Verdicts: {verdict_numbers(result.verdicts)}."])
+
+
+def verdict_numbers(verdicts: tuple[CausalVerdict, ...]) -> str:
+    """Return each verdict with effect, interval and adjusted p-value.
+
+    >>> strong = CausalVerdict(0.42, 0.4, 0.44, 0.001, 0.5, False, "AUROC - 0.5")
+    >>> none = CausalVerdict(0.01, -0.02, 0.04, 0.6, 2.0, False, "logits per standard deviation")
+    >>> print(verdict_numbers(verdicts({"detects": strong, "steers": none})))
+    detects: yes (0.42 [0.40, 0.44] AUROC - 0.5, p = 0.002); steers: no (0.01 [-0.02, 0.04] logits
+    per standard deviation, p = 0.6)
+    """
+    named = []
+    for one in verdicts:
+        numbers = f"{one.effect:.2f} [{one.low:.2f}, {one.high:.2f}] {one.unit}"
+        numbers = one.reason if np.isnan(one.effect) else numbers
+        p = "" if np.isnan(one.p_holm) else f", p = {one.p_holm:.2g}"
+        named.append(f"{one.question}: {one.answer} ({numbers}{p})")
+    return "; ".join(named)
+
+
+def why_undecided(verdict: CausalVerdict) -> str:
+    """Return why a verdict is undecided or lacks a test; "" for a verdict of yes or no.
+
+    >>> wide = CausalVerdict(0.2, -0.2, 0.6, 0.6, 2.0, False, "logits")
+    >>> why_undecided(verdicts({"steers": wide})[0])
+    'the interval contains 0 and exceeds 5 % of the effect of the whole vector'
+    """
+    if verdict.reason or verdict.answer != "undecided":
+        return verdict.reason
+    cases = (
+        (np.isnan([verdict.low, verdict.high]).any(), "there is no interval"),
+        (verdict.high < 0, "the interval is below 0"),
+        (
+            verdict.low <= 0,
+            f"the interval contains 0 and exceeds {100 * NEGLIGIBLE:.0f} % of the effect of the "
+            "whole vector",
+        ),
+        (np.isnan(verdict.p_holm), "there is no p-value"),
+        (
+            verdict.p_holm >= LEVEL,
+            f"the p-value, adjusted for the questions, is not below {LEVEL}",
+        ),
+        (True, "the effect is within rounding errors"),
+    )
+    return next(reason for holds, reason in cases if holds)

@@ -1,0 +1,458 @@
+"""Steps of the interventions of an experiment: their parts, and the rows of their tables.
+
+    EffectStep   patches and ablations: effects.csv
+    VerdictStep  directions: verdicts.csv, doses.csv, downstream.csv
+
+A part has the numbers of one edit at one site (all heads of a layer together). It is saved when it
+is complete, and never repeated: causes/parts/<name>.json.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from probekit.amounts import counted
+from probekit.errors import DamagedError, DataError, StoreError
+from probekit.experiment.interventions import At, InterventionSection
+from probekit.files import write_atomic
+from probekit.interventions.base_pass import linear_entry
+from probekit.interventions.causes import CauseData, CauseSettings, causes_of
+from probekit.interventions.directions import Responder, directions_of
+from probekit.interventions.effects import Patch, PatchedValues, effects_of
+from probekit.interventions.erasure import (
+    Eraser,
+    downstream_scores,
+    leace,
+    mean_projection,
+    probe_projection,
+)
+from probekit.interventions.names import Along
+from probekit.interventions.patching import Positions, ablated_values, patched_values
+from probekit.interventions.verdicts import band_of_draws, best_p_values, summary, why_undecided
+from probekit.model.network import Network
+from probekit.model.sites.catalogue import layer_of
+from probekit.model.sites.sites import SiteSelection
+from probekit.pipeline.intervene.inputs import CauseInputs
+from probekit.probes.solve.design import Codes, Floats
+from probekit.provenance import digest_json, seal, unseal
+from probekit.results.causes import FOLDER
+
+_SHOWN = 3  # sites in a warning
+Row = dict[str, Any]
+# The settings of a step, its sites, and the folds whose test rows are edited there.
+Place = tuple[InterventionSection, tuple[SiteSelection, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One edit at one site, with everything that its numbers depend on.
+
+    Attributes:
+        title: name in progress messages.
+        identity: settings of the edit, as JSON; its digest names the file.
+        compute: returns the numbers, as JSON.
+    """
+
+    title: str
+    identity: Mapping[str, Any]
+    compute: Callable[[], dict[str, Any]]
+
+
+Found = Sequence[tuple[Part, dict[str, Any]]]  # the parts of a step with their numbers
+
+
+def read_or_compute(part: Part, folder: Path) -> dict[str, Any]:
+    """Return the numbers of a part; computes and saves them if they are missing or damaged.
+
+    Raises:
+        StoreError: the file cannot be read or written.
+    """
+    path = folder / FOLDER / "parts" / f"{digest_json(dict(part.identity))[:24]}.json"
+    try:
+        found = unseal(path.read_bytes(), str(path))
+        if found["identity"] == dict(part.identity):
+            saved: dict[str, Any] = found["numbers"]
+            return saved
+    except (FileNotFoundError, DamagedError, KeyError):
+        pass
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+    computed: dict[str, Any] = plain(part.compute())
+    write_atomic(path, seal({"identity": dict(part.identity), "numbers": computed}))
+    return computed
+
+
+def plain(value: Any) -> Any:
+    """Return a value with arrays as lists and NaN as null.
+
+    >>> plain({"a": np.array([1.5, np.nan])})
+    {'a': [1.5, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def floats_of(values: Any) -> np.ndarray:
+    """Return a list of numbers and nulls as a float array.
+
+    >>> floats_of([1.5, None]).tolist()
+    [1.5, nan]
+    """
+    return np.array([np.nan if one is None else one for one in values], dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class EffectStep:
+    """A patch or ablation at some sites and positions; its passes are scored by all measures.
+
+    Attributes:
+        step: settings of the edit.
+        selected: its sites, heads or neurons.
+        folds: the folds whose test rows are edited.
+        inputs: texts and measures, with the rows of these folds.
+        at: `probed`, `all` or `each`.
+    """
+
+    step: InterventionSection
+    selected: tuple[SiteSelection, ...]
+    folds: tuple[int, ...]
+    inputs: CauseInputs
+    at: At
+
+    @property
+    def replacement(self) -> str:
+        """What replaces the activations."""
+        return self.step.from_ or self.step.with_ or ""
+
+    def parts(self, model: Network) -> Iterator[Part]:
+        """Return the parts: one for each site, with all of its heads."""
+        by_site: dict[str, list[SiteSelection]] = defaultdict(list)
+        for one in self.selected:
+            by_site[one.site].append(one)
+        for site, selected in by_site.items():
+            yield Part(
+                title=f"{self.step.do} {site} at {self.at}",
+                identity={
+                    "do": self.step.do,
+                    "replacement": self.replacement,
+                    "at": self.at,
+                    "folds": list(self.folds),
+                    "measures": [measure.name for measure in self.inputs.measures],
+                    "sites": [one.text for one in selected],
+                },
+                compute=partial(self._numbers, model, selected),
+            )
+
+    def _numbers(self, model: Network, selected: Sequence[SiteSelection]) -> dict[str, Any]:
+        inputs = self.inputs
+        folds = [(inputs.test, inputs.test)]
+        if self.step.with_ == "mean":  # that of the training rows of the fold
+            folds = [(split.train, split.test) for split in inputs.splits]
+        by_fold = [self._values(model, selected, train, test) for train, test in folds]
+        order = np.argsort(np.concatenate([test for _, test in folds]))
+
+        def joined(columns: Sequence[Floats]) -> Floats:
+            return np.concatenate(columns)[order]
+
+        measures = [
+            {
+                "base": joined([part.base for part in parts]),
+                "source": joined([part.source for part in parts]),
+                "patched": [
+                    [
+                        selected.index(patch.selection),
+                        patch.position,
+                        joined([part.patched[patch] for part in parts]),
+                    ]
+                    for patch in parts[0].patched
+                ],
+            }
+            for parts in zip(*by_fold, strict=True)
+        ]
+        return {"measures": measures}
+
+    def _values(
+        self, model: Network, selected: Sequence[SiteSelection], train: Codes, test: Codes
+    ) -> list[PatchedValues]:
+        """Return each measure of test rows; a mean is that of the training rows."""
+        inputs, rows, averaged = self.inputs, torch.from_numpy(test), torch.from_numpy(train)
+        batch, measures = inputs.batch[rows], [measure[rows] for measure in inputs.measures]
+        at: Positions = inputs.position[rows] if self.at == "probed" else self.at
+        if self.step.with_ is None:
+            assert inputs.sources is not None
+            return patched_values(model, batch, inputs.sources[rows], measures, selected, at=at)
+        place = inputs.position[averaged] if self.at == "probed" else None
+        return ablated_values(
+            model, batch, measures, selected, self.step.with_, at=at,
+            averaged=(inputs.batch[averaged], place), seed=inputs.experiment.probe.seed,
+        )  # fmt: skip
+
+    def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
+        """Yield the rows of effects.csv, given the numbers of all parts."""
+        test = self.inputs.test
+        selection = {one.text: one for one in self.selected}
+        is_ablation = self.step.do == "ablate"
+        for number, measure in enumerate(self.inputs.measures):
+            patched = {}
+            for part, numbers in found:
+                texts, of_site = part.identity["sites"], numbers["measures"][number]
+                for index, position, values in of_site["patched"]:
+                    patched[Patch(selection[texts[index]], position)] = floats_of(values)
+            first = found[0][1]["measures"][number]
+            scored = PatchedValues(floats_of(first["base"]), floats_of(first["source"]), patched)
+            own = measure[torch.from_numpy(test)]
+            for one in effects_of(scored, own, self.inputs.groups[test]):
+                of_source = {
+                    "source": one.source,
+                    "recovery": one.recovery,
+                    "recovery_low": one.low,
+                    "recovery_high": one.high,
+                }
+                row = {
+                    **asdict(one),
+                    **(dict.fromkeys(of_source) if is_ablation else of_source),
+                    "do": self.step.do,
+                    "replacement": self.replacement,
+                    "site": one.site.partition("[head")[0],
+                    "at": self.at,
+                    "position": one.position if self.at == "each" else None,
+                    "unit": measure.unit,
+                    "edited": one.patched,
+                    "folds": len(self.folds),
+                }
+                yield "effects", row
+
+
+@dataclass(frozen=True, eq=False)
+class VerdictStep:
+    """The directions of one method at some sites, with all that the steps ask of them.
+
+    Attributes:
+        along: method of the directions.
+        at: `probed` or `all`.
+        selected: the sites or heads; parts of the residual stream.
+        folds: the folds whose test rows are edited.
+        inputs: texts and measures, with the rows of these folds.
+        draws: number of permutations.
+        by: doses of steering.
+        has_swap: whether directions are exchanged with counterfactuals.
+        has_downstream: whether probes are fitted again after the erasure.
+    """
+
+    along: Along
+    at: str
+    selected: tuple[SiteSelection, ...]
+    folds: tuple[int, ...]
+    inputs: CauseInputs
+    draws: int
+    by: tuple[float, ...]
+    has_swap: bool
+    has_downstream: bool
+
+    def parts(self, model: Network) -> Iterator[Part]:
+        """Return the parts: one for each site."""
+        for selection in self.selected:
+            linear_entry(model, selection)
+            yield Part(
+                title=f"{self.along} direction at {selection.text}",
+                identity={
+                    "along": self.along,
+                    "at": self.at,
+                    "site": selection.text,
+                    "folds": list(self.folds),
+                    "draws": self.draws,
+                    "by": list(self.by),
+                    "swap": self.has_swap,
+                    "downstream": self.has_downstream,
+                },
+                compute=partial(self._numbers, model, selection),
+            )
+
+    def _numbers(self, model: Network, selection: SiteSelection) -> dict[str, Any]:
+        probe = self.inputs.experiment.probe
+        settings = CauseSettings(
+            along=self.along, draws=self.draws, by=self.by, C=strength_of(probe.C), seed=probe.seed
+        )
+        result = causes_of(model, self._data(), selection, settings)
+        facts = {
+            "kernel_share": result.kernel_share,
+            "summary": summary(result),
+            "n": result.n,
+            "groups": result.groups,
+            "folds": result.folds,
+            "draws": result.draws,
+        }
+        rows = []
+        for one in [*result.verdicts, *filter(None, [result.swap])]:
+            row = asdict(one) | facts | {"reason": why_undecided(one)}
+            row["wrong_way"] = result.wrong_way if one.question == "steers" else None
+            for name, effects in (("null", result.null), ("matched", result.matched)):
+                ends = band_of_draws(effects.get(one.question, np.zeros(0)))
+                row[f"{name}_low"], row[f"{name}_high"] = ends
+            rows.append(row)
+        found = {
+            "verdicts": rows,
+            "null": result.null,
+            "doses": list(result.doses),
+            "dose_limit": result.dose_limit,
+            "unit": result.unit,
+        }
+        if self.has_downstream and self.at == "probed":
+            found["downstream"] = self._downstream(model, selection)
+        return found
+
+    def _data(self) -> CauseData:
+        measure = self.inputs.measures[0]
+        if len(torch.unique(measure.answer)) == 1:
+            raise DataError(
+                "All rows have the same right answer, so that it is not related to the label, "
+                "which erase, swap and steer compare. Name columns with the right and the wrong "
+                "answer of each row in `measure`."
+            )
+        return CauseData(
+            batch=self.inputs.batch,
+            codes=self.inputs.codes,
+            groups=self.inputs.groups,
+            splits=self.inputs.splits,
+            measure=measure,
+            at=self.inputs.position if self.at == "probed" else None,
+            read=self.inputs.position,
+            sources=self.inputs.sources if self.has_swap else None,
+            other=self.inputs.others,
+        )
+
+    def _downstream(self, model: Network, selection: SiteSelection) -> list[dict[str, Any]]:
+        split = self.inputs.splits[0]
+        place, measure = self.inputs.position, self.inputs.measures[0]
+        X = Responder(model, self.inputs.batch, selection, place, measure).features()
+        C = strength_of(self.inputs.experiment.probe.C)
+        eraser = eraser_of(self.along, X[split.train], self.inputs.codes[split.train], C)
+        first, n_layers = layer_of(selection.site) or 0, model.axis_sizes["n_layers"]
+        later = [SiteSelection(f"blocks.{n}.hook_resid_post") for n in range(first, n_layers)]
+        rows = np.sort(np.r_[split.train, split.test])
+        kept = torch.from_numpy(rows)
+        return downstream_scores(
+            model, self.inputs.batch[kept], self.inputs.codes[rows], self.inputs.groups[rows],
+            np.flatnonzero(np.isin(rows, split.train)), (selection, eraser), later, place[kept],
+        )  # fmt: skip
+
+    def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
+        """Yield the rows of verdicts.csv, doses.csv and downstream.csv, each with its table."""
+        best = self._best([numbers for _, numbers in found])
+        for number, (selection, (_, one)) in enumerate(zip(self.selected, found, strict=True)):
+            method = {"at": self.at, "along": self.along}
+            place = method | {
+                "site": selection.site,
+                "layer": layer_of(selection.site),
+                "head": selection.head,
+            }
+            for row in one["verdicts"]:
+                p_best = best.get((number, row["question"]))
+                yield "verdicts", place | row | {"p_best": p_best}
+            for row in one["doses"]:
+                yield "doses", place | row | {"unit": one["unit"]}
+            for row in one.get("downstream", []):
+                yield "downstream", method | row | {"erased": selection.text}
+
+    def _best(self, found: Sequence[dict[str, Any]]) -> dict[tuple[int, str], float]:
+        """Return the p-values adjusted for all sites, by number of the site and question."""
+        best: dict[tuple[int, str], float] = {}
+        for question in ("steers", "silences", "swap"):
+            effects = {
+                number: row["effect"]
+                for number, one in enumerate(found)
+                for row in one["verdicts"]
+                if row["question"] == question and row["effect"] is not None
+            }
+            if effects:
+                null = np.stack([floats_of(found[number]["null"][question]) for number in effects])
+                adjusted = best_p_values(np.array([*effects.values()]), null).tolist()
+                best |= {(n, question): p for n, p in zip(effects, adjusted, strict=True)}
+        return best
+
+    def warnings(self, found: Found) -> Iterator[str]:
+        """Yield sentences on the doses that were left out, each with its sites."""
+        sites: dict[tuple[float, ...], list[str]] = defaultdict(list)
+        for selection, (_, one) in zip(self.selected, found, strict=True):
+            kept = [dose["by"] for dose in one["doses"]]
+            if dropped := tuple(by for by in self.by if by not in kept):
+                sites[dropped].append(f"{selection.text} (at most {one['dose_limit']:.2g})")
+        for dropped, own in sites.items():
+            listed = ", ".join(own[:_SHOWN]) + ", ..." * (len(own) > _SHOWN)
+            doses = " and ".join(f"{by:g}" for by in dropped)
+            yield (
+                f"Doses {doses} along {self.along} are left out at {counted(len(own), 'site')}, "
+                "because they move activations beyond the range of the data, 99 % of the training "
+                f"rows in standard deviations of the projection: {listed}."
+            )
+
+
+def verdict_steps(inputs: CauseInputs, places: Sequence[Place]) -> list[VerdictStep]:
+    """Return the verdict steps: edits along the same directions are combined.
+
+    Args:
+        inputs: texts and measures.
+        places: settings of each edit, its sites, and the folds whose test rows are edited there.
+    """
+    together: dict[tuple[Along, str, tuple[int, ...]], list[Place]] = defaultdict(list)
+    for step, selected, folds in places:
+        for along in step.along or ("probe",):
+            for at in step.at:
+                together[along, at, folds].append((step, selected, folds))
+    return [
+        VerdictStep(
+            along=along,
+            at=at,
+            selected=tuple(dict.fromkeys(one for _, selected, _ in own for one in selected)),
+            folds=folds,
+            inputs=inputs.of_folds(folds),
+            draws=max(step.draws or CauseSettings.draws for step, _, _ in own),
+            by=tuple(sorted({dose for step, _, _ in own for dose in step.by or ()}))
+            or CauseSettings.by,
+            has_swap=any(step.do == "swap" for step, _, _ in own),
+            has_downstream=any(step.do == "erase" for step, _, _ in own),
+        )
+        for (along, at, folds), own in together.items()
+    ]
+
+
+def strength_of(strengths: Sequence[float]) -> float:
+    """Return the inverse regularisation strength of the directions of probes.
+
+    It is the only one of the experiment, or else 1: a choice by the true labels would give the
+    directions on permuted labels another strength than their own choice.
+
+    >>> strength_of([0.01]), strength_of([0.01, 0.1])
+    (0.01, 1.0)
+    """
+    return strengths[0] if len(strengths) == 1 else CauseSettings.C
+
+
+def eraser_of(along: Along, X: Floats, codes: np.ndarray, C: float = CauseSettings.C) -> Eraser:
+    """Return the eraser of a method, fitted on rows X (n_rows, n_features) with label codes.
+
+    C is the inverse regularisation strength of probes.
+
+    >>> X = np.array([[0.0, 1.0], [2.0, 1.0]])
+    >>> eraser_of("mean_difference", X, np.array([0, 1]))(X).round(6).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    if along == "leace":
+        return leace(X, codes)
+    if along == "mean_difference":
+        return mean_projection(X, codes)
+    return probe_projection(directions_of("probe", X, codes[None], C=C).unit, X.mean(axis=0))
