@@ -242,7 +242,7 @@ class ActivationStore:
         """Return the records of a site's committed shards whose file has the right size, by shard.
 
         Raises:
-            StoreError: a record cannot be read, or was written by a newer release.
+            StoreError: a record cannot be read, or has another format version.
         """
         sizes = self.files.sizes(site)
         names = {record_name(site, shard): (site, shard) for shard in range(len(self.shards))}
@@ -270,7 +270,7 @@ class ActivationStore:
 
         Raises:
             DamagedError: the bytes are not a record, or the record of another shard.
-            StoreError: the file was written by a newer release.
+            StoreError: the file has another format version.
         """
         path = f"{self.folder}/{record_name(site, shard)}"
         record = ShardRecord.unpack(data, path)
@@ -362,7 +362,7 @@ class ActivationStore:
         """Write the manifest of all finished sites.
 
         Raises:
-            StoreError: the disk cannot be written, or a newer release wrote the manifest.
+            StoreError: the disk cannot be written, or the manifest has another format version.
         """
         if not self.is_sealed:
             with self.files.draft(MANIFEST) as draft:
@@ -376,7 +376,7 @@ class ActivationStore:
         """Whether the manifest lists all finished sites with their current digests.
 
         Raises:
-            StoreError: the manifest was written by a newer release.
+            StoreError: the manifest has another format version.
         """
         try:
             return self.manifest() == self.expected_manifest()

@@ -1,16 +1,14 @@
 """Identity of a cache: any change that affects a number gives another cache."""
 
 import dataclasses
-import sys
 
 import numpy as np
 import pytest
 import torch
 
-from probekit.activations import identity as identity_module
-from probekit.activations.capture import capture, stream_rows
+from probekit.activations.capture import capture
 from probekit.model.families.gpt2 import GPT2
-from probekit.provenance import closure
+from probekit.provenance import PART_VERSIONS
 from tests.activations.captures import SITES, last_and_mean, make_tokens, run
 from tests.model.reference import TINY
 
@@ -61,45 +59,15 @@ def test_positions_are_part_of_the_identity(tmp_path, model):
     assert first.computed > 0
 
 
-def test_the_code_is_part_of_the_identity(tmp_path, model, monkeypatch):
+@pytest.mark.parametrize(
+    "place", [(PART_VERSIONS, "capture"), (GPT2, "VERSION")], ids=["capture", "network"]
+)
+def test_the_versions_of_the_numbers_are_part_of_the_identity(tmp_path, model, monkeypatch, place):
     first = run(tmp_path, model)
-    monkeypatch.setattr(identity_module, "digest_code", lambda *packages: "other code")
+    owner, name = place
+    change = monkeypatch.setitem if isinstance(owner, dict) else monkeypatch.setattr
+    change(owner, name, 2)
     assert run(tmp_path, model).store.folder != first.store.folder
-
-
-# They plan and write what the others compute.
-AROUND = {"probekit.activations.capture", "probekit.activations.work"}
-UPKEEP = ("store", "records", "local", "object_store", "upkeep", "export", "work")
-
-
-def test_all_code_that_computes_a_row_is_part_of_the_identity(model, monkeypatch):
-    roots, ran = [], set()
-    monkeypatch.setattr(identity_module, "digest_code", lambda *names: roots.extend(names))
-    tokens = make_tokens()
-    plan = last_and_mean(tokens)
-    identity_module.identify(model, "t", tokens, plan, "float32")
-
-    def note(frame, event, argument):
-        ran.add(frame.f_globals.get("__name__", ""))
-
-    sys.setprofile(note)
-    try:
-        for _, values in stream_rows(model, tokens, plan, SITES):
-            assert values
-    finally:
-        sys.setprofile(None)
-    mine = {name for name in ran if name.startswith("probekit.")}
-    assert "probekit.model.families.gpt2" in mine
-    assert mine - AROUND - {identity_module.__name__} <= set(closure(*roots))
-
-
-def test_the_upkeep_of_caches_is_no_part_of_the_identity():
-    names = closure("probekit.model.families.gpt2", *identity_module.COMPUTATION)
-    assert not [
-        name
-        for name in names
-        if name.startswith("probekit.activations.") and name.split(".")[2] in UPKEEP
-    ]
 
 
 def test_reduced_precision_products_give_another_cache(tmp_path, model):

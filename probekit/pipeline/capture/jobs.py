@@ -24,6 +24,8 @@ from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.probes.targets import NETWORKS
 from probekit.provenance import digest_json, seal, unseal
 
+FORMAT = 1  # of the job file
+
 
 @dataclass(frozen=True)
 class Job:
@@ -59,7 +61,7 @@ class Job:
                 "Other processes cannot read rows that were passed in Python. Capture without "
                 "workers, or write the rows to a file."
             )
-        files.create(self.name, seal(self.content))
+        files.create(self.name, seal(self.content, FORMAT))
 
     @classmethod
     def unpack(cls, data: bytes, path: str) -> Job:
@@ -68,7 +70,7 @@ class Job:
         Raises:
             DamagedError: the file is not a job.
         """
-        content = unseal(data, path)
+        content = unseal(data, path, FORMAT)
         try:
             experiment = Experiment.model_validate_json(json.dumps(content["experiment"]))
             captured = {name: name for name in (TASK, *NETWORKS)}

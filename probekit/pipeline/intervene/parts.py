@@ -18,6 +18,8 @@ from probekit.files import write_atomic
 from probekit.provenance import digest_json, seal, unseal
 from probekit.results.causes.tables import FOLDER
 
+FORMAT = 1  # of the file of a part
+
 
 @dataclass(frozen=True)
 class Part:
@@ -42,7 +44,7 @@ def read_or_compute(part: Part, folder: Path) -> dict[str, Any]:
     """
     path = folder / FOLDER / "parts" / f"{digest_json(dict(part.identity))[:24]}.json"
     try:
-        found = unseal(path.read_bytes(), str(path))
+        found = unseal(path.read_bytes(), str(path), FORMAT)
         if found["identity"] == dict(part.identity):
             saved: dict[str, Any] = found["numbers"]
             return saved
@@ -51,7 +53,7 @@ def read_or_compute(part: Part, folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
     computed: dict[str, Any] = plain(part.compute())
-    write_atomic(path, seal({"identity": dict(part.identity), "numbers": computed}))
+    write_atomic(path, seal({"identity": dict(part.identity), "numbers": computed}, FORMAT))
     return computed
 
 
