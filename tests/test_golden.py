@@ -24,7 +24,7 @@ from probekit.data.positions import RowPlan
 from probekit.interventions.erasure import leace
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.patching import patch
-from probekit.model.families.table import config_of, network_class, random_network
+from probekit.model.families.table import FAMILIES, config_of, network_class, random_network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.probes.kinds.registry import KINDS
 from probekit.probes.score.differences import paired_differences
@@ -298,6 +298,11 @@ def test_numbers_are_those_of_the_version(name):
         + f" If the numbers of {' or '.join(used)} changed, raise that version only."
         * bool(used)
     )
+
+
+def test_every_architecture_and_every_version_has_numbers():
+    assert set(NETWORKS) == {name for family in FAMILIES for name in family.model_types}
+    assert set(PART_VERSIONS) <= set(PARTS)
 
 
 @pytest.mark.parametrize("model_type", NETWORKS)

@@ -556,19 +556,12 @@ class ShardWriter:
 
         Raises:
             StoreError: a value is not finite, or the disk cannot be written.
-            ConfigError: dtype or shape differ from earlier rows, or there are too many rows.
         """
         if not len(values):
             return
-        if values.dtype != np.dtype(self._dtype):
-            raise ConfigError(f"This store holds {self._dtype} rows, not {values.dtype}.")
-        n_rows, n_after = len(self._rows), self._done + len(values)
-        if self._shape not in (None, values.shape[1:]) or n_after > n_rows:
-            raise ConfigError(
-                f"Shard {self._shard} of {self._site} has {n_rows} rows of equal shape and dtype; "
-                f"cannot append {len(values)} of {values.dtype} {values.shape[1:]} after "
-                f"{self._done}."
-            )
+        assert values.dtype == np.dtype(self._dtype), f"the rows are not {self._dtype}"
+        assert self._shape in (None, values.shape[1:]), "the rows have another shape"
+        assert self._done + len(values) <= len(self._rows), "there are too many rows"
         finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
             advice = (
@@ -586,19 +579,12 @@ class ShardWriter:
             self.draft.write(self._record(self._shape).header)
         # A slice of a larger array may not be contiguous.
         self.draft.write(np.ascontiguousarray(values).data)
-        self._done = n_after
+        self._done += len(values)
 
     def record(self) -> ShardRecord:
-        """Return the record of the complete shard.
-
-        Raises:
-            ConfigError: rows are missing.
-        """
-        if self._shape is None or self._done != len(self._rows):
-            raise ConfigError(
-                f"Shard {self._shard} of {self._site} has {len(self._rows)} rows, but only "
-                f"{self._done} were written."
-            )
+        """Return the record of the complete shard."""
+        assert self._shape is not None, "there are no rows"
+        assert self._done == len(self._rows), "rows are missing"
         return self._record(self._shape)
 
     def _record(self, shape: tuple[int, ...]) -> ShardRecord:

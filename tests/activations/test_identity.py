@@ -1,73 +1,58 @@
 """Identity of a cache: any change that affects a number gives another cache."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from probekit.activations.capture import capture
+from probekit.activations.identity import identify
 from probekit.model.families.gpt2 import GPT2
 from probekit.provenance import PART_VERSIONS
-from tests.activations.captures import SITES, last_and_mean, make_tokens, run
+from tests.activations.captures import last_and_mean, make_tokens, run
 from tests.model.reference import TINY
 
+TOKENS = make_tokens()
+PLAN = last_and_mean(TOKENS)
 
-def other_weights(model):
+
+def key(change=None, tokenizer="t", tokens=TOKENS, plan=PLAN, dtype="float32", **sizes):
+    model = GPT2(replace(TINY, **sizes), seed=1).requires_grad_(False)
+    if change is not None:
+        change(model)
+    return identify(model, tokenizer, tokens, plan, dtype).key
+
+
+def other_weight(model):
     model.h[3].mlp.c_fc.weight.data[0, 0] += 1e-6
-    return {}
-
-
-def other_text(model):
-    tokens = make_tokens()
-    tokens[5] = (tokens[5] + 1) % 97
-    return {"tokens": tokens}
-
-
-CHANGES = {
-    "weights": other_weights,
-    "text": other_text,
-    "order": lambda model: {"tokens": make_tokens()[::-1]},
-    "tokenizer": lambda model: {"tokenizer": "u"},
-    "dtype on disk": lambda model: {"dtype": "float16"},
-    "dtype of compute": lambda model: model.double() and {},
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_any_change_of_the_inputs_prevents_reuse(tmp_path, model, change):
-    first = run(tmp_path, model)
-    second = run(tmp_path, model, **change(model))
-    assert second.reused == 0
-    assert second.store.folder != first.store.folder
-
-
-@pytest.mark.parametrize("size", [{"n_head": 1}, {"layer_norm_epsilon": 0.1}])
-def test_sizes_that_no_parameter_shows_are_part_of_the_identity(tmp_path, size):
-    other = GPT2(dataclasses.replace(TINY, **size), seed=1)
-    first, second = run(tmp_path, GPT2(TINY, seed=1)), run(tmp_path, other)
-    assert second.reused == 0
-    assert second.store.folder != first.store.folder
-
-
-def test_positions_are_part_of_the_identity(tmp_path, model):
-    tokens = make_tokens()
-    plan = last_and_mean(tokens)
-    first = capture(model, "t", tokens, plan, SITES, root=tmp_path)
-    moved = dataclasses.replace(plan, positions=np.maximum(plan.positions - 1, 0))
-    assert capture(model, "t", tokens, moved, SITES, root=tmp_path).reused == 0
-    assert first.computed > 0
 
 
 @pytest.mark.parametrize(
-    "place", [(PART_VERSIONS, "capture"), (GPT2, "VERSION")], ids=["capture", "network"]
+    "change",
+    [
+        {"change": other_weight},
+        {"change": torch.nn.Module.double},
+        {"n_head": 1},  # no parameter shows it
+        {"layer_norm_epsilon": 0.1},
+        {"tokenizer": "u"},
+        {"tokens": [*TOKENS[:5], (TOKENS[5] + 1) % 97, *TOKENS[6:]]},
+        {"tokens": TOKENS[::-1]},
+        {"plan": replace(PLAN, positions=np.maximum(PLAN.positions - 1, 0))},
+        {"dtype": "float16"},
+    ],
+    ids=" ".join,
 )
-def test_the_versions_of_the_numbers_are_part_of_the_identity(tmp_path, model, monkeypatch, place):
-    first = run(tmp_path, model)
-    owner, name = place
-    change = monkeypatch.setitem if isinstance(owner, dict) else monkeypatch.setattr
-    change(owner, name, 2)
-    assert run(tmp_path, model).store.folder != first.store.folder
+def test_any_change_of_the_inputs_gives_another_key(change):
+    assert key(**change) != key() == key()
+
+
+def test_the_versions_of_the_numbers_are_part_of_the_key(monkeypatch):
+    before = key()
+    with monkeypatch.context() as patch:
+        patch.setitem(PART_VERSIONS, "capture", 2)
+        assert key() != before
+    monkeypatch.setattr(GPT2, "VERSION", 2)
+    assert key() != before
 
 
 def test_reduced_precision_products_give_another_cache(tmp_path, model):

@@ -21,7 +21,7 @@ def test_second_run_recomputes_nothing(experiment, go, monkeypatch):
     first = go(experiment())
     content = first.results.read_bytes()
     monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # would fail if it were called
-    monkeypatch.setattr(ActivationStore, "commit", None)
+    monkeypatch.setattr(ActivationStore, "writing", None)  # a capture would call it
     second = go(experiment())
     assert second.folder == first.folder
     assert second.results.read_bytes() == content
@@ -131,7 +131,7 @@ def test_new_labels_recompute_no_activation(experiment, go, tmp_path, monkeypatc
     rows = pd.read_csv(tmp_path / "rows.csv")
     rows["label"] = rows["label"].map({"red": "A", "black": "B"})
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    monkeypatch.setattr(ActivationStore, "commit", None)
+    monkeypatch.setattr(ActivationStore, "writing", None)  # a capture would call it
     assert set(go(experiment()).record["data"]["labels"]["train"]) == {"A", "B"}
 
 
