@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Keep compiled modules in every environment: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart check fast test format lint types tests slow hooks data schema docs dist bench clean
+.PHONY: quickstart check fast test format lint types tests slow golden hooks data schema docs dist bench clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
@@ -34,6 +34,10 @@ tests: .venv/installed-test .venv/s3/installed
 # Lists the slow tests in tests/slow.txt.
 slow: .venv/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --write-slow
+
+# Numbers of each part for versions that tests/golden.json does not contain yet.
+golden: .venv/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.test_golden
 
 hooks: .venv/installed-dev
 	$(BIN)/pre-commit install

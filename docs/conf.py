@@ -14,7 +14,7 @@ BUILD = ROOT / "build" / "docs"
 sys.path[:0] = [str(ROOT), str(DOCS / "_ext")]
 
 from probekit import __version__  # noqa: E402
-from probekit.provenance import digest_code  # noqa: E402
+from probekit.provenance import digest_sources  # noqa: E402
 
 project = "probekit"
 author = "the probekit authors"
@@ -66,17 +66,10 @@ copyright = "the probekit authors, MIT licence"
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
-_CODE = digest_code(
-    "probekit.pipeline.experiment.run",
-    "probekit.pipeline.given.probe",
-    "probekit.pipeline.compare.transfer",
-    "probekit.report.pages.run_page",
-    "probekit.report.pages.transfer_page",
-)
 _START = (DOCS / "_ext" / "kernel_start.py").read_bytes()
 # A notebook is executed again if its code, the code of the package or that of the kernel changes.
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(BUILD / "notebooks" / f"{_CODE[:12]}-{crc32(_START):08x}")
+nb_execution_cache_path = str(BUILD / "notebooks" / f"{digest_sources()[:12]}-{crc32(_START):08x}")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nb_merge_streams = True

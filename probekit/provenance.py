@@ -1,4 +1,4 @@
-"""What a result depends on: content digests, sealed JSON files, installed versions and code.
+"""What a result depends on: content digests, sealed JSON files, versions of packages and of code.
 
 The import name is `probekit`, but the package index has an unrelated project of that name. Messages
 therefore read the name of the distribution that installed this folder.
@@ -6,7 +6,6 @@ therefore read the name of the distribution that installed this folder.
 
 from __future__ import annotations
 
-import ast
 import json
 import platform
 import sys
@@ -15,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, distributions, version
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,12 +24,18 @@ from blake3 import blake3
 
 from probekit.errors import DamagedError, StoreError
 
-FORMAT = 2  # version of all file formats of the activation store
 DISTRIBUTION = "probekit-lens"  # preferred if several distributions installed this folder
 PACKAGE = Path(__file__).resolve().parent
 _RECORDED = ("torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "plotly")
-# Methods whose arguments are messages, which do not affect results.
-_MESSAGES = frozenset({"tell", "warn", "echo", "debug", "info", "warning"})
+# Versions of the parts that compute numbers. If the numbers of a part change, raise its version and
+# run `make golden`; tests/test_golden.py compares them. Networks have their own, `Network.VERSION`.
+PART_VERSIONS = {
+    "initialisation": 1,  # random weights
+    "capture": 1,  # from the values at a site to the rows on disk
+    "probes": 1,
+    "statistics": 1,
+    "interventions": 1,
+}
 
 
 def digest(chunks: Iterable[bytes | memoryview]) -> str:
@@ -71,37 +75,37 @@ def pretty_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def seal(content: dict[str, Any], format: int = FORMAT) -> bytes:
+def seal(content: dict[str, Any], format: int) -> bytes:
     """Return the bytes of a JSON file with `content`, its format version and a digest of both.
 
-    >>> unseal(seal({"rows": 3}), "x.json")
+    >>> unseal(seal({"rows": 3}, format=1), "x.json", format=1)
     {'rows': 3}
     """
     numbered = {"format": format, **content}
     return pretty_json({**numbered, "seal": digest_json(numbered)}).encode()
 
 
-def unseal(data: bytes, path: str, format: int = FORMAT) -> dict[str, Any]:
+def unseal(data: bytes, path: str, format: int) -> dict[str, Any]:
     """Return the content of a file written by `seal`.
 
     Args:
         data: the bytes of the file.
         path: the file's name in error messages.
-        format: newest format version that can be read.
+        format: the format version that is read.
 
     Raises:
         DamagedError: the content differs from what was written.
-        StoreError: the file was written by a newer release.
+        StoreError: the file has another format version.
     """
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: {error}.") from error
     file_format = content.pop("format", None) if isinstance(content, dict) else None
-    if isinstance(file_format, int) and file_format > format:
+    if isinstance(file_format, int) and file_format != format:
         raise StoreError(
-            f"{path} has format {file_format}; this release reads formats up to {format}. Use the "
-            "release that wrote it, or a newer one."
+            f"{path} has format {file_format}; this release reads format {format}. Use the release "
+            "that wrote it."
         )
     try:
         is_sealed = file_format is not None and content.pop("seal", None) is not None
@@ -117,6 +121,17 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of all packages that affect results."""
     own = {"python": platform.python_version(), "probekit": origin().version}
     return own | {name: version(name) for name in _RECORDED}
+
+
+@cache
+def digest_sources(package: Path = PACKAGE) -> str:
+    """Return one digest of the names and contents of all source files of the package."""
+    return digest_json(
+        {
+            path.relative_to(package).as_posix(): digest([path.read_bytes()])
+            for path in package.rglob("*.py")
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -232,118 +247,3 @@ def _owners(package: Path, search: Sequence[str] | None) -> Iterator[Distributio
             folder = Path(url2pathname(urlsplit(source["url"]).path)).resolve()
             if folder == package.parent:
                 yield distribution
-
-
-def digest_code(*roots: str) -> str:
-    """Return one digest of the code of modules and of everything they import from their package.
-
-    Imports inside functions and import paths declared as strings count; imports for type checkers
-    do not. Docstrings, comments, formatting and the text of errors and messages are left out.
-
-    Args:
-        roots: dotted names of the modules.
-
-    >>> digest_code("probekit.errors") == digest_code("probekit.errors")
-    True
-    """
-    return digest_json({name: _code(path) for name, path in closure(*roots).items()})
-
-
-def closure(*roots: str) -> dict[str, Path]:
-    """Return the source files of modules and of everything they import from their package.
-
-    Indirect imports are included. The keys are dotted module names.
-
-    >>> sorted(closure("probekit.files"))
-    ['probekit.errors', 'probekit.files']
-    """
-    files: dict[str, Path] = {}
-    waiting = [*roots]
-    while waiting:
-        name = waiting.pop()
-        path = _source(name)
-        assert path is not None, name
-        if name not in files:
-            files[name] = path
-            waiting += _imports(name)
-    return dict(sorted(files.items()))
-
-
-@cache
-def _source(name: str) -> Path | None:
-    """Return the source file of a module inside a package; None if there is no such module.
-
-    Nothing is imported. The result is also None for an object in a module, such as a class.
-    """
-    package, *parts = name.split(".")
-    spec = find_spec(package)
-    if spec is None or spec.origin is None or not parts:
-        return None
-    path = Path(spec.origin).parent.joinpath(*parts).with_suffix(".py")
-    return path if path.is_file() else None
-
-
-@cache
-def _imports(name: str) -> frozenset[str]:
-    """Return the names of the modules that a module imports from its own package."""
-    package, path = name.partition(".")[0], _source(name)
-    assert path is not None, name
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = {named for node in _run_nodes(tree) for named in _named(node)}
-    return frozenset(one for one in names if one.partition(".")[0] == package and _source(one))
-
-
-def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes of a tree except those under `if TYPE_CHECKING`, which never run."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            yield from (part for other in node.orelse for part in ast.walk(other))
-        else:
-            yield node
-            yield from _run_nodes(node)
-
-
-def _named(node: ast.AST) -> Iterator[str]:
-    """Yield the names in a node that may be modules: imports, and strings such as `a.b:Name`."""
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        yield node.module
-        yield from (f"{node.module}.{alias.name}" for alias in node.names)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value.partition(":")[0]
-
-
-@cache
-def _code(path: Path) -> str:
-    """Return the source code of a file without docstrings, comments and messages."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return ast.unparse(ast.fix_missing_locations(_WithoutProse().visit(tree)))
-
-
-class _WithoutProse(ast.NodeTransformer):
-    """Removes docstrings, and the arguments of errors and of calls that print messages."""
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            statements = [part for part in body if not _is_docstring(part)]
-            node.body = statements or [ast.Pass()]  # type: ignore[attr-defined]  # it has a body
-
-        return node
-
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        if isinstance(node.exc, ast.Call):
-            node.exc = node.exc.func
-        return self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _MESSAGES:
-            node.args, node.keywords = [], []
-        return self.generic_visit(node)
-
-
-def _is_docstring(node: ast.AST) -> bool:
-    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return is_constant and isinstance(node.value.value, str)  # type: ignore[attr-defined]

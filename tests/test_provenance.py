@@ -1,13 +1,17 @@
-"""Origin of the package, and digests of its code."""
+"""Origin of the package, and the digest of its source files."""
 
 import json
-import sys
-from itertools import count
+import shutil
 
 import pytest
 
-from probekit import provenance
-from probekit.provenance import closure, digest_code, find_origin, install_command, origin_warnings
+from probekit.provenance import (
+    PACKAGE,
+    digest_sources,
+    find_origin,
+    install_command,
+    origin_warnings,
+)
 
 
 def install(site, name, package, *, editable=None):
@@ -71,103 +75,16 @@ def test_the_name_is_that_of_the_project():
     assert "probekit-lens[png]" in install_command("png") or "-e" in install_command("png")
 
 
-MODULE = '''"""A module."""
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from {package}.inner import deep
-
-if TYPE_CHECKING:
-    from {package} import types
-
-TABLE = {{"kind": "{package}.declared:Kind"}}
-
-
-def scale(x, watcher):
-    """Return twice x."""
-    from {package}.inner.late import limit
-
-    if x > limit:
-        raise ValueError(f"{{x}} is too large")
-    watcher.tell("scaled")
-    return 2 * x  # two
-'''
-NUMBERS = count()
-
-
-@pytest.fixture
-def sources(tmp_path, monkeypatch):
-    """Return a package of five modules with a unique name."""
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    folder = tmp_path / f"known{next(NUMBERS)}"
-    (folder / "inner").mkdir(parents=True)
-    for name in ("", "inner"):
-        (folder / name / "__init__.py").touch()
-    (folder / "root.py").write_text(MODULE.format(package=folder.name))
-    (folder / "inner" / "deep.py").write_text("x = 1\n")
-    (folder / "inner" / "late.py").write_text("limit = 9\n")
-    (folder / "declared.py").write_text("class Kind:\n    pass\n")
-    (folder / "types.py").write_text("Kind = int\n")
-    return folder
-
-
-def digest_anew(sources):
-    for known in (provenance._source, provenance._imports, provenance._code):
-        known.cache_clear()
-    return digest_code(f"{sources.name}.root")
-
-
-def test_imports_in_functions_and_in_tables_count_and_those_for_types_do_not(sources):
-    names = [name.removeprefix(f"{sources.name}.") for name in closure(f"{sources.name}.root")]
-    assert names == ["declared", "inner.deep", "inner.late", "root"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("twice x", "x, doubled"),
-        ("  # two", ""),
-        ("2 * x", "(2 * x)"),
-        ("is too large", "is above the limit"),
-        ('"scaled"', '"done"'),
-        ('"""A module."""', ""),
-    ],
-)
-def test_prose_and_layout_do_not_count(sources, old, new):
-    first = digest_anew(sources)
-    path = sources / "root.py"
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
-    assert digest_anew(sources) == first
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("root.py", "2 * x", "3 * x"),
-        ("root.py", "ValueError", "KeyError"),
-        ("inner/deep.py", "1", "2"),
-        ("inner/late.py", "9", "8"),
-        ("declared.py", "pass", "size = 1"),
-    ],
-)
-def test_a_changed_constant_changes_the_digest_of_every_importer(sources, name, old, new):
-    first = digest_anew(sources)
-    path = sources / name
-    path.write_text(path.read_text().replace(old, new))
-    assert digest_anew(sources) != first
-
-
-def test_a_module_newly_imported_is_in_it(sources):
-    path = sources / "inner" / "late.py"
-    path.write_text(f"from {sources.name}.types import Kind\n" + path.read_text())
-    digest_anew(sources)
-    assert f"{sources.name}.types" in closure(f"{sources.name}.root")
-
-
-def test_a_change_for_type_checkers_alone_does_not_count(sources):
-    first = digest_anew(sources)
-    (sources / "types.py").write_text("Kind = float\n")
-    assert digest_anew(sources) == first
+def test_the_digest_of_sources_covers_every_source_file_and_no_place(tmp_path):
+    digests = set()
+    for change in ("", "# A comment.\n"):
+        package = tmp_path / str(len(change)) / "probekit"
+        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        with (package / "report" / "figures" / "style.py").open("a") as file:
+            file.write(change)
+        digests.add(digest_sources(package))
+    (package / "new.py").touch()
+    digest_sources.cache_clear()
+    digests.add(digest_sources(package))
+    assert len(digests) == 3
+    assert digest_sources() in digests

@@ -81,8 +81,7 @@ def capture(
         watcher: receives progress in rows, and messages.
 
     Raises:
-        ConfigError: a site has no pos axis, the dtype is unknown, or the model is in training mode.
-        DataError: the plan has a position outside its example.
+        ConfigError: a site has no pos axis.
         StoreError: the store cannot be written, or a value is not finite.
     """
     work = Work.begin(model, tokenizer, tokens, plan, sites, root=root, dtype=dtype)

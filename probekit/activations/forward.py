@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import DataError
 from probekit.model.network import Network
 from probekit.model.passes.inputs import pad
 
@@ -53,19 +52,14 @@ def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -
         plan: the rows to extract.
         batch_tokens: padded tokens per batch; a longer sequence is a batch of its own.
 
-    Raises:
-        DataError: an example is not a 1-D array of integer ids, or a row has a position outside its
-            example.
-
     >>> plan = RowPlan(np.arange(3), np.zeros(3, int), np.arange(4))
     >>> for batch in make_batches([np.arange(3), np.arange(9), np.arange(3)], plan, 10):
     ...     print([len(ids) for ids in batch.sequences], batch.rows)
     [9] [1]
     [3] [0 2]
     """
-    token_ids = [_as_ids(number, ids) for number, ids in enumerate(tokens)]
-    _check_rows(np.array([len(ids) for ids in token_ids]), plan)
-    contents = [ids.tobytes() for ids in token_ids]
+    contents = [np.asarray(ids, np.int64).tobytes() for ids in tokens]
+    assert _is_valid(plan, np.array([len(ids) for ids in tokens])), "a row is not in its example"
     # Longest first, so that memory peaks at the start; then by content, so that the order of the
     # examples does not matter. Empty sequences have no rows and are skipped.
     distinct = sorted(set(contents) - {b""}, key=lambda ids: (-len(ids), ids))
@@ -84,39 +78,16 @@ def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -
         start = stop
 
 
-def _as_ids(example: int, ids: IntArray) -> IntArray:
-    array = np.asarray(ids)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise DataError(
-            f"The tokens of example {example} must be integer ids of shape (n_tokens,), not "
-            f"{array.dtype} of shape {array.shape}."
-        )
-    return array.astype(np.int64, copy=False)
-
-
-def _check_rows(lengths: IntArray, plan: RowPlan) -> None:
-    """Raise DataError if a row has no position, or one outside its example."""
+def _is_valid(plan: RowPlan, lengths: IntArray) -> bool:
+    """Return whether each row has at least one position, and all of them in its example."""
     example, counts = plan.example, np.diff(plan.offsets)
-    n_positions = len(plan.positions)
-    is_framed = len(example) and len(counts) == len(example)
-    if not is_framed or (plan.offsets[0], plan.offsets[-1]) != (0, n_positions):
-        raise DataError(
-            f"The plan has {len(example)} rows, {len(plan.offsets)} offsets and {n_positions} "
-            "positions. It needs at least one row, and one offset more than rows, from 0 to the "
-            "number of positions."
-        )
-    is_valid = (example >= 0) & (example < len(lengths)) & (counts > 0)
-    if is_valid.all():
-        limit = np.repeat(lengths[example], counts)
-        inside = (plan.positions >= 0) & (plan.positions < limit)
-        is_valid = np.logical_and.reduceat(inside, plan.offsets[:-1])
-    if not is_valid.all():
-        row = int(np.argmin(is_valid))
-        at = plan.positions[plan.offsets[row] : plan.offsets[row + 1]].tolist()
-        raise DataError(
-            f"Row {row} uses the positions {at} of example {example[row]}, which does not have all "
-            "of them. Use `plan_rows` of probekit/data/positions.py to plan valid rows."
-        )
+    ends = 0, len(plan.positions)
+    if not 0 < len(example) == len(counts) or (plan.offsets[0], plan.offsets[-1]) != ends:
+        return False
+    if not ((example >= 0) & (example < len(lengths)) & (counts > 0)).all():
+        return False
+    limits = np.repeat(lengths[example], counts)
+    return bool(((plan.positions >= 0) & (plan.positions < limits)).all())
 
 
 def make_shards(batches: Iterable[Batch], shard_rows: int) -> list[list[Batch]]:

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probekit.data.positions import IntArray, RowPlan
-from probekit.provenance import FORMAT, digest, digest_code, digest_json
+from probekit.provenance import PART_VERSIONS, digest, digest_json
 
 if TYPE_CHECKING:  # torch takes seconds to import, and managing caches does not need it
     from probekit.model.network import Network
+
+FORMAT = 3  # of all files of a store
 
 # Batching changes the last bits of a row, so these constants are part of the identity.
 SHARD_ROWS = 4096
 CODES = {"float32": "F32", "float16": "F16"}  # dtypes on disk, and their safetensors codes
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # sized for CPU caches, and for GPU throughput
-
-# Modules that compute a row, in addition to the network's own.
-COMPUTATION = ("probekit.activations.forward",)
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class Identity:
         compute: dtype of the forward pass, and reduced precision of its products if torch uses one.
         device: device type of the forward pass, such as `cuda`.
         torch: version of torch without its patch number.
-        code: digest of the code that computes the rows: the network, the forward pass, pooling and
-            everything they import; see `probekit.provenance`.
+        network: version of the network's computation, `Network.VERSION`.
+        capture: version of the capture, see `PART_VERSIONS`.
         attention: attention implementation. It computes no attention patterns, so that a cache
             cannot contain them.
         pooling: how the positions of a row are combined.
@@ -58,7 +57,8 @@ class Identity:
     compute: str
     device: str
     torch: str
-    code: str
+    network: int
+    capture: int
     attention: str = "fused"
     pooling: str = "mean"
     format: int = FORMAT
@@ -109,7 +109,8 @@ def identify(
         compute=str(model.dtype).removeprefix("torch.") + reduced,
         device=model.device.type,
         torch=".".join(version("torch").split(".")[:2]),
-        code=digest_code(*model.code_modules, *COMPUTATION),
+        network=model.VERSION,
+        capture=PART_VERSIONS["capture"],
         shard_rows=SHARD_ROWS,
         batch_tokens=batch_tokens(model.device.type),
     )

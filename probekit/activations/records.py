@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.identity import CODES, Identity
+from probekit.activations.identity import CODES, FORMAT, Identity
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DamagedError, StoreMismatchError
 from probekit.provenance import digest, digest_json, seal, unseal
@@ -150,7 +150,7 @@ class Spec:
 
     def pack(self) -> bytes:
         """Return the bytes of `spec.json`."""
-        return seal({"identity": self.identity.to_json(), "rows": asdict(self.sizes)})
+        return seal({"identity": self.identity.to_json(), "rows": asdict(self.sizes)}, FORMAT)
 
     @classmethod
     def unpack(cls, data: bytes, path: str) -> Spec:
@@ -158,9 +158,9 @@ class Spec:
 
         Raises:
             DamagedError: the bytes are not a valid spec.
-            StoreError: the file was written by a newer release.
+            StoreError: the file has another format version.
         """
-        content = unseal(data, path)
+        content = unseal(data, path, FORMAT)
         try:
             spec = cls(Identity(**content["identity"]), Sizes(**content["rows"]))
         except (TypeError, KeyError) as error:
@@ -253,7 +253,7 @@ class ShardRecord:
 
     def pack(self) -> bytes:
         """Return the bytes of the record's file."""
-        return seal(asdict(self))
+        return seal(asdict(self), FORMAT)
 
     @classmethod
     def unpack(cls, data: bytes, path: str) -> ShardRecord:
@@ -261,9 +261,9 @@ class ShardRecord:
 
         Raises:
             DamagedError: the bytes are not a valid record.
-            StoreError: the file was written by a newer release.
+            StoreError: the file has another format version.
         """
-        content = unseal(data, path)
+        content = unseal(data, path, FORMAT)
         try:
             record = cls(**{**content, "shape": tuple(content["shape"])})
         except (TypeError, KeyError) as error:
@@ -315,7 +315,7 @@ class Manifest:
 
     def pack(self) -> bytes:
         """Return the bytes of `manifest.json`."""
-        return seal(asdict(self))
+        return seal(asdict(self), FORMAT)
 
     @classmethod
     def unpack(cls, data: bytes, path: str, spec: Spec) -> Manifest:
@@ -323,9 +323,9 @@ class Manifest:
 
         Raises:
             DamagedError: the bytes are not a manifest, or the manifest of another store.
-            StoreError: the file was written by a newer release.
+            StoreError: the file has another format version.
         """
-        content = unseal(data, path)
+        content = unseal(data, path, FORMAT)
         sites = content.get("sites")
         if not isinstance(sites, dict) or not all(isinstance(d, list) for d in sites.values()):
             raise DamagedError(f"{path} does not list the sites of a store.")

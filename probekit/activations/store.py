@@ -242,7 +242,7 @@ class ActivationStore:
         """Return the records of a site's committed shards whose file has the right size, by shard.
 
         Raises:
-            StoreError: a record cannot be read, or was written by a newer release.
+            StoreError: a record cannot be read, or has another format version.
         """
         sizes = self.files.sizes(site)
         names = {record_name(site, shard): (site, shard) for shard in range(len(self.shards))}
@@ -270,7 +270,7 @@ class ActivationStore:
 
         Raises:
             DamagedError: the bytes are not a record, or the record of another shard.
-            StoreError: the file was written by a newer release.
+            StoreError: the file has another format version.
         """
         path = f"{self.folder}/{record_name(site, shard)}"
         record = ShardRecord.unpack(data, path)
@@ -362,7 +362,7 @@ class ActivationStore:
         """Write the manifest of all finished sites.
 
         Raises:
-            StoreError: the disk cannot be written, or a newer release wrote the manifest.
+            StoreError: the disk cannot be written, or the manifest has another format version.
         """
         if not self.is_sealed:
             with self.files.draft(MANIFEST) as draft:
@@ -376,7 +376,7 @@ class ActivationStore:
         """Whether the manifest lists all finished sites with their current digests.
 
         Raises:
-            StoreError: the manifest was written by a newer release.
+            StoreError: the manifest has another format version.
         """
         try:
             return self.manifest() == self.expected_manifest()
@@ -556,19 +556,12 @@ class ShardWriter:
 
         Raises:
             StoreError: a value is not finite, or the disk cannot be written.
-            ConfigError: dtype or shape differ from earlier rows, or there are too many rows.
         """
         if not len(values):
             return
-        if values.dtype != np.dtype(self._dtype):
-            raise ConfigError(f"This store holds {self._dtype} rows, not {values.dtype}.")
-        n_rows, n_after = len(self._rows), self._done + len(values)
-        if self._shape not in (None, values.shape[1:]) or n_after > n_rows:
-            raise ConfigError(
-                f"Shard {self._shard} of {self._site} has {n_rows} rows of equal shape and dtype; "
-                f"cannot append {len(values)} of {values.dtype} {values.shape[1:]} after "
-                f"{self._done}."
-            )
+        assert values.dtype == np.dtype(self._dtype), f"the rows are not {self._dtype}"
+        assert self._shape in (None, values.shape[1:]), "the rows have another shape"
+        assert self._done + len(values) <= len(self._rows), "there are too many rows"
         finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
             advice = (
@@ -586,19 +579,12 @@ class ShardWriter:
             self.draft.write(self._record(self._shape).header)
         # A slice of a larger array may not be contiguous.
         self.draft.write(np.ascontiguousarray(values).data)
-        self._done = n_after
+        self._done += len(values)
 
     def record(self) -> ShardRecord:
-        """Return the record of the complete shard.
-
-        Raises:
-            ConfigError: rows are missing.
-        """
-        if self._shape is None or self._done != len(self._rows):
-            raise ConfigError(
-                f"Shard {self._shard} of {self._site} has {len(self._rows)} rows, but only "
-                f"{self._done} were written."
-            )
+        """Return the record of the complete shard."""
+        assert self._shape is not None, "there are no rows"
+        assert self._done == len(self._rows), "rows are missing"
         return self._record(self._shape)
 
     def _record(self, shape: tuple[int, ...]) -> ShardRecord:

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from probekit.activations.forward import Batch, BatchRows, make_batches, make_shards, run_batch
-from probekit.activations.identity import CODES, batch_tokens, identify
+from probekit.activations.identity import batch_tokens, identify
 from probekit.activations.local import Files
 from probekit.activations.records import Location
 from probekit.activations.store import ActivationStore
@@ -84,19 +84,12 @@ class Work:
             device: type of the devices that will compute; None for the model's.
 
         Raises:
-            ConfigError: a site has no pos axis, the dtype is unknown, or the model is in training
-                mode.
+            ConfigError: a site has no pos axis.
             StoreMismatchError: the files belong to another capture.
             StoreError: the store cannot be written.
         """
         check_storable(sites)
-        if dtype not in CODES:
-            raise ConfigError(f"Activations are stored as float32 or float16, not {dtype!r}.")
-        if model.training:
-            raise ConfigError(
-                "The model is in training mode, where dropout makes activations random. Call "
-                "model.eval() first."
-            )
+        assert not model.training, "dropout makes activations random: call model.eval() first"
         identity = identify(model, tokenizer, tokens, plan, dtype)
         if device is not None:
             identity = replace(identity, device=device, batch_tokens=batch_tokens(device))

@@ -172,7 +172,7 @@ def generate_command(
     from probekit.model.families.table import load_model
     from probekit.model.generation import continue_texts, stream_text
     from probekit.model.text.tokenizer import Tokenizer
-    from probekit.pipeline.capture.devices import check_device
+    from probekit.pipeline.experiment.models import check_device
 
     if stream and decoding.num_samples * len(prompts) > 1:
         raise click.UsageError(

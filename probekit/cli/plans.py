@@ -64,7 +64,7 @@ def plan(
             raise click.UsageError(f"--{name} is for a MODEL; set it in {what}.")
         experiment = load_experiment(what, overrides)
 
-        from probekit.pipeline.capture.sizing import plan_experiment
+        from probekit.pipeline.capture.captures import plan_experiment
 
         numbers = plan_experiment(experiment, device)
     else:
@@ -76,7 +76,7 @@ def plan(
             raise click.UsageError("Give the number of tokens, such as --tokens 100e6.")
         local_folder(what)
 
-        from probekit.pipeline.capture.sizing import plan_tokens
+        from probekit.pipeline.capture.captures import plan_tokens
 
         sites = {"sites": ("blocks.*.hook_resid_post",)}
         numbers = plan_tokens(what, int(tokens), device=device, **(sites | given))

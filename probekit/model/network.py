@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,8 @@ class Network(nn.Module):
     `block_inputs` gives them. Modules are found by the names in `config.WEIGHTS`.
 
     Attributes:
+        VERSION: version of the numbers that the family computes. Raise it when they change, and run
+            `make golden`.
         config: sizes and switches, under the names of the hub's config.json.
 
     >>> from probekit import GPT2
@@ -54,7 +56,8 @@ class Network(nn.Module):
     (256, torch.float32)
     """
 
-    CONFIG: type[ModelConfig]
+    CONFIG: ClassVar[type[ModelConfig]]
+    VERSION: ClassVar[int]
     config: ModelConfig
 
     @abstractmethod
@@ -81,14 +84,6 @@ class Network(nn.Module):
     def dtype(self) -> torch.dtype:
         """Dtype of the weights."""
         return self.token_embedding.dtype
-
-    @property
-    def code_modules(self) -> tuple[str, ...]:
-        """Dotted names of the modules whose code computes the activations.
-
-        The key of an activation cache covers their code and that of all modules that they import.
-        """
-        return (type(self).__module__,)
 
     @property
     def token_embedding(self) -> Tensor:

@@ -131,6 +131,7 @@ def _predictions(
     )
 
 
+FORMAT = 1  # of the files of a site
 # Exceptions that reading a truncated or changed file can raise.
 _READ_ERRORS = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
 NESTED_SITE = "chosen"  # takes the place of a site's name for the nested choice
@@ -174,7 +175,7 @@ def _read_site(
     try:
         data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
         content = json.loads(data)
-        contents = [origin, content["measurements"], digest([answers]), content["probes"]]
+        contents = [FORMAT, origin, content["measurements"], digest([answers]), content["probes"]]
         if content["digest"] != digest_json(contents):
             return None
         if pretty_json(content).encode() != data:  # the digest does not cover white space
@@ -236,7 +237,7 @@ class SavedSiteResults:
         answers = pack(site.predictions)
         entries = [_finite(asdict(measurement)) for measurement in site.measurements]
         content = {
-            "digest": digest_json([origin, entries, digest([answers]), site.probes]),
+            "digest": digest_json([FORMAT, origin, entries, digest([answers]), site.probes]),
             "measurements": entries,
             "probes": site.probes,
         }

@@ -24,7 +24,8 @@ IDENTITY = Identity(
     compute="float32",
     device="cpu",
     torch="2",
-    code="c",
+    network=1,
+    capture=1,
 )
 CREATED, SEALED = "created", "sealed"
 

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from probekit.activations.identity import FORMAT
 from probekit.activations.local import LocalFiles, checked
 from probekit.activations.records import ArrayHeader, header
 from probekit.activations.store import ActivationStore
@@ -18,7 +19,7 @@ from probekit.errors import (
     StoreMismatchError,
     UnknownNameError,
 )
-from probekit.provenance import FORMAT, digest, seal
+from probekit.provenance import digest, seal
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file, shard_file
 from tests.activations.small_store import CONTENT, SITE, SITES, complaints
@@ -118,7 +119,7 @@ def test_what_is_no_file_is_refused_at_once(folder, which, make):
 def reseal(path, **changes):
     content = json.loads(path.read_text())
     del content["seal"], content["format"]
-    path.write_bytes(seal(content | changes))
+    path.write_bytes(seal(content | changes, FORMAT))
 
 
 @pytest.mark.parametrize(
@@ -199,16 +200,17 @@ def test_no_name_leads_out_of_a_cache(folder, name):
         ActivationStore.open(folder).read(name)
 
 
+@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
 @pytest.mark.parametrize("which", ["spec", "record", "manifest"])
-def test_a_file_of_a_future_format_is_refused_and_kept(folder, which):
+def test_a_file_of_another_format_is_refused_and_kept(folder, which, other):
     path = FILES[which](folder)
-    path.write_text(json.dumps({"format": FORMAT + 1, "content": "of tomorrow"}))
-    future = path.read_bytes()
-    with pytest.raises(StoreError, match="newer one"):
+    path.write_text(json.dumps({"format": other, "content": "of another release"}))
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="release that wrote it"):
         find_damage(ActivationStore.open(folder))
-    with pytest.raises(StoreError, match=f"format {FORMAT + 1}"):
+    with pytest.raises(StoreError, match=f"format {other}"):
         CONTENT.write(LocalFiles(folder))
-    assert path.read_bytes() == future
+    assert path.read_bytes() == before
 
 
 def test_a_strangers_cache_is_pinned_by_its_root(folder):

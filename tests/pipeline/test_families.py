@@ -6,9 +6,6 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from probekit import run
-from probekit.activations.identity import COMPUTATION
-from probekit.model.families.table import FAMILIES
-from probekit.provenance import closure
 from tests.model.families.configurations import ONE_PER_NETWORK, rows
 from tests.model.text.test_hub_tokenizer import byte_level
 from tests.pipeline.intervene.cause_experiment import write_experiment
@@ -67,12 +64,3 @@ def test_commands_on_a_model(model, call, tmp_path):
         words = command.split()
         found = call(*words, text) if words[-1].startswith("--") else call(*words)
         assert found.code == 0, f"{command}: {found.stderr}"
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.title)
-def test_caches_of_a_family_depend_on_no_other(family):
-    """An edit of one family leaves the caches of the others valid."""
-    module = family.config.__module__
-    covered = closure(module, *COMPUTATION)
-    assert module in covered
-    assert not {other.config.__module__ for other in FAMILIES if other is not family} & set(covered)

@@ -171,7 +171,7 @@ def test_sweep_without_complete_examples_is_refused(experiment, tmp_path):
 
 def test_view_is_recorded_and_shares_the_cache(experiment, go, tmp_path, monkeypatch):
     raw = go(experiment()).table
-    monkeypatch.setattr(ActivationStore, "commit", None)
+    monkeypatch.setattr(ActivationStore, "writing", None)  # a capture would call it
     seen = go(experiment("capture.view=normalized"), page=True)
     assert set(raw["view"]) - {""} == {"raw"}
     assert set(seen.table["view"]) - {""} == {"normalized"}

@@ -88,7 +88,7 @@ def reading(place: str, remedy: str = _TRUNCATED) -> Iterator[None]:
 class SiteArray:
     """Array of one site, with one row for each sample; its rows are read in parts.
 
-    A subclass defines `_shape` and `_parts`. Whatever they raise becomes a DataError.
+    A subclass defines `_open`, or `_shape` and `_parts`. Whatever they raise becomes a DataError.
 
     Attributes:
         place: file or site, for messages.
@@ -100,11 +100,15 @@ class SiteArray:
     dtype: str
     remedy = _TRUNCATED
 
-    def _shape(self) -> tuple[int, ...]:
+    def _open(self) -> Any:
+        """Return an object with the shape of the array, whose slices are its rows."""
         raise NotImplementedError
 
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(map(int, self._open().shape))
+
     def _parts(self, n_rows: int) -> Iterator[FloatArray]:
-        raise NotImplementedError
+        return slices(self._open(), self.shape[0], n_rows)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -167,13 +171,6 @@ class NpyArray(SiteArray):
                 f"{mapped.shape}. Save one array in each file."
             )
         return mapped
-
-    def _shape(self) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self._open().shape
-        return shape
-
-    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
-        return slices(self._open(), self.shape[0], n_rows)
 
 
 class SafetensorsArray(SiteArray):

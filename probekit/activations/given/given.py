@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.given.formats import NpyArray, SiteArray, as_float32, find_arrays, slices
+from probekit.activations.given.formats import NpyArray, SiteArray, as_float32, find_arrays
 from probekit.activations.given.sites import (
     GivenSite,
     check_distinct,
@@ -59,11 +59,8 @@ class MemoryArray(SiteArray):
         self.place = place
         self.dtype = str(self._values.dtype).removeprefix("torch.")
 
-    def _shape(self) -> tuple[int, ...]:
-        return tuple(map(int, self._values.shape))
-
-    def _parts(self, n_rows: int) -> Iterator[FloatArray]:
-        return slices(self._values, self.shape[0], n_rows)
+    def _open(self) -> Any:
+        return self._values
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._file is None:

@@ -361,6 +361,7 @@ class Gemma(RotaryNetwork):
     """
 
     CONFIG = GemmaConfig
+    VERSION = 1
     BLOCK = GemmaBlock
     NORM = GemmaNorm
     config: GemmaConfig

@@ -222,5 +222,6 @@ class Llama(RotaryNetwork):
     """
 
     CONFIG = LlamaConfig
+    VERSION = 1
     BLOCK = LlamaBlock
     config: LlamaConfig

@@ -287,6 +287,7 @@ class NeoX(RotaryNetwork):
     """
 
     CONFIG = NeoXConfig
+    VERSION = 1
     BLOCK = NeoXBlock
     NORM = LayerNorm
     config: NeoXConfig

@@ -159,5 +159,6 @@ class OLMo2(RotaryNetwork):
     """
 
     CONFIG = OLMo2Config
+    VERSION = 1
     BLOCK = OLMo2Block
     config: OLMo2Config

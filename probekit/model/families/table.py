@@ -1,8 +1,7 @@
 """The table of families, and the config, network and tokenizer of a model of any of them.
 
-No other module of the package lists families. A network's own code does not import this one, so
-that a change of one family leaves the caches of all others valid. A family is imported when a model
-needs it, so that commands check their arguments without torch.
+No other module of the package lists families. A family is imported when a model needs it, so that
+commands check their arguments without torch.
 """
 
 from __future__ import annotations

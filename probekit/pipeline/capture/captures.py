@@ -1,23 +1,39 @@
-"""Capturing the rows of an experiment from its models, with one or several workers."""
+"""Capturing the rows of an experiment from its models, and the size of that before it starts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from probekit.activations.capture import Captured, Engine, fill
+import numpy as np
+
+from probekit.activations.capture import Captured, fill
+from probekit.activations.forward import make_batches, make_shards
+from probekit.activations.identity import SHARD_ROWS, batch_tokens
 from probekit.activations.local import default_root
 from probekit.activations.records import Location
 from probekit.activations.store import ActivationStore
-from probekit.activations.work import compute_locally
+from probekit.activations.work import check_storable, compute_locally
 from probekit.experiment.schema import Experiment
-from probekit.model.network import Network
-from probekit.pipeline.capture.devices import check_device_name
-from probekit.pipeline.capture.jobs import Job, begin_work
-from probekit.pipeline.capture.local_workers import Workers, put_job
-from probekit.pipeline.experiment.models import TASK, Models, load_models, target_network, targets
+from probekit.model.config import ModelConfig
+from probekit.model.families.table import find_config
+from probekit.pipeline.capture.jobs import Job, begin_work, put_job
+from probekit.pipeline.capture.local_workers import Workers
+from probekit.pipeline.experiment.models import (
+    TASK,
+    Models,
+    check_device_name,
+    load_models,
+    target_network,
+    targets,
+)
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.terminal import SILENT, Watcher
+
+_BYTES_OF_A_FILE = 250  # mean of the header of a row file, and a record with its manifest entry
+_LAYOUT_BYTES = 32  # of each row, with one position
 
 
 def capture_only(
@@ -78,48 +94,15 @@ def capture_models(
         crew: captures with several workers; None to use `models` in this process.
         device: compute device of the crew.
     """
-    class_of_device = None if crew is None else device.partition(":")[0]
-    return {
-        target: capture_rows(
-            experiment,
-            prepared,
-            model,
-            cache_root=cache_root,
-            step="capture" if target == TASK else "capture, untrained",
-            watcher=watcher,
-            engine=compute_locally if crew is None else partial(crew, Job(experiment, target)),
-            device=class_of_device,
-        )
-        for target, model in models.items()
-    }
-
-
-def capture_rows(
-    experiment: Experiment,
-    prepared: Prepared,
-    model: Network,
-    *,
-    cache_root: Location | None,
-    step: str,
-    watcher: Watcher,
-    engine: Engine = compute_locally,
-    device: str | None = None,
-) -> Captured:
-    """Capture the rows of all probed sites of an experiment from one model; return them.
-
-    Args:
-        experiment: gives the data type on disk.
-        prepared: rows of the experiment.
-        model: model whose activations are captured.
-        cache_root: folder or URL of the caches; None for the user's default.
-        step: name of the step for the watcher.
-        watcher: receives progress.
-        engine: computes missing shards; by default in this process.
-        device: type of the engine's devices; None for that of the model.
-    """
     root = default_root() if cache_root is None else cache_root
-    work = begin_work(experiment, prepared, model, root, device)
-    return fill(work, root, engine=engine, step=step, watcher=watcher)
+    kind = None if crew is None else device.partition(":")[0]
+    captured = {}
+    for target, model in models.items():
+        engine = compute_locally if crew is None else partial(crew, Job(experiment, target))
+        step = "capture" if target == TASK else "capture, untrained"
+        work = begin_work(experiment, prepared, model, root, kind)
+        captured[target] = fill(work, root, engine=engine, step=step, watcher=watcher)
+    return captured
 
 
 def lay_out(
@@ -147,3 +130,76 @@ def lay_out(
             put_job(Job(experiment, target), work)
         stores[target] = work.store
     return stores
+
+
+def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, Any]:
+    """Return the size of an experiment's capture; read the data, but not the weights.
+
+    Raises:
+        ProbekitError: one of its subclasses; the message names the problem and its location.
+    """
+    prepared = prepare(experiment)
+    batches = list(make_batches(prepared.ids, prepared.plan, batch_tokens(device)))
+    n_tokens, n_shards = sum(b.n_tokens for b in batches), len(make_shards(batches, SHARD_ROWS))
+    counts = n_tokens, len(prepared.plan.example), n_shards, len(targets(experiment))
+    return _planned(prepared.config, prepared.sites, experiment.capture.dtype, *counts)
+
+
+def plan_tokens(
+    model: str, tokens: int, *, sites: Sequence[str], dtype: str = "float16", device: str = "cuda"
+) -> dict[str, Any]:
+    """Return the size of a capture of every token of distinct sequences of the whole context.
+
+    Args:
+        model: name or folder of the model.
+        tokens: total number of tokens; rounded up to whole sequences.
+        sites: names or globs.
+        dtype: data type on disk, `float32` or `float16`.
+        device: type of the compute devices.
+
+    Raises:
+        MissingError: the configuration of the model does not exist.
+        ConfigError: a site does not exist, or cannot be stored.
+    """
+    config = find_config(model)
+    names = config.sites.expand(list(sites))
+    check_storable(names)
+    in_batch = max(1, batch_tokens(device) // config.n_ctx) * config.n_ctx
+    in_shard = in_batch * max(1, SHARD_ROWS // in_batch)
+    n = math.ceil(tokens / config.n_ctx) * config.n_ctx
+    return _planned(config, names, dtype, n, n, math.ceil(n / in_shard), 1)
+
+
+def _planned(
+    config: ModelConfig,
+    sites: Sequence[str],
+    dtype: str,
+    n_tokens: int,
+    n_rows: int,
+    n_shards: int,
+    n_caches: int,
+) -> dict[str, Any]:
+    numbers = sum(math.prod(shape_of(site, config)) for site in sites)
+    n_files = 2 * n_shards * len(sites) + 3  # rows and record; layout, specification and manifest
+    of_a_row = numbers * np.dtype(dtype).itemsize + _LAYOUT_BYTES
+    return {
+        "caches": n_caches,
+        "tokens": n_tokens,
+        "sites": list(sites),
+        "dtype": dtype,
+        "rows_of_a_site": n_rows,
+        "shards_of_a_site": n_shards,
+        "bytes": n_caches * (n_rows * of_a_row + n_files * _BYTES_OF_A_FILE),
+        "files": n_caches * n_files,
+    }
+
+
+def shape_of(site: str, config: ModelConfig) -> tuple[int, ...]:
+    """Return the shape of one row of a site.
+
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> shape_of("blocks.3.attn.hook_z", GPT2Config())
+    (12, 64)
+    """
+    axes = config.sites.describe(site).axes
+    return tuple(config.axis_sizes[axis] for axis in axes if axis not in ("batch", "pos"))

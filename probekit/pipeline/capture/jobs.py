@@ -15,14 +15,16 @@ from probekit.activations.records import SPEC, Location, Spec
 from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import HOW_TO_CREATE, JOB, caches_at, shard_locks
 from probekit.activations.work import ShardDone, Work, compute_shards
-from probekit.errors import ConfigError, DamagedError, MissingError
+from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
-from probekit.pipeline.capture.devices import check_device
-from probekit.pipeline.experiment.models import TASK, target_network
+from probekit.pipeline.experiment.models import TASK, check_device, target_network
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.probes.targets import NETWORKS
 from probekit.provenance import digest_json, seal, unseal
+from probekit.terminal import Watcher
+
+FORMAT = 1  # of the job file
 
 
 @dataclass(frozen=True)
@@ -47,20 +49,6 @@ class Job:
         """The name of the job file; unique, because several experiments may fill one cache."""
         return f"{digest_json(self.content)[:16]}{JOB}"
 
-    def put(self, files: Files) -> None:
-        """Write the job file next to a cache, if it does not exist.
-
-        Raises:
-            ConfigError: the rows are in the memory of this process.
-            StoreError: the cache cannot be written.
-        """
-        if self.experiment.data.in_memory is not None:
-            raise ConfigError(
-                "Other processes cannot read rows that were passed in Python. Capture without "
-                "workers, or write the rows to a file."
-            )
-        files.create(self.name, seal(self.content))
-
     @classmethod
     def unpack(cls, data: bytes, path: str) -> Job:
         """Return the job in the bytes of a file; `path` is used in error messages.
@@ -68,11 +56,10 @@ class Job:
         Raises:
             DamagedError: the file is not a job.
         """
-        content = unseal(data, path)
+        content = unseal(data, path, FORMAT)
         try:
             experiment = Experiment.model_validate_json(json.dumps(content["experiment"]))
-            captured = {name: name for name in (TASK, *NETWORKS)}
-            return cls(experiment, captured[content["target"]])
+            return cls(experiment, {name: name for name in (TASK, *NETWORKS)}[content["target"]])
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not a capture job: {error}.") from error
 
@@ -159,7 +146,9 @@ def work_at(
     caches = caches_at(place)
     jobs = {str(cache): jobs_in(files_at(cache)) for cache in caches}
     if not any(jobs.values()):
-        _require_finished(place, caches)
+        stores = [ActivationStore.open(cache) for cache in caches]
+        if any(set(store.files.folders()) != set(store.sites) for store in stores):
+            raise MissingError(f"{place} is incomplete and has no job. {HOW_TO_CREATE}")
     for cache in caches:
         for name, job in jobs[str(cache)].items():
             if only not in (None, name):
@@ -170,11 +159,50 @@ def work_at(
             finish(work.store, job)
 
 
-def _require_finished(place: Location, caches: list[Location]) -> None:
-    """Raise MissingError if a cache without a job is incomplete."""
-    stores = [ActivationStore.open(cache) for cache in caches]
-    if any(set(store.files.folders()) != set(store.sites) for store in stores):
-        raise MissingError(f"{place} is incomplete and has no job. {HOW_TO_CREATE}")
+def put_job(job: Job, work: Work) -> None:
+    """Write the job file, if it does not exist, into a store that supports several writers.
+
+    Raises:
+        ConfigError: the rows are in the memory of this process.
+        StoreError: the store cannot be written, or does not support several writers.
+    """
+    files = files_at(work.store.folder)  # opened again without this process's lock
+    files.begin(work.sites[0])
+    if job.experiment.data.in_memory is not None:
+        raise ConfigError(
+            "Other processes cannot read rows that were passed in Python. Capture without workers, "
+            "or write the rows to a file."
+        )
+    files.create(job.name, seal(job.content, FORMAT))
+
+
+def close_job(job: Job, work: Work, failures: list[str], n_workers: int, watcher: Watcher) -> None:
+    """Seal a complete cache after its workers have ended, and report failed workers.
+
+    Args:
+        job: job of the cache.
+        work: the capture.
+        failures: reason of each worker that failed.
+        n_workers: number of workers.
+        watcher: receives a message about failures if the cache is complete nevertheless.
+
+    Raises:
+        StoreError: shards are missing.
+    """
+    summary = ""
+    if failures:
+        summary = (
+            f"{len(failures)} of {n_workers} workers failed, the last one with: {failures[-1]}"
+        )
+    missing = len(work.missing_sites())
+    if missing:
+        raise StoreError(
+            f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {summary} "
+            "Committed shards are saved; run the same command to continue."
+        )
+    if summary:
+        watcher.tell(f"{summary} The other workers completed the capture.")
+    finish(work.store, job)
 
 
 def finish(store: ActivationStore, job: Job) -> None:

@@ -15,11 +15,9 @@ from typing import IO, NamedTuple
 
 from joblib import cpu_count
 
-from probekit.activations.store import files_at
 from probekit.activations.upkeep import remove_dead_locks
 from probekit.activations.work import MissingSites, OnRows, Work
-from probekit.errors import StoreError
-from probekit.pipeline.capture.jobs import Job, finish
+from probekit.pipeline.capture.jobs import Job, close_job, put_job
 from probekit.terminal import Watcher
 
 Workers = Callable[[Job, Work, MissingSites, OnRows], None]
@@ -70,46 +68,6 @@ def by_processes(
     close_job(job, work, [reason for reason in failures if reason], n_processes, watcher)
 
 
-def put_job(job: Job, work: Work) -> None:
-    """Write the job file into a store that supports several writers.
-
-    Raises:
-        StoreError: the store does not support several writers.
-    """
-    files = files_at(work.store.folder)  # opened again without this process's lock
-    files.begin(work.sites[0])
-    job.put(files)
-
-
-def close_job(job: Job, work: Work, failures: list[str], n_workers: int, watcher: Watcher) -> None:
-    """Seal a complete cache after its workers have ended, and report failed workers.
-
-    Args:
-        job: job of the cache.
-        work: the capture.
-        failures: reason of each worker that failed.
-        n_workers: number of workers.
-        watcher: receives a message about failures if the cache is complete nevertheless.
-
-    Raises:
-        StoreError: shards are missing.
-    """
-    summary = (
-        f"{len(failures)} of {n_workers} workers failed, the last one with: {failures[-1]}"
-        if failures
-        else ""
-    )
-    missing = len(work.missing_sites())
-    if missing:
-        raise StoreError(
-            f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {summary} "
-            "Committed shards are saved; run the same command to continue."
-        )
-    if summary:
-        watcher.tell(f"{summary} The other workers completed the capture.")
-    finish(work.store, job)
-
-
 class _Worker(NamedTuple):
     process: subprocess.Popen[bytes]
     errors: IO[bytes]
@@ -131,23 +89,9 @@ def _start_workers(
     job: Job, work: Work, number: int, device: str, threads: int
 ) -> Iterator[tuple[list[_Worker], Iterator[str]]]:
     """Start worker processes; yield them and the lines of their output until all have ended."""
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "probekit",
-        "worker",
-        str(work.store.folder),
-        "--json",
-        "--job",
-        job.name,
-        "--device",
-        device,
-        "--threads",
-        str(threads),
-        "--parent",
-        str(os.getpid()),
-    ]
+    command = [sys.executable, "-P", "-m", "probekit", "worker", str(work.store.folder), "--json"]
+    command += ["--job", job.name, "--device", device, "--threads", str(threads)]
+    command += ["--parent", str(os.getpid())]
     paths = os.pathsep.join([_CODE, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": paths}
     with ExitStack() as stack:

@@ -17,8 +17,7 @@ from probekit.activations.records import Location
 from probekit.activations.work import MissingSites, OnRows, Work
 from probekit.amounts import counted
 from probekit.errors import ConfigError, ProbekitError, StoreError
-from probekit.pipeline.capture.jobs import Job
-from probekit.pipeline.capture.local_workers import close_job, put_job
+from probekit.pipeline.capture.jobs import Job, close_job, put_job
 from probekit.provenance import install_command
 from probekit.terminal import Watcher
 from probekit.workers import threads

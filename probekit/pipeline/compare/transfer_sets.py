@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from probekit.activations.capture import fill
+from probekit.activations.local import default_root
 from probekit.activations.records import Location
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import DataSection
 from probekit.experiment.schema import Experiment
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
-from probekit.pipeline.capture.captures import capture_rows
-from probekit.pipeline.capture.devices import check_device
+from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.features import FeatureReader
+from probekit.pipeline.experiment.models import check_device
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
@@ -114,14 +116,9 @@ def _reader(
     cache_root: Location | None,
     watcher: Watcher,
 ) -> FeatureReader:
-    captured = capture_rows(
-        experiment,
-        prepared,
-        model,
-        cache_root=cache_root,
-        step=f"capture {experiment.name}",
-        watcher=watcher,
-    )
+    root = default_root() if cache_root is None else cache_root
+    work = begin_work(experiment, prepared, model, root)
+    captured = fill(work, root, step=f"capture {experiment.name}", watcher=watcher)
     rows = prepared.positions[0].rows
     return FeatureReader.of(captured.store, rows, experiment, prepared.config)
 

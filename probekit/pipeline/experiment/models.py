@@ -1,16 +1,16 @@
-"""The networks of an experiment: the probed model, and networks with random weights."""
+"""The networks of an experiment and their device: the probed model, and those of random weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
+from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
 from probekit.model.families.table import find_config, load_model, random_network
 from probekit.model.network import Network
-from probekit.pipeline.capture.devices import check_device
 from probekit.probes.targets import NETWORKS, TARGETS
 
 TASK = "task"
@@ -74,3 +74,34 @@ def target_network(experiment: Experiment, target: str, device: str) -> Network:
     assert number is not None
     seed = (experiment.model.random_seed + number) % N_SEEDS
     return random_network(config, seed).to(device=device, dtype=dtype)
+
+
+def check_device(device: str, use: Callable[[str], object] | None = None) -> None:
+    """Raise ConfigError if a device is not available on this machine.
+
+    Args:
+        device: name of the device, such as `cuda:1`.
+        use: function of torch that fails without the device; None computes on it.
+
+    Raises:
+        ConfigError: the device is unknown or unavailable; the message lists the available devices
+            and quotes the message of torch.
+    """
+    try:
+        torch.zeros(1, device=device).item() if use is None else use(device)
+    except (RuntimeError, AssertionError, ImportError, NotImplementedError, TypeError) as error:
+        others = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        available = ", ".join(["cpu", *(name for name, is_there in others.items() if is_there)])
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(
+            f"--device {device}: {reason}. Available devices: {available}."
+        ) from error
+
+
+def check_device_name(device: str) -> None:
+    """Raise ConfigError if a device name is invalid on any machine.
+
+    Raises:
+        ConfigError: the name is invalid.
+    """
+    check_device(device, torch.device)

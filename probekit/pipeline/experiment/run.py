@@ -17,8 +17,8 @@ from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.files import csv_text, exclusive, write_atomic
 from probekit.pipeline.capture.captures import capture_models
-from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.key import run_key
+from probekit.pipeline.experiment.models import check_device
 from probekit.pipeline.experiment.over_training import over_training
 from probekit.pipeline.experiment.record import describe_run
 from probekit.pipeline.experiment.tables import (

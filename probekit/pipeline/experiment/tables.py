@@ -1,8 +1,4 @@
-"""The tables of a run: from captured rows to the files that the report reads.
-
-This module imports all code that affects the results. The run key is a digest of that code; see
-`probekit.provenance`.
-"""
+"""The tables of a run: from captured rows to the files that the report reads."""
 
 from __future__ import annotations
 

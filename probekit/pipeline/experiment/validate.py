@@ -19,7 +19,7 @@ from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.families.table import random_network
-from probekit.pipeline.capture.sizing import shape_of
+from probekit.pipeline.capture.captures import shape_of
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.given.rows import prepare_given

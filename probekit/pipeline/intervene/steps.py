@@ -46,6 +46,7 @@ from probekit.probes.solve.design import Codes, Floats
 from probekit.provenance import digest_json, seal, unseal
 from probekit.results.causes import FOLDER
 
+FORMAT = 1  # of the file of a part
 _SHOWN = 3  # sites in a warning
 Row = dict[str, Any]
 # The settings of a step, its sites, and the folds whose test rows are edited there.
@@ -78,7 +79,7 @@ def read_or_compute(part: Part, folder: Path) -> dict[str, Any]:
     """
     path = folder / FOLDER / "parts" / f"{digest_json(dict(part.identity))[:24]}.json"
     try:
-        found = unseal(path.read_bytes(), str(path))
+        found = unseal(path.read_bytes(), str(path), FORMAT)
         if found["identity"] == dict(part.identity):
             saved: dict[str, Any] = found["numbers"]
             return saved
@@ -87,7 +88,7 @@ def read_or_compute(part: Part, folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
     computed: dict[str, Any] = plain(part.compute())
-    write_atomic(path, seal({"identity": dict(part.identity), "numbers": computed}))
+    write_atomic(path, seal({"identity": dict(part.identity), "numbers": computed}, FORMAT))
     return computed
 
 

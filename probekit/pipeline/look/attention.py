@@ -9,7 +9,7 @@ from probekit.errors import check_has
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.capture.devices import check_device
+from probekit.pipeline.experiment.models import check_device
 from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.report.attention.codes import MOST_MB
 from probekit.report.attention.page import AttentionExplorer

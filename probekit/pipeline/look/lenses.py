@@ -24,7 +24,7 @@ from probekit.model.network import Network
 from probekit.model.passes.inputs import check_context, check_tokens
 from probekit.model.sites.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.capture.devices import check_device
+from probekit.pipeline.experiment.models import check_device
 from probekit.results.network import MEAN, AttributedLogit
 from probekit.terminal import SILENT, Watcher
 

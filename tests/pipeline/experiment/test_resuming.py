@@ -1,21 +1,27 @@
 """A second run reuses complete results of the same inputs and recomputes all others."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
 
 from probekit.activations.store import ActivationStore
 from probekit.model.weights.sources import MINI
+from probekit.pipeline.experiment.key import run_key
+from probekit.pipeline.experiment.tables import read_inputs
+from probekit.provenance import PACKAGE, PART_VERSIONS
 
 
 def test_second_run_recomputes_nothing(experiment, go, monkeypatch):
     first = go(experiment())
     content = first.results.read_bytes()
     monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # would fail if it were called
-    monkeypatch.setattr(ActivationStore, "commit", None)
+    monkeypatch.setattr(ActivationStore, "writing", None)  # a capture would call it
     second = go(experiment())
     assert second.folder == first.folder
     assert second.results.read_bytes() == content
@@ -83,11 +89,32 @@ def test_changed_code_or_sizes_reuse_no_result(experiment, go, tmp_path, monkeyp
     for change in ({}, {"layer_norm_epsilon": 0.5}, {"n_head": 8}):
         (model / "config.json").write_text(json.dumps(config | change))
         folders.add(go(experiment(f"model.source={model}"), page=False).folder)
-    for module in ("probekit.pipeline.experiment.key", "probekit.activations.identity"):
+    for part in PART_VERSIONS:
         with monkeypatch.context() as patch:
-            patch.setattr(f"{module}.digest_code", lambda *packages: "other code")
-            folders.add(go(experiment(), page=False).folder)
-    assert len(folders) == 6
+            patch.setitem(PART_VERSIONS, part, 2)
+            folders.add(run_key(read_inputs(experiment(), "cpu")))
+    assert len(folders) == 4 + len(PART_VERSIONS)
+
+
+def test_a_refactoring_reuses_activations_and_no_result(experiment, go, tmp_path):
+    """A comment in a copy of the package changes the key of the run, but not that of the caches."""
+    first = go(experiment(), page=False)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.safetensors")}
+    package = tmp_path / "code" / "probekit"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / "model" / "families" / "gpt2.py").open("a") as file:
+        file.write("# A comment.\n")
+    options = ["planted.yaml", "--out", "runs", "--cache", "cache", "--no-page"]
+    subprocess.run(
+        [sys.executable, "-m", "probekit", "run", *options],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(package.parent), "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.safetensors")}
+    assert after == before
+    [second] = set(first.folder.parent.iterdir()) - {first.folder}
+    assert (second / "results.csv").read_bytes() == first.results.read_bytes()
 
 
 def test_settings_that_affect_numbers_change_the_key(experiment, go, tmp_path):
@@ -104,7 +131,7 @@ def test_new_labels_recompute_no_activation(experiment, go, tmp_path, monkeypatc
     rows = pd.read_csv(tmp_path / "rows.csv")
     rows["label"] = rows["label"].map({"red": "A", "black": "B"})
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    monkeypatch.setattr(ActivationStore, "commit", None)
+    monkeypatch.setattr(ActivationStore, "writing", None)  # a capture would call it
     assert set(go(experiment()).record["data"]["labels"]["train"]) == {"A", "B"}
 
 

@@ -7,8 +7,7 @@ import shlex
 import pytest
 
 from probekit.errors import ConfigError
-from probekit.pipeline.capture.captures import capture_only
-from probekit.pipeline.capture.sizing import plan_experiment, plan_tokens
+from probekit.pipeline.capture.captures import capture_only, plan_experiment, plan_tokens
 from tests.pipeline.scale import load, write_experiment
 
 
