@@ -13,7 +13,6 @@ import click
 from probekit.amounts import counted
 from probekit.cli.options import IntegerInRange, PlaceType, capture_options
 from probekit.errors import nearest
-from probekit.experiment.bundled import bundled_files, is_experiment
 
 if TYPE_CHECKING:
     from probekit.activations.records import Location
@@ -172,6 +171,8 @@ def worker(
 
 def _require_file(file: Path) -> None:
     """Raise UsageError if FILE is likely a mistyped command, and suggest similar commands."""
+    from probekit.experiment.locations import bundled_files, is_experiment
+
     if not file.suffix and not file.exists() and not is_experiment(file):
         parent = click.get_current_context().parent
         commands = (

@@ -13,7 +13,7 @@ def experiments() -> None:
     """List the bundled experiments and the models that can be used by name."""
     from probekit.cli.show.experiments import show_experiments
     from probekit.cli.show.models import show_models
-    from probekit.experiment.catalogue import bundled_experiments
+    from probekit.experiment.loader import bundled_experiments
 
     show_experiments(bundled_experiments())
     click.echo()
@@ -27,7 +27,7 @@ def init(name: Path) -> None:
 
     No existing file is overwritten.
     """
-    from probekit.experiment.example import write_example
+    from probekit.experiment.loader import write_example
 
     yaml, data, schema = write_example(name)
     for path, purpose in (

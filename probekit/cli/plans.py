@@ -8,7 +8,6 @@ import click
 
 from probekit.amounts import counted, size_in_words
 from probekit.cli.options import IntegerInRange, NumberInRange
-from probekit.experiment.bundled import is_experiment
 from probekit.terminal import json_text
 
 
@@ -55,6 +54,8 @@ def plan(
 
     Either for --tokens tokens of a MODEL, or for an experiment FILE.yaml, whose data are read.
     """
+    from probekit.experiment.locations import is_experiment
+
     given = {name: value for name, value in of_model.items() if value}
     if is_experiment(what):
         from probekit.experiment.loader import load_experiment

@@ -16,7 +16,7 @@ from probekit.data.findings import Finding, rows_of
 from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.bundled import bundled_data
+from probekit.experiment.locations import bundled_data
 from probekit.experiment.schema import Experiment
 from probekit.interventions.causes.cause_data import RowSplit
 from probekit.interventions.measures import AnswerMeasure
