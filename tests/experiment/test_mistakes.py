@@ -5,9 +5,8 @@ import re
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from probekit.experiment.document import Document
+from probekit.experiment.document import Document, explain, find_faults
 from probekit.experiment.loader import load_any_experiment, load_experiment, load_recipe
-from probekit.experiment.messages import explain, find_faults
 from probekit.experiment.schema import Experiment
 from tests.experiment.files import GIVEN, GOOD, RECIPE, refusal, refused_recipe
 from tests.pipeline.intervene.cause_experiment import YAML as CAUSES
