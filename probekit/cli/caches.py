@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.amounts import counted, size_in_words
-from probekit.cli.captures import capture_command
-from probekit.cli.options import Days, Decorator, OutFolder, PlaceType, cache_option
-from probekit.cli.plans import plan
+from probekit.cli.captures import capture_command, plan
+from probekit.cli.options import Days, Decorator, PlaceType, cache_option, json_option, out_option
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
@@ -44,16 +43,13 @@ cache.add_command(capture_command)
 cache.add_command(plan)
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Output as JSON.")
-
-
 def _of_caches(n_args: int) -> Decorator:
     """Return a decorator that passes the locations of the named caches to a command."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.argument("names", nargs=n_args, metavar="CACHE" if n_args == 1 else "[CACHE]...")
         @cache_option
-        @_json_option
+        @json_option
         @wraps(function)
         def command(names: Any, cache_root: Location | None, **others: Any) -> Any:
             from probekit.activations.upkeep import caches_in, find_cache
@@ -79,7 +75,7 @@ def _root(cache_root: Location | None) -> Location:
 
 @cache.command("ls")
 @cache_option
-@_json_option
+@json_option
 def list_caches(cache_root: Location | None, as_json: bool) -> None:
     """List all caches with key, size, age and contents."""
     from probekit.activations.upkeep import caches_in, summarize
@@ -168,7 +164,7 @@ def repair_command(place: Location, as_json: bool) -> None:
 @cache.command()
 @click.argument("names", nargs=-1, required=True, metavar="CACHE...")
 @cache_option
-@_json_option
+@json_option
 def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None:
     """Remove caches."""
     from probekit.activations.upkeep import find_cache, remove_cache
@@ -231,7 +227,7 @@ def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_
 @click.option(
     "--site", "sites", multiple=True, help="Full name of a site; repeatable.  [default: all]"
 )
-@click.option("--out", type=OutFolder(), required=True, help="Output folder.")
+@out_option
 def export_command(
     place: Location, as_json: bool, format_: str, sites: tuple[str, ...], out: Path
 ) -> None:
@@ -251,7 +247,7 @@ def export_command(
 @click.argument("url", type=PlaceType())
 @click.option("--root", "pin", metavar="DIGEST", help="Expected root digest of the cache.")
 @cache_option
-@_json_option
+@json_option
 def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: bool) -> None:
     """Copy the cache at URL (or in a folder) to the local caches and verify its checksums."""
     _copy(url, _root(cache_root), pin, as_json)
