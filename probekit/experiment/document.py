@@ -39,6 +39,8 @@ _MOST_SUGGESTIONS = 3  # sections suggested for an unknown key
 # Pydantic's terms of Python -> those of YAML.
 _TERMS = {
     "Input should": "It must",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
     "a valid boolean": "true or false",
     "a valid string": "text (a number needs quotes)",
     "a valid integer": "an integer",
