@@ -28,15 +28,15 @@ from probekit.data.table import TableColumns
 from probekit.data.words import ConlluColumns, WordColumns
 from probekit.errors import ConfigError
 from probekit.experiment.locations import URL
-from probekit.section import Name, Section, check_rules
+from probekit.section import Name, Section, check_rules, rule_error
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def local_file(path: str | None, info: ValidationInfo) -> str | None:
     """Return a path unchanged; raises a validation error for a URL."""
-    problem = f"`{info.field_name}` is a URL ({path}); download the file and give its path"
-    check_rules((path is not None and URL.match(path), "", problem))
+    if path is not None and URL.match(path):
+        raise rule_error(f"`{info.field_name}` is a URL ({path}); download the file, give its path")
     return path
 
 
@@ -109,9 +109,9 @@ class ColumnsSection(Section):
 
     @model_validator(mode="after")
     def _span_is_whole(self) -> ColumnsSection:
-        key = "end" if self.start is None else "start"
-        is_half = (self.start is None) != (self.end is None)
-        check_rules((is_half, key, "`start` and `end` must be given together, or neither"))
+        if (self.start is None) != (self.end is None):
+            key = "end" if self.start is None else "start"
+            raise rule_error("`start` and `end` must be given together, or neither", key)
         return self
 
 
@@ -257,14 +257,10 @@ class DataSection(Section):
         allowed, columns = FORMATS[self.format].keys, self.columns
         for key, info in type(columns).model_fields.items():
             is_given = getattr(columns, key) != info.default
-            check_rules(
-                (
-                    is_given and key not in allowed,
-                    f"columns.{key}",
-                    f"`columns.{key}` is for tables; for the format {self.format} only "
-                    f"{', '.join(f'`{one}`' for one in allowed)} apply",
-                )
-            )
+            if is_given and key not in allowed:
+                own = ", ".join(f"`{one}`" for one in allowed)
+                problem = f"`columns.{key}` is for tables; for the format {self.format} only"
+                raise rule_error(f"{problem} {own} apply", "columns", key)
         return self
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from pydantic.config import JsonDict
 
 from probekit.interventions.names import MEASURES, Along, MeasureName, Replacement
-from probekit.section import Section, check_rules, unique_items
+from probekit.section import Section, check_rules, rule_error, unique_items
 
 CHOSEN = "chosen"  # instead of sites: the best site of the probes that is in the residual stream
 
@@ -113,10 +113,8 @@ class InterventionSection(Section):
         every = {key for keys in _KEYS.values() for key in keys}
         for key, value in given.items():
             others = " and ".join(name for name, keys in _KEYS.items() if key in keys)
-            is_foreign = value is not None and key in every and key not in _KEYS[do]
-            check_rules(
-                (is_foreign, key, f"`{key}` is not a key of `do: {do}`; it is for {others}")
-            )
+            if value is not None and key in every and key not in _KEYS[do]:
+                raise rule_error(f"`{key}` is not a key of `do: {do}`; it is for {others}", key)
         for key in _REQUIRED.get(do, ()):
             problem = f"`do: {do}` requires `{key}`"
             check_rules((given.get(key) is None, key if key in given else "", problem))
@@ -129,18 +127,11 @@ class InterventionSection(Section):
 
     @model_validator(mode="after")
     def _positions_fit_the_edit(self) -> InterventionSection:
-        check_rules(
-            (
-                self.has_direction and "each" in self.at,
-                "at",
-                "`at: each` is for patch and ablate; use `probed` or `all`",
-            ),
-            (
-                any(abs(dose) < _LEAST_DOSE for dose in self.by or ()),
-                "by",
-                f"a dose is at least {_LEAST_DOSE} or at most -{_LEAST_DOSE} standard deviations",
-            ),
-        )
+        if self.has_direction and "each" in self.at:
+            raise rule_error("`at: each` is for patch and ablate; use `probed` or `all`", "at")
+        if any(abs(dose) < _LEAST_DOSE for dose in self.by or ()):
+            problem = f"a dose is at least {_LEAST_DOSE} or at most -{_LEAST_DOSE}"
+            raise rule_error(f"{problem} standard deviations", "by")
         return self
 
     @property
@@ -232,23 +223,22 @@ def check_interventions(
         PydanticCustomError: a patch without counterfactuals, interventions without a measure, a
             measure without interventions, or a sweep of positions.
     """
+    if measures and not interventions:
+        raise rule_error("`measure` is for `interventions`, but there are none", "measure")
+    if not interventions:
+        return
     first = measures[0] if measures else MeasureSection(name="kl", answer="none")
     needs_sign = any(one.has_direction for one in interventions)
     is_signed = first.wrong is not None and first.name in ("logit_difference", "probability")
     check_rules(
         (
-            measures and not interventions,
-            "measure",
-            "`measure` is for `interventions`, but there are none",
-        ),
-        (
-            interventions and not measures,
+            not measures,
             "interventions",
             "`interventions` require `measure`, such as [{logit_difference: {answer: verb, wrong: "
             "other_verb}}]",
         ),
         (
-            interventions and sweep,
+            sweep,
             "tokens.sweep",
             "`interventions` edit a single position; remove `sweep`, or give one `position`",
         ),

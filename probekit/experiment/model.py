@@ -119,14 +119,12 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _checkpoints_are_somewhere(self) -> ModelSection:
-        check_rules(
-            (
-                self.checkpoints is not None and self.path is None and not self.steps_on_hub,
-                "checkpoints",
+        if self.checkpoints is not None and self.path is None and not self.steps_on_hub:
+            raise rule_error(
                 "`checkpoints` requires the `path` of a pretraining run, or a `source` on the hub "
                 "and a list of steps without `revision`",
+                "checkpoints",
             )
-        )
         return self
 
     @property
@@ -304,11 +302,6 @@ class TokensSection(Section):
     def _sweep_starts_from_a_span(self) -> TokensSection:
         if self.sweep:
             self.position.check_offsets("sweep")
-            check_rules(
-                (
-                    self.position.offset,
-                    "sweep",
-                    "give either `sweep` or `position.offset`: a sweep is counted from the span",
-                ),
-            )
+            if self.position.offset:
+                raise rule_error("give either `sweep` or `position.offset`", "sweep")
         return self

@@ -177,19 +177,11 @@ class ProbeSection(Section):
     @model_validator(mode="after")
     def _is_consistent(self) -> ProbeSection:
         fewest = math.floor(1 / LEVEL)
-        check_rules(
-            (
-                self.learning_steps == 1,
-                "learning_steps",
-                "a learning curve has at least 2 steps; 0 for none",
-            ),
-            (
-                0 < self.permutations < fewest,
-                "permutations",
-                f"with {counted(self.permutations, 'permutation')} no p-value is below {LEVEL}; "
-                f"give at least {fewest}, or 0 for none",
-            ),
-        )
+        if self.learning_steps == 1:
+            raise rule_error("a learning curve has at least 2 steps; 0 for none", "learning_steps")
+        if 0 < self.permutations < fewest:
+            none = f"with {counted(self.permutations, 'permutation')} no p-value is below {LEVEL}"
+            raise rule_error(f"{none}; give at least {fewest}, or 0 for none", "permutations")
         key = "metric"
         try:
             if self.metric is not None:

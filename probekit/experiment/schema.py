@@ -27,6 +27,7 @@ from probekit.section import (
     SettingsFile,
     check_rules,
     json_schema,
+    rule_error,
     unique_items,
 )
 
@@ -68,14 +69,12 @@ class SplitSection(Section):
 
     @model_validator(mode="after")
     def _nested_folds_stand_alone(self) -> SplitSection:
-        check_rules(
-            (
-                self.folds is not None and self.word_disjoint,
-                "folds",
+        if self.folds is not None and self.word_disjoint:
+            raise rule_error(
                 "`folds` tests every word once; it cannot be combined with `word_disjoint`, which "
                 "needs one side for each word",
+                "folds",
             )
-        )
         return self
 
 
