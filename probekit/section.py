@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
@@ -24,17 +23,9 @@ DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
 def _refuse_device(name: str) -> str:
     """Return the name of a folder unchanged; raise if Windows does not allow it."""
     if DEVICES.fullmatch(name):
-        raise PydanticCustomError(
-            "device",
-            "Windows reserves this name for a device; try '{other}'",
-            {"other": f"my_{name}"},
-        )
+        raise rule_error(f"name is {name!r}, which Windows reserves; try 'my_{name}'")
     if name.endswith("."):
-        raise PydanticCustomError(
-            "last_dot",
-            "Windows removes a dot at the end of a folder name; try '{other}'",
-            {"other": name.rstrip(".")},
-        )
+        raise rule_error(f"name is {name!r}, and Windows removes a dot at the end")
     return name
 
 
@@ -47,20 +38,16 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-@dataclass(frozen=True)
 class KeyLocation:
-    """Location of each key in the file it was read from, for error messages.
+    """Location of each key for error messages: the key itself, or file and line in a subclass."""
 
-    Any two instances are equal, so that locations do not affect the comparison of settings.
-
-    Attributes:
-        put: maps (keys, text) to the text preceded by the location of the key.
-    """
-
-    put: Callable[[KeyPath, str], str] = field(compare=False)
+    def put(self, keys: KeyPath, text: str) -> str:
+        """Return a message with the dotted key before it, unless the message contains the key."""
+        dotted = ".".join(map(str, keys))
+        return text if dotted in text else f"{dotted}: {text}"
 
     @contextmanager
-    def before(self, keys: KeyPath) -> Iterator[None]:
+    def at(self, *keys: str | int) -> Iterator[None]:
         """Put the location of a key before the message of errors raised in the block."""
         try:
             yield
@@ -68,17 +55,17 @@ class KeyLocation:
             error.args = (self.put(keys, str(error)),)
             raise
 
+    def __eq__(self, other: object) -> bool:
+        """Return True for all locations, so that they do not affect a comparison of settings."""
+        return isinstance(other, KeyLocation)
 
-def prefix_key(keys: KeyPath, text: str) -> str:
-    """Return a message with the dotted key before it, unless the message contains the key."""
-    dotted = ".".join(map(str, keys))
-    return text if dotted in text else f"{dotted}: {text}"
+    __hash__ = None  # type: ignore[assignment]
 
 
 class SettingsFile(Section):
     """Base class of a whole settings file; keeps the location of each key."""
 
-    _location: KeyLocation = PrivateAttr(KeyLocation(prefix_key))
+    _location: KeyLocation = PrivateAttr(default_factory=KeyLocation)
 
     def model_post_init(self, context: Any, /) -> None:
         """Store the key locations if the validation context is a `KeyLocation`."""
@@ -90,8 +77,7 @@ class SettingsFile(Section):
         """The location of each key."""
         return self._location
 
-    @contextmanager
-    def at(self, *keys: str | int | int) -> Iterator[None]:
+    def at(self, *keys: str | int) -> AbstractContextManager[None]:
         """Put the location of a key before the message of errors raised in the block.
 
         The location is file and line, or `--set`; without a file, it is the key itself.
@@ -101,8 +87,7 @@ class SettingsFile(Section):
         Traceback (most recent call last):
         probekit.errors.ProbekitError: model.source: No such model.
         """
-        with self._location.before(keys):
-            yield
+        return self._location.at(*keys)
 
 
 def rule_error(problem: str, *keys: str | int) -> PydanticCustomError:
@@ -110,9 +95,22 @@ def rule_error(problem: str, *keys: str | int) -> PydanticCustomError:
 
     Args:
         problem: the message.
-        keys: path of the one key whose location the message gives.
+        keys: path of the one key whose location the message gives, below the validated section.
     """
     return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": keys})
+
+
+def check_rules(*rules: tuple[object, str, str]) -> None:
+    """Raise the error for the first broken rule.
+
+    Args:
+        rules: whether the rule is broken, the dotted key to name, and the message.
+
+    >>> check_rules((False, "split.folds", "never raised"))
+    """
+    for is_broken, dotted, problem in rules:
+        if is_broken:
+            raise rule_error(problem, *filter(None, dotted.split(".")))
 
 
 def unique_items(items: Items) -> Items:
@@ -123,7 +121,7 @@ def unique_items(items: Items) -> Items:
     """
     for number, item in enumerate(items):
         if item in items[:number]:
-            raise PydanticCustomError("twice", "{keys} is a duplicate", {"keys": (number,)})
+            raise rule_error(f"{item!r} is in the list twice", number)
     return items
 
 

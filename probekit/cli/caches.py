@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.amounts import counted, size_in_words
-from probekit.cli.captures import capture_command
-from probekit.cli.options import Days, Decorator, OutFolder, PlaceType, cache_option
-from probekit.cli.plans import plan
+from probekit.cli.captures import capture_command, plan
+from probekit.cli.options import Days, Decorator, PlaceType, cache_option, json_option, out_option
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
     from probekit.activations.records import Location
-    from probekit.activations.upkeep import Summary
 
 
 class _CacheGroup(click.Group):
@@ -44,16 +42,13 @@ cache.add_command(capture_command)
 cache.add_command(plan)
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Output as JSON.")
-
-
 def _of_caches(n_args: int) -> Decorator:
     """Return a decorator that passes the locations of the named caches to a command."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.argument("names", nargs=n_args, metavar="CACHE" if n_args == 1 else "[CACHE]...")
         @cache_option
-        @_json_option
+        @json_option
         @wraps(function)
         def command(names: Any, cache_root: Location | None, **others: Any) -> Any:
             from probekit.activations.upkeep import caches_in, find_cache
@@ -79,21 +74,21 @@ def _root(cache_root: Location | None) -> Location:
 
 @cache.command("ls")
 @cache_option
-@_json_option
+@json_option
 def list_caches(cache_root: Location | None, as_json: bool) -> None:
     """List all caches with key, size, age and contents."""
     from probekit.activations.upkeep import caches_in, summarize
 
     root = _root(cache_root)
     summaries = [summarize(place) for place in caches_in(root)]
-    if as_json:
-        _print_json([asdict(summary) for summary in summaries])
-        return
-    for summary in summaries:
-        click.echo(_line(summary))
-    total = sum(summary.bytes for summary in summaries)
-    message = f"{counted(len(summaries), 'cache')}, {size_in_words(total)}, in {root}"
-    click.echo(message, err=bool(summaries))
+    lines = [
+        f"{one.key}  {size_in_words(one.bytes):>9}  {_age(one.age):>12}  {one.problem or one.what}"
+        for one in summaries
+    ]
+    if _show(as_json, [asdict(summary) for summary in summaries], lines):
+        total = size_in_words(sum(summary.bytes for summary in summaries))
+        message = f"{counted(len(summaries), 'cache')}, {total}, in {root}"
+        click.echo(message, err=bool(summaries))
 
 
 @cache.command()
@@ -107,20 +102,17 @@ def show_command(place: Location, as_json: bool) -> None:
     assert isinstance(place, AnyPlace)
     summary = summarize(place)
     if summary.problem is not None:
-        _finish_with([summary.problem], as_json, {"problem": summary.problem})
+        _show(as_json, {"problem": summary.problem}, [summary.problem])
+        sys.exit(1)
     identity = ActivationStore.open(place).identity.to_json()
-    if as_json:
-        _print_json(asdict(summary) | {"identity": identity})
-        return
-    click.echo(f"{summary.place}\n{summary.what}")
-    click.echo(
-        f"{size_in_words(summary.bytes)}, {_age(summary.age)}, root {summary.root or 'not sealed'}"
-    )
+    state = f"{_age(summary.age)}, root {summary.root or 'not sealed'}"
+    lines = [str(summary.place), summary.what, f"{size_in_words(summary.bytes)}, {state}"]
     for site, n_rows in summary.sites.items():
         partly = "" if n_rows == summary.rows else f" ({n_rows / summary.rows:.0%})"
-        click.echo(f"  {site}: {n_rows:,} rows{partly}")
+        lines.append(f"  {site}: {n_rows:,} rows{partly}")
     for name, value in identity.items():
-        click.echo(f"  {name}: {json.dumps(value) if isinstance(value, dict) else value}")
+        lines.append(f"  {name}: {json.dumps(value) if isinstance(value, dict) else value}")
+    _show(as_json, asdict(summary) | {"identity": identity}, lines)
 
 
 @cache.command()
@@ -143,9 +135,9 @@ def verify_command(places: Sequence[Location], as_json: bool) -> None:
             state = f"no damage; shards not captured yet: {missing}" if missing else "intact"
             click.echo(f"{place}: {state}")
     bad = [f"{place}/{d['file']}: {d['why']}" for place, items in damages.items() for d in items]
-    if as_json:
-        _print_json(damages)
-    _finish_with(bad, as_json, None)
+    _show(as_json, damages, bad)
+    if bad:
+        sys.exit(1)
 
 
 @cache.command()
@@ -156,35 +148,27 @@ def repair_command(place: Location, as_json: bool) -> None:
     from probekit.activations.upkeep import repair_cache as repair_store
 
     damages = repair_store(ActivationStore.open(place))
-    if as_json:
-        _print_json([damage._asdict() for damage in damages])
-        return
-    for damage in damages:
-        click.echo(f"{damage.file}: {damage.why}")
-    advice = "; run the capture again" if damages else ""
-    click.echo(f"damaged files removed: {len(damages)}{advice}", err=True)
+    content = [damage._asdict() for damage in damages]
+    if _show(as_json, content, [f"{damage.file}: {damage.why}" for damage in damages]):
+        advice = "; run the capture again" if damages else ""
+        click.echo(f"damaged files removed: {len(damages)}{advice}", err=True)
 
 
 @cache.command()
 @click.argument("names", nargs=-1, required=True, metavar="CACHE...")
 @cache_option
-@_json_option
+@json_option
 def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None:
     """Remove caches."""
     from probekit.activations.upkeep import find_cache, remove_cache
 
     places = [find_cache(name, _root(cache_root)) for name in names]
     left = {str(place): remove_cache(place) for place in places}
-    if as_json:
-        _print_json(left)
+    _show(as_json, left, [f"removed {place}" for place, files in left.items() if not files])
     for place, files in left.items():
         if files:
-            click.echo(
-                f"warning: {place}: not removed, not files of a cache: {', '.join(files)}",
-                err=True,
-            )
-        elif not as_json:
-            click.echo(f"removed {place}")
+            problem = f"not removed, not files of a cache: {', '.join(files)}"
+            click.echo(f"warning: {place}: {problem}", err=True)
 
 
 @cache.command()
@@ -211,12 +195,10 @@ def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_
             removed |= {f"{place}/{name}": size for name, size in collect_garbage(place).items()}
         elif summary.problem is not None:
             click.echo(f"warning: skipped: {summary.problem}", err=True)
-    if as_json:
-        _print_json(removed)
-        return
-    for name, size in removed.items():
-        click.echo(f"{'would remove' if dry_run else 'removed'} {name}, {size_in_words(size)}")
-    click.echo(f"{size_in_words(sum(removed.values()))} in total", err=True)
+    done = "would remove" if dry_run else "removed"
+    lines = [f"{done} {name}, {size_in_words(size)}" for name, size in removed.items()]
+    if _show(as_json, removed, lines):
+        click.echo(f"{size_in_words(sum(removed.values()))} in total", err=True)
 
 
 @cache.command()
@@ -231,7 +213,7 @@ def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_
 @click.option(
     "--site", "sites", multiple=True, help="Full name of a site; repeatable.  [default: all]"
 )
-@click.option("--out", type=OutFolder(), required=True, help="Output folder.")
+@out_option
 def export_command(
     place: Location, as_json: bool, format_: str, sites: tuple[str, ...], out: Path
 ) -> None:
@@ -239,19 +221,15 @@ def export_command(
     from probekit.activations.export import export_cache as export_rows
     from probekit.activations.store import ActivationStore
 
-    paths = export_rows(ActivationStore.open(place), out, format_, sites or None)
-    if as_json:
-        _print_json([str(path) for path in paths])
-        return
-    for path in paths:
-        click.echo(str(path))
+    paths = [*map(str, export_rows(ActivationStore.open(place), out, format_, sites or None))]
+    _show(as_json, paths, paths)
 
 
 @cache.command()
 @click.argument("url", type=PlaceType())
 @click.option("--root", "pin", metavar="DIGEST", help="Expected root digest of the cache.")
 @cache_option
-@_json_option
+@json_option
 def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: bool) -> None:
     """Copy the cache at URL (or in a folder) to the local caches and verify its checksums."""
     _copy(url, _root(cache_root), pin, as_json)
@@ -272,25 +250,16 @@ def _copy(source: Location, root: Location, pin: str | None, as_json: bool) -> N
     with watching() as watcher:
         store, copied = copy_cache(source, root, pin=pin, watcher=watcher)
     digest = store.digest_of(list(store.sites))
-    if as_json:
-        _print_json({"place": str(store.folder), "copied": copied, "root": digest})
-        return
-    click.echo(f"{store.folder}: {counted(copied, 'shard')} copied, root {digest}")
+    content = {"place": str(store.folder), "copied": copied, "root": digest}
+    line = f"{store.folder}: {counted(copied, 'shard')} copied, root {digest}"
+    _show(as_json, content, [line])
 
 
-def _finish_with(bad: Sequence[str], as_json: bool, content: Any) -> None:
-    """Print the damaged files and exit with code 1 if there are any."""
-    if as_json and content is not None:
-        _print_json(content)
-    for line in () if as_json else bad:
+def _show(as_json: bool, content: Any, lines: Iterable[str]) -> bool:
+    """Print the content as JSON, or the lines; return whether these are printed."""
+    for line in [json_text(content)] if as_json else lines:
         click.echo(line)
-    if bad:
-        sys.exit(1)
-
-
-def _line(summary: Summary) -> str:
-    state = summary.problem or summary.what
-    return f"{summary.key}  {size_in_words(summary.bytes):>9}  {_age(summary.age):>12}  {state}"
+    return not as_json
 
 
 def _age(seconds: float | None) -> str:
@@ -306,7 +275,3 @@ def _age(seconds: float | None) -> str:
         if count:
             return f"{count} {unit}{'s' if count > 1 else ''} ago"
     return "just now"
-
-
-def _print_json(value: Any) -> None:
-    click.echo(json_text(value))

@@ -16,39 +16,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from probekit.cli.caches import cache
 from probekit.cli.captures import worker
-from probekit.cli.causes import cause_command
-from probekit.cli.experiments import experiments, init
-from probekit.cli.generation import generate_command
-from probekit.cli.models import params, verify_model_command
-from probekit.cli.options import (
-    IntegerInRange,
-    ModelName,
-    OutFolder,
-    OutputFile,
-    cache_option,
-    capture_options,
-    file_options,
-    together,
-    with_choices,
+from probekit.cli.models import params, sites, verify_model_command
+from probekit.cli.pages import report, view
+from probekit.cli.pictures import attention, attribution, heads, lens, patch_command, weights
+from probekit.cli.runs import (
+    cause_command,
+    compare_command,
+    experiments,
+    init,
+    pretrain_command,
+    run_command,
+    transfer_command,
+    validate_command,
 )
-from probekit.cli.pages import draw_figures, figure_options, report, view
-from probekit.cli.patching import patch_command
-from probekit.cli.pictures import attention, attribution, heads, lens, weights
-from probekit.cli.pretraining import pretrain_command
-from probekit.cli.saved_probes import apply
-from probekit.cli.versions import version_option
+from probekit.cli.texts import apply, generate_command
 from probekit.errors import ProbekitError, nearest
-from probekit.pipeline.look.endings import PAGE_OR_ROWS
 from probekit.terminal import Interruptible, escape_streams
-
-if TYPE_CHECKING:
-    from probekit.activations.records import Location
 
 
 def main() -> None:
@@ -126,6 +115,29 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _show_versions(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
+    """Print the versions and exit if the option is given."""
+    if not is_given or ctx.resilient_parsing:
+        return
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    from probekit.provenance import PACKAGE, origin, origin_warnings
+
+    try:
+        torch = version("torch")  # from its metadata: importing torch takes seconds
+    except PackageNotFoundError:
+        torch = "not installed"
+    own = origin()
+    click.echo(f"{own.name} {own.version}")
+    click.echo(f"package  {PACKAGE}")
+    click.echo(f"Python   {platform.python_version()}")
+    click.echo(f"torch    {torch}")
+    for warning in origin_warnings():
+        click.echo(f"Warning: {warning}.", err=True)
+    ctx.exit()
+
+
 @click.group(
     cls=_Commands,
     # With colour, click leaves escape sequences in the text, and the stream makes them visible.
@@ -135,153 +147,16 @@ class _Commands(click.Group):
         "color": True,
     },
 )
-@version_option
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_versions,
+    help="Show distribution, folder and versions, and exit.",
+)
 def cli() -> None:
     """Train and evaluate linear probes on language models, from one experiment file."""
-
-
-_out_option = click.option(
-    "--out",
-    type=OutFolder(),
-    default="runs",
-    show_default=True,
-    help="Results folder; the run is written to PATH/NAME/KEY.",
-)
-_run_options = together(
-    capture_options,
-    _out_option,
-    click.option(
-        "--workers",
-        type=IntegerInRange(min=1),
-        help="Number of sites probed in parallel.  [default: number of cores]",
-    ),
-)
-
-
-@cli.command()
-@_run_options
-@figure_options
-@click.option("--page/--no-page", default=True, help="Page of the run, report.html.")
-def run_command(
-    file: Path,
-    overrides: tuple[str, ...],
-    formats: tuple[str, ...],
-    columns: int,
-    page: bool,
-    **options: Any,
-) -> None:
-    """Run an experiment: capture activations, fit probes, write the report."""
-    from probekit.experiment.loader import load_any_experiment
-
-    experiment = load_any_experiment(file, overrides)
-
-    from probekit.cli.show.causes import show_causes_of
-    from probekit.cli.show.progress import watching
-    from probekit.cli.show.runs import show_results, show_warnings
-    from probekit.pipeline.experiment.run import run as run_experiment
-
-    with watching() as watcher:
-        result = run_experiment(experiment, **options, page=page, watcher=watcher)
-    show_results(result)
-    show_causes_of(result)
-    show_warnings(result)
-    draw_figures(result.folder, formats, columns)
-    click.echo(str(result.report if page else result.results))
-
-
-@cli.command()
-@click.argument("run_a", type=click.Path(path_type=Path))
-@click.argument("run_b", type=click.Path(path_type=Path))
-@click.option("--metric", help="Metric on the test rows.  [default: main metric of the runs]")
-@click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file (.csv or .html).")
-def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
-    """Compare two finished runs: differences RUN_A minus RUN_B, with intervals and p-values."""
-    from probekit.results.record import check_finished
-
-    for run in (run_a, run_b):
-        check_finished(run)
-
-    from probekit.cli.show.comparisons import show_comparison
-    from probekit.pipeline.compare.compare import compare as compare_runs
-    from probekit.pipeline.compare.compare import write_comparison
-
-    comparison = compare_runs(run_a, run_b, metric=metric)
-    show_comparison(comparison)
-    if out is not None:
-        click.echo(str(write_comparison(out, comparison)))
-
-
-@cli.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="a.b=c",
-    help="Override of a key in all files; repeatable.",
-)
-@click.option(
-    "--site", "sites", multiple=True, help="Name or glob of sites, for all files; repeatable."
-)
-@click.option("--kind", "kinds", multiple=True, help="Kind of probe, for all files; repeatable.")
-@click.option(
-    "--null-draws",
-    type=IntegerInRange(0, 1000),
-    default=10,
-    show_default=True,
-    help="Number of label permutations for the null distribution of cosines.",
-)
-@cache_option
-@click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
-@click.option("--out", type=OutFolder(), required=True, help="Output folder.")
-def transfer_command(
-    files: tuple[Path, ...],
-    overrides: tuple[str, ...],
-    sites: tuple[str, ...],
-    kinds: tuple[str, ...],
-    null_draws: int,
-    cache_root: Location | None,
-    device: str,
-    out: Path,
-) -> None:
-    """Train probes on the data of each experiment and test them on all others."""
-    from probekit.experiment.loader import load_experiment
-
-    all_overrides = with_choices(overrides, sites, kinds)
-    experiments = [load_experiment(file, all_overrides) for file in files]
-
-    from probekit.cli.show.comparisons import show_transfer
-    from probekit.cli.show.progress import watching
-    from probekit.pipeline.compare.transfer import transfer as transfer_all
-
-    with watching() as watcher:
-        result = transfer_all(
-            experiments,
-            out=out,
-            null_draws=null_draws,
-            cache_root=cache_root,
-            device=device,
-            watcher=watcher,
-        )
-    show_transfer(result)
-    click.echo(str(out / "transfer.html"))
-
-
-@cli.command()
-@file_options
-def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
-    """Validate file and data before a run: counts, duplicates, leaks, sizes, time."""
-    from probekit.experiment.loader import load_any_experiment
-
-    experiment = load_any_experiment(file, overrides)
-
-    from probekit.cli.show.runs import show_validation
-    from probekit.pipeline.experiment.validate import validate as validate_experiment
-
-    validation = validate_experiment(experiment)
-    show_validation(validation)
-    if not validation.ok:
-        sys.exit(2)
 
 
 @cli.command()
@@ -299,21 +174,13 @@ def selftest_command(quick: bool) -> None:
         sys.exit(1)
 
 
-@cli.command()
-@click.argument("model", type=ModelName())
-def sites(model: str) -> None:
-    """List the sites of a model with name, shape and formula."""
-    from probekit.cli.show.models import show_sites
-
-    show_sites(model)
-
-
 for _command in (
     apply,
     attention,
     attribution,
     cache,
     cause_command,
+    compare_command,
     experiments,
     generate_command,
     heads,
@@ -323,6 +190,10 @@ for _command in (
     patch_command,
     pretrain_command,
     report,
+    run_command,
+    sites,
+    transfer_command,
+    validate_command,
     verify_model_command,
     view,
     weights,

@@ -1,4 +1,4 @@
-"""`probekit params`, parameter counts of a model, and `probekit verify`, its check."""
+"""Commands about a model: its sites, its parameter counts, and its check against transformers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli.options import ModelName
+from probekit.cli.options import ModelName, json_option
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
@@ -22,27 +22,28 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 @click.command()
 @click.argument("model", type=ModelName())
+def sites(model: str) -> None:
+    """List the sites of a model with name, shape and formula."""
+    from probekit.cli.show.models import show_sites
+
+    show_sites(model)
+
+
+@click.command()
+@click.argument("model", type=ModelName())
 @click.option("--untied", is_flag=True, help="Unembedding separate from the embedding.")
 @click.option("--no-qkv-bias", is_flag=True, help="No biases of queries, keys and values.")
 @click.option("--n-positions", type=int, help="Context length to use instead of the model's.")
 @click.option("--vocab-size", type=int, help="Vocabulary size to use instead of the model's.")
-@click.option("--json", "as_json", is_flag=True, help="Output as JSON.")
-def params(
-    model: str,
-    untied: bool,
-    no_qkv_bias: bool,
-    n_positions: int | None,
-    vocab_size: int | None,
-    as_json: bool,
-) -> None:
+@json_option
+def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: int | None) -> None:
     """Count the parameters of MODEL by component: formula, number, share and size."""
     from probekit.model.families.table import find_config
 
     options: dict[str, Any] = {
         "tie_word_embeddings": False if untied else None,
         "qkv_bias": False if no_qkv_bias else None,
-        "n_positions": n_positions,
-        "vocab_size": vocab_size,
+        **sizes,
     }
     given = {name: value for name, value in options.items() if value is not None}
     config = find_config(model)

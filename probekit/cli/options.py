@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from probekit.pipeline.look.endings import check_ending
+from probekit.pipeline.look.endings import PAGE_OR_ROWS, check_ending
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -197,20 +197,55 @@ def _texts_options(*, required: bool) -> Decorator:
 
 texts_options = _texts_options(required=True)
 optional_texts_options = _texts_options(required=False)
+json_option = click.option("--json", "as_json", is_flag=True, help="Output as JSON.")
 cache_option = click.option(
     "--cache", "cache_root", type=CacheRoot(), help="Folder or URL of the caches."
 )
-file_options = together(
-    click.argument("file", type=click.Path(path_type=Path)),
-    click.option(
-        "--set", "overrides", multiple=True, metavar="a.b=c", help="Override of a key; repeatable."
-    ),
+device_option = click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
+model_option = click.option(
+    "--model", type=ModelName(), required=True, help="Model: `mini`, a hub name or a folder."
 )
-capture_options = together(
-    file_options,
-    cache_option,
-    click.option("--device", default="cpu", help="Compute device, e.g. cuda."),
+out_option = click.option("--out", type=OutFolder(), required=True, help="Output folder.")
+page_option = click.option("--out", type=OutputFile(), required=True, help="Output page.")
+page_or_rows_option = click.option(
+    "--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file: .html (page) or .csv (rows)."
 )
+
+
+def set_option(where: str = "") -> Decorator:
+    """Return the option of overrides, which apply to the named files."""
+    return click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="a.b=c",
+        help=f"Override of a key{where}; repeatable.",
+    )
+
+
+def bos_option(texts: str = "each text") -> Decorator:
+    """Return the option of the first token of the named texts."""
+    return click.option(
+        "--bos/--no-bos",
+        default=False,
+        show_default=True,
+        help=f"Whether to prepend the beginning-of-text token to {texts}.",
+    )
+
+
+def runs_option(written: str) -> Decorator:
+    """Return the option of the results folder, with what is written where."""
+    return click.option(
+        "--out",
+        type=OutFolder(),
+        default="runs",
+        show_default=True,
+        help=f"Results folder; {written}.",
+    )
+
+
+file_options = together(click.argument("file", type=click.Path(path_type=Path)), set_option())
+capture_options = together(file_options, cache_option, device_option)
 
 
 def with_choices(

@@ -1,8 +1,10 @@
-"""Commands that visualise a model: lens, attribution, heads, attention, weights."""
+"""Commands that look into a model: lens, attribution, heads, patch, attention, weights."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,25 +12,20 @@ from probekit.cli.options import (
     IntegerInRange,
     ModelName,
     NumberInRange,
-    OutputFile,
+    bos_option,
+    device_option,
+    model_option,
     optional_texts_options,
+    page_option,
+    page_or_rows_option,
     texts_options,
 )
-from probekit.pipeline.look.endings import PAGE_OR_ROWS
 
-_MODEL = click.option(
-    "--model", type=ModelName(), required=True, help="Model: `mini`, a hub name or a folder."
-)
-_BOS = click.option(
-    "--bos/--no-bos",
-    default=False,
-    show_default=True,
-    help="Whether to prepend the beginning-of-text token to each text.",
-)
-_DEVICE = click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
-_OUT = click.option(
-    "--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file: .html (page) or .csv (rows)."
-)
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from probekit.pipeline.look.lenses import ModelAndTokenizer
+
 _POSITION = click.option(
     "--position",
     type=int,
@@ -38,10 +35,29 @@ _POSITION = click.option(
 )
 
 
+def _write(
+    out: Path | None,
+    page: Callable[..., str],
+    found: Any,
+    rows: pd.DataFrame,
+    network: ModelAndTokenizer,
+    bos: bool,
+    **more: str,
+) -> None:
+    """Write a page with the facts of its model, or the rows, if there is an output file."""
+    from probekit.cli.show.pictures import facts_for_page
+    from probekit.pipeline.look.exports import write_page_or_rows
+
+    if out is not None:
+        facts = facts_for_page(network, bos) | more
+        write_page_or_rows(out, lambda: page(found, model=network.source, facts=facts), rows)
+        click.echo(str(out))
+
+
 @click.command()
-@_MODEL
+@model_option
 @texts_options
-@_BOS
+@bos_option()
 @click.option(
     "--site",
     "sites",
@@ -53,43 +69,36 @@ _POSITION = click.option(
     "--top-k", type=int, default=5, show_default=True, help="Number of tokens shown per cell."
 )
 @_POSITION
-@_DEVICE
-@_OUT
+@device_option
+@page_or_rows_option
 def lens(
     model: str,
-    texts: tuple[str, ...],
-    bos: bool,
     sites: tuple[str, ...],
-    top_k: int,
     position: int,
     device: str,
+    bos: bool,
     out: Path | None,
+    **options: Any,
 ) -> None:
     """Show what each layer would predict if it were the last one: the logit lens.
 
     Prints the predictions at one position of each text; --out writes all positions.
     """
     from probekit.analysis.logits import SITES
-    from probekit.cli.show.pictures import facts_for_page, show_lens
+    from probekit.cli.show.pictures import show_lens
     from probekit.cli.show.progress import watching
-    from probekit.pipeline.look.exports import write_page_or_rows
     from probekit.pipeline.look.lenses import ModelAndTokenizer, read_lens
     from probekit.report.pages.lens_page import lens_page
 
     network = ModelAndTokenizer.load(model, device)
     with watching() as watcher:
-        rows = read_lens(
-            network, texts, bos=bos, sites=sites or SITES, top_k=top_k, watcher=watcher
-        )
+        rows = read_lens(network, **options, bos=bos, sites=sites or SITES, watcher=watcher)
     show_lens(rows, position)
-    if out is not None:
-        facts = facts_for_page(network, bos)
-        write_page_or_rows(out, lambda: lens_page(rows, model=model, facts=facts), rows)
-        click.echo(str(out))
+    _write(out, lens_page, rows, rows, network, bos)
 
 
 @click.command()
-@_MODEL
+@model_option
 @click.option("--text", required=True, help="Input text.")
 @click.option(
     "--token",
@@ -99,41 +108,23 @@ def lens(
 @click.option("--minus", help="Token whose logit is subtracted.")
 @click.option("--minus-mean", is_flag=True, help="Subtraction of the mean logit of all tokens.")
 @_POSITION
-@_BOS
-@_DEVICE
-@_OUT
-def attribution(
-    model: str,
-    text: str,
-    token: str | None,
-    minus: str | None,
-    minus_mean: bool,
-    position: int,
-    bos: bool,
-    device: str,
-    out: Path | None,
-) -> None:
+@bos_option()
+@device_option
+@page_or_rows_option
+def attribution(model: str, bos: bool, device: str, out: Path | None, **options: Any) -> None:
     """Decompose a logit, or a difference of two, into contributions of heads and MLPs."""
-    from probekit.cli.show.pictures import facts_for_page, show_attribution
-    from probekit.pipeline.look.exports import write_page_or_rows
+    from probekit.cli.show.pictures import show_attribution
     from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute
     from probekit.report.pages.attribution_page import attribution_page
 
     network = ModelAndTokenizer.load(model, device)
-    found = attribute(
-        network, text, token, bos=bos, minus=minus, minus_mean=minus_mean, position=position
-    )
+    found = attribute(network, **options, bos=bos)
     show_attribution(found)
-    if out is not None:
-        facts = facts_for_page(network, bos)
-        write_page_or_rows(
-            out, lambda: attribution_page(found, model=model, facts=facts), found.rows
-        )
-        click.echo(str(out))
+    _write(out, attribution_page, found, found.rows, network, bos)
 
 
 @click.command()
-@_MODEL
+@model_option
 @optional_texts_options
 @click.option(
     "--random-repeats",
@@ -151,9 +142,9 @@ def attribution(
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Random seed for the random tokens."
 )
-@_BOS
-@_DEVICE
-@_OUT
+@bos_option()
+@device_option
+@page_or_rows_option
 def heads(
     model: str,
     texts: tuple[str, ...],
@@ -165,9 +156,8 @@ def heads(
     out: Path | None,
 ) -> None:
     """Score every head: previous token, duplicate token, induction, first token, entropy."""
-    from probekit.cli.show.pictures import facts_for_page, show_heads
+    from probekit.cli.show.pictures import show_heads
     from probekit.cli.show.progress import watching
-    from probekit.pipeline.look.exports import write_page_or_rows
     from probekit.pipeline.look.heads import score_random_repeats, score_texts
     from probekit.pipeline.look.lenses import ModelAndTokenizer
     from probekit.report.pages.heads_page import heads_page
@@ -183,19 +173,77 @@ def heads(
                 network, random_repeats or 10, length=length, seed=seed, bos=bos, watcher=watcher
             )
     show_heads(found)
-    if out is not None:
-        facts = facts_for_page(network, bos) | {"read": found.read}
-        write_page_or_rows(out, lambda: heads_page(found, model=model, facts=facts), found.rows)
-        click.echo(str(out))
+    _write(out, heads_page, found, found.rows, network, bos, read=found.read)
 
 
 @click.command()
-@_MODEL
+@model_option
+@click.option("--clean", required=True, help="Base text.")
+@click.option(
+    "--corrupt", required=True, help="Counterfactual text, with as many tokens as the base text."
+)
+@click.option(
+    "--answer", required=True, help="Right token after the base text, with the space before a word."
+)
+@click.option("--wrong", required=True, help="Token whose logit is subtracted.")
+@click.option(
+    "--site",
+    "sites",
+    multiple=True,
+    metavar="SITE",
+    help="Name or glob of sites, patched at each token; repeatable.  [default: the residual stream "
+    "after each block]",
+)
+@click.option("--heads", is_flag=True, help="Patches of each head at all tokens, too.")
+@click.option(
+    "--attribution",
+    is_flag=True,
+    help="Estimates of all patches from gradients; only the --top largest are patched.",
+)
+@click.option(
+    "--top",
+    type=IntegerInRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of patches in each table and, with --attribution, of verified estimates.",
+)
+@bos_option("both texts")
+@device_option
+@page_or_rows_option
+def patch_command(
+    model: str,
+    sites: tuple[str, ...],
+    attribution: bool,
+    top: int,
+    bos: bool,
+    device: str,
+    out: Path | None,
+    **given: Any,
+) -> None:
+    """Patch activations of a corrupt text into the pass of a clean text, site by site.
+
+    Prints the strongest effects on the logit difference; --out writes the maps of all patches.
+    """
+    from probekit.analysis.logits import SITES
+    from probekit.cli.show.patching import show_pair
+    from probekit.pipeline.look.lenses import ModelAndTokenizer
+    from probekit.pipeline.look.pairs import patch_pair
+    from probekit.report.pages.causes.pair_page import pair_page
+
+    network = ModelAndTokenizer.load(model, device)
+    verify = top if attribution else None
+    pair = patch_pair(network, **given, bos=bos, sites=sites or SITES, verify=verify)
+    show_pair(pair, top)
+    _write(out, pair_page, pair, pair.rows, network, bos)
+
+
+@click.command()
+@model_option
 @texts_options
 @click.option("--layer", type=int, help="Layer to show.  [default: all]")
 @click.option("--head", type=int, help="Head to show of each layer.  [default: all]")
-@_BOS
-@_DEVICE
+@bos_option()
+@device_option
 @click.option(
     "--max-mb",
     type=NumberInRange(0, min_open=True),
@@ -203,33 +251,14 @@ def heads(
     show_default=True,
     help="Maximum size of the page in MB.",
 )
-@click.option("--out", type=OutputFile(), required=True, help="Output page.")
-def attention(
-    model: str,
-    texts: tuple[str, ...],
-    layer: int | None,
-    head: int | None,
-    bos: bool,
-    device: str,
-    max_mb: float,
-    out: Path,
-) -> None:
+@page_option
+def attention(model: str, texts: tuple[str, ...], out: Path, max_mb: float, **options: Any) -> None:
     """Write a page for exploring the attention patterns of texts, for every head."""
     from probekit.cli.show.progress import watching
     from probekit.pipeline.look.attention import write_attention_page
 
     with watching() as watcher:
-        page = write_attention_page(
-            model,
-            texts,
-            out,
-            bos=bos,
-            layer=layer,
-            head=head,
-            device=device,
-            most_mb=max_mb,
-            watcher=watcher,
-        )
+        page = write_attention_page(model, texts, out, most_mb=max_mb, watcher=watcher, **options)
     click.echo(str(page))
 
 
@@ -256,19 +285,10 @@ def attention(
 @click.option(
     "--n-head", type=IntegerInRange(1), help="Number of heads, if there is no config.json."
 )
-@click.option("--out", type=OutputFile(), required=True, help="Output page.")
-def weights(
-    model: str,
-    tensor: str | None,
-    columns: tuple[int, ...],
-    corner: int | None,
-    n_head: int | None,
-    out: Path,
-) -> None:
+@page_option
+def weights(model: str, out: Path, **options: Any) -> None:
     """Write a page about weights: a table of all tensors of a model, or plots of one tensor."""
     from probekit.pipeline.look.weights import write_weights_page
 
-    page = write_weights_page(
-        model, out, tensor=tensor, columns=columns, corner=corner, n_head=n_head
-    )
+    page = write_weights_page(model, out, **options)
     click.echo(str(page))

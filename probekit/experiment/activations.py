@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
-from probekit.experiment.data import URL
+from probekit.experiment.data import Card, DataName, Positive, Root, local_file
 from probekit.experiment.probe import ProbeSection
-from probekit.experiment.schema import Experiment, SplitSection, Strings
+from probekit.experiment.schema import Experiment, SplitSection, Strings, probe_rules
 from probekit.files import write_atomic
-from probekit.section import FolderName, Name, Section, SettingsFile, json_schema, rule_error
+from probekit.section import FolderName, Section, SettingsFile, check_rules, json_schema
 
 GIVEN_POSITION = "given"  # name of the position in results
 
@@ -71,35 +70,23 @@ class RowColumns(Section):
 class RowsSection(Section):
     """The rows of the activations, in the same order: labels, groups and tokens."""
 
-    name: Name = Field(description="name of the data set in results")
+    name: DataName
     format: Literal["csv", "tsv", "jsonl", "parquet"] | None = Field(
         None, description="format of the file"
     )
-    root: str = Field(
-        ".", description="folder of the data files, relative to the folder of the experiment file"
-    )
+    root: Root = "."
     file: str | None = Field(None, description="table with one line for each row of activations")
-    card: str | None = Field(None, description="Markdown file with a description of the data")
+    card: Card = None
     columns: RowColumns = RowColumns()
-    positive: str | None = Field(
-        None,
-        description="label that the metrics of one class refer to, such as AUPRC; null means the "
-        "rarer of two labels in the training rows, and no label if there are more",
-        examples=["spam"],
-    )
+    positive: Positive = None
 
-    @field_validator("root", "file", "card")
-    @classmethod
-    def _files_are_local(cls, path: str | None) -> str | None:
-        if path is not None and URL.match(path):
-            raise PydanticCustomError("url", "files are read from this machine")
-        return path
+    _files_are_local = field_validator("root", "file", "card")(local_file)
 
     @model_validator(mode="after")
     def _a_file_has_a_format(self) -> RowsSection:
-        if (self.file is None) != (self.format is None):
-            given, missing = ("format", "file") if self.file is None else ("file", "format")
-            raise rule_error(f"`{given}` requires `{missing}`", given)
+        given, missing = ("format", "file") if self.file is None else ("file", "format")
+        is_half = (self.file is None) != (self.format is None)
+        check_rules((is_half, given, f"`{given}` requires `{missing}`"))
         return self
 
 
@@ -131,39 +118,24 @@ class ActivationExperiment(SettingsFile):
         return {GIVEN_POSITION: 0}
 
     @model_validator(mode="after")
-    def _a_positive_label_has_classes(self) -> ActivationExperiment:
-        if self.data.positive is not None and self.probe.reads != "classes":
-            raise rule_error(
-                "`positive` is a class, but the kinds of probe read labels as "
-                f"{self.probe.reads}; remove it",
-                "data",
-                "positive",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _folds_split_the_rows(self) -> ActivationExperiment:
-        if self.split.folds is not None and self.data.columns.split is not None:
-            raise rule_error("`split.folds` requires data without a given split", "split", "folds")
-        return self
-
-    @model_validator(mode="after")
-    def _nothing_reads_texts(self) -> ActivationExperiment:
-        if self.split.drop_repeated:
-            raise rule_error(
+    def _sections_fit_together(self) -> ActivationExperiment:
+        is_split = self.data.columns.split is not None
+        texts = [k.kind for k in self.probe.kinds if k.specs[0].task in ("text", "tree")]
+        check_rules(
+            *probe_rules(self.probe, self.data.positive, self.split, is_split=is_split),
+            (
+                self.split.drop_repeated,
+                "split.drop_repeated",
                 "`drop_repeated` compares texts, which given activations do not have; remove "
                 "repeated rows before, or put them in one group",
-                "split",
-                "drop_repeated",
-            )
-        for kind in self.probe.kinds:
-            if kind.specs[0].task in ("text", "tree"):
-                raise rule_error(
-                    f"`kind: {kind.kind}` reads the tokens of whole texts; given activations are "
-                    "single rows. Use another kind, such as logistic",
-                    "probe",
-                    "kinds",
-                )
+            ),
+            (
+                texts,
+                "probe.kinds",
+                f"`kind: {', '.join(texts)}` reads the tokens of whole texts; given activations "
+                "are single rows. Use another kind, such as logistic",
+            ),
+        )
         return self
 
 

@@ -1,32 +1,60 @@
-"""Data model of the section `data`: files, data sets of the hub, and rows in memory."""
+"""The section `data`: files, data sets of the hub, and rows in memory; and its examples."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
 from pydantic.config import JsonDict
-from pydantic_core import PydanticCustomError
 
-from probekit.data.readers import FORMATS, FormatName
-from probekit.section import Name, Section, rule_error
+from probekit.data.examples import Dataset, Example
+from probekit.data.frames import tables_in
+from probekit.data.hub import HubData
+from probekit.data.readers import FORMATS, FormatName, read_dataset
+from probekit.data.table import TableColumns
+from probekit.data.words import ConlluColumns, WordColumns
+from probekit.errors import ConfigError
+from probekit.experiment.locations import URL
+from probekit.section import Name, Section, check_rules, rule_error
 
-if TYPE_CHECKING:
-    from probekit.data.examples import Dataset
-
-URL = re.compile("[a-z][a-z0-9+.-]*://")
 _COMMIT = re.compile("[0-9a-f]{40}")
+
+
+def local_file(path: str | None, info: ValidationInfo) -> str | None:
+    """Return a path unchanged; raises a validation error for a URL."""
+    if path is not None and URL.match(path):
+        raise rule_error(f"`{info.field_name}` is a URL ({path}); download the file, give its path")
+    return path
+
+
+# Keys that the data of texts and of given activations share.
+DataName = Annotated[Name, Field(description="name of the data set in results")]
+Root = Annotated[
+    str,
+    Field(description="folder of the data files, relative to the folder of the experiment file"),
+]
+Card = Annotated[str | None, Field(description="Markdown file with a description of the data")]
+Positive = Annotated[
+    str | None,
+    Field(
+        description="label that the metrics of one class refer to, such as AUPRC; null means the "
+        "rarer of two labels in the training rows, and no label if there are more",
+        examples=["spam"],
+    ),
+]
 
 
 def _number_as_text(given: Any) -> Any:
@@ -108,35 +136,32 @@ class HubSection(Section):
         None, description="name of the split of the test rows, together with `train`"
     )
 
-    @field_validator("name")
-    @classmethod
-    def _is_no_url(cls, name: str) -> str:
-        if URL.match(name):
-            raise rule_error(f"give the name of the data set, such as org/name, not a URL ({name})")
-        return name
-
     @model_validator(mode="after")
-    def _revision_is_a_commit(self) -> HubSection:
-        is_folder = Path(self.name).is_absolute()
-        if is_folder and self.revision is not None:
-            raise rule_error("a folder has no revision; remove `revision`", "revision")
-        if not is_folder and not (self.revision and _COMMIT.fullmatch(self.revision)):
-            given = "is missing" if self.revision is None else f"is {self.revision!r}"
-            raise rule_error(
-                f"`revision` {given}. It must be the hash of a commit, with 40 characters: a "
-                "branch changes, and the run could not be repeated. The hash is shown by `git "
-                f"ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If "
+    def _is_consistent(self) -> HubSection:
+        is_folder, commit = Path(self.name).is_absolute(), self.revision or ""
+        key = "revision" if commit else ""
+        check_rules(
+            (URL.match(self.name), "name", "give a name such as org/name, not a URL"),
+            (is_folder and commit, "revision", "a folder has no revision; remove `revision`"),
+            (
+                not is_folder and not _COMMIT.fullmatch(commit),
+                key,
+                f"`revision` is {commit or 'missing'}. It must be the hash of a commit, with 40 "
+                "characters: a branch changes, and the run could not be repeated. The hash is "
+                f"shown by `git ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If "
                 f"{self.name} is a folder, it does not exist at this path)",
-                *(() if self.revision is None else ("revision",)),
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_or_two_splits(self) -> HubSection:
-        if (self.train is None) != (self.test is None) or (self.train and self.split):
-            raise rule_error("give either `split`, or both `train` and `test`")
-        if self.train is not None and self.train == self.test:
-            raise rule_error(f"`train` and `test` are the same split, {self.train}", "test")
+            ),
+            (
+                (self.train is None) != (self.test is None) or (self.train and self.split),
+                "",
+                "give either `split`, or both `train` and `test`",
+            ),
+            (
+                self.train is not None and self.train == self.test,
+                "test",
+                f"`train` and `test` are the same split, {self.train}",
+            ),
+        )
         return self
 
 
@@ -163,14 +188,12 @@ class DataSection(Section):
 
     model_config = ConfigDict(json_schema_extra=_has_no_format_of_its_own)
 
-    name: Name = Field(description="name of the data set in results")
+    name: DataName
     format: FormatName = Field(
         description="format of the files; `columns` has a word in each line; not needed with the "
         "section `hub`, nor for rows passed in Python (`memory`)",
     )
-    root: str = Field(
-        ".", description="folder of the data files, relative to the folder of the experiment file"
-    )
+    root: Root = "."
     file: str | None = Field(
         None, description="single file, split by the `split` section or by a column"
     )
@@ -180,19 +203,14 @@ class DataSection(Section):
     memory: MemorySection | None = Field(
         None, description="written by a run whose rows were passed in Python"
     )
-    card: str | None = Field(None, description="Markdown file with a description of the data")
+    card: Card = None
     columns: ColumnsSection = ColumnsSection()
     pairs: OptionalColumn = Field(
         None,
         description="column with the counterfactual of each text, for `interventions`: a text with "
         "as many tokens but another label, otherwise alike",
     )
-    positive: str | None = Field(
-        None,
-        description="label that the metrics of one class refer to, such as AUPRC; null means the "
-        "rarer of two labels in the training rows, and no label if there are more",
-        examples=["spam"],
-    )
+    positive: Positive = None
 
     _examples: Dataset | None = PrivateAttr(None)
 
@@ -232,66 +250,186 @@ class DataSection(Section):
         has_files = any(given.get(key) is not None for key in ("file", "train", "test"))
         return given if has_files else {**given, "format": "memory"}
 
-    @field_validator("root", "file", "train", "test", "card")
-    @classmethod
-    def _files_are_local(cls, path: str | None) -> str | None:
-        if path is not None and URL.match(path):
-            raise PydanticCustomError("url", "files are read from this machine")
-        return path
+    _files_are_local = field_validator("root", "file", "train", "test", "card")(local_file)
 
     @model_validator(mode="after")
     def _columns_apply_to_the_format(self) -> DataSection:
-        allowed = FORMATS[self.format].keys
-        for key, info in type(self.columns).model_fields.items():
-            is_given = getattr(self.columns, key) != info.default
+        allowed, columns = FORMATS[self.format].keys, self.columns
+        for key, info in type(columns).model_fields.items():
+            is_given = getattr(columns, key) != info.default
             if is_given and key not in allowed:
-                named = "CoNLL-U" if self.format == "conllu" else f"the format {self.format}"
-                keys = [f"`{one}`" for one in allowed]
-                raise rule_error(
-                    f"`columns.{key}` is for tables; for {named} only {', '.join(keys[:-1])} and "
-                    f"{keys[-1]} can be set",
-                    "columns",
-                    key,
-                )
+                own = ", ".join(f"`{one}`" for one in allowed)
+                problem = f"`columns.{key}` is for tables; for the format {self.format} only"
+                raise rule_error(f"{problem} {own} apply", "columns", key)
         return self
 
     @model_validator(mode="after")
-    def _pairs_are_rows_of_tables(self) -> DataSection:
-        if self.pairs is not None and self.has_words:
-            raise rule_error(
-                f"`pairs` names a column of a table, and the format {self.format} has none", "pairs"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_source(self) -> DataSection:
+    def _has_one_source(self) -> DataSection:
         files = [key for key in ("file", "train", "test") if getattr(self, key) is not None]
-        if FORMATS[self.format].is_file:
-            if files not in (["file"], ["train", "test"]):
-                raise rule_error("give either `file`, or both `train` and `test`")
-        elif files:
+        is_file = FORMATS[self.format].is_file
+        other = {"hub": self.hub, "memory": self.memory}
+        excluded = [key for key, section in other.items() if section and self.format != key]
+        check_rules(
+            (
+                is_file and files not in (["file"], ["train", "test"]),
+                "",
+                "give either `file`, or both `train` and `test`",
+            ),
             # The name of a file is no mistake, so the format must be one.
-            raise rule_error(
-                f"`{files[0]}` names a file, but the format is {self.format}; set `format` to that "
-                f"of the file, or remove `{files[0]}`",
-                files[0],
-            )
-        for key, section in (("hub", self.hub), ("memory", self.memory)):
-            if section is not None and self.format != key:
-                raise rule_error(
-                    f"the section `{key}` excludes the format {self.format}; remove one of them",
-                    key,
-                )
-        if self.format == "hub" and self.hub is None:
-            raise rule_error("`format: hub` requires the section `hub`, such as {name: ORG/NAME}")
+            (
+                not is_file and files,
+                "".join(files[:1]),
+                f"the format is {self.format}, which has no files; set `format` to that of the "
+                f"file, or remove the file",
+            ),
+            (
+                excluded,
+                "".join(excluded[:1]),
+                f"the section {' and '.join(excluded)} excludes the format {self.format}; remove "
+                "one of them",
+            ),
+            (
+                self.format == "hub" and self.hub is None,
+                "",
+                "`format: hub` requires the section `hub`, such as {name: ORG/NAME}",
+            ),
+            (
+                self.pairs is not None and self.has_words,
+                "pairs",
+                f"`pairs` names a column of a table, and the format {self.format} has none",
+            ),
+            (
+                self.columns.split is not None and self.has_two_tables,
+                "columns.split",
+                "`columns.split` requires a single table; `train` and `test` are split already",
+            ),
+        )
         return self
 
-    @model_validator(mode="after")
-    def _is_split_once(self) -> DataSection:
-        if self.columns.split is not None and self.has_two_tables:
-            raise rule_error(
-                "`columns.split` requires a single table; `train` and `test` are split already",
-                "columns",
-                "split",
+
+def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
+    """Return the examples of one table, or of the training and test tables together.
+
+    Args:
+        data: section of the experiment.
+        values: columns whose cells the examples keep as `values`, as far as they exist.
+
+    Raises:
+        ConfigError: a column does not exist, or the rows were in the memory of another process.
+        MissingError: a file does not exist.
+        DataError: the contents are invalid.
+    """
+    if data.in_memory is not None:
+        return data.in_memory
+    if data.format == "memory":
+        raise ConfigError(_no_rows(data))
+    return _read(data, _sources(data), values)
+
+
+def read_tables(
+    data: DataSection, tables: Any, values: Sequence[str] = ()
+) -> tuple[Dataset, dict[str, Any]]:
+    """Return the examples of rows in memory, and the contents of the section `data.memory`.
+
+    Args:
+        data: gives the columns.
+        tables: the rows; see `Experiment.with_data`.
+        values: columns whose cells the examples keep, as far as they exist.
+
+    Raises:
+        ConfigError: the type of the rows is not supported, or a column does not exist.
+        DataError: the rows are invalid.
+    """
+    found = tables_in(tables)
+    examples = _read(data, {table.side: table for table in found}, values)
+    facts = {
+        "kind": found[0].kind,
+        "n_rows": len(examples),
+        "digest": examples.digest,
+        "is_split": len(found) > 1,
+    }
+    return examples, facts
+
+
+def _sources(data: DataSection) -> Mapping[str, Any]:
+    """Return the source of the examples of each side; the side is "" if there is only one."""
+    if data.hub is not None:
+        hub = data.hub
+        splits = {"": hub.split} if hub.test is None else {"train": hub.train, "test": hub.test}
+        return {
+            side: HubData(hub.name, split, hub.revision, hub.config)
+            for side, split in splits.items()
+        }
+    files = {"": data.file, "train": data.train, "test": data.test}
+    paths = {side: Path(data.root) / file for side, file in files.items() if file is not None}
+    if len({path.resolve() for path in paths.values()}) < len(paths):
+        raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
+    return paths
+
+
+def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) -> Dataset:
+    """Return the examples of all sources; those of a side are assigned to it."""
+    columns = _columns(data, values)
+    parts = {
+        side: read_dataset(source, format=data.format, columns=columns, name=data.name)
+        for side, source in sources.items()
+    }
+    examples: list[Example] = []
+    notes: list[str] = []
+    for side, part in parts.items():
+        if not side:
+            return part
+        # Row numbers given by the reader repeat in the second table.
+        own_group = data.columns.group is None and not data.has_words
+        examples += [
+            replace(
+                example,
+                id=f"{side} {example.id}",
+                group=f"{side} {example.group}" if own_group else example.group,
+                split=side,
             )
-        return self
+            for example in part.examples
+        ]
+        notes += [f"{side}: {note}" for note in part.notes]
+    return replace(part, examples=tuple(examples), notes=tuple(notes))
+
+
+def _columns(
+    data: DataSection, values: Sequence[str]
+) -> TableColumns | ConlluColumns | WordColumns:
+    named: ColumnsSection = data.columns
+    group = cast(Any, named.group or "sentence")
+    if data.format == "conllu":
+        return ConlluColumns(named.label, group)
+    if data.format == "columns":
+        is_default = named.text == type(named).model_fields["text"].default
+        return WordColumns(named.label, "1" if is_default else named.text, group)
+    assert not FORMATS[data.format].has_words
+    span = None if named.start is None or named.end is None else (named.start, named.end)
+    return TableColumns(
+        named.text,
+        named.label,
+        named.group,
+        named.id,
+        span,
+        named.split,
+        data.pairs,
+        tuple(values),
+        named.reply,
+    )
+
+
+def _no_rows(data: DataSection) -> str:
+    """Return the message for data in memory that are not there."""
+    if data.memory is None:
+        return (
+            "the section names no file, so that rows must be passed in Python: "
+            "probekit.run(EXPERIMENT, data=ROWS). For a file, set `format` and `file`."
+        )
+    facts = data.memory
+    return (
+        f"the rows of this run were passed in Python ({facts.kind}, {facts.n_rows:,} rows, digest "
+        f"{facts.digest[:12]}) and are not stored with it. Pass the same rows again: "
+        "probekit.run(EXPERIMENT, data=ROWS). To run on a file, remove `format` and `memory`, and "
+        "set `format` and `file`."
+    )

@@ -4,41 +4,70 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent
 
-from probekit.errors import ConfigError
-from probekit.experiment.messages import example_at, example_of, explain, find_faults
-from probekit.experiment.parsing import FORBIDDEN, parse_yaml, read_yaml
-from probekit.section import KeyLocation, KeyPath, Section, prefix_key
+from probekit.errors import ConfigError, MissingError, nearest
+from probekit.section import KeyLocation, KeyPath, Section
 
 Settings = TypeVar("Settings", bound=Section)
 
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 20
 MAX_FAULTS = 20  # reported at once
 
 _ITEM = re.compile(r"\[|\.\d+(\.|$)")  # kinds[0], kinds.0
+# NUL is invalid in paths; surrogates cannot be encoded in UTF-8.
+_FORBIDDEN = re.compile("[\0\ud800-\udfff]")
+_COLON = re.compile(r":(\s|$)")
+_AFTER_NO_COLON = ("mapping values are", "expected '<document start>'", "expected <block end>")
+_ADVICE = (
+    "Indent with spaces, and put text with a special character, such as *, # or a colon, in quotes"
+)
+_LONGEST_VALUE = 80
+_MOST_SUGGESTIONS = 3  # sections suggested for an unknown key
+# Pydantic's terms of Python -> those of YAML.
+_TERMS = {
+    "Input should": "It must",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "a valid boolean": "true or false",
+    "a valid string": "text (a number needs quotes)",
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "Tuple ": "The list ",
+    "valid tuple": "list: [..., ...]",
+    "String ": "The text ",
+    " after validation": "",
+}
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(KeyLocation):
     """A parsed file with overrides applied, and the keys that were overridden.
 
-    Attributes:
-        path: the file; None for settings in memory, whose location is the key alone.
+    Args:
         content: the contents, with line numbers.
+        path: the file; None for settings in memory, whose location is the key alone.
         overridden: the keys that were overridden.
     """
 
-    path: Path | None
-    content: CommentedMap
-    overridden: frozenset[KeyPath]
+    def __init__(
+        self,
+        content: Mapping[str, Any],
+        path: Path | None = None,
+        overridden: frozenset[KeyPath] = frozenset(),
+    ) -> None:
+        self.content, self.path, self.overridden = content, path, overridden
 
     @property
     def name(self) -> str:
@@ -49,7 +78,7 @@ class Document:
         """Return the text of a message, prefixed with the line or override that set the value."""
         override = ".".join(map(str, self._override_of(keys)))
         if self.path is None:
-            return prefix_key(keys, text)
+            return super().put(keys, text)
         if not override:
             below = sorted(".".join(map(str, o)) for o in self.overridden if o[: len(keys)] == keys)
             or_there = f" or --set {', '.join(below)}" if below else ""
@@ -75,89 +104,65 @@ class Document:
             node = node[key]
         return line + 1
 
-    @contextmanager
-    def at(self, *keys: str | int) -> Iterator[None]:
-        """Prefix the message of errors raised in the block with the location of a key."""
-        with KeyLocation(self.put).before(keys):
-            yield
-
-    def folder_of(self, keys: KeyPath) -> Path:
-        """Return the folder that a relative path at these keys starts from."""
-        in_file = self.path is not None and not self._override_of(keys)
-        return self.path.resolve().parent if self.path and in_file else Path.cwd()
-
     def absolute(self, keys: KeyPath, text: str) -> Path:
         """Return the absolute path for the text at these keys.
+
+        A relative path starts from the folder of the file, or for an override from the current one.
 
         Raises:
             ConfigError: the text is not a valid path.
         """
+        in_file = self.path is not None and not self._override_of(keys)
+        folder = self.path.resolve().parent if self.path and in_file else Path.cwd()
         try:
-            path = (self.folder_of(keys) / Path(text).expanduser()).resolve()
+            path = (folder / Path(text).expanduser()).resolve()
             path.is_dir()  # raises for a path that is invalid on this file system
         except (OSError, RuntimeError, ValueError) as error:
-            message = (
-                f"{'.'.join(map(str, keys))} is {text[:80]!r}, which is not a valid path ({error})."
-            )
+            dotted = ".".join(map(str, keys))
+            message = f"{dotted} is {text[:80]!r}, which is not a valid path ({error})."
             raise ConfigError(self.put(keys, message)) from error
         return path
 
+    def values(self) -> dict[str, Any]:
+        """Return the contents as plain Python types.
 
-def load_settings(
-    kind: type[Settings],
-    path: str | Path,
-    overrides: Sequence[str],
-    find_folders: Callable[[dict[str, Any], Document], None],
-) -> Settings:
-    """Return the settings in a YAML file, with defaults filled in.
+        Raises:
+            ConfigError: a text contains a character that is not allowed.
+        """
+        return {str(key): self._plain(value, (str(key),)) for key, value in self.content.items()}
 
-    Args:
-        kind: data model of the file.
-        path: the YAML file (YAML 1.2: `no` and `4:8` stay strings).
-        overrides: `section.key=value`; each replaces a value of the file.
-        find_folders: makes the paths among the values absolute.
-
-    Raises:
-        MissingError: the file does not exist.
-        ConfigError: the file is invalid; the message lists every error with its line.
-    """
-    path = Path(path)
-    text = read_yaml(path)
-    content = parse_yaml(text, str(path))
-    if not isinstance(content, CommentedMap):
-        raise ConfigError(f"{path}, line {_first_line(text)}: {_no_keys(content, kind)}")
-    for override in overrides:
-        _check_override(override, kind)
-    document = _override(Document(path, content, frozenset()), overrides)
-    values = _plain(document.content)
-    find_folders(values, document)
-    return validated(kind, values, KeyLocation(document.put))
-
-
-def settings_of_values(
-    kind: type[Settings],
-    values: Mapping[str, Any],
-    find_folders: Callable[[dict[str, Any], Document], None],
-) -> Settings:
-    """Return the settings in nested mappings, with defaults filled in.
-
-    Args:
-        kind: data model of the settings.
-        values: the settings; sequences, paths and NumPy's numbers are allowed as values.
-        find_folders: makes the paths among the values absolute.
-
-    Raises:
-        ConfigError: a value is invalid; the message lists every error with its key.
-    """
-    if not isinstance(values, Mapping):
-        raise ConfigError(
-            f"The settings are of type {type(values).__name__}. Pass a dict with at least the keys "
-            f"of {example_of(kind)}."
+    def _plain(self, node: Any, keys: KeyPath) -> Any:
+        if isinstance(node, Mapping):
+            return {str(key): self._plain(one, (*keys, str(key))) for key, one in node.items()}
+        if isinstance(node, list | tuple | range):
+            return [self._plain(one, (*keys, number)) for number, one in enumerate(node)]
+        if isinstance(node, PurePath):
+            node = str(node)
+        if hasattr(node, "tolist"):  # NumPy
+            return self._plain(node.tolist(), keys)
+        if isinstance(node, str) and (forbidden := _FORBIDDEN.search(node)):
+            text = f"the text contains {forbidden[0]!r}, which is not allowed. Remove it."
+            raise ConfigError(self.put(keys, KeyLocation().put(keys, text)))
+        # The parser's numbers and texts carry their format.
+        return next(
+            (kind(node) for kind in (bool, int, float, str) if isinstance(node, kind)), node
         )
-    document = Document(None, CommentedMap(), frozenset())
-    plain = _plain(values)
-    find_folders(plain, document)
-    return validated(kind, plain, KeyLocation(document.put))
+
+    def settings(
+        self, kind: type[Settings], resolve: Callable[[dict[str, Any], Document], None]
+    ) -> Settings:
+        """Return the contents as settings, with defaults filled in.
+
+        Args:
+            kind: data model of the file.
+            resolve: makes the paths among the values absolute, in place.
+
+        Raises:
+            ConfigError: a value is invalid; the message lists every error with its location.
+        """
+        values = self.values()
+        resolve(values, self)
+        return validated(kind, values, self)
 
 
 def validated(kind: type[Settings], values: Mapping[str, Any], location: KeyLocation) -> Settings:
@@ -176,16 +181,271 @@ def validated(kind: type[Settings], values: Mapping[str, Any], location: KeyLoca
         raise ConfigError("\n".join(lines)) from error
 
 
-def top_keys(path: str | Path, overrides: Sequence[str] = ()) -> set[str]:
-    """Return the names of the sections of a YAML file, and of those that overrides add.
+def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
+    """Return the contents of a YAML file (YAML 1.2: `no` and `4:8` stay strings).
+
+    Args:
+        path: the file.
+        overrides: `section.key=value`; each replaces a value of the file.
 
     Raises:
         MissingError: the file does not exist.
-        ConfigError: the file is not valid YAML.
+        ConfigError: the file is too large, not UTF-8, not YAML or has no keys, or an override is
+            invalid; the message names the line.
     """
-    content = parse_yaml(read_yaml(Path(path)), str(path))
-    keys = map(str, content) if isinstance(content, CommentedMap) else ()
-    return {*keys, *(text.partition("=")[0].partition(".")[0] for text in overrides)}
+    content = parse_yaml(_read(path), str(path))
+    if not isinstance(content, CommentedMap):
+        raise ConfigError(
+            f"{path}, line 1: the file has no keys. Write `key: value` lines, such as "
+            "`name: my_question`."
+        )
+    given = [keys for override in overrides for keys in _set(content, override)]
+    return Document(content, path, frozenset(given))
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} is not a file.")
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(
+                f"{path} has {path.stat().st_size:,} bytes; an experiment file has at most "
+                f"{MAX_BYTES:,}. Is it a data file?"
+            )
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise MissingError(f"Experiment file {path.absolute()} does not exist.") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        byte = f"{error.object[error.start]:#04x}"
+        raise ConfigError(
+            f"{path}, line {line}: the byte {byte} is not UTF-8 text. Save the file as UTF-8."
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+class _PlainComposer(Composer):
+    """Composer that rejects YAML that expands (aliases, deep nesting) or creates objects (tags)."""
+
+    levels = 0
+
+    def compose_document(self) -> Any:
+        """Compose a document of YAML 1.2."""
+        self._refuse(self.parser.peek_event().version, "a %YAML line is not allowed: remove it")
+        return super().compose_document()
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node with plain contents."""
+        event = self.parser.peek_event()
+        is_alias = isinstance(event, AliasEvent)
+        self._refuse(is_alias, f"aliases (*{event.anchor}) are not allowed")
+        tag = None if is_alias else event.ctag
+        self._refuse(tag is not None and str(tag), f"tags ({tag}) are not allowed")
+        self._refuse(self.levels > MAX_DEPTH, f"nested deeper than {MAX_DEPTH} levels")
+        self.levels += 1
+        node = super().compose_node(parent, index)
+        self.levels -= 1
+        return node
+
+    def _refuse(self, is_found: Any, problem: str) -> None:
+        if is_found:
+            raise ComposerError(None, None, problem, self.parser.peek_event().start_mark)
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    r"""Return the values of a YAML text; error messages call the text `name`.
+
+    Raises:
+        ConfigError: the text is not YAML 1.2, or contains aliases, tags or deep nesting.
+
+    >>> parse_yaml("sites: [a]\nmodel gpt2", "x.yaml")
+    Traceback (most recent call last):
+    probekit.errors.ConfigError: x.yaml, line 2: `model gpt2` is not `key: value`. Indent with ...
+    """
+    yaml = YAML()
+    yaml.Composer = _PlainComposer
+    try:
+        return yaml.load(text)
+    except MarkedYAMLError as error:
+        line, problem = _line_and_problem(error, [_content(line) for line in text.splitlines()])
+        raise ConfigError(f"{name}, line {line}: {problem}. {_ADVICE}.") from error
+    except (YAMLError, ValueError, RecursionError) as error:
+        problem = str(error).partition("\n")[0]
+        raise ConfigError(f"{name} is not valid YAML: {problem}.") from error
+
+
+def _line_and_problem(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
+    """Return the number of the invalid line and the problem of the parser.
+
+    The parser joins a line without a colon to the next one and reports the colon there.
+    """
+    problem, mark = error.problem.partition("\n")[0], error.problem_mark or error.context_mark
+    line = mark.line
+    if problem.startswith("could not find expected ':'"):
+        line = error.context_mark.line
+    elif problem.startswith(_AFTER_NO_COLON):
+        line = next((n for n in range(line - 1, -1, -1) if lines[n]), line)
+    else:
+        return line + 1, problem
+    if _COLON.search(lines[line]):
+        return mark.line + 1, problem
+    return line + 1, f"`{lines[line]}` is not `key: value`"
+
+
+def _content(line: str) -> str:
+    """Return a line without its indentation, dashes and comment."""
+    return re.sub(r"^(- *)*|(^|\s)#.*", "", line.strip()).strip()
+
+
+def _set(content: CommentedMap, override: str) -> list[KeyPath]:
+    """Replace a value by an override, and return the keys that it sets.
+
+    Raises:
+        ConfigError: the override is not `section.key=value`.
+    """
+    key, _, value = override.partition("=")
+    if not value.strip() or not all(key.split(".")):
+        raise ConfigError(f"--set {override}: write it as section.key=value, or section.key=null.")
+    if item := _ITEM.search(key):
+        raise ConfigError(
+            f"--set {override}: a single item of a list cannot be set. Give the whole list: "
+            f"--set '{key[: item.start()]}=[...]'."
+        )
+    keys = tuple(key.split("."))
+    given: list[KeyPath] = [keys]
+    section: Any = content
+    for depth, part in enumerate(keys[:-1], start=1):
+        if section.get(part) is None:
+            section[part] = CommentedMap()
+            given.append(keys[:depth])
+        section = section[part]
+        if not isinstance(section, CommentedMap):
+            raise ConfigError(f"--set {override}: {part!r} is a value, not a section.")
+    parsed = parse_yaml(f"value: {value}", f"--set {key}")
+    if len(parsed) > 1:
+        raise ConfigError(f"--set {key}: give one value on one line.")
+    section[keys[-1]] = parsed["value"]
+    return given
+
+
+def find_faults(error: ValidationError) -> list[ErrorDetails]:
+    """Return the errors that are not consequences of other errors, unknown keys first."""
+    # An unknown key may be the misspelling of a missing one, so it comes first.
+    faults = sorted(
+        error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden"
+    )
+    # A list with invalid items is also reported as too short: the inner error is the cause.
+    consequences = {
+        fault["loc"][:length] for fault in faults for length in range(len(fault["loc"]))
+    }
+    return [fault for fault in faults if fault["loc"] not in consequences]
+
+
+def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
+    """Return the keys at which an error occurred and a sentence about it.
+
+    Args:
+        fault: an error of pydantic.
+        kind: data model of the file, such as `Experiment`.
+
+    >>> from probekit.experiment.schema import Experiment
+    >>> try:
+    ...     Experiment(name="a", model={}, data={}, tokens={"bos": "no"})
+    ... except ValidationError as error:
+    ...     print(explain(find_faults(error)[-2], Experiment)[1])
+    tokens.bos is 'no'. It must be true or false.
+    """
+    context = fault.get("ctx", {})
+    keys = (*fault["loc"], *context.get("keys", ()))
+    dotted, given = ".".join(map(str, keys)), f"{'.'.join(map(str, keys))} is "
+    given += _shown(fault["input"])
+    if fault["type"] == "rule":
+        text = f"{context['problem']}."
+        return keys, KeyLocation().put(keys, text) if keys else text
+    if fault["type"] == "extra_forbidden":
+        near = nearest(str(keys[-1]), _section_at(kind, keys[:-1]).model_fields)
+        return keys, f"unknown key {dotted!r}. {near}{_elsewhere(str(keys[-1]), kind)}"
+    field = _field_at(kind, keys)
+    if fault["type"] == "missing":
+        what = field.description or f"a section with {_keys_of(_section_at(kind, keys))}"
+        return keys, f"the key {dotted!r} is missing; {what}. {_allowed(field)}".rstrip()
+    if fault["type"] == "literal_error":
+        near = nearest(str(fault["input"]), _choices(field.annotation))
+        return keys, " ".join(dict.fromkeys((f"{given}.", near, _allowed(field))))
+    if fault["type"] in ("model_type", "model_attributes_type"):
+        return keys, f"{given}. It must be a section with {_keys_of(_section_at(kind, keys))}."
+    text = fault["msg"]
+    for python, yaml in _TERMS.items():
+        text = text.replace(python, yaml)
+    return keys, f"{given}. {text}."
+
+
+def _shown(value: Any) -> str:
+    """Return a value as written in YAML, shortened.
+
+    >>> _shown(None), _shown(True), _shown("no")
+    ('null (empty)', 'true', "'no'")
+    """
+    if value is None:
+        return "null (empty)"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
+
+
+def _elsewhere(name: str, kind: type[BaseModel]) -> str:
+    """Return a question that suggests the same key in other sections; "" if none has it."""
+    found = [f"{above}{name}" for above, section in _sections(kind) if name in section.model_fields]
+    return f" Did you mean {' or '.join(found[:_MOST_SUGGESTIONS])}?" if found else ""
+
+
+def _sections(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield a section and its subsections, each preceded by the prefix of its keys."""
+    yield above, kind
+    for key, field in kind.model_fields.items():
+        section = _section_of(field.annotation)
+        if section is not None and get_origin(field.annotation) is not tuple:
+            yield from _sections(section, f"{above}{key}.")
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the data model of a section, which may be optional or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_section_of, get_args(annotation))), None)
+
+
+def _section_at(kind: type[BaseModel], keys: KeyPath) -> type[BaseModel]:
+    """Return the data model of the section at these keys."""
+    for key in keys:
+        if isinstance(key, str):  # all items of a list have the same data model
+            kind = _section_of(_field_at(kind, (key,)).annotation) or kind
+    return kind
+
+
+def _field_at(kind: type[BaseModel], keys: KeyPath) -> FieldInfo:
+    """Return the field of a key; for an item of a list, the field of the list."""
+    *above, name = (key for key in keys if isinstance(key, str))
+    fields = _section_at(kind, tuple(above)).model_fields
+    return next(field for key, field in fields.items() if name in (field.alias, key))
+
+
+def _keys_of(section: type[BaseModel]) -> str:
+    fields = section.model_fields.items()
+    return f"keys: {', '.join(field.alias or name for name, field in fields)}"
+
+
+def _allowed(field: FieldInfo) -> str:
+    choices = _choices(field.annotation)
+    return f"Allowed: {', '.join(sorted(choices))}." if choices else ""
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """Return the values that a Literal, or a list of it, allows; () for other annotations."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) in (tuple, Annotated) or type(None) in arguments:
+        return _choices(arguments[0])
+    return tuple(map(str, arguments)) if get_origin(annotation) is Literal else ()
 
 
 def dump_settings(settings: Section) -> str:
@@ -195,80 +455,3 @@ def dump_settings(settings: Section) -> str:
     yaml.default_flow_style = False
     yaml.dump(settings.model_dump(mode="json"), out)
     return out.getvalue()
-
-
-def _first_line(text: str) -> int:
-    """Return the number of the first line that is not a comment; 1 if there is none."""
-    lines = enumerate(text.splitlines(), start=1)
-    return next((n for n, line in lines if line.strip() and not line.lstrip().startswith("#")), 1)
-
-
-def _no_keys(content: Any, kind: type[Section]) -> str:
-    """Return the message for a file that is not a mapping of keys to values."""
-    found = "a list" if isinstance(content, CommentedSeq) else "a value without a key"
-    return (
-        f"{'the file is empty' if content is None else found}. A file must have keys and values, "
-        f"at least those of {example_of(kind)}."
-    )
-
-
-def _check_override(text: str, kind: type[Section]) -> None:
-    """Raise ConfigError if an override is not `section.key=value`."""
-    key, equals, value = text.partition("=")
-    if not equals or not all(key.split(".")):
-        raise ConfigError(f"--set {text}: write it as section.key=value.")
-    is_empty = not value.strip()
-    if item := _ITEM.search(key):
-        list_key = key[: item.start()]
-        example = example_at(tuple(list_key.split(".")), kind) or "[...]"
-        raise ConfigError(
-            f"--set {text}: {'no value after the =, and ' * is_empty}a single item of a list "
-            f"cannot be set. Give the whole list: --set '{list_key}={example}'."
-        )
-    if is_empty:
-        raise ConfigError(
-            f"--set {text}: no value after the =. Write {key}=VALUE, or {key}=null where null is "
-            "allowed."
-        )
-
-
-def _override(document: Document, overrides: Sequence[str]) -> Document:
-    for text in overrides:
-        key, _, value = text.partition("=")
-        keys = tuple(key.split("."))
-        section: Any = document.content
-        given = {keys}
-        for depth, part in enumerate(keys[:-1], start=1):
-            if section.get(part) is None:
-                section[part] = CommentedMap()
-                given.add(keys[:depth])
-            section = section[part]
-            if not isinstance(section, CommentedMap):
-                raise ConfigError(f"--set {text}: {part!r} is a value, not a section.")
-        parsed = parse_yaml(f"value: {value}", f"--set {key}")
-        if len(parsed) > 1:
-            raise ConfigError(f"--set {key}: give one value on one line.")
-        section[keys[-1]] = parsed["value"]
-        document = Document(document.path, document.content, document.overridden | given)
-    return document
-
-
-def _plain(node: Any) -> Any:
-    """Return the values as plain Python types, without the parser's formatting data."""
-    if isinstance(node, Mapping):
-        return {str(key): _plain(value) for key, value in node.items()}
-    if isinstance(node, list | tuple | range):
-        return [_plain(value) for value in node]
-    if isinstance(node, PurePath):
-        return str(node)
-    if hasattr(node, "tolist"):  # NumPy
-        return _plain(node.tolist())
-    if isinstance(node, str) and FORBIDDEN.search(node):
-        raise ConfigError(
-            f"The text {node[:80]!r} contains NUL or a lone surrogate, which is not a character. "
-            "Remove it."
-        )
-    for kind in (bool, int, float, str):
-        if isinstance(node, kind):
-            return kind(node)
-    return node

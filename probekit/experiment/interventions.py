@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from probekit.interventions.names import MEASURES, Along, MeasureName, Replacement
-from probekit.section import Section, rule_error
+from probekit.section import Section, check_rules, rule_error, unique_items
 
 CHOSEN = "chosen"  # instead of sites: the best site of the probes that is in the residual stream
 
@@ -112,36 +112,26 @@ class InterventionSection(Section):
             return given  # rejected later by the validation of `do`
         every = {key for keys in _KEYS.values() for key in keys}
         for key, value in given.items():
+            others = " and ".join(name for name, keys in _KEYS.items() if key in keys)
             if value is not None and key in every and key not in _KEYS[do]:
-                others = " and ".join(name for name, keys in _KEYS.items() if key in keys)
                 raise rule_error(f"`{key}` is not a key of `do: {do}`; it is for {others}", key)
-        draws = given.get("draws")
-        if isinstance(draws, int) and 0 < draws < LEAST_DRAWS:
-            raise rule_error(
-                f"`draws` is {draws}, so that no verdict can be yes: its p-value, adjusted for "
-                f"three questions, is at least {3 / (draws + 1):.2g}. Use at least {LEAST_DRAWS}",
-                "draws",
-            )
         for key in _REQUIRED.get(do, ()):
-            if given.get(key) is None:
-                raise rule_error(
-                    f"`do: {do}` requires `{key}`", *(() if key not in given else (key,))
-                )
+            problem = f"`do: {do}` requires `{key}`"
+            check_rules((given.get(key) is None, key if key in given else "", problem))
         return given
+
+    @field_validator("along", "sites", "at", "by")
+    @classmethod
+    def _are_given_once(cls, items: Any) -> Any:
+        return items and unique_items(items)
 
     @model_validator(mode="after")
     def _positions_fit_the_edit(self) -> InterventionSection:
         if self.has_direction and "each" in self.at:
             raise rule_error("`at: each` is for patch and ablate; use `probed` or `all`", "at")
-        for key in ("along", "sites", "at", "by"):
-            items = getattr(self, key) or ()
-            if repeated := next((one for one in items if items.count(one) > 1), None):
-                raise rule_error(f"`{repeated}` is listed twice", key)
         if any(abs(dose) < _LEAST_DOSE for dose in self.by or ()):
-            raise rule_error(
-                f"a dose is at least {_LEAST_DOSE} or at most -{_LEAST_DOSE} standard deviations",
-                "by",
-            )
+            problem = f"a dose is at least {_LEAST_DOSE} or at most -{_LEAST_DOSE}"
+            raise rule_error(f"{problem} standard deviations", "by")
         return self
 
     @property
@@ -233,43 +223,50 @@ def check_interventions(
         PydanticCustomError: a patch without counterfactuals, interventions without a measure, a
             measure without interventions, or a sweep of positions.
     """
+    if measures and not interventions:
+        raise rule_error("`measure` is for `interventions`, but there are none", "measure")
     if not interventions:
-        if measures:
-            raise rule_error("`measure` is for `interventions`, but there are none", "measure")
         return
-    if not measures:
-        raise rule_error(
-            "`interventions` require `measure`, such as [{logit_difference: {answer: verb, wrong: "
-            "other_verb}}]",
-            "interventions",
-        )
-    if sweep:
-        raise rule_error(
-            "`interventions` edit a single position; remove `sweep`, or give one `position`",
-            "tokens",
-            "sweep",
-        )
-    for number, one in enumerate(interventions):
-        if one.do in ("patch", "swap") and pairs is None:
-            raise rule_error(
-                f"`do: {one.do}` requires `data.pairs`, the column with the counterfactual text",
-                "interventions",
-                number,
-            )
-    first = measures[0]
-    if first.answer is None:
-        raise rule_error(
-            "the first measure needs `answer`: a column, or a token such as ' is'", "measure", 0
-        )
-    for number, measure in enumerate(measures):
-        if measure.name == "logit_difference" and (measure.wrong or first.wrong) is None:
-            raise rule_error("`logit_difference` requires `wrong`", "measure", number)
+    first = measures[0] if measures else MeasureSection(name="kl", answer="none")
     needs_sign = any(one.has_direction for one in interventions)
     is_signed = first.wrong is not None and first.name in ("logit_difference", "probability")
-    if needs_sign and not is_signed:
-        raise rule_error(
+    check_rules(
+        (
+            not measures,
+            "interventions",
+            "`interventions` require `measure`, such as [{logit_difference: {answer: verb, wrong: "
+            "other_verb}}]",
+        ),
+        (
+            sweep,
+            "tokens.sweep",
+            "`interventions` edit a single position; remove `sweep`, or give one `position`",
+        ),
+        *(
+            (
+                pairs is None and one.do in ("patch", "swap"),
+                "interventions",
+                f"`do: {one.do}` requires `data.pairs`, the column with the counterfactual text",
+            )
+            for one in interventions
+        ),
+        (
+            first.answer is None,
+            "measure",
+            "the first measure needs `answer`: a column, or a token such as ' is'",
+        ),
+        *(
+            (
+                one.name == "logit_difference" and (one.wrong or first.wrong) is None,
+                "measure",
+                "`logit_difference` requires `wrong`",
+            )
+            for one in measures
+        ),
+        (
+            needs_sign and not is_signed,
+            "measure",
             "erase, swap and steer require a first measure with a direction: `logit_difference`, "
             "or `probability` with `wrong`",
-            "measure",
-            0,
-        )
+        ),
+    )

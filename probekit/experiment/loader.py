@@ -1,30 +1,38 @@
-"""Reading experiment files and pretraining recipes."""
+"""Experiments and recipes: loaded, described in Python, listed, and started from an example."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.experiment.bundled import find_file
-from probekit.experiment.document import (
-    Document,
-    dump_settings,
-    load_settings,
-    settings_of_values,
-    top_keys,
-)
+from probekit.experiment.document import Document, dump_settings, parse_yaml, read_document
 from probekit.experiment.locations import (
-    refuse_other,
+    bundled_data,
+    bundled_files,
+    find_file,
     resolve_activations,
-    resolve_model,
-    resolve_path,
+    resolve_experiment,
+    resolve_recipe,
 )
-from probekit.experiment.schema import Experiment
+from probekit.experiment.schema import Experiment, experiment_schema
+from probekit.files import as_store_error
+from probekit.section import FolderName
 from probekit.training.recipe import Recipe
+
+SCHEMA = "experiment.schema.json"
+_TEMPLATE = Path(__file__).with_name("example.yaml")
+_NAME = "my_question"  # in the template
+_EVERY = 3  # of three subjects, one is in the sample,
+_ROWS = 16  # with this number of rows
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -55,12 +63,12 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    path = find_file(path)
-    keys = top_keys(path, overrides)
+    document = read_document(find_file(path), overrides)
+    keys = set(map(str, document.content))
     is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
     if "activations" in keys or is_misspelt:
-        return load_settings(ActivationExperiment, path, overrides, resolve_activations)
-    return load_experiment(path, overrides)
+        return document.settings(ActivationExperiment, resolve_activations)
+    return document.settings(Experiment, resolve_experiment)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -73,7 +81,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    return load_settings(Recipe, find_file(path), overrides, _resolve_recipe)
+    return read_document(find_file(path), overrides).settings(Recipe, resolve_recipe)
 
 
 def dump_experiment(experiment: AnyExperiment) -> str:
@@ -102,7 +110,7 @@ def make_experiment(
         experiment = load_any_experiment(given)
     elif isinstance(given, Mapping):
         experiment = (
-            settings_of_values(ActivationExperiment, given, resolve_activations)
+            Document(given).settings(ActivationExperiment, resolve_activations)
             if "activations" in given
             else Experiment.from_dict(given)
         )
@@ -138,13 +146,130 @@ def make_text_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> 
     return experiment
 
 
-_IS_EXPERIMENT = (
-    "this is an experiment (it has {keys}), not a pretraining recipe. Run it with `probekit run "
-    "{path}`."
-)
+@dataclass(frozen=True)
+class BundledExperiment:
+    """A bundled experiment or recipe.
+
+    Attributes:
+        name: the name that commands accept.
+        question: the question of an experiment; for a recipe its purpose.
+        needs: what must be available in addition to the package; empty if nothing.
+        command: the command that runs it.
+    """
+
+    name: str
+    question: str
+    needs: tuple[str, ...]
+    command: str
 
 
-def _resolve_recipe(values: dict[str, Any], document: Document) -> None:
-    refuse_other(values, document, Recipe, Experiment, _IS_EXPERIMENT)
-    resolve_path(values, ("corpus", "source"), document)
-    resolve_model(values, ("vocabulary", "source"), document)
+def bundled_experiments() -> list[BundledExperiment]:
+    """Return all bundled experiments, then all recipes, in alphabetical order.
+
+    >>> {one.name: one.needs for one in bundled_experiments()}["quickstart"]
+    ()
+    """
+    listed = [_entry(name, path) for name, path in bundled_files().items()]
+    return sorted(listed, key=lambda one: (one.command.startswith("probekit pretrain"), one.name))
+
+
+def _entry(name: str, path: Path) -> BundledExperiment:
+    document = read_document(path)
+    if "corpus" in document.content:
+        recipe = document.settings(Recipe, resolve_recipe)
+        source = Path(recipe.corpus.source)
+        needs = () if source.exists() else ("texts: --set corpus.source=PATH",)
+        question = f"Pretraining of the model `{recipe.name}` on the texts of a corpus."
+        return BundledExperiment(name, question, needs, f"probekit pretrain {name}")
+    experiment = document.settings(Experiment, resolve_experiment)
+    question = experiment.question or ""
+    return BundledExperiment(name, question, tuple(_needs(experiment)), f"probekit run {name}")
+
+
+def _needs(experiment: Experiment) -> Iterator[str]:
+    """Yield the requirements of an experiment that the package does not include."""
+    data, source = experiment.data, experiment.model.source
+    files = [name for name in (data.file, data.train, data.test) if name is not None]
+    absent = [name for name in files if not (Path(data.root) / name).is_file()]
+    if absent:
+        yield f"{', '.join(absent)}: --set data.root=FOLDER"
+    if source != "mini" and not Path(source).is_dir():
+        yield f"network: downloads {source}"
+
+
+def write_example(place: Path) -> list[Path]:
+    """Write an experiment file, sample data and the schema; return the paths of the files.
+
+    No existing file is changed. A schema from an earlier example in the same folder is reused.
+
+    Args:
+        place: path of the experiment file, with or without the ending .yaml.
+
+    Raises:
+        ConfigError: a file exists, or the name is not a valid name of an experiment.
+        StoreError: the folder cannot be written.
+    """
+    place = place.with_name(re.sub(r"\.ya?ml$", "", place.name))
+    name = _checked(place.name)
+    quoted = name if isinstance(parse_yaml(f"name: {name}", "name")["name"], str) else f'"{name}"'
+    yaml = _TEMPLATE.read_text(encoding="utf-8")
+    yaml = re.sub(rf"(name: ){_NAME}", rf"\g<1>{quoted}", yaml).replace(_NAME, name)
+    contents = {
+        place.with_name(f"{name}.yaml"): yaml,
+        place.with_name(f"{name}.csv"): sample_rows(),
+        place.with_name(SCHEMA): experiment_schema(),
+    }
+    _refuse_existing(contents)
+    for path, content in contents.items():
+        with as_store_error("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                with path.open("x", encoding="utf-8", newline="\n") as file:
+                    file.write(content)
+    return [*contents]
+
+
+def sample_rows() -> str:
+    """Return a small balanced part of a bundled data set as the contents of a CSV file.
+
+    >>> sample_rows().splitlines()[0]
+    'text,label,group'
+    """
+    # The last of the columns text, label, group and attractor is left out.
+    lines = bundled_data("subject_number").read_text(encoding="utf-8").splitlines()
+    header, *rows = [line.rpartition(",")[0] for line in lines]
+    of_subject: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        of_subject[row.rpartition(",")[2]].append(row)
+    sample = [row for own in [*of_subject.values()][::_EVERY] for row in own[:_ROWS]]
+    return "\n".join([header, *sample, ""])
+
+
+def _checked(name: str) -> str:
+    """Return a name unchanged; raise ConfigError if an experiment cannot have it."""
+    try:
+        return str(TypeAdapter(FolderName).validate_python(name))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:80] or _NAME
+        reason = (
+            "It begins with a letter or digit and consists of at most 80 letters, digits and the "
+            f"characters . _ -; try {plain!r}"
+            if fault["type"].startswith("string")
+            else fault["msg"]
+        )
+        raise ConfigError(f"{name!r} cannot be the name of an experiment. {reason}.") from error
+
+
+def _refuse_existing(contents: dict[Path, str]) -> None:
+    """Raise ConfigError if a file exists; a schema with the same content may exist."""
+    for path, content in contents.items():
+        with as_store_error("read", path):
+            if not path.exists() or (path.name == SCHEMA and path.read_bytes() == content.encode()):
+                continue
+        remedy = (
+            "It is the schema of another version; delete or move it"
+            if path.name == SCHEMA
+            else "Give another name, or move the file"
+        )
+        raise ConfigError(f"{path} exists already, and no file is overwritten. {remedy}.")

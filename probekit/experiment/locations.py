@@ -1,31 +1,142 @@
-"""Absolute locations of the files, folders and models that settings name."""
+"""Files and folders that experiments and recipes name, and the bundled ones, given by name."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from probekit.errors import ConfigError, MissingError
-from probekit.experiment.data import URL
+from probekit.errors import ConfigError, MissingError, nearest, path_of
 from probekit.experiment.document import Document
 from probekit.model.weights.sources import KNOWN_MODELS
-from probekit.section import Section
-from probekit.training.recipe import Recipe
+from probekit.provenance import PACKAGE
 from probekit.training.run_files import find_checkpoints
 
-_IS_RECIPE = (
-    "this is a pretraining recipe (it has {keys}), not an experiment. Run it with `probekit "
-    "pretrain {path}`."
+URL = re.compile("[a-z][a-z0-9+.-]*://")
+# Key that only this kind of file has, its description, and the command that reads it.
+_KINDS = (
+    ("corpus", "a pretraining recipe", "pretrain"),
+    ("activations", "an experiment on given activations", "run"),
+    ("tokens", "an experiment on texts", "run"),
 )
-_ON_ACTIVATIONS = (
-    "this is an experiment on given activations, and this step needs a model that reads texts. Use "
-    "`probekit validate {path}` or `probekit run {path}`."
-)
-_MODEL_TOO = (
-    "the sections `{key}` and `activations` exclude each other: given activations have been "
-    "computed already. Remove one of them."
-)
+_ENDINGS = (".yaml", ".yml")
+
+
+def bundled_folder(package: Path = PACKAGE) -> Path:
+    """Return the folder of the bundled experiments; the data sets are in `../data`.
+
+    In an installed package it is inside the package, in a checkout at the top level.
+
+    >>> bundled_folder().name
+    'experiments'
+    """
+    installed = package / "bundled" / "experiments"
+    return installed if installed.is_dir() else package.parent / "experiments"
+
+
+def bundled_data(name: str) -> Path:
+    """Return the CSV file of a bundled data set.
+
+    >>> bundled_data("capitals").name
+    'capitals.csv'
+    """
+    return bundled_folder().with_name("data") / f"{name}.csv"
+
+
+def bundled_files() -> dict[str, Path]:
+    """Return the files of the bundled experiments and recipes by name.
+
+    >>> bundled_files()["quickstart"].name
+    'quickstart.yaml'
+    """
+    return {path.stem: path for path in sorted(bundled_folder().glob("*.yaml"))}
+
+
+def find_file(given: str | Path) -> Path:
+    """Return the file of an experiment or recipe, given by path or by name.
+
+    A local file has precedence: the name `a` refers to the file `a`, else to `a.yaml`, else to the
+    bundled experiment `a`.
+
+    >>> find_file("quickstart").name
+    'quickstart.yaml'
+
+    Raises:
+        MissingError: there is no such file and no bundled experiment of this name.
+    """
+    path = path_of("path", given, "Give the path of a file, or the name of a bundled one.")
+    found = next(_local_files(path), None) or bundled_files().get(_name(path))
+    if found is None and not _exists(path):
+        raise MissingError(_not_there(path))
+    return found or path
+
+
+def is_experiment(given: str | Path) -> bool:
+    """Return whether a path or name refers to the file of an experiment, rather than a model.
+
+    >>> is_experiment("quickstart"), is_experiment("missing.yaml"), is_experiment("mini")
+    (True, True, False)
+    """
+    path = Path(given)
+    return path.suffix in _ENDINGS or _name(path) in bundled_files() or any(_local_files(path))
+
+
+def _name(path: Path) -> str:
+    """Return the name that a path without folder and ending can stand for; "" for other paths."""
+    return path.name if len(path.parts) == 1 and not path.suffix else ""
+
+
+def _local_files(path: Path) -> Iterator[Path]:
+    """Yield the existing files that a path or name refers to."""
+    endings = ("", *_ENDINGS) if _name(path) else ("",)
+    for ending in endings:
+        file = path.with_name(path.name + ending) if ending else path
+        if _exists(file) and file.is_file():
+            yield file
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, or a path that is not valid
+        return False
+
+
+def _not_there(path: Path) -> str:
+    """Return the message about a file that does not exist, with the nearest names."""
+    bundled = bundled_files()
+    if path.stem in bundled:
+        remedy = (
+            f"To use the bundled experiment, give its name without folder and ending: {path.stem}"
+        )
+    else:
+        local = [one.name for one in path.parent.glob("[!.]*") if one.suffix in _ENDINGS]
+        remedy = (
+            f"{nearest(path.name, [*bundled, *local])} `probekit experiments` lists the bundled."
+        )
+    return f"Experiment file {path.absolute()} does not exist. {remedy}"
+
+
+def resolve_experiment(values: dict[str, Any], document: Document) -> None:
+    """Make the paths of an experiment absolute, and choose the checkpoints of its model.
+
+    Args:
+        values: the contents of the file; changed in place.
+        document: the file.
+
+    Raises:
+        ConfigError: the file is of another kind, or a path is invalid.
+        MissingError: a checkpoint does not exist.
+    """
+    _check_kind(values, "tokens", document)
+    _resolve_data(values, document)
+    _resolve(values, ("model", "path"), document)
+    _resolve(values, ("model", "source"), document, names=KNOWN_MODELS)
+    _resolve(values, ("data", "hub", "name"), document, names=())
+    model = values.get("model")
+    if isinstance(model, dict) and isinstance(model.get("path"), str):
+        _choose_checkpoints(model, document)
 
 
 def resolve_activations(values: dict[str, Any], document: Document) -> None:
@@ -36,40 +147,66 @@ def resolve_activations(values: dict[str, Any], document: Document) -> None:
     """
     for key in ("model", "tokens", "capture", "attention"):
         if key in values:
-            raise ConfigError(document.put((key,), _MODEL_TOO.format(key=key)))
-    data = values.get("data")
-    if isinstance(data, dict):
-        data.setdefault("root", ".")
-    resolve_path(values, ("data", "root"), document)
-    resolve_path(values, ("activations", "folder"), document)
+            text = (
+                f"the sections `{key}` and `activations` exclude each other: given activations "
+                "have been computed already. Remove one of them."
+            )
+            raise ConfigError(document.put((key,), text))
+    _resolve_data(values, document)
+    _resolve(values, ("activations", "folder"), document)
 
 
-def resolve_experiment(kind: type[Section], values: dict[str, Any], document: Document) -> None:
-    """Make the paths of an experiment absolute, and choose the checkpoints of its model.
-
-    Args:
-        kind: the class of experiments.
-        values: the contents of the file; changed in place.
-        document: the file.
+def resolve_recipe(values: dict[str, Any], document: Document) -> None:
+    """Make the paths of a recipe absolute.
 
     Raises:
-        ConfigError: the file is a recipe, or a path is invalid.
-        MissingError: a checkpoint does not exist.
+        ConfigError: the file is an experiment, or a path is invalid.
     """
-    refuse_other(values, document, kind, Recipe, _IS_RECIPE)
-    if "activations" in values and "model" not in values:
-        text = _ON_ACTIVATIONS.format(path=document.name)
-        raise ConfigError(document.put(("activations",), text))
+    _check_kind(values, "corpus", document)
+    _resolve(values, ("corpus", "source"), document)
+    _resolve(values, ("vocabulary", "source"), document, names=KNOWN_MODELS)
+
+
+def _check_kind(values: dict[str, Any], own: str, document: Document) -> None:
+    """Raise ConfigError if a file has the key of another kind of file and not its own."""
+    for key, kind, command in _KINDS:
+        if key in values and own not in values:
+            text = f"this is {kind}. Read it with `probekit {command} {document.name}`."
+            raise ConfigError(document.put((key,), text))
+
+
+def _resolve_data(values: dict[str, Any], document: Document) -> None:
     data = values.get("data")
     if isinstance(data, dict):
         data.setdefault("root", ".")
-    resolve_path(values, ("data", "root"), document)
-    resolve_path(values, ("model", "path"), document)
-    resolve_model(values, ("model", "source"), document)
-    resolve_model(values, ("data", "hub", "name"), document, known=())
-    model = values.get("model")
-    if isinstance(model, dict) and isinstance(model.get("path"), str):
-        _choose_checkpoints(model, document)
+    _resolve(values, ("data", "root"), document)
+
+
+def _resolve(
+    values: dict[str, Any],
+    keys: tuple[str, ...],
+    document: Document,
+    *,
+    names: Collection[str] | None = None,
+) -> None:
+    """Make a path absolute; URLs are left to the schema, which rejects them.
+
+    Args:
+        values: the contents of the file; changed in place.
+        keys: location of the path.
+        document: the file.
+        names: None for a path. Otherwise the text may be a name, and is a path only if there is
+            such a folder; those in `names` never are.
+    """
+    section: Any = values
+    for key in keys[:-1]:
+        section = section.get(key) if isinstance(section, dict) else None
+    text = section.get(keys[-1]) if isinstance(section, dict) else None
+    if not isinstance(text, str) or not text or URL.match(text) or text in (names or ()):
+        return
+    path = document.absolute(keys, text)
+    if names is None or text.startswith((".", "~")) or path.is_dir():
+        section[keys[-1]] = str(path)
 
 
 def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
@@ -96,51 +233,3 @@ def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
         raise ConfigError(
             document.put(("model", "source"), "give either `source` or `path`, not both.")
         )
-
-
-def refuse_other(
-    values: dict[str, Any], document: Document, own: type[Section], other: type[Section], hint: str
-) -> None:
-    """Raise ConfigError if the keys of a file show that it is of another kind.
-
-    That is so if it has keys that only the other kind allows, and none that only its own allows.
-
-    Args:
-        values: the contents of the file.
-        document: the file.
-        own: data model of the expected kind of file.
-        other: data model of the other kind.
-        hint: template of the message, with fields `keys` and `path`.
-    """
-    own_keys, other_keys = own.model_fields.keys(), other.model_fields.keys()
-    keys = [key for key in values if key in other_keys - own_keys]
-    if keys and not (own_keys - other_keys) & values.keys():
-        text = hint.format(keys=", ".join(keys), path=document.name)
-        raise ConfigError(document.put((keys[0],), text))
-
-
-def resolve_path(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
-    """Make a path absolute; URLs are left to the schema, which rejects them."""
-    section, key = values.get(keys[0]), keys[1]
-    path = section.get(key) if isinstance(section, dict) else None
-    if isinstance(section, dict) and isinstance(path, str) and path and not URL.match(path):
-        section[key] = str(document.absolute(keys, path))
-
-
-def resolve_model(
-    values: dict[str, Any],
-    keys: tuple[str, ...],
-    document: Document,
-    *,
-    known: Collection[str] = KNOWN_MODELS,
-) -> None:
-    """Make the source of a model or data set absolute if it is a folder, not a `known` name."""
-    section: Any = values
-    for above in keys[:-1]:
-        section = section.get(above) if isinstance(section, dict) else None
-    key = keys[-1]
-    source = section.get(key) if isinstance(section, dict) else None
-    if isinstance(section, dict) and isinstance(source, str) and source not in ("", *known):
-        folder = document.absolute(keys, source)
-        is_folder = source.startswith((".", "~")) or folder.is_dir()
-        section[key] = str(folder) if is_folder else source

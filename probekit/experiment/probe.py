@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
 from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError
-from probekit.probes.kinds.registry import C_GRID, KINDS
-from probekit.probes.kinds.registry import ProbeKind as KindOfProbe
+from probekit.probes.kinds.registry import KINDS
 from probekit.probes.score.metric_table import SELECTING
 from probekit.probes.settings import (
     ProbeSettings,
@@ -21,8 +18,8 @@ from probekit.probes.settings import (
     check_class_weight,
     check_metric,
 )
-from probekit.probes.targets import BASELINES, Baseline
-from probekit.section import Section, Seed, rule_error, unique_items
+from probekit.probes.targets import Baseline
+from probekit.section import Section, Seed, check_rules, rule_error, unique_items
 
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.
@@ -36,6 +33,9 @@ if TYPE_CHECKING:
 else:
     KindName = Literal[tuple(KINDS)]
     MetricName = Literal[SELECTING]
+
+
+_DEFAULTS = ProbeSettings()
 
 
 class KindSection(Section):
@@ -63,12 +63,12 @@ class KindSection(Section):
         kind = KINDS.get(str(given.get("kind"))) if isinstance(given, dict) else None
         if kind is None:
             return given  # rejected later by the validation of the section or of its name
+        own = f"Its options: {', '.join(f'`{option}`' for option in kind.options) or 'none'}"
         for name in cls.model_fields:
-            if name != "kind" and given.get(name) is not None and name not in kind.options:
-                raise rule_error(
-                    f"`{name}` is not an option of `kind: {kind.name}`. {_options(kind, name)}",
-                    name,
-                )
+            others = " and ".join(other.name for other in KINDS.values() if name in other.options)
+            is_foreign = name != "kind" and name not in kind.options
+            problem = f"`{name}` is not an option of `kind: {kind.name}`. {own}; it is for {others}"
+            check_rules((is_foreign and given.get(name) is not None, name, problem))
         return given
 
     @field_validator("k")
@@ -82,22 +82,6 @@ class KindSection(Section):
         options = self.model_dump(exclude={"kind", "k"}, exclude_none=True)
         several = [options] if self.k is None else [options | {"k": k} for k in self.k]
         return tuple(ProbeSpec(self.kind, tuple(sorted(one.items()))) for one in several)
-
-
-def _options(kind: KindOfProbe, name: str) -> str:
-    """Return the options of a kind, and the kinds that have the named option."""
-    own = f"Its options: {', '.join(f'`{option}`' for option in kind.options) or 'none'}"
-    others = " and ".join(other.name for other in KINDS.values() if name in other.options)
-    return f"{own}; `{name}` is for {others}"
-
-
-@contextmanager
-def _blamed_on(key: str) -> Iterator[None]:
-    """Convert a ConfigError to a validation error about a key."""
-    try:
-        yield
-    except ConfigError as error:
-        raise rule_error(str(error).removesuffix("."), key) from error
 
 
 class ProbeSection(Section):
@@ -120,33 +104,36 @@ class ProbeSection(Section):
         "are corrected for it, predicted classes are not; null means equal row weights",
     )
     C: Strengths = Field(
-        C_GRID,
+        _DEFAULTS.C,
         min_length=1,
         description="inverse regularisation strengths, selected by inner cross-validation",
     )
-    folds: int = Field(5, ge=2, le=100, description="number of folds of the inner cross-validation")
+    folds: int = Field(
+        _DEFAULTS.folds, ge=2, le=100, description="number of folds of the inner cross-validation"
+    )
     control_draws: int = Field(
-        3,
+        _DEFAULTS.control_draws,
         ge=0,
         le=100,
         description="number of random draws of the control labels; 0 for no control task. There is "
         "none either if the words of the test rows are new",
     )
     control_by: Literal["word", "group"] = Field(
-        "word",
+        _DEFAULTS.control_by,
         description="unit that gets one random label in the control task; groups are never on both "
         "sides of a split, so that `group` has no control",
     )
     baselines: Annotated[tuple[Baseline, ...], Field(strict=False)] = Field(
-        BASELINES,
+        _DEFAULTS.baselines,
         description="baselines that do not use activations; those of the text need texts, and "
         "`neighbouring_words` needs rows that are words or tokens of a text",
     )
     description: bool = Field(
-        True, description="whether to compute the online description length of the training labels"
+        _DEFAULTS.description,
+        description="whether to compute the online description length of the training labels",
     )
     learning_steps: int = Field(
-        0,
+        _DEFAULTS.learning_steps,
         ge=0,
         le=100,
         description="number of training set sizes in the learning curve; 0 for none",
@@ -159,7 +146,7 @@ class ProbeSection(Section):
         "many sites; 0 for no p-values",
     )
     max_iter: int = Field(
-        2000, ge=1, le=1_000_000, description="maximum number of iterations of a fit"
+        _DEFAULTS.max_iter, ge=1, le=1_000_000, description="maximum number of iterations of a fit"
     )
     fit_rows: int | None = Field(
         None,
@@ -167,7 +154,9 @@ class ProbeSection(Section):
         lt=2**63,
         description="maximum number of training rows per fit, sampled by whole groups",
     )
-    seed: Seed = Field(0, description="random seed for folds, control labels and resamples")
+    seed: Seed = Field(
+        _DEFAULTS.seed, description="random seed for folds, control labels and resamples"
+    )
 
     @field_validator("C", "baselines")
     @classmethod
@@ -186,33 +175,22 @@ class ProbeSection(Section):
         return self.kinds[0].specs[0].reads
 
     @model_validator(mode="after")
-    def _a_curve_has_two_points(self) -> ProbeSection:
+    def _is_consistent(self) -> ProbeSection:
+        fewest = math.floor(1 / LEVEL)
         if self.learning_steps == 1:
             raise rule_error("a learning curve has at least 2 steps; 0 for none", "learning_steps")
-        return self
-
-    @model_validator(mode="after")
-    def _permutations_suffice(self) -> ProbeSection:
-        fewest = math.floor(1 / LEVEL)
         if 0 < self.permutations < fewest:
-            problem = (
-                f"with {counted(self.permutations, 'permutation')} no p-value is below {LEVEL}"
-            )
-            raise rule_error(f"{problem}; give at least {fewest}, or 0 for none", "permutations")
-        return self
-
-    @model_validator(mode="after")
-    def _all_kinds_have_the_metric(self) -> ProbeSection:
-        if self.metric is not None:
-            with _blamed_on("metric"):
+            none = f"with {counted(self.permutations, 'permutation')} no p-value is below {LEVEL}"
+            raise rule_error(f"{none}; give at least {fewest}, or 0 for none", "permutations")
+        key = "metric"
+        try:
+            if self.metric is not None:
                 check_metric(self.metric, self._specs)
-        return self
-
-    @model_validator(mode="after")
-    def _all_kinds_can_weight_classes(self) -> ProbeSection:
-        if self.class_weight is not None:
-            with _blamed_on("class_weight"):
+            key = "class_weight"
+            if self.class_weight is not None:
                 check_class_weight(self._specs)
+        except ConfigError as error:
+            raise rule_error(str(error).removesuffix("."), key) from error
         return self
 
     @property

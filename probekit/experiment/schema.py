@@ -7,27 +7,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from probekit.errors import ConfigError, UnknownNameError
-from probekit.experiment.bundled import find_file
-from probekit.experiment.data import DataSection
-from probekit.experiment.document import load_settings, settings_of_values, validated
+from probekit.experiment.data import DataSection, read_tables
+from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
-from probekit.experiment.locations import resolve_experiment
-from probekit.experiment.model import ModelSection
+from probekit.experiment.locations import find_file, resolve_experiment
+from probekit.experiment.model import ModelSection, PositionSection, TokensSection
 from probekit.experiment.probe import ProbeSection
-from probekit.experiment.tokens import PositionSection, TokensSection
 from probekit.files import write_atomic
 from probekit.section import (
     FolderName,
     Section,
     Seed,
     SettingsFile,
+    check_rules,
     json_schema,
     rule_error,
     unique_items,
@@ -152,7 +150,7 @@ class Experiment(SettingsFile):
             MissingError: the file does not exist.
             ConfigError: the file is invalid; the message lists every error with its line.
         """
-        return load_settings(cls, find_file(path), overrides, partial(resolve_experiment, cls))
+        return read_document(find_file(path), overrides).settings(cls, resolve_experiment)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
@@ -172,7 +170,12 @@ class Experiment(SettingsFile):
         Traceback (most recent call last):
         probekit.errors.ConfigError: tokens.position.at is 'lats'. Nearest: last. Allowed: ...
         """
-        return settings_of_values(cls, values, partial(resolve_experiment, cls))
+        if not isinstance(values, Mapping):
+            raise ConfigError(
+                f"The settings are of type {type(values).__name__}. Pass a dict with the keys of "
+                "an experiment file."
+            )
+        return Document(values).settings(cls, resolve_experiment)
 
     def with_data(self, data: Any) -> Experiment:
         """Return a copy of the experiment on rows in memory.
@@ -199,8 +202,6 @@ class Experiment(SettingsFile):
         >>> experiment.with_data(rows).data.memory.kind
         'list of dicts'
         """
-        from probekit.experiment.dataset import read_tables  # imports NumPy
-
         if self.data.format != "memory":
             named = self.data.file or self.data.train or (self.data.hub and self.data.hub.name)
             with self.at("data"):
@@ -249,87 +250,69 @@ class Experiment(SettingsFile):
         return self.model_copy(update={"tokens": tokens})
 
     @model_validator(mode="after")
-    def _interventions_have_what_they_need(self) -> Experiment:
-        check_interventions(self.interventions, self.measure, self.data.pairs, self.tokens.sweep)
-        return self
-
-    @model_validator(mode="after")
-    def _a_positive_label_is_a_class(self) -> Experiment:
-        if self.data.positive is not None and self.probe.reads != "classes":
-            raise rule_error(
-                "`positive` is a class, but the kinds of probe read labels as "
-                f"{self.probe.reads}; remove it",
-                "data",
-                "positive",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _words_of_a_sweep_differ(self) -> Experiment:
-        if self.split.word_disjoint and self.tokens.sweep:
-            raise rule_error(
+    def _sections_fit_together(self) -> Experiment:
+        data, tokens, position = self.data, self.tokens, self.tokens.position
+        check_interventions(self.interventions, self.measure, data.pairs, tokens.sweep)
+        has_reply = data.columns.reply is not None
+        pools = any(kind.kind == "attention_pooled" for kind in self.probe.kinds)
+        check_rules(
+            *probe_rules(self.probe, data.positive, self.split, is_split=data.is_split),
+            (
+                self.split.word_disjoint and tokens.sweep,
+                "split.word_disjoint",
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
-                "split",
-                "word_disjoint",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _nested_folds_split_themselves(self) -> Experiment:
-        if self.split.folds is not None and self.data.is_split:
-            raise rule_error("`split.folds` requires data without a given split", "split", "folds")
-        return self
-
-    @model_validator(mode="after")
-    def _texts_have_several_tokens(self) -> Experiment:
-        position, kinds = self.tokens.position, [kind.kind for kind in self.probe.kinds]
-        if "attention_pooled" in kinds and "all" not in (position.at, position.pieces):
-            raise rule_error(
+            ),
+            (
+                pools and "all" not in (position.at, position.pieces),
+                "probe.kinds",
                 "attention_pooled computes a weighted mean over all tokens of a text: it requires "
                 f"`tokens.position: {{at: all}}`, not `at: {position.at}`, which is one token",
-                "probe",
-                "kinds",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _replies_are_there_where_needed(self) -> Experiment:
-        has_replies, tokens = self.data.columns.reply is not None, self.tokens
-        if has_replies and not tokens.chat:
-            raise rule_error(
+            ),
+            (
+                has_reply and not tokens.chat,
+                "data.columns.reply",
                 "data.columns.reply is the assistant's turn of a conversation: it requires "
                 "`tokens.chat: true`",
-                "data",
-                "columns",
-                "reply",
-            )
-        problem = None
-        if tokens.position.at == "assistant_last" and not has_replies:
-            problem = (
+            ),
+            (
+                position.at == "assistant_last" and not has_reply,
+                "tokens.position.at",
                 "`at: assistant_last` requires `data.columns.reply`, the column with the "
-                "assistant's turn. Without it the text ends where that turn begins: `at: last`"
-            )
-        if tokens.position.at == "user_last" and has_replies:
-            problem = (
+                "assistant's turn. Without it the text ends where that turn begins: `at: last`",
+            ),
+            (
+                position.at == "user_last" and has_reply,
+                "tokens.position.at",
                 "`at: user_last` is before the reply, which the network has not read there, but "
-                "baselines would. Remove `data.columns.reply`, or use `at: assistant_last`"
-            )
-        if problem is not None:
-            raise rule_error(problem, "tokens", "position", "at")
+                "baselines would. Remove `data.columns.reply`, or use `at: assistant_last`",
+            ),
+            (
+                position.at in ("span", "word")
+                and not (data.has_words or data.columns.start is not None),
+                "tokens.position.at",
+                f"tokens.position.at is {position.at!r}, but data.columns has no `start` and `end`",
+            ),
+        )
         return self
 
-    @model_validator(mode="after")
-    def _spans_are_there_where_needed(self) -> Experiment:
-        has_spans = self.data.has_words or self.data.columns.start is not None
-        if self.tokens.position.at in ("span", "word") and not has_spans:
-            raise rule_error(
-                f"tokens.position.at is {self.tokens.position.at!r}, but data.columns has no "
-                "`start` and `end`",
-                "tokens",
-                "position",
-                "at",
-            )
-        return self
+
+def probe_rules(
+    probe: ProbeSection, positive: str | None, split: SplitSection, *, is_split: bool
+) -> tuple[tuple[object, str, str], ...]:
+    """Return the rules of `check_rules` that the probes and the data of any experiment follow."""
+    return (
+        (
+            positive is not None and probe.reads != "classes",
+            "data.positive",
+            f"`positive` is a class, but the kinds of probe read labels as {probe.reads}; remove "
+            "it",
+        ),
+        (
+            split.folds is not None and is_split,
+            "split.folds",
+            "`split.folds` requires data without a given split",
+        ),
+    )
 
 
 def experiment_schema() -> str:

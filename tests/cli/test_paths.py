@@ -74,4 +74,4 @@ def test_new_folders_are_accepted(probekit, tmp_path):
     code, output = probekit("run", "e.yaml", "--out", "a/b", "--cache", "c/d")
     assert code == 2
     assert "Invalid value" not in output
-    assert "the file is empty" in output
+    assert "the file has no keys" in output

@@ -3,9 +3,8 @@
 import pytest
 
 from probekit.errors import MissingError
-from probekit.experiment.bundled import bundled_files, find_file, is_experiment
-from probekit.experiment.catalogue import bundled_experiments
-from probekit.experiment.loader import load_experiment
+from probekit.experiment.loader import bundled_experiments, load_experiment
+from probekit.experiment.locations import bundled_files, find_file, is_experiment
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +33,7 @@ def test_a_model_is_no_experiment():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("quickstat", "no bundled experiment 'quickstat'. Nearest: quickstart"),
+        ("quickstat", "quickstat does not exist. Nearest: quickstart"),
         ("quickstart.yaml", "give its name without folder and ending: quickstart"),
         ("folder/other.yaml", "folder/other.yaml does not exist"),
     ],

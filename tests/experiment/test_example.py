@@ -4,8 +4,7 @@ import pytest
 
 from probekit.cli.main import cli
 from probekit.errors import ConfigError, StoreError
-from probekit.experiment.example import SCHEMA, write_example
-from probekit.experiment.loader import load_experiment
+from probekit.experiment.loader import SCHEMA, load_experiment, write_example
 from probekit.pipeline.experiment.validate import validate
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from probekit.experiment.loader import load_experiment
-from tests.experiment.files import GOOD, refusal
+from tests.experiment.files import GOOD
 
 
 def test_folders_are_relative_to_the_file_or_for_overrides_to_the_working_directory(
@@ -57,13 +57,3 @@ def test_known_model_name_is_never_a_folder(source_of, tmp_path, name):
     (tmp_path / name).mkdir()
     assert source_of(name) == name
     assert source_of(f"./{name}") == str(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [("model.source", "~nobody.at.all/x"), ("data.root", "x" * 300)],
-)
-def test_impossible_path_is_refused(write, key, text):
-    answer = refusal(write(GOOD), [f"{key}={text}"])
-    assert answer.startswith(f"--set: {key} is ")
-    assert "is not a valid path" in answer

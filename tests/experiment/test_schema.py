@@ -7,10 +7,9 @@ import pytest
 
 from probekit.data.positions import PositionRule
 from probekit.experiment.activations import activation_schema
-from probekit.experiment.model import ModelSection
+from probekit.experiment.model import ModelSection, PositionSection
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.schema import experiment_schema
-from probekit.experiment.tokens import PositionSection
 from probekit.probes.settings import ProbeSettings
 from probekit.training.recipe import recipe_schema as recipe_schema
 

@@ -202,7 +202,7 @@ def test_incomplete_tree_is_refused_before_the_capture(trees, tmp_path, go):
         ("[{kind: logistik}]", r"kinds.*'logistik'.*Nearest: logistic"),
         ("[{kind: mlp, k: [4]}]", "`k` is not an option of `kind: mlp`"),
         ("[{kind: k_sparse, k: [0]}]", "must be at least 1"),
-        ("[{kind: k_sparse, k: 4}]", r"k is 4\. It must be a list, such as \[1, 4, 16\]"),
+        ("[{kind: k_sparse, k: 4}]", r"k is 4\. It must be a list"),
         ("[{kind: k_sparse, k: []}]", "at least 1"),
         ("[{kind: k_sparse, kk: 1}]", "unknown key.*kk"),
     ],

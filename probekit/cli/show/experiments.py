@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from probekit.cli.show.tables import print_table
-from probekit.experiment.bundled import bundled_folder
-from probekit.experiment.catalogue import BundledExperiment
+from probekit.experiment.loader import BundledExperiment
+from probekit.experiment.locations import bundled_folder
 
 
 def show_experiments(listed: Sequence[BundledExperiment]) -> None:

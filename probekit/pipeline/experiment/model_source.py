@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from probekit.activations.identity import identify
+from probekit.experiment.model import PositionSection
 from probekit.experiment.schema import Experiment
-from probekit.experiment.tokens import PositionSection
 from probekit.model.families.table import config_of
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.weights.checkpoint import file_checks

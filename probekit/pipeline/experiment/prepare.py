@@ -22,10 +22,9 @@ from probekit.errors import (
     UnknownNameError,
 )
 from probekit.experiment.activations import RowsSection
-from probekit.experiment.data import DataSection
-from probekit.experiment.dataset import read_examples
+from probekit.experiment.data import DataSection, read_examples
+from probekit.experiment.model import TokensSection
 from probekit.experiment.schema import Experiment
-from probekit.experiment.tokens import TokensSection
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer

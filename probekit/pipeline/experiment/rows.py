@@ -16,8 +16,8 @@ from probekit.data.examples import Dataset, Example
 from probekit.data.positions import IntArray, PositionRule, RowPlan, Unaligned, plan_rows
 from probekit.errors import DataError
 from probekit.experiment.activations import GIVEN_POSITION
+from probekit.experiment.model import TURNS, PositionSection
 from probekit.experiment.schema import Experiment
-from probekit.experiment.tokens import TURNS, PositionSection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.probes.controls.baselines import WORD
 

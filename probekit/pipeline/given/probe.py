@@ -10,7 +10,7 @@ from typing import Any
 from probekit.activations.given.given import Position
 from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment
-from probekit.experiment.document import settings_of_values
+from probekit.experiment.document import Document
 from probekit.experiment.locations import resolve_activations
 from probekit.pipeline.experiment.run import run_inputs
 from probekit.pipeline.experiment.tables import read_inputs
@@ -147,4 +147,4 @@ def _experiment(
         "split": split if isinstance(split, Mapping) else {},
         "probe": {} if probe is None else probe,
     }
-    return settings_of_values(ActivationExperiment, values, resolve_activations)
+    return Document(values).settings(ActivationExperiment, resolve_activations)

@@ -1,0 +1,236 @@
+"""Commands that read or continue texts: generate, and apply a saved probe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from probekit.cli.options import (
+    OutputFile,
+    bos_option,
+    device_option,
+    model_option,
+    texts_options,
+)
+from probekit.pipeline.look.endings import ANSWER_FILES
+
+if TYPE_CHECKING:
+    from probekit.model.generation import Continuation, Decoding
+
+
+@click.command()
+@model_option
+@click.option(
+    "--prompt", "prompts", required=True, multiple=True, help="Text to continue; repeatable."
+)
+@click.option(
+    "--max-new-tokens", type=int, required=True, help="Maximum number of generated tokens."
+)
+@click.option(
+    "--temperature",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature; 0 always takes the most probable token.",
+)
+@click.option("--top-k", type=int, help="Number of most probable tokens to sample from.")
+@click.option(
+    "--top-p", type=float, help="Total probability of the most probable tokens to sample from."
+)
+@click.option(
+    "--num-samples",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Number of samples per prompt.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed for sampling.")
+@click.option(
+    "--slide",
+    is_flag=True,
+    help="Sliding window: drop the earliest tokens when the context is full.",
+)
+@click.option("--stop", "stops", multiple=True, help="String that ends generation; repeatable.")
+@click.option(
+    "--stream", is_flag=True, help="Streaming output; for a single prompt and sample only."
+)
+@bos_option("the prompt")
+@device_option
+@click.option("--steer", type=click.Path(path_type=Path), help="Saved probe to steer along.")
+@click.option(
+    "--by",
+    type=float,
+    multiple=True,
+    help="Dose in standard deviations of the probe's projection; repeatable.",
+)
+@click.option(
+    "--towards",
+    metavar="LABEL",
+    help="Label to steer to.  [default: the second of two labels]",
+)
+@click.option("--at-site", help="Steered site.  [default: the site of the probe]")
+def generate_command(
+    model: str,
+    prompts: tuple[str, ...],
+    stops: tuple[str, ...],
+    stream: bool,
+    bos: bool,
+    device: str,
+    steer: Path | None,
+    **given: Any,
+) -> None:
+    """Continue texts with a model, greedily or by sampling; end-of-text always ends a text."""
+    from probekit.model.families.table import load_model
+    from probekit.model.generation import Decoding, continue_texts, stream_text
+    from probekit.model.text.tokenizer import Tokenizer
+    from probekit.pipeline.experiment.models import check_device
+
+    by, towards, site = (given.pop(name) for name in ("by", "towards", "at_site"))
+    decoding = Decoding(**given)
+    if decoding.temperature == 0 and (decoding.top_k or decoding.top_p or decoding.num_samples > 1):
+        click.echo(
+            "note: temperature 0 always takes the most probable token, so --top-k, --top-p and "
+            "--num-samples have no effect; to sample, give a --temperature, such as 1.",
+            err=True,
+        )
+    for is_wrong, problem in (
+        (
+            steer is None and (by or towards or site),
+            "--by, --towards and --at-site require --steer.",
+        ),
+        (steer is not None and not by, "--steer requires --by, a dose such as 4."),
+        (
+            stream and decoding.num_samples * len(prompts) > 1,
+            "--stream shows a single text: give one --prompt and no --num-samples.",
+        ),
+        (stream and steer, "--stream shows a single text, and --steer shows several."),
+    ):
+        if is_wrong:
+            raise click.UsageError(problem)
+    check_device(device)
+    if steer is not None:
+        options = {"bos": bos, "stop": stops, "site": site}
+        _show_steered(steer, by, towards, model, device, prompts, decoding, options)
+        return
+    network, tokenizer = load_model(model, device=device), Tokenizer.from_pretrained(model)
+    stop = (*stops, *tokenizer.ends_of_text)
+    if stream:
+        _show_stream(
+            prompts[0], stream_text(network, tokenizer, prompts[0], decoding, bos=bos, stop=stop)
+        )
+        return
+    texts = continue_texts(network, tokenizer, prompts, decoding, bos=bos, stop=stop)
+    _show(prompts, {"": texts}, decoding)
+
+
+def _show_stream(prompt: str, pieces: Iterator[str]) -> None:
+    # Print the prompt with the first piece, so that an error is never printed after it.
+    click.echo(prompt + next(pieces, ""), nl=False)
+    for piece in pieces:
+        click.echo(piece, nl=False)
+    click.echo()
+
+
+def _show_steered(
+    steer: Path,
+    by: Sequence[float],
+    towards: str | None,
+    model: str,
+    device: str,
+    prompts: Sequence[str],
+    decoding: Decoding,
+    options: dict[str, Any],
+) -> None:
+    """Print the texts without steering, then those of each dose."""
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.look.apply import load_network
+    from probekit.pipeline.look.steering import steered_texts, steering_vector
+    from probekit.probes.saved_probe import SavedProbe
+    from probekit.report.texts.glyphs import class_label
+
+    probe = SavedProbe.load(steer)
+    vector = steering_vector(probe, towards)
+    with watching() as watcher:
+        network = load_network(probe, model, device, False, watcher)
+    label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
+    where = f"sd towards {class_label(label)} at {options['site'] or probe.facts.site}"
+    found = {
+        f"{dose:+g} {where}" if dose else "no steering": steered_texts(
+            network, prompts, decoding, vector, dose, **options
+        )
+        for dose in (0.0, *filter(None, by))
+    }
+    _show(prompts, found, decoding)
+    click.echo(
+        "note: one text is no measurement of an effect; `probekit cause` measures steering with "
+        "intervals and controls.",
+        err=True,
+    )
+
+
+def _show(
+    prompts: Sequence[str],
+    found: Mapping[str, Sequence[Sequence[Continuation]]],
+    decoding: Decoding,
+) -> None:
+    """Print each prompt with its continuations, with a heading if there are several.
+
+    Args:
+        prompts: the prompts.
+        found: the continuations of all prompts by their heading, "" for none.
+        decoding: gives the number of samples of a prompt.
+    """
+    for number, prompt in enumerate(prompts):
+        for sample in range(decoding.num_samples):
+            parts = [f"prompt {number + 1}"] * (len(prompts) > 1)
+            parts += [f"sample {sample + 1}"] * (decoding.num_samples > 1)
+            for how, continuations in found.items():
+                which = ", ".join(parts)
+                heading = ": ".join(filter(None, (which, how)))
+                if heading:
+                    click.echo(f"--- {heading} ---")
+                click.echo(prompt + continuations[number][sample].text)
+
+
+@click.command()
+@click.argument("probe", type=click.Path(path_type=Path))
+@texts_options
+@click.option("--per", type=click.Choice(["text", "token"]), help="Unit of prediction.")
+@click.option("--out", type=OutputFile(*ANSWER_FILES), help="Output file (.html, .csv or .jsonl).")
+@click.option("--model", help="Current location of the probe's model.")
+@click.option(
+    "--allow-other-model",
+    is_flag=True,
+    help="Permission to use a model other than the one the probe was fitted on.",
+)
+@click.option(
+    "--too-long",
+    type=click.Choice(["error", "truncate", "skip"]),
+    default="error",
+    show_default=True,
+    help="Handling of texts that exceed the context.",
+)
+@device_option
+def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **options: Any) -> None:
+    """Apply a saved probe to new texts: a label and a score per text or per token."""
+    from probekit.results.finished_run import load_probe
+
+    saved = load_probe(probe)
+
+    from probekit.cli.show.answers import show_answers
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.look.apply import apply_probe, caution, choose_per
+    from probekit.pipeline.look.exports import write_answers
+
+    per = choose_per(saved, per)
+    with watching() as watcher:
+        readings = apply_probe(saved, texts, watcher=watcher, **options)
+    for sentence in caution(saved, per):
+        click.echo(f"note: {sentence}", err=True)
+    if out is not None:
+        click.echo(str(write_answers(out, readings, saved, per)))
+        return
+    show_answers(readings, saved, per)
