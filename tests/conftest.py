@@ -10,6 +10,7 @@ import torch
 
 from probekit.cli.main import main
 from tests.slow_tests import pytest_addoption as pytest_addoption
+from tests.slow_tests import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.slow_tests import pytest_configure as pytest_configure
 from tests.training.recipes import tiny_recipe, write_corpus
 
