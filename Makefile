@@ -32,6 +32,7 @@ types: .venv/installed-dev
 # No test needs captured log records, which cost as much as a tenth of the tests.
 fast: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --fast -p no:logging --cov --cov-report=
+	$(BIN)/python -m tests.code_lines
 
 tests: .venv/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
