@@ -39,13 +39,6 @@ def test_reaching_into_a_network_is_noticed(line):
     assert parts_reached(line) == [1]
 
 
-def test_gpt2_describes_its_sites_and_axes():
-    model = GPT2(TINY)
-    assert tuple(model.sites) == site_names(4, on_request=True)
-    assert model.axis_sizes == TINY.axis_sizes
-    assert model.code_modules == ("probekit.model.families.gpt2",)
-
-
 def test_device_and_dtype_are_those_of_the_weights():
     model = GPT2(TINY).to(torch.float64)
     assert (model.device, model.dtype) == (torch.device("cpu"), torch.float64)

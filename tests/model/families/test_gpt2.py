@@ -379,12 +379,6 @@ def test_each_rate_acts_in_training_and_nowhere_else(rate):
     assert torch.equal(model.eval()(DROPPED), plain(DROPPED))
 
 
-def test_a_new_model_is_in_evaluation_mode():
-    model = GPT2(TINY, seed=1)
-    assert not model.training
-    assert torch.equal(model(DROPPED), model(DROPPED))
-
-
 @pytest.mark.parametrize("sites", [None, [EXPLICIT]], ids=["fused", "explicit"])
 def test_attention_is_dropped_on_both_paths_by_the_same_share(sites):
     """With v all ones, z is the sum of the remaining pattern: mean 1, spread set by p."""
