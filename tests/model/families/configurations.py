@@ -162,7 +162,6 @@ def two_ropes(theta=1e6, local=1e4, **scaling):
 
 
 CONFIGURATIONS = (
-    Configuration("gpt2", "gpt2", {"n_inner": 11, "resid_pdrop": 0.1}, omitted="intermediate_size"),
     Configuration("llama2", "llama"),
     Configuration("llama2 with biases", "llama", {"attention_bias": True, "mlp_bias": True}),
     Configuration(
@@ -295,6 +294,7 @@ CONFIGURATIONS = (
         },
     ),
     Configuration("olmo2 with scaling", "olmo2", rope("llama3", 500.0, **LLAMA3)),
+    Configuration("gpt2", "gpt2", {"n_inner": 11, "resid_pdrop": 0.1}, omitted="intermediate_size"),
 )
 
 # Rows that stand for their family in tests too slow for all rows, ...
