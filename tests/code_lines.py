@@ -5,6 +5,7 @@ that explains why.
 """
 
 import ast
+import sys
 import tokenize
 from collections import Counter
 from io import StringIO
@@ -58,6 +59,17 @@ def lines_of_packages():
     return lines
 
 
+def over_budget(lines):
+    """Return a line for each package that is over its budget."""
+    return [
+        f"probekit/{name}: {n:,} code lines, at most {BUDGETS[name]:,}"
+        for name, n in lines.items()
+        if n > BUDGETS[name]
+    ]
+
+
 if __name__ == "__main__":
-    total = sum(lines_of_packages().values())
-    print(f"probekit: {total:,} code lines, of {sum(BUDGETS.values()):,} allowed")  # noqa: T201
+    found = lines_of_packages()
+    budget = sum(BUDGETS.values())
+    sys.stdout.write(f"probekit: {sum(found.values()):,} code lines, at most {budget:,}\n")
+    sys.exit("\n".join(over_budget(found)) or 0)

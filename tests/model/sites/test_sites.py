@@ -295,6 +295,7 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.nightly
 def test_a_site_on_request_is_added_by_its_row_and_its_tap(tmp_path):
     copy = tmp_path / "probekit"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("mini", "__pycache__", "assets"))
