@@ -16,7 +16,7 @@ BUDGETS = {
     "report": 8487,
     "pipeline": 6901,
     "probes": 6083,
-    "model": 4504,
+    "model": 4500,
     "activations": 2494,
     "cli": 2447,
     "interventions": 2256,
@@ -25,7 +25,7 @@ BUDGETS = {
     "results": 1598,
     "training": 911,
     "analysis": 528,
-    "": 1231,  # the files at the top
+    "": 1204,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,
