@@ -10,7 +10,7 @@ from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, w
 from tests.probes.score.exchanges import exchange_of, judged
 
 # Simulated data sets: few at each change, many at night.
-DATA_SETS = [100, pytest.param(500, marks=pytest.mark.nightly)]
+DATA_SETS = [150, pytest.param(500, marks=pytest.mark.nightly)]
 
 
 def within(rejections, n, most=0.06):
