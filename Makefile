@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Keep compiled modules in every environment: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart check fast test format lint types tests slow golden hooks data schema docs dist bench clean
+.PHONY: quickstart check test nightly fast format lint types tests slow golden hooks data schema docs dist bench clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
@@ -13,8 +13,14 @@ quickstart: .venv/installed
 # The quick loop: under a minute.
 check: lint types fast
 
-# The full check, which CI runs.
+# The full check, which CI runs: at most 12 minutes on two cores.
 test: .venv/installed-test lint types tests
+
+# What is slow and rarely breaks: tests marked `nightly`, types on Windows, the whole quickstart.
+nightly: .venv/installed-test .venv/s3/installed
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	OMP_NUM_THREADS=1 $(BIN)/pytest --nightly -n 2 --dist loadfile
+	$(BIN)/probekit run experiments/quickstart.yaml
 
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
@@ -22,14 +28,14 @@ lint: .venv/installed-dev
 
 types: .venv/installed-dev
 	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 
 # No test needs captured log records, which cost as much as a tenth of the tests.
 fast: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --fast -p no:logging --cov --cov-report=
+	$(BIN)/python -m tests.code_lines
 
-tests: .venv/installed-test .venv/s3/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+tests: .venv/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 # Lists the slow tests in tests/slow.txt.
 slow: .venv/installed-test

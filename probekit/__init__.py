@@ -48,64 +48,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from probekit.activations.store import ActivationStore
-    from probekit.analysis.verification import verify_model
-    from probekit.experiment.schema import Experiment
-    from probekit.interventions.causes import CauseData, causes_of
-    from probekit.interventions.edits import run_edited
-    from probekit.interventions.measures import AnswerMeasure
-    from probekit.interventions.patching import patch
-    from probekit.model.families.gpt2 import GPT2, GPT2Config
-    from probekit.model.families.table import from_transformers, load_model
-    from probekit.model.generation import StopStrings, generate
-    from probekit.model.passes.cache import ActivationCache, Recording
-    from probekit.model.passes.context import KeyValueCache
-    from probekit.model.passes.inputs import TokenBatch
-    from probekit.model.text.tokenizer import Tokenizer
-    from probekit.pipeline.experiment.run import run
-    from probekit.pipeline.experiment.validate import validate
-    from probekit.pipeline.given.probe import probe
-    from probekit.pipeline.intervene.of_run import cause
-    from probekit.pipeline.look.apply import apply_probe
-    from probekit.pipeline.look.attention import explore_attention
-    from probekit.pipeline.pretrain import pretrain
-    from probekit.probes.kinds.logistic import LinearProbe
-    from probekit.probes.saved_probe import SavedProbe
-    from probekit.report.notebooks.run_result import RunResult, open_run
-
-__all__ = [
-    "GPT2",
-    "ActivationCache",
-    "ActivationStore",
-    "AnswerMeasure",
-    "CauseData",
-    "Experiment",
-    "GPT2Config",
-    "KeyValueCache",
-    "LinearProbe",
-    "Recording",
-    "RunResult",
-    "SavedProbe",
-    "StopStrings",
-    "TokenBatch",
-    "Tokenizer",
-    "__version__",
-    "apply_probe",
-    "cause",
-    "causes_of",
-    "explore_attention",
-    "from_transformers",
-    "generate",
-    "load_model",
-    "open_run",
-    "patch",
-    "pretrain",
-    "probe",
-    "run",
-    "run_edited",
-    "validate",
-    "verify_model",
-]
+    from probekit.activations.store import ActivationStore as ActivationStore
+    from probekit.analysis.verification import verify_model as verify_model
+    from probekit.experiment.schema import Experiment as Experiment
+    from probekit.interventions.causes import CauseData as CauseData
+    from probekit.interventions.causes import causes_of as causes_of
+    from probekit.interventions.edits import run_edited as run_edited
+    from probekit.interventions.measures import AnswerMeasure as AnswerMeasure
+    from probekit.interventions.patching import patch as patch
+    from probekit.model.families.gpt2 import GPT2 as GPT2
+    from probekit.model.families.gpt2 import GPT2Config as GPT2Config
+    from probekit.model.families.table import from_transformers as from_transformers
+    from probekit.model.families.table import load_model as load_model
+    from probekit.model.generation import StopStrings as StopStrings
+    from probekit.model.generation import generate as generate
+    from probekit.model.passes.cache import ActivationCache as ActivationCache
+    from probekit.model.passes.cache import Recording as Recording
+    from probekit.model.passes.context import KeyValueCache as KeyValueCache
+    from probekit.model.passes.inputs import TokenBatch as TokenBatch
+    from probekit.model.text.tokenizer import Tokenizer as Tokenizer
+    from probekit.pipeline.experiment.run import run as run
+    from probekit.pipeline.experiment.validate import validate as validate
+    from probekit.pipeline.given.probe import probe as probe
+    from probekit.pipeline.intervene.of_run import cause as cause
+    from probekit.pipeline.look.apply import apply_probe as apply_probe
+    from probekit.pipeline.look.attention import explore_attention as explore_attention
+    from probekit.pipeline.pretrain import pretrain as pretrain
+    from probekit.probes.kinds.logistic import LinearProbe as LinearProbe
+    from probekit.probes.saved_probe import SavedProbe as SavedProbe
+    from probekit.report.notebooks.run_result import RunResult as RunResult
+    from probekit.report.notebooks.run_result import open_run as open_run
 
 _HOME = {
     "ActivationCache": "probekit.model.passes.cache",
@@ -139,6 +111,7 @@ _HOME = {
     "validate": "probekit.pipeline.experiment.validate",
     "verify_model": "probekit.analysis.verification",
 }
+__all__ = ["__version__", *_HOME]
 
 
 def __dir__() -> list[str]:

@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# Kills of each command. PROBEKIT_COMMAND_KILLS=20 takes some minutes.
-N_KILLS = int(os.environ.get("PROBEKIT_COMMAND_KILLS", "1"))
 
 
 class Commands:
@@ -38,13 +36,13 @@ class Commands:
         """Run a command to its end."""
         assert self._run(arguments, None) == 0
 
-    def kill_at_random(self, arguments, seconds, *, seed, check):
-        """Kill a command N_KILLS times within its first seconds, and call `check` after each.
+    def kill_at_random(self, arguments, seconds, times, *, check):
+        """Kill a command so many times within its first seconds, and call `check` after each.
 
         Returns how many kills met the command at work.
         """
-        moments, n_kills = random.Random(seed), 0
-        for _ in range(N_KILLS):
+        moments, n_kills = random.Random(1), 0
+        for _ in range(times):
             code = self._run(arguments, moments.uniform(0, seconds))
             assert code in (0, -signal.SIGKILL)
             n_kills += code != 0

@@ -99,8 +99,21 @@ def pytest_addoption(parser):
         "--fast", action="store_true", help="leave out the tests that tests/slow.txt lists"
     )
     parser.addoption(
+        "--nightly", action="store_true", help="run the tests marked `nightly`, and no others"
+    )
+    parser.addoption(
         "--write-slow", action="store_true", help="rewrite tests/slow.txt; needs one process"
     )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keep the tests of the night, or all others."""
+    wanted = config.getoption("nightly")
+    groups = {True: [], False: []}
+    for item in items:
+        groups[item.get_closest_marker("nightly") is not None].append(item)
+    config.hook.pytest_deselected(items=groups[not wanted])
+    items[:] = groups[wanted]
 
 
 def pytest_configure(config):

@@ -1,6 +1,6 @@
 """The pages of docs/: their examples run, their links resolve, and their commands exist.
 
-Sphinx executes the notebooks of docs/lessons and builds all pages; `make docs` does the same.
+Sphinx builds all pages; `make docs` and `make nightly` also execute the notebooks of docs/lessons.
 """
 
 import doctest
@@ -230,11 +230,18 @@ def test_the_recipe_of_the_guide_exists():
     assert load_recipe(ROOT / "experiments" / "pretrain_mini.yaml").name
 
 
-def test_sphinx_builds_all_pages_and_executes_the_notebooks():
+@pytest.mark.parametrize(
+    ("notebooks", "folder"),
+    [("off", "unexecuted"), pytest.param("cache", "html", marks=pytest.mark.nightly)],
+)
+def test_sphinx_builds_all_pages(notebooks, folder):
     pytest.importorskip("sphinx", reason="needs the extra docs")
-    built = ROOT / "build" / "docs" / "html"
+    built = ROOT / "build" / "docs" / folder
+    options = ["-W", "-q", "-b", "html", "-D", f"nb_execution_mode={notebooks}"]
+    if notebooks == "off":
+        options += ["-D", "suppress_warnings=myst-nb.lexer"]  # the kernels name their language
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "docs", str(built)],
+        [sys.executable, "-m", "sphinx", *options, "docs", str(built)],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,

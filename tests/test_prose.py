@@ -66,6 +66,7 @@ PATTERNS = {
     re.compile(rf"\b(?:{words.replace(' ', chr(92) + 's+')})\b", re.IGNORECASE): plain
     for words, plain in REFUSED.items()
 }
+ANY = re.compile("|".join(pattern.pattern for pattern in PATTERNS), re.IGNORECASE)
 PAGES = ("*.md", "data/*.md", "experiments/*.yaml", "Makefile", "pyproject.toml")
 TEMPLATES = (".html", ".js", ".css", ".md")
 COMMENT = re.compile(r"(?:^|\s)#\s(.*)$")
@@ -125,7 +126,7 @@ def strings(tree):
 def refused(text):
     """Yield the refused words of a text: line within the text, words and plain replacement."""
     text = re.sub(r"`[^`\n]*`", "``", text)  # names in the code are no prose
-    for pattern, plain in PATTERNS.items():
+    for pattern, plain in PATTERNS.items() if ANY.search(text) else ():
         for match in pattern.finditer(text):
             yield text.count("\n", 0, match.start()), match[0], plain
 

@@ -63,3 +63,10 @@ def test_files_that_are_named_are_there(readme, repository):
         assert found, name
     listed = set(re.findall(r"^\| `(\w+\.yaml)` \|", readme, re.MULTILINE))
     assert listed == {path.name for path in (repository / "experiments").glob("*.yaml")}
+
+
+def test_the_commands_of_its_table_of_tests_are_those_of_make_and_ci(readme, repository):
+    named = re.findall(r"^\| `make (\w+)`", readme, re.MULTILINE)
+    targets = re.findall(r"^(\w+):", (repository / "Makefile").read_text(), re.MULTILINE)
+    assert set(named) == {"check", "test", "nightly"} <= set(targets)
+    assert (repository / ".ci" / "run").read_text().endswith("\nmake test\n")

@@ -118,7 +118,10 @@ def other_python():
     )
 
 
-@pytest.fixture(scope="module", params=["this Python", "another Python"])
+@pytest.fixture(
+    scope="module",
+    params=["this Python", pytest.param("another Python", marks=pytest.mark.nightly)],
+)
 def installed(request, wheel, repository, tmp_path_factory):
     """The wheel in an empty environment, for this Python and another one."""
     python = sys.executable if request.param == "this Python" else other_python()

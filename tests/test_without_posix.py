@@ -23,6 +23,7 @@ probe: {folds: 2, control_draws: 1, C: [1]}
 """
 
 
+@pytest.mark.nightly
 def test_a_probe_and_an_experiment_run_without_posix(tmp_path):
     (tmp_path / "experiment.yaml").write_text(YAML)
     write_rows(tmp_path / "rows.csv")

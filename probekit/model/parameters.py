@@ -80,17 +80,6 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(count.total for count in count_components(config))
 
 
-def matrix_weights(config: ModelConfig) -> int:
-    """Return the number of weights of all matrices of a block.
-
-    >>> from probekit.model.families.gpt2 import GPT2Config
-    >>> matrix_weights(GPT2Config())
-    7077888
-    """
-    matrices = (one for one in config.components if one.in_block and len(one.axes) == 2)
-    return sum(math.prod(_size(axis, config) for axis in one.axes) for one in matrices)
-
-
 def _count(component: Component, config: ModelConfig) -> ParameterCount:
     tensors = component.tensors(config).values()
     return ParameterCount(

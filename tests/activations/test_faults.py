@@ -25,8 +25,6 @@ from tests.activations.small_store import (
 )
 
 CONTENT = Content()
-# Kills that found a writer at work. PROBEKIT_KILLS=200 takes a minute or two.
-N_KILLS = int(os.environ.get("PROBEKIT_KILLS", "40"))
 
 
 def n_calls(folder):
@@ -98,7 +96,8 @@ def test_a_short_write_at_each_write(tmp_path, expected):
         shutil.rmtree(folder)
 
 
-def test_kills_at_random_moments_some_with_two_writers(tmp_path):
+@pytest.mark.parametrize("n_wanted", [20, pytest.param(200, marks=pytest.mark.nightly)])
+def test_kills_at_random_moments_some_with_two_writers(tmp_path, n_wanted):
     content = Content(n_shards=8, n_rows=16, width=300)
     expected = content.expected(tmp_path / "peace")
     moments = random.Random(5)
@@ -107,7 +106,7 @@ def test_kills_at_random_moments_some_with_two_writers(tmp_path):
     whole = time.perf_counter() - began
     folder = tmp_path / "killed"
     n_kills = n_pairs = 0
-    while n_kills < N_KILLS:
+    while n_kills < n_wanted:
         pair = moments.random() < 0.4
         work = [
             in_a_child(partial(content.write, LocalFiles(folder), alone=not pair))
@@ -125,7 +124,7 @@ def test_kills_at_random_moments_some_with_two_writers(tmp_path):
         if SEALED in done:
             content.check(folder, done, expected)
             shutil.rmtree(folder)
-    assert n_pairs >= N_KILLS / 40
+    assert n_pairs >= n_wanted / 40
     content.check(folder, set(), expected)
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 
+@pytest.mark.nightly
 def test_a_store_on_an_s3_server(tmp_path, repository):
     overlay = repository / ".venv" / "s3"
     if not (overlay / "s3fs").is_dir():

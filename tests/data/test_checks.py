@@ -205,15 +205,6 @@ def test_errors_come_first():
     assert set(levels) == {"error", "warning", "info"}
 
 
-def test_duplicates_in_the_english_treebank_are_counted(ewt):
-    train, test = ewt["train"].examples, ewt["test"].examples
-    indices = np.arange(len(train) + len(test))
-    split = Split(indices[: len(train)], indices[len(train) :])
-    found = {f.code: f for f in check_dataset(Dataset("ewt", train + test), [split])}
-    assert found["duplicates-across"].level == "warning"
-    assert "(93 of 2,077 texts)" in found["duplicates-across"].message
-
-
 def test_a_missing_group_column_is_reported_once_with_a_remedy(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("text,label,name\n" + "".join(f"t{n},{n % 2},{n}\n" for n in range(8)))

@@ -74,14 +74,6 @@ def test_labels_are_written_as_in_a_csv_file(labels, tmp_path):
         assert list(read(dicts).labels) == expected
 
 
-def test_labels_of_polars_are_those_of_pandas():
-    for labels in ([True, False], [0.1, 2.0], [1, 2]):
-        frames = [
-            make({"text": ["a", "b"], "label": labels}) for make in (pd.DataFrame, pl.DataFrame)
-        ]
-        assert read(frames[0]) == read(frames[1])
-
-
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [

@@ -54,13 +54,6 @@ def test_a_folder_of_files_is_read(tmp_path):
         read(str(tmp_path / "files"), config="none")
 
 
-def test_numbers_of_classes_become_their_names(tmp_path):
-    names = datasets.ClassLabel(names=["neg", "pos"])
-    rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]})
-    rows.cast_column("label", names).save_to_disk(tmp_path / "one")
-    assert list(read(str(tmp_path / "one")).labels) == ["pos", "neg"]
-
-
 def test_splits_and_folders_that_do_not_exist_are_reported(saved, tmp_path):
     with pytest.raises(ConfigError, match=r"has the splits train, test\. Set `split` to one"):
         read(saved)

@@ -134,14 +134,6 @@ def test_invalid_spans_are_reported_with_file_and_line(read, end):
         read(f"text,label,start,end\nYes.,y,0,{end}\n", columns=columns)
 
 
-def test_a_duplicate_name_in_json_is_reported_once(read):
-    with pytest.raises(DataError) as error:
-        read('{"text": "Yes.", "text": "No.", "label": "y"}', "jsonl")
-    assert re.search(
-        r"^[^:]+:1: duplicate name 'text'\. Make each name unique\.$", str(error.value)
-    )
-
-
 def test_a_folder_and_an_endless_name_are_no_data_files(tmp_path):
     with pytest.raises(MissingError, match="is a folder"):
         read_dataset(tmp_path, format="csv")

@@ -39,12 +39,6 @@ def test_reaching_into_a_network_is_noticed(line):
     assert parts_reached(line) == [1]
 
 
-def test_gpt2_describes_its_sites_and_axes():
-    model = GPT2(TINY)
-    assert tuple(model.sites) == site_names(4, on_request=True)
-    assert model.axis_sizes == TINY.axis_sizes
-
-
 def test_device_and_dtype_are_those_of_the_weights():
     model = GPT2(TINY).to(torch.float64)
     assert (model.device, model.dtype) == (torch.device("cpu"), torch.float64)
@@ -65,13 +59,6 @@ def test_members_are_the_weights_by_their_names_in_checkpoints(bias):
     else:
         assert head_bias is None
         assert model.final_norm_bias is None
-
-
-def test_final_norm_and_unembedding_make_the_logits_of_the_last_residuals():
-    model = GPT2(TINY).requires_grad_(False)
-    logits, cache = model.run_with_cache(torch.tensor([[3, 14, 15]]), [("resid_post", 3)])
-    normed = model.final_norm(cache["resid_post", 3])
-    torch.testing.assert_close(normed @ model.unembedding.T, logits)
 
 
 CONFIG = replace(TINY, n_layer=2)

@@ -1,7 +1,4 @@
-"""Commands killed at random times leave no partial result, and the next call succeeds.
-
-PROBEKIT_COMMAND_KILLS=20 kills each command 20 times, which takes some minutes.
-"""
+"""Commands killed at random times leave no partial result, and the next call succeeds."""
 
 import contextlib
 import shutil
@@ -14,7 +11,7 @@ import pytest
 from probekit.errors import MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.results.finished_run import FinishedRun
-from tests.killing import N_KILLS, Commands
+from tests.killing import Commands
 from tests.pipeline.planted import YAML, write_rows
 
 QUICK = (
@@ -97,8 +94,9 @@ def is_finished(out):
     return bool(runs)
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_killed_command_leaves_no_partial_result(place, name):
+def test_killed_command_leaves_no_partial_result(place, name, times):
     place, commands = place
     command, out = COMMANDS[name](place, f"{name}-killed"), place / f"{name}-killed"
     whole = place / f"{name}-whole"
@@ -119,11 +117,11 @@ def test_killed_command_leaves_no_partial_result(place, name):
             assert found == expected
             shutil.rmtree(out)
 
-    n_kills = commands.kill_at_random(command, seconds, seed=1, check=check)
+    n_kills = commands.kill_at_random(command, seconds, times, check=check)
     commands.finish(command)
     assert contents(out) == expected
     assert not [path for path in out.rglob(".*") if path.name != ".lock"]
     sys.stdout.write(
-        f"{name}: {N_KILLS} tried, {n_kills} killed at work, {n_partly} left some whole files, "
+        f"{name}: {times} tried, {n_kills} killed at work, {n_partly} left some whole files, "
         f"{n_finished} were finished; {len(expected)} files have the same bytes in the end\n"
     )

@@ -131,15 +131,6 @@ def test_a_signal_apart_from_the_word_is_selective_with_a_paired_interval():
     assert width == pytest.approx(control.ci_high - control.ci_low, rel=0.05)
 
 
-def test_balanced_accuracy_reveals_imbalanced_labels():
-    generator = np.random.default_rng(0)
-    data = make_data(y=np.where(generator.random(450) < 0.07, "yes", "no"))
-    measured = site(Prober(data, SETTINGS), signal(data, 0))
-    assert pick(measured).value > 0.9
-    assert abs(pick(measured).value - pick(measured).chance) < 0.02
-    assert pick(measured, metric="balanced_accuracy").value == pytest.approx(0.5, abs=0.05)
-
-
 def test_test_labels_choose_neither_c_nor_anything_else_of_the_fit():
     data = make_data()
     X = signal(data, 0.3)
@@ -313,15 +304,6 @@ def test_on_fit_counts_to_the_end():
     seen = []
     site(Prober(data, SETTINGS), signal(data, 1), on_fit=lambda *count: seen.append(count))
     assert seen == [(done, 21) for done in range(1, 22)]  # 3 columns x (3 folds x 2 C + 1)
-
-
-def test_an_interrupt_ends_the_site():
-    def interrupt(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    data = make_data()
-    with pytest.raises(KeyboardInterrupt):
-        site(Prober(data, SETTINGS), signal(data, 1), on_fit=interrupt)
 
 
 def test_rows_too_few_to_be_coded_online_are_probed_all_the_same():

@@ -116,8 +116,13 @@ def pages(write_run, tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("kind", KINDS)
+# The stylesheet is the same for all pages: at night each is opened in the dark as well.
+IN_THE_DARK = [pytest.param(kind, True, marks=pytest.mark.nightly) for kind in KINDS[1:]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dark"), [*((kind, False) for kind in KINDS), ("report", True), *IN_THE_DARK]
+)
 def test_pages_are_accessible(browser, pages, kind, dark):
     browser.open(pages[kind], width=1400, dark=dark)
     browser.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")

@@ -29,7 +29,6 @@ class Site:
         stage: where the forward pass computes it: before, in or after the blocks.
         on_request: computed only if requested by name; a glob that also matches other sites does
             not include it.
-        begins_block: available before the block computes anything.
         in_stream: part of the residual stream, or added to it, so that the logit lens applies.
         masked: value at keys that a query does not attend to.
     """
@@ -39,7 +38,6 @@ class Site:
     formula: str = ""
     stage: Stage = "block"
     on_request: bool = False
-    begins_block: bool = False
     in_stream: bool = False
     masked: float = 0.0
 
@@ -70,7 +68,7 @@ _STREAM: dict[str, Any] = {"axes": _D_MODEL, "in_stream": True}
 CATALOGUE = (  # in forward order
     Site("hook_embed", stage="embedding", **_STREAM),
     Site("hook_pos_embed", stage="embedding", **_STREAM),
-    Site("blocks.{l}.hook_resid_pre", begins_block=True, **_STREAM),
+    Site("blocks.{l}.hook_resid_pre", **_STREAM),
     Site("blocks.{l}.ln1.hook_scale", _SCALE),
     Site("blocks.{l}.ln1.hook_normalized", _D_MODEL),
     Site("blocks.{l}.attn.hook_q", _HEAD),

@@ -89,6 +89,7 @@ class Configuration:
         spread: standard deviation of the random weights.
         gain: mean weight of the norms.
         attention: implementation; sdpa of transformers cannot cap scores, so Gemma 2 takes eager.
+        omitted: the entry of SIZES that the config does not have.
     """
 
     name: str
@@ -98,10 +99,12 @@ class Configuration:
     spread: float = 0.25
     gain: float = 1.0
     attention: str = "sdpa"
+    omitted: str = ""
 
     def reference(self, dtype=torch.float32, attention=None):
         """Return the reference with random weights, norms and biases included."""
-        config = AutoConfig.for_model(self.model_type, **(SIZES | dict(self.settings)))
+        sizes = {k: v for k, v in SIZES.items() if k != self.omitted}
+        config = AutoConfig.for_model(self.model_type, **(sizes | dict(self.settings)))
         model = AutoModelForCausalLM.from_config(
             config, attn_implementation=attention or self.attention
         )
@@ -291,6 +294,7 @@ CONFIGURATIONS = (
         },
     ),
     Configuration("olmo2 with scaling", "olmo2", rope("llama3", 500.0, **LLAMA3)),
+    Configuration("gpt2", "gpt2", {"n_inner": 11, "resid_pdrop": 0.1}, omitted="intermediate_size"),
 )
 
 # Rows that stand for their family in tests too slow for all rows, ...

@@ -65,11 +65,6 @@ def test_positions_are_counted_from_the_mask(model):
     assert torch.equal(cache["hook_pos_embed"][1, 3:], wpe[2:4])
 
 
-def test_fused_and_explicit_attention_agree(model):
-    explicit, _ = model.run_with_cache(TOKENS)
-    torch.testing.assert_close(model(TOKENS), explicit, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("site", site_names(TINY.n_layer, on_request=True))
 def test_a_write_at_a_site_reaches_the_logits_as_read_there(model, site):
     """A tap that returns its value changes nothing; one that returns another changes the output."""
@@ -122,12 +117,6 @@ def test_only_requested_sites_are_cached_and_keep_no_larger_storage(model):
     assert list(cache) == ["blocks.0.attn.hook_q", "blocks.3.hook_resid_post"]
     for value in cache.values():
         assert value.untyped_storage().nbytes() == value.nbytes
-
-
-def test_a_tap_sees_every_site_in_forward_order(model):
-    seen = []
-    model(TOKENS, tap=lambda site, value: seen.append(site) or value)
-    assert tuple(seen) == site_names(TINY.n_layer)
 
 
 @pytest.mark.parametrize(
@@ -377,12 +366,6 @@ def test_each_rate_acts_in_training_and_nowhere_else(rate):
     plain, model = training_model(), training_model(**{rate: 0.5})
     assert not torch.equal(model(DROPPED), plain(DROPPED))
     assert torch.equal(model.eval()(DROPPED), plain(DROPPED))
-
-
-def test_a_new_model_is_in_evaluation_mode():
-    model = GPT2(TINY, seed=1)
-    assert not model.training
-    assert torch.equal(model(DROPPED), model(DROPPED))
 
 
 @pytest.mark.parametrize("sites", [None, [EXPLICIT]], ids=["fused", "explicit"])

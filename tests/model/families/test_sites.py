@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from probekit.model.families.table import from_transformers
+from probekit.errors import ConfigError
+from probekit.model.families.table import from_transformers, random_network
 from tests.model.families.configurations import CONFIGURATIONS
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89], [79, 32, 38, 46, 26, 43, 38]])
@@ -68,6 +69,9 @@ def test_parts_of_a_site(model, values):
     selector = "kv_head" if "n_kv_heads" in axes else "head"
     key = f"blocks.1.attn.hook_k[{selector}={n_kv - 1}]"
     head = f"blocks.1.attn.hook_z[head={n_heads - 1}]"
+    if selector == "kv_head":
+        with pytest.raises(ConfigError, match=r"Write \[kv_head=1\]"):
+            model.sites.select(["blocks.0.attn.hook_k[head=1]"])
     _, cache = model.run_with_cache(TOKENS, [key, head])
     torch.testing.assert_close(cache[key], values["blocks.1.attn.hook_k"][:, :, -1])
     torch.testing.assert_close(cache[head], values["blocks.1.attn.hook_z"][:, :, -1])
@@ -92,3 +96,13 @@ def test_the_stream_is_the_sum_of_its_parts(model, values):
         direct = values["z", layer].flatten(2) @ weight.T
         torch.testing.assert_close(result, direct)
         assert bias is None or bias.shape == (model.config.d_model,)
+
+
+def test_random_weights_follow_the_seed_and_gains_are_one(model):
+    first, again, other = (random_network(model.config, seed) for seed in (1, 1, 2))
+    assert torch.equal(first(TOKENS), again(TOKENS))
+    assert not torch.equal(first(TOKENS), other(TOKENS))
+    assert bool((first.final_norm_gain == 1).all())
+    for module in first.modules():
+        if type(module).__name__ in ("RMSNorm", "LayerNorm"):
+            assert bool((module.weight == 1).all())

@@ -47,6 +47,14 @@ def test_sharded_bfloat16_folders_load_in_their_dtype(row, tmp_path):
     torch.testing.assert_close(load_model(tmp_path, "float32")(TOKENS), theirs, atol=5e-5, rtol=0)
 
 
+def test_tensors_of_a_loaded_model_are_shared():
+    reference = CONFIGURATIONS[0].reference()
+    theirs = reference.state_dict()
+    for name, tensor in from_transformers(reference).state_dict().items():
+        other = theirs.get(f"model.{name}", theirs.get(name))
+        assert tensor.data_ptr() == other.data_ptr(), name
+
+
 def test_the_networks_of_the_families_are_those_of_the_table():
     for family in FAMILIES:
         assert set(family.model_types) == set(family.config.KINDS)

@@ -29,14 +29,6 @@ def tokens():
     return torch.randint(97, (3, 19), generator=torch.Generator().manual_seed(0))
 
 
-def test_reading_does_not_change_a_bit(model, tokens):
-    without = model.run_with_cache(tokens, ["blocks.*.mlp.hook_post"])
-    for sites in (["blocks.*.mlp.*"], ["blocks.0.mlp.hook_pre", "blocks.*.mlp.hook_post"]):
-        logits, cache = model.run_with_cache(tokens, sites)
-        assert torch.equal(logits, without[0])
-        assert torch.equal(cache["post", 1], without[1]["post", 1])
-
-
 def test_an_edit_has_its_effect(model, tokens):
     def zero_all_but_one(site, value):
         value[..., 1:] = 0  # in place
@@ -47,12 +39,6 @@ def test_an_edit_has_its_effect(model, tokens):
     assert not torch.allclose(edited, model(tokens))
     copied = model(tokens, tap=lambda site, x: zero_all_but_one(site, x.clone()), sites=sites)
     assert torch.equal(edited, copied)
-
-
-def test_it_has_a_gradient(model, tokens):
-    logits, cache = model.run_with_cache(tokens, ["blocks.0.mlp.hook_pre"], grad=True)
-    [gradient] = torch.autograd.grad(logits.logsumexp(-1).sum(), [cache["pre", 0]])
-    assert (gradient != 0).float().mean() > 0.9
 
 
 def draw(n_tokens, dtype):

@@ -5,13 +5,11 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-import torch
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Encoder
 from transformers import PreTrainedTokenizerFast
 
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, ProbekitError
-from probekit.model.generation import Decoding, continue_texts
 from probekit.model.text.hub_tokenizer import HubTokenizer
 from probekit.model.text.tokenizer import Tokenizer
 from tests.model.families.configurations import CONFIGURATIONS
@@ -122,14 +120,6 @@ def test_tokens_cover_the_text(tokenizer, text):
     assert tokenizer.decode(tokens.ids) in (text, f" {text}")  # SentencePiece begins with a space
 
 
-def test_offsets_include_the_space_before_a_word(tokenizer):
-    text = "The keys to the cabinet"
-    offsets = tokenizer.encode(text, bos=True).offsets
-    for token, (start, end) in zip(tokenizer.str_tokens(text), offsets[1:], strict=True):
-        assert token.removeprefix(" ") == text[start:end].removeprefix(" ")
-    assert offsets[tokenizer.position_of(text, " keys", bos=True)][1] == len("The keys")
-
-
 def test_special_tokens_and_ends(tokenizer, reference):
     assert tokenizer.bos_id == reference.bos_token_id
     assert tokenizer.special[reference.eos_token] == reference.eos_token_id
@@ -145,31 +135,11 @@ def test_ids_beyond_the_tokens_have_a_name(tokenizer):
         tokenizer.strings([-1])
 
 
-def test_a_batch_carries_its_mask(tokenizer):
-    batch = tokenizer.batch(["The keys", "The old cabinet here"], bos=True, side="left")
-    assert batch.ids[batch.mask].min() >= 0
-    assert batch.ids[0, 0] == -1
-
-
 def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     again = HubTokenizer.from_folder(tmp_path)
     assert again.digest == tokenizer.digest
     assert (again.encode(TEXTS[2], bos=True).ids == tokenizer.encode(TEXTS[2], bos=True).ids).all()
-
-
-def test_a_text_is_continued(tokenizer):
-    configuration = next(row for row in CONFIGURATIONS if row.name == "llama3")
-    model = larger(configuration)
-    [[first]] = continue_texts(model, tokenizer, ["The keys"], Decoding(5), bos=True)
-    assert first.stopped or len(first.ids) == 5
-
-
-def larger(configuration):
-    from probekit.model.families.llama import Llama, LlamaConfig
-
-    sizes = {"hidden_size": 24, "intermediate_size": 11, "num_hidden_layers": 2}
-    return Llama(LlamaConfig(vocab_size=330, num_attention_heads=6, **sizes)).requires_grad_(False)
 
 
 def changed(folder, tmp_path, **entries):
@@ -215,10 +185,6 @@ def test_tokens_drawn_at_random_are_refused(folder):
 def test_a_lone_surrogate_is_refused(tokenizer):
     with pytest.raises(DataError, match="lone surrogate"):
         tokenizer.encode("a\ud800", bos=False)
-
-
-def test_ids_fit_a_model(tokenizer):
-    assert torch.from_numpy(tokenizer.encode(TEXTS[0], bos=True).ids).max() < tokenizer.n_ids
 
 
 SETTINGS = {"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}, "chat_template": CHAT_ML}

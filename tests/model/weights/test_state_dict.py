@@ -4,8 +4,6 @@ import hashlib
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2LMHeadModel
 
 from probekit.errors import CheckpointError, MissingError, ProbekitError, StoreError
-from probekit.model.families.gpt2 import GPT2, GPT2Config
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.weights.sources import MINI, find_model
 from tests.model.reference import TINY, our_model, reference_model
 
@@ -32,15 +30,6 @@ def rewrite(folder, change):
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
     save_file(tensors, folder / "model.safetensors")
-
-
-def test_what_the_reference_saves_loads_equal(folder):
-    expected = our_model(reference_model(TINY, torch.float32), TINY).state_dict()
-    loaded = GPT2.from_pretrained(folder)
-    assert loaded.config == TINY
-    for name, tensor in loaded.state_dict().items():
-        assert torch.equal(tensor, expected[name]), name
-        assert not tensor.requires_grad
 
 
 def test_a_pytorch_file_without_prefix_with_masks_and_tied_copy_loads_equal(folder):
@@ -105,13 +94,6 @@ def test_a_damaged_file_is_named(folder, name, content):
     (folder / "model.safetensors").unlink()
     (folder / name).write_bytes(content)
     with pytest.raises(CheckpointError, match=name):
-        GPT2.from_pretrained(folder)
-
-
-def test_a_truncated_file_is_named(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
         GPT2.from_pretrained(folder)
 
 
@@ -322,44 +304,7 @@ def test_a_model_is_saved_over_the_one_it_was_read_from(model, tmp_path):
     assert torch.equal(GPT2.from_pretrained(tmp_path).wte.weight, model.wte.weight + 1)
 
 
-def test_one_flipped_bit_anywhere_is_found(model, tmp_path):
-    model.save_pretrained(tmp_path)
-    path = tmp_path / "model.safetensors"
-    content = path.read_bytes()
-    positions = torch.randint(len(content), (60,), generator=torch.Generator().manual_seed(0))
-    for position in [0, 9, len(content) - 1, *positions.tolist()]:
-        flipped = bytearray(content)
-        flipped[position] ^= 1 << position % 8
-        path.write_bytes(flipped)
-        with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-            GPT2.from_pretrained(tmp_path)
-
-
 def test_a_folder_that_cannot_be_written_is_named(model, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="Cannot write"):
         model.save_pretrained(tmp_path / "file")
-
-
-LOAD = """
-import re, sys
-from pathlib import Path
-import torch
-from probekit.model.families.gpt2 import GPT2
-GPT2.from_pretrained("mini")
-memory = lambda f: int(re.search(f + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-Path("/proc/self/clear_refs").write_text("5")
-before = memory("VmRSS")
-model = GPT2.from_pretrained(sys.argv[1])
-print((memory("VmHWM") - before) * 1024 / sum(p.nbytes for p in model.parameters()))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-def test_loading_never_holds_two_copies(tmp_path):
-    # The proportions of gpt2, an eighth of the size.
-    config = GPT2Config(n_embd=320, n_layer=8, n_head=8, vocab_size=20000)
-    GPT2(config).save_pretrained(tmp_path)
-    command = [sys.executable, "-c", LOAD, str(tmp_path)]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert 0.7 < float(out) < 1.3

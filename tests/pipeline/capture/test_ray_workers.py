@@ -19,7 +19,10 @@ ray = pytest.importorskip("ray", reason="Ray is not there: pip install -e '.[ray
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 # Resources that Ray itself does not close.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning"),
+]
 
 
 @pytest.fixture(scope="module")

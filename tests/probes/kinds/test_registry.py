@@ -129,6 +129,7 @@ assert "guess" in str(ProbeSection.model_json_schema())
 """
 
 
+@pytest.mark.nightly
 def test_a_kind_is_added_by_its_file_and_its_row(tmp_path):
     package = tmp_path / "probekit"
     ignored = shutil.ignore_patterns("mini", "__pycache__", "assets")

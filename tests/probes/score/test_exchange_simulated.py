@@ -9,7 +9,8 @@ from probekit.probes.score.exchange import p_values, sign_patterns
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, with_alarms
 from tests.probes.score.exchanges import exchange_of, judged
 
-DATA_SETS = 500
+# Simulated data sets: few at each change, many at night.
+DATA_SETS = [150, pytest.param(500, marks=pytest.mark.nightly)]
 
 
 def within(rejections, n, most=0.06):
@@ -59,16 +60,18 @@ def half_and_half(generator):
 DESIGNS = [rows_by_themselves, labels_of_groups, two_nouns, skewed_nouns, half_and_half]
 
 
+@pytest.mark.parametrize("n", DATA_SETS)
 @pytest.mark.parametrize("draw", DESIGNS)
-def test_a_true_null_is_rejected_at_most_at_the_level(draw):
+def test_a_true_null_is_rejected_at_most_at_the_level(draw, n):
     p = []
-    for seed in range(DATA_SETS):
+    for seed in range(n):
         truth, guess, groups = draw(np.random.default_rng(seed))
         p.append(judged([guess], truth, groups, seed).single[0])
-    assert within(np.sum(np.array(p) <= 0.05), DATA_SETS)
+    assert within(np.sum(np.array(p) <= 0.05), n)
     assert np.mean(np.array(p) <= 0.3) > 0.15  # the test does reject at a higher level
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("draw", [labels_of_groups, two_nouns])
 def test_exchanging_single_rows_would_reject_far_more(draw):
     rejected = 0
@@ -193,6 +196,7 @@ def refitted_over_folds(generator, n_groups=30, n_folds=3, n_features=200):
     return truth, guess, groups, folds
 
 
+@pytest.mark.nightly
 def test_a_true_null_over_folds_is_rejected_at_most_at_the_level(monkeypatch):
     widened = plain = 0
     for seed in range(200):

@@ -123,15 +123,6 @@ def test_a_thousand_classes_need_no_table_of_a_million():
     assert peak < 50e6  # the table would have 1.6 GB
 
 
-def test_one_against_rest_area_equals_scikit_learns_own():
-    generator = np.random.default_rng(0)
-    scores = generator.dirichlet(np.ones(4), size=200)
-    truth = generator.integers(4, size=200)
-    given = ClassPredictions(truth, scores.argmax(axis=1), 4, scores)
-    value = auroc(given, Resamples.whole(200))[0]
-    assert value == pytest.approx(roc_auc_score(truth, scores, multi_class="ovr"), abs=1e-12)
-
-
 def test_constant_scores_have_an_area_of_one_half_and_minus_infinity_is_a_score():
     truth = np.array([0, 1, 2, 0, 1, 2])
     resamples = Resamples.whole(6)

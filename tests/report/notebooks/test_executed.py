@@ -13,6 +13,7 @@ from probekit.report.notebooks.result_figure import PLOTLY_TYPE
 nbclient = pytest.importorskip("nbclient")
 nbconvert = pytest.importorskip("nbconvert")
 nbformat = pytest.importorskip("nbformat")
+pytestmark = pytest.mark.nightly
 
 YAML = """
 name: sizes

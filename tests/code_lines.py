@@ -1,0 +1,75 @@
+"""Code lines of the package and their budget; `make check` prints the sums.
+
+A code line has a token that is no comment, blank or docstring. A budget is raised only by a commit
+that explains why.
+"""
+
+import ast
+import sys
+import tokenize
+from collections import Counter
+from io import StringIO
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "probekit"
+BUDGETS = {
+    "report": 8487,
+    "pipeline": 6901,
+    "probes": 6083,
+    "model": 4500,
+    "activations": 2494,
+    "cli": 2447,
+    "interventions": 2256,
+    "experiment": 2189,
+    "data": 1946,
+    "results": 1598,
+    "training": 911,
+    "analysis": 528,
+    "": 1204,  # the files at the top
+}
+NO_CODE = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+)
+HAVE_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def code_lines(path):
+    """Return the number of code lines of a file."""
+    text = path.read_text()
+    lines = set()
+    for token in tokenize.generate_tokens(StringIO(text).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, HAVE_DOCSTRINGS) and ast.get_docstring(node) is not None:
+            lines.difference_update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return len(lines)
+
+
+def lines_of_packages():
+    """Return the code lines of each package, and of the files at the top under an empty name."""
+    lines = Counter()
+    for path in PACKAGE.rglob("*.py"):
+        lines["/".join(path.relative_to(PACKAGE).parts[:-1][:1])] += code_lines(path)
+    return lines
+
+
+def over_budget(lines):
+    """Return a line for each package that is over its budget."""
+    return [
+        f"probekit/{name}: {n:,} code lines, at most {BUDGETS[name]:,}"
+        for name, n in lines.items()
+        if n > BUDGETS[name]
+    ]
+
+
+if __name__ == "__main__":
+    found = lines_of_packages()
+    budget = sum(BUDGETS.values())
+    sys.stdout.write(f"probekit: {sum(found.values()):,} code lines, at most {budget:,}\n")
+    sys.exit("\n".join(over_budget(found)) or 0)
