@@ -208,7 +208,7 @@ def _show_steered(
     from probekit.pipeline.look.apply import load_network
     from probekit.pipeline.look.steering import steered_texts, steering_vector
     from probekit.probes.saved_probe import SavedProbe
-    from probekit.report.texts.glyphs import class_label
+    from probekit.report.texts import class_label
 
     probe = SavedProbe.load(steering.probe)
     vector = steering_vector(probe, steering.towards)

@@ -18,7 +18,7 @@ from probekit.report.sentences.comparison import (
     result_words,
 )
 from probekit.report.sentences.transfer import transfer_answer
-from probekit.report.texts.glyphs import line_label
+from probekit.report.texts import line_label
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
 from probekit.results.table import only

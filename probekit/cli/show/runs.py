@@ -18,7 +18,7 @@ from probekit.report.sentences.answer import answer
 from probekit.report.sentences.comparison_table import RULE, ComparedScore, comparison_table
 from probekit.report.sentences.sites_table import SiteRow, filled_columns, site_rows
 from probekit.report.sentences.warnings import warnings
-from probekit.report.texts.glyphs import line_label
+from probekit.report.texts import line_label
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import load_record

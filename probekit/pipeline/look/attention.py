@@ -11,7 +11,7 @@ from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.look.attention_patterns import attention_prompt
-from probekit.report.attention.codes import MOST_MB
+from probekit.report.attention.packing import MOST_MB
 from probekit.report.attention.page import AttentionExplorer
 from probekit.terminal import SILENT, Watcher
 

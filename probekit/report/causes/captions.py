@@ -22,8 +22,7 @@ from probekit.report.causes.edits import (
 from probekit.report.causes.panels import Panel
 from probekit.report.figures.style import fixed
 from probekit.report.sentences.score_words import p_words
-from probekit.report.texts.glyphs import class_label
-from probekit.report.texts.headings import capitalised
+from probekit.report.texts import capitalised, class_label
 from probekit.results.causes.tables import CauseTables
 from probekit.results.table import n_blocks
 

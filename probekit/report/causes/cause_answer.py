@@ -32,7 +32,7 @@ from probekit.report.causes.edits import (
 from probekit.report.causes.figure_parts import NOUNS, first_measure
 from probekit.report.figures.style import fixed
 from probekit.report.sentences.score_words import p_words
-from probekit.report.texts.headings import capitalised
+from probekit.report.texts import capitalised
 from probekit.results.causes.tables import CauseTables
 
 NOTHING = "no intervention has a defined effect"

@@ -7,10 +7,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.report.causes.edits import RECOVERY, EditSet, edit_hover
-from probekit.report.figures.axes import finite_ends, layer_axis, layer_ends
 from probekit.report.figures.layer_curve import MOST_BANDS, WIDTH, band, end_labels, scatter
 from probekit.report.figures.line_labels import name_lines
-from probekit.report.figures.style import GREY, TEMPLATE, LineStyle
+from probekit.report.figures.style import (
+    GREY,
+    TEMPLATE,
+    LineStyle,
+    finite_ends,
+    layer_axis,
+    layer_ends,
+)
 from probekit.report.figures.views import MOST_NEURONS
 from probekit.results.table import ticks
 

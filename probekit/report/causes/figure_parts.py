@@ -24,7 +24,7 @@ from probekit.report.causes.panels import dose_figure, panels_height, refit_figu
 from probekit.report.figures.facets import MOST_PANELS
 from probekit.report.maps.text_map import MOST_TEXTS
 from probekit.report.pages.parts import FigurePart, figure_json, map_part
-from probekit.report.texts.headings import capitalised
+from probekit.report.texts import capitalised
 from probekit.results.causes.tables import CauseTables
 
 NOUNS = {

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from probekit.report.texts.glyphs import line_label
+from probekit.report.texts import line_label
 from probekit.results.causes.tables import CauseTables
 
 _FREE = ("measure", "unit", "reason", "summary", "site", "erased")  # columns of any text

@@ -13,7 +13,6 @@ import plotly.graph_objects as go
 
 from probekit.report.causes.curves import axis_labels, zero_line
 from probekit.report.causes.edits import interval_in_words
-from probekit.report.figures.axes import finite_ends, layer_ends
 from probekit.report.figures.facets import (
     FIGURE_HEIGHT,
     MARGIN_HEIGHT,
@@ -28,7 +27,15 @@ from probekit.report.figures.facets import (
 )
 from probekit.report.figures.layer_curve import WIDTH, band, scatter
 from probekit.report.figures.line_labels import LineLabel, label_at_end
-from probekit.report.figures.style import GREY, SERIES_COLOURS, STACKS, LineStyle, plotly_text
+from probekit.report.figures.style import (
+    GREY,
+    SERIES_COLOURS,
+    STACKS,
+    LineStyle,
+    finite_ends,
+    layer_ends,
+    plotly_text,
+)
 
 PERMUTED = "95 % of permuted labels, tested"
 MATCHED = "95 % of equal covariance, not tested"

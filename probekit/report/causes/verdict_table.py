@@ -13,7 +13,7 @@ from probekit.report.causes.directions import QUESTIONS, Direction
 from probekit.report.causes.edits import METHODS, interval_in_words
 from probekit.report.figures.style import fixed
 from probekit.report.sentences.score_words import p_words
-from probekit.report.texts.headings import capitalised
+from probekit.report.texts import capitalised
 
 MOST_ROWS = 12  # directions shown before the fold
 COLUMNS = (*QUESTIONS, "swap")

@@ -20,7 +20,7 @@ from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.comparison_table import NO_SCORE, ComparedScore, comparison_table
 from probekit.report.sentences.warnings import warnings
-from probekit.report.texts.machine_paths import MachinePaths
+from probekit.report.texts import MachinePaths
 from probekit.results.causes.record import has_causes_alone
 from probekit.results.causes.tables import CauseTables
 from probekit.results.differences import RivalDifferences, load_differences, rival_differences

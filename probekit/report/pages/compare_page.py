@@ -28,7 +28,7 @@ from probekit.report.sentences.comparison import (
     result_words,
     settings_words,
 )
-from probekit.report.texts.machine_paths import MachinePaths
+from probekit.report.texts import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
 from probekit.results.site_results import NESTED_SITE

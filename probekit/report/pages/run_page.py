@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.attention.codes import choose_reduction
+from probekit.report.attention.packing import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
@@ -30,9 +30,7 @@ from probekit.report.sentences.feature_table import load_features
 from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import warnings
-from probekit.report.texts.glyphs import class_label
-from probekit.report.texts.machine_paths import MachinePaths
-from probekit.report.texts.paint import DENSEST
+from probekit.report.texts import DENSEST, MachinePaths, class_label
 from probekit.results.causes.record import has_causes_alone
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name

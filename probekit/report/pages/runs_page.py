@@ -22,7 +22,7 @@ from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer, comparison_rows
 from probekit.report.sentences.choice import chosen_words, nested_line
 from probekit.report.sentences.words import colour_words, description
-from probekit.report.texts.machine_paths import MachinePaths
+from probekit.report.texts import MachinePaths
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import NO_DIGEST, RunRecord, check_finished, open_record

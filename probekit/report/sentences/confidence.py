@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from probekit.files import read_csv
-from probekit.report.figures.reliability import COLUMNS
+from probekit.report.figures.chosen_figures import BIN_COLUMNS
 from probekit.report.figures.style import format_number
 from probekit.report.sentences.choice import pooled_ranking
 from probekit.results.metrics import metric_name
@@ -29,9 +29,9 @@ def load_bins(path: Path) -> pd.DataFrame | None:
         return None
     with reading_run_file(path):
         bins = read_csv(path)
-    check_columns(bins, (*PROBE_COLUMNS, *COLUMNS), path)
+    check_columns(bins, (*PROBE_COLUMNS, *BIN_COLUMNS), path)
     with reading_run_file(path):
-        bins = bins.astype(dict.fromkeys(COLUMNS, float))
+        bins = bins.astype(dict.fromkeys(BIN_COLUMNS, float))
     return None if bins.empty else bins.assign(series=bins["probe"])
 
 

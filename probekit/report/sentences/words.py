@@ -7,6 +7,7 @@ import pandas as pd
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
+from probekit.report.figures.curves import learning_curve_lines, sparse_rows
 from probekit.report.figures.facets import panel_unit, panels
 from probekit.report.figures.layer_curve import (
     banded_series,
@@ -14,9 +15,7 @@ from probekit.report.figures.layer_curve import (
     null_band,
     series_of,
 )
-from probekit.report.figures.learning_curve import learning_curve_lines
 from probekit.report.figures.levels import levels
-from probekit.report.figures.sparse import sparse_rows
 from probekit.report.figures.style import LEVELS, LINES, format_number
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
 from probekit.report.sentences.choice import nested_line, pooled_ranking

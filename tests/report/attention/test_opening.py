@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from probekit.report.attention.opening import scores_beyond_distance
+from probekit.report.attention.packing import scores_beyond_distance
 
 
 def softmax(scores):

@@ -3,8 +3,8 @@ import base64
 import numpy as np
 import pytest
 
-from probekit.report.attention.colours import attention_colours
-from probekit.report.attention.thumbnails import (
+from probekit.report.attention.packing import (
+    attention_colours,
     still_picture,
     thumbnails,
     with_summaries,

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 
 from probekit.errors import UnknownNameError
+from probekit.report.figures.curves import norm_curve
 from probekit.report.figures.layer_curve import layer_curve
 from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.line_labels import LABEL
-from probekit.report.figures.norm_curve import norm_curve
 from probekit.report.figures.style import GREY, LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
 from probekit.report.sentences.answer import answer
 

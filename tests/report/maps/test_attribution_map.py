@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.report.maps.attribution_map import attribution_map, attribution_steps, step_rows
+from probekit.report.maps.network_maps import attribution_map, attribution_steps, step_rows
 from tests.report.pictures import attribution_rows
 
 

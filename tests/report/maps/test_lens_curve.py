@@ -4,7 +4,7 @@ import pandas as pd
 
 from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT
 from probekit.report.figures.style import SERIES_COLOURS
-from probekit.report.maps.lens_curve import lens_curve
+from probekit.report.maps.lens_map import lens_curve
 
 
 def summary(right=1, n_next=4):

@@ -1,15 +1,12 @@
 """Maps of the patches of a pair."""
 
 import numpy as np
-import pytest
 
-from probekit.errors import UnknownNameError
-from probekit.report.maps.patch_map import (
+from probekit.report.maps.network_maps import (
     estimate_scatter,
     pair_labels,
     patch_head_map,
     patch_position_map,
-    signed_number,
     site_family,
 )
 from tests.report.pictures import patched_pair
@@ -63,18 +60,3 @@ def test_long_texts_have_fewer_ticks():
     pair = patched_pair(n_tokens=400)
     figure = patch_position_map(of(pair, "attn_out"), pair_labels(pair.clean, pair.corrupt))
     assert len(figure.layout.xaxis.ticktext) < 200
-
-
-def test_unknown_columns_are_refused():
-    pair = patched_pair()
-    with pytest.raises(UnknownNameError, match=r"recovry.*recovery"):
-        patch_head_map(pair.of_heads, "recovry")
-
-
-def test_numbers_have_signs():
-    assert [signed_number(x) for x in (0.0, -0.001, -1.5, 2.0)] == [
-        "0.00",
-        "0.00",
-        "−1.50",
-        "+2.00",
-    ]

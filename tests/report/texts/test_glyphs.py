@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.report.texts.glyphs import line_label, token_label
+from probekit.report.texts import line_label, token_label
 
 
 @pytest.mark.parametrize(

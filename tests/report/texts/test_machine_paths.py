@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.report.texts.machine_paths import MachinePaths, model_title
+from probekit.report.texts import MachinePaths, model_title
 
 
 @pytest.mark.parametrize(

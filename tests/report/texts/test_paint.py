@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.report.texts.paint import DENSEST, HIGH, HUES, LOW, NUMBER, Paint, Palette
+from probekit.report.texts import DENSEST, HIGH, HUES, LOW, NUMBER, Paint, Palette
 from probekit.results.text_readings import RowPrediction, TextReading
 
 
