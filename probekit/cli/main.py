@@ -44,7 +44,7 @@ from probekit.cli.pretraining import pretrain_command
 from probekit.cli.saved_probes import apply
 from probekit.cli.versions import version_option
 from probekit.errors import ProbekitError, nearest
-from probekit.pipeline.look.endings import PAGE_OR_ROWS
+from probekit.pipeline.look.exports import PAGE_OR_ROWS
 from probekit.terminal import Interruptible, escape_streams
 
 if TYPE_CHECKING:

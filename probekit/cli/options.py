@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from probekit.pipeline.look.endings import check_ending
+from probekit.pipeline.look.exports import check_ending
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

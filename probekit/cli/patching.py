@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from probekit.cli.options import IntegerInRange, ModelName, OutputFile
-from probekit.pipeline.look.endings import PAGE_OR_ROWS
+from probekit.pipeline.look.exports import PAGE_OR_ROWS
 
 
 @click.command()

@@ -14,7 +14,7 @@ from probekit.cli.options import (
     optional_texts_options,
     texts_options,
 )
-from probekit.pipeline.look.endings import PAGE_OR_ROWS
+from probekit.pipeline.look.exports import PAGE_OR_ROWS
 
 _MODEL = click.option(
     "--model", type=ModelName(), required=True, help="Model: `mini`, a hub name or a folder."
@@ -168,8 +168,7 @@ def heads(
     from probekit.cli.show.pictures import facts_for_page, show_heads
     from probekit.cli.show.progress import watching
     from probekit.pipeline.look.exports import write_page_or_rows
-    from probekit.pipeline.look.heads import score_random_repeats, score_texts
-    from probekit.pipeline.look.lenses import ModelAndTokenizer
+    from probekit.pipeline.look.lenses import ModelAndTokenizer, score_random_repeats, score_texts
     from probekit.report.pages.heads_page import heads_page
 
     if texts and random_repeats is not None:

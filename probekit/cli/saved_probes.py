@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from probekit.cli.options import OutputFile, texts_options
-from probekit.pipeline.look.endings import ANSWER_FILES
+from probekit.pipeline.look.exports import ANSWER_FILES
 
 
 @click.command()

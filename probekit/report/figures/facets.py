@@ -80,11 +80,12 @@ def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     columns = panel_columns(rows)
     if not columns:
         return [("", rows)]
-    named = rows[columns].astype(str)
-    if "position" in columns:
-        named["position"] = named["position"].map(position_words)
-    titles = named.agg(" · ".join, axis=1)
-    return [(titles[own.index[0]], own) for _, own in rows.groupby(columns, sort=False)]
+    titled = []
+    for values, own in rows.groupby(columns, sort=False):
+        names = dict(zip(columns, map(str, values), strict=True))
+        names |= {name: position_words(text) for name, text in names.items() if name == "position"}
+        titled.append((" · ".join(names.values()), own))
+    return titled
 
 
 def panel_columns(rows: pd.DataFrame) -> list[str]:

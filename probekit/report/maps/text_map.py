@@ -92,21 +92,15 @@ def text_map(
         figure.add_scatter(x=x, y=y, text=list(texts), mode="text", textfont=font, hoverinfo="skip")
     # Columns and rows are labelled by index, because labels such as tokens may occur twice. Without
     # a range, the text trace would add a margin around the map.
-    for update, name, labels in (
-        (figure.update_xaxes, title, across),
-        (figure.update_yaxes, down_title, down),
-    ):
-        ends = [-0.5, len(labels) - 0.5]
-        update(
-            tickmode="array",
-            showgrid=False,
-            showline=False,
-            ticks="",
-            title_text=name,
-            tickvals=list(range(len(labels))),
-            ticktext=labels,
-            range=ends if labels is across else ends[::-1],
-        )
+    axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
+    (left, right), (top, bottom) = ((-0.5, len(labels) - 0.5) for labels in (across, down))
+    at = [list(range(len(labels))) for labels in (across, down)]
+    figure.update_xaxes(
+        **axis, title_text=title, tickvals=at[0], ticktext=across, range=[left, right]
+    )
+    figure.update_yaxes(
+        **axis, tickvals=at[1], ticktext=down, range=[bottom, top], title_text=down_title
+    )
     return figure
 
 
