@@ -65,7 +65,7 @@ def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
 
 def column_curves(values: Floats, columns: Sequence[int], down: str) -> go.Figure:
     """Return the figure of the given columns of a matrix as curves, one point per row."""
-    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": True})
+    figure = go.Figure(layout={"template": TEMPLATE})
     for number, column in enumerate(columns):
         figure.add_scatter(
             y=np.ascontiguousarray(values[:, column], np.float32),
@@ -74,6 +74,7 @@ def column_curves(values: Floats, columns: Sequence[int], down: str) -> go.Figur
             line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)], "width": 1.5},
             hovertemplate=f"column {column}, {down} %{{x}}: %{{y:.4f}}<extra></extra>",
         )
+    figure.update_layout(showlegend=True)
     figure.update_xaxes(title_text=down)
     figure.update_yaxes(title_text="weight")
     return figure
@@ -136,7 +137,7 @@ def spectrum_curves(spectra: NDArray[np.float64]) -> go.Figure:
     Args:
         spectra: shape (n_heads, n_singular_values), in descending order.
     """
-    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": True})
+    figure = go.Figure(layout={"template": TEMPLATE})
     shades = np.linspace(0, 0.9, len(spectra)).tolist()
     colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
     for head, (values, colour) in enumerate(zip(spectra, colours, strict=True)):
@@ -148,6 +149,7 @@ def spectrum_curves(spectra: NDArray[np.float64]) -> go.Figure:
             name=f"head {head}",
             hovertemplate=f"head {head}, rank %{{x}}: %{{y:.3f}}<extra></extra>",
         )
+    figure.update_layout(showlegend=True)
     figure.update_xaxes(title_text="rank")
     figure.update_yaxes(title_text="singular value", rangemode="tozero")
     return figure

@@ -98,9 +98,8 @@ def text_map(
     figure.update_xaxes(
         **axis, title_text=title, tickvals=at[0], ticktext=across, range=[left, right]
     )
-    figure.update_yaxes(
-        **axis, tickvals=at[1], ticktext=down, range=[bottom, top], title_text=down_title
-    )
+    figure.update_yaxes(**axis, tickvals=at[1], ticktext=down, range=[bottom, top])
+    figure.update_yaxes(title_text=down_title)
     return figure
 
 
