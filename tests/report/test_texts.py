@@ -1,7 +1,9 @@
 """Visible labels of tokens and texts, names without folders of this machine, token colours."""
 
+import numpy as np
 import pytest
 
+from probekit.report.maps.text_map import luminance
 from probekit.report.texts import (
     DENSEST,
     HIGH,
@@ -11,7 +13,6 @@ from probekit.report.texts import (
     MachinePaths,
     Paint,
     Palette,
-    line_label,
     model_title,
     token_label,
 )
@@ -32,10 +33,6 @@ from probekit.results.text_readings import RowPrediction, TextReading
 )
 def test_invisible_characters_of_tokens_become_visible(token, label):
     assert token_label(token) == label
-
-
-def test_a_line_keeps_spaces_and_replaces_control_characters():
-    assert line_label("a b\x1b]0;title\x07\r\n") == "a b<U+001B>]0;title<U+0007>␍⏎"
 
 
 @pytest.mark.parametrize(
@@ -124,10 +121,6 @@ def test_more_classes_have_hues_of_their_own():
 
 @pytest.mark.parametrize("hue", [LOW, HIGH, NUMBER, *HUES])
 def test_black_ink_is_legible_on_the_strongest_paint(hue):
-    def luminance(colour):
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        lights = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), lights, strict=True))
-
     assert 0 < DENSEST < 1
-    assert (luminance(Paint(hue, 1.0).on_white) + 0.05) / 0.05 >= 4.5
+    painted = np.array([list(bytes.fromhex(Paint(hue, 1.0).on_white[1:]))]) / 255
+    assert (luminance(painted) + 0.05) / 0.05 >= 4.5

@@ -14,11 +14,12 @@ from probekit.report.figures.style import (
     GREY,
     LEVELS,
     SERIES_COLOURS,
-    SERIES_MARKERS,
     TEMPLATE,
     axis_title,
+    error_bars,
     format_number,
     plotly_text,
+    series_marker,
 )
 from probekit.report.maps.text_map import Colours, cell_text, diverging, text_map
 from probekit.report.texts import class_label
@@ -99,12 +100,7 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
             y=points["y"].tolist(),
             mode="markers",
             name=plotly_text(class_label(label)),
-            marker={
-                "color": SERIES_COLOURS[number % len(SERIES_COLOURS)],
-                "symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)],
-                "size": 7,
-                "opacity": 0.75,
-            },
+            marker={**series_marker(number, 7), "opacity": 0.75},
             hovertext=[plotly_text(class_label(text)) for text in points["label"]],
             hoverinfo="text",
         )
@@ -173,14 +169,7 @@ def neuron_ranking(table: pd.DataFrame) -> go.Figure:
         x=rows["value"].tolist(),
         y=list(range(len(rows))),
         mode="markers",
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": (rows["ci_high"] - rows["value"]).tolist(),
-            "arrayminus": (rows["value"] - rows["ci_low"]).tolist(),
-            "thickness": 1.5,
-            "width": 3,
-        },
+        error_x={**error_bars(rows, "value", 1.5), "symmetric": False},
         marker={"color": SERIES_COLOURS[0], "size": 8},
         hovertext=[
             f"<b>{row['site']}</b><br>{format_number(row['value'], row['ci_low'], row['ci_high'])}"
@@ -240,7 +229,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
 
 def _bin_traces(name: str, points: pd.DataFrame, number: int) -> list[Any]:
     """Return accuracy by confidence with intervals as error bars, and bars of row counts."""
-    colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+    marker = series_marker(number, 8)
     shared = {
         "legendgroup": name,
         "hovertext": [_bin_hover(row) for _, row in points.iterrows()],
@@ -249,17 +238,11 @@ def _bin_traces(name: str, points: pd.DataFrame, number: int) -> list[Any]:
     line = go.Scatter(
         x=points["confidence"].tolist(),
         y=points["accuracy"].tolist(),
-        error_y={
-            "type": "data",
-            "array": (points["ci_high"] - points["accuracy"]).tolist(),
-            "arrayminus": (points["accuracy"] - points["ci_low"]).tolist(),
-            "thickness": 1,
-            "width": 3,
-        },
+        error_y=error_bars(points, "accuracy", 1),
         name=name,
         mode="lines+markers",
-        line={"color": colour, "width": 2},
-        marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
+        line={"color": marker["color"], "width": 2},
+        marker={"symbol": marker["symbol"], "size": 8},
         **shared,
     )
     counts = go.Bar(
@@ -268,7 +251,7 @@ def _bin_traces(name: str, points: pd.DataFrame, number: int) -> list[Any]:
         yaxis="y2",
         name=f"rows: {name}",
         showlegend=False,
-        marker={"color": colour, "line": {"width": 0}},
+        marker={"color": marker["color"], "line": {"width": 0}},
         opacity=0.6,
         **shared,
     )

@@ -43,12 +43,14 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
     measured = measured.reset_index(drop=True)
     defined = measured.dropna(subset="value")
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
-    others = defined[defined["target"].isin(BASELINES) & defined["target"].ne("majority")]
-    best = [
-        best_first(of_run, str(of_run["metric"].iloc[0])).index[0]
-        for _, of_run in others.groupby("run", sort=False)
-    ]
-    shown = defined.drop(index=others.index.difference(best)) if is_brief else defined
+    shown = defined
+    if is_brief:
+        others = defined[defined["target"].isin(BASELINES) & defined["target"].ne("majority")]
+        best = [
+            best_first(of_run, str(of_run["metric"].iloc[0])).index[0]
+            for _, of_run in others.groupby("run", sort=False)
+        ]
+        shown = defined.drop(index=others.index.difference(best))
     rows = [
         ("mean" if is_mean and target == "majority" else target, row)
         for target in (*BASELINES, HEADLINE)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -17,6 +18,9 @@ from probekit.amounts import LEVEL
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import NESTED, TARGETS
 from probekit.terminal import visible
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,28 @@ TEMPLATE = go.layout.Template(
         },
     }
 )
+
+
+def series_marker(number: int, size: int) -> dict[str, Any]:
+    """Return colour, symbol and size of the markers of a series; colours and symbols repeat.
+
+    >>> series_marker(0, 7)
+    {'color': '#0072B2', 'symbol': 'circle', 'size': 7}
+    """
+    colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+    symbol = SERIES_MARKERS[number % len(SERIES_MARKERS)]
+    return {"color": colour, "symbol": symbol, "size": size}
+
+
+def error_bars(rows: pd.DataFrame, column: str, thickness: float) -> dict[str, Any]:
+    """Return error bars from `column` to `ci_low` and `ci_high` of the rows."""
+    return {
+        "type": "data",
+        "array": (rows["ci_high"] - rows[column]).tolist(),
+        "arrayminus": (rows[column] - rows["ci_low"]).tolist(),
+        "thickness": thickness,
+        "width": 3,
+    }
 
 
 def label_colour(colour: str) -> str:

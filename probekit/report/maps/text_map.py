@@ -104,7 +104,7 @@ def text_map(
 
 
 def name_colours(figure: go.Figure, title: str) -> go.Figure:
-    """Write the meaning of the colours beside the colour bar of a map, and return the map."""
+    """Write the meaning of the colours next to the colour bar of a map, and return the map."""
     colorbar = {"title": {"text": title, "side": "right"}}
     return figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"})
 

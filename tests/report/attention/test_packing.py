@@ -14,12 +14,9 @@ from probekit.report.attention.packing import (
     choose_reduction,
     count_heads,
     packed,
-    packed_heads,
     scores_beyond_distance,
     still_picture,
     thumbnails,
-    with_summaries,
-    without_first,
 )
 from probekit.results.network import AttentionPrompt
 
@@ -52,12 +49,6 @@ def test_a_weight_of_1_and_of_0_are_exact():
     weights = np.array([[1, 0], [0, 1]], np.float32)
     for levels in LEVELS:
         assert (unpacked(packed(weights, levels), levels, 2) == weights).all()
-
-
-def test_heads_are_packed_in_their_order(make_patterns):
-    patterns = make_patterns(9)[1]
-    for head, text in zip(patterns, packed_heads(patterns, 65535), strict=True):
-        np.testing.assert_allclose(unpacked(text, 65535, 9)[0], head, atol=2e-5)
 
 
 def test_small_pages_use_16_bits(make_patterns):
@@ -110,29 +101,6 @@ def test_a_pixel_is_the_largest_weight_of_its_patch(make_patterns, n):
         assert (small[:, row, column] == patch.max((1, 2))).all()
 
 
-def test_the_mean_and_maximum_follow_the_heads(make_patterns):
-    heads = make_patterns(6)[1]
-    both = with_summaries(heads)
-    assert (both[:3] == heads).all()
-    np.testing.assert_allclose(both[3], (heads[0] + heads[1] + heads[2]) / 3, rtol=1e-6)
-    assert (both[4] == np.maximum(np.maximum(heads[0], heads[1]), heads[2])).all()
-    assert with_summaries(heads[:1]) is not None
-    assert len(with_summaries(heads[:1])) == 1
-
-
-def test_without_the_first_token_rows_sum_to_1_or_are_empty(make_patterns):
-    heads = make_patterns(6)[1]
-    heads[0, 3] = [1, 0, 0, 0, 0, 0]
-    rest = without_first(heads)
-    assert (rest[..., 0] == 0).all()
-    sums = rest.sum(-1)
-    assert (sums[:, 0] == 0).all()
-    assert sums[0, 3] == 0
-    np.testing.assert_allclose(sums[1:, 1:], 1, rtol=1e-6)
-    ratio = rest[1, 5, 2] / rest[1, 5, 4]
-    assert ratio == pytest.approx(heads[1, 5, 2] / heads[1, 5, 4], rel=1e-5)
-
-
 def test_the_static_image_is_a_grid_of_layers_and_heads(browser, tmp_path):
     layers = np.zeros((2, 3, 2, 2), np.float32)
     layers[1, 2, 1, 0] = 1
@@ -154,12 +122,6 @@ def test_the_static_image_is_a_grid_of_layers_and_heads(browser, tmp_path):
     assert image[0, 1].tolist() == [217, 221, 226]  # masked
     assert image[2, 2].tolist() == [255, 255, 255]
     assert (image == stops[-1]).all(-1).sum() == 1
-
-
-def test_the_static_image_is_deterministic(make_patterns):
-    small = make_patterns(12)
-    assert still_picture(small) == still_picture(small.copy())
-    assert base64.b64decode(still_picture(small)).startswith(b"\x89PNG")
 
 
 def softmax(scores):

@@ -1,6 +1,6 @@
 // State of the explorer, and its encoding in the URL fragment.
 
-// Settings that are one of several values, the first of which is the default.
+// Allowed values of settings; the first one is the default.
 const CHOICES = { view: ["one", "side", "difference"], picture: ["both", "matrix", "lines"], scale: ["sqrt", "linear", "log"] };
 
 const initialState = (opening) => ({
