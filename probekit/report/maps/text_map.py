@@ -170,10 +170,25 @@ def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
     widths = [len(one.data[0].z[0]) for one in maps.values()]
     unit = (1 - GAP * (len(maps) - 1)) / sum(widths)
     start = 0.0
-    for number, (title, width) in enumerate(zip(maps, widths, strict=True), start=1):
+    for number, ((title, one), width) in enumerate(zip(maps.items(), widths, strict=True)):
         end = start + unit * width
-        _place(figure, maps[title], number, (start, min(end, 1.0)))
-        write_above(figure, title, f"x{number if number > 1 else ''}")
+        suffix = str(number + 1) if number else ""
+        axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
+        for trace in one.data:
+            if trace.type == "heatmap":
+                trace.showscale = not number
+            figure.add_trace(trace.update(**axes))
+        x_axis, y_axis = one.layout.xaxis, one.layout.yaxis
+        x_axis.update(domain=(start, min(end, 1.0)), anchor=axes["yaxis"])
+        y_axis.update(anchor=axes["xaxis"])
+        if number:
+            y_axis.update(title_text=None, showticklabels=False)
+        figure.update_layout({f"xaxis{suffix}": x_axis, f"yaxis{suffix}": y_axis})
+        if one.layout.plot_bgcolor:
+            figure.update_layout(plot_bgcolor=one.layout.plot_bgcolor)
+        for shape in one.layout.shapes:
+            figure.add_shape(shape.update(xref=axes["xaxis"], yref=axes["yaxis"]))
+        write_above(figure, title, axes["xaxis"])
         start = end + GAP
     return figure
 
@@ -192,23 +207,3 @@ def write_above(figure: go.Figure, text: str, axis: str = "x") -> None:
         font={"size": SMALL},
     )
     figure.update_layout(margin_t=TITLE_MARGIN)
-
-
-def _place(figure: go.Figure, one: go.Figure, number: int, domain: tuple[float, float]) -> None:
-    """Copy traces, axes and frames of a map into a part of the figure."""
-    suffix = str(number) if number > 1 else ""
-    axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-    for trace in one.data:
-        if trace.type == "heatmap":
-            trace.showscale = number == 1
-        figure.add_trace(trace.update(**axes))
-    x_axis, y_axis = one.layout.xaxis, one.layout.yaxis
-    x_axis.update(domain=domain, anchor=axes["yaxis"])
-    y_axis.update(anchor=axes["xaxis"])
-    if number > 1:
-        y_axis.update(title_text=None, showticklabels=False)
-    figure.update_layout({f"xaxis{suffix}": x_axis, f"yaxis{suffix}": y_axis})
-    if one.layout.plot_bgcolor:
-        figure.update_layout(plot_bgcolor=one.layout.plot_bgcolor)
-    for shape in one.layout.shapes:
-        figure.add_shape(shape.update(xref=axes["xaxis"], yref=axes["yaxis"]))
