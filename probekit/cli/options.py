@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from probekit.pipeline.look.endings import PAGE_OR_ROWS, check_ending
+from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -112,7 +112,7 @@ def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], co
     from probekit.files import write_atomic
     from probekit.report.figures.figure_files import write_figures
     from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
-    from probekit.report.texts.glyphs import line_label
+    from probekit.report.texts import line_label
 
     loaded = load_runs(runs)
     write_atomic(out, runs_page(loaded))

@@ -158,8 +158,7 @@ def heads(
     """Score every head: previous token, duplicate token, induction, first token, entropy."""
     from probekit.cli.show.pictures import show_heads
     from probekit.cli.show.progress import watching
-    from probekit.pipeline.look.heads import score_random_repeats, score_texts
-    from probekit.pipeline.look.lenses import ModelAndTokenizer
+    from probekit.pipeline.look.lenses import ModelAndTokenizer, score_random_repeats, score_texts
     from probekit.report.pages.heads_page import heads_page
 
     if texts and random_repeats is not None:

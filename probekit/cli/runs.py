@@ -22,7 +22,7 @@ from probekit.cli.options import (
     with_choices,
 )
 from probekit.cli.pages import draw_figures, figure_options
-from probekit.pipeline.look.endings import PAGE_OR_ROWS
+from probekit.pipeline.look.exports import PAGE_OR_ROWS
 
 if TYPE_CHECKING:
     pass

@@ -15,7 +15,7 @@ from probekit.cli.options import (
     model_option,
     texts_options,
 )
-from probekit.pipeline.look.endings import ANSWER_FILES
+from probekit.pipeline.look.exports import ANSWER_FILES
 
 if TYPE_CHECKING:
     from probekit.model.generation import Continuation, Decoding
@@ -149,7 +149,7 @@ def _show_steered(
     from probekit.pipeline.look.apply import load_network
     from probekit.pipeline.look.steering import steered_texts, steering_vector
     from probekit.probes.saved_probe import SavedProbe
-    from probekit.report.texts.glyphs import class_label
+    from probekit.report.texts import class_label
 
     probe = SavedProbe.load(steer)
     vector = steering_vector(probe, towards)

@@ -12,6 +12,7 @@ from probekit.report.figures.chosen_figures import (
     confusion_matrix,
     direction_map,
     neuron_ranking,
+    ranked_neurons,
     scatter_plane,
 )
 from probekit.report.pages.run_page import run_figures, write_report
@@ -83,8 +84,6 @@ def test_each_label_of_a_plane_has_a_colour_and_a_mark_of_its_own(scatter):
     looks = {(trace.marker.color, trace.marker.symbol) for trace in figure.data}
     assert len(looks) == len(figure.data) == 2
     assert [figure.layout.xaxis.title.text, figure.layout.yaxis.title.text] == ["one", "two"]
-    with pytest.raises(DataError, match="UMAP"):
-        scatter_plane(scatter, "UMAP")
 
 
 def test_many_labels_share_a_look(scatter):
@@ -127,8 +126,7 @@ def test_cosines_are_compared_with_probes_of_permuted_labels(make_run, table):
 
 
 def test_neurons_are_ranked_by_validation_and_shown_by_test(table):
-    with pytest.raises(DataError, match="single neurons"):
-        neuron_ranking(table)
+    assert ranked_neurons(table).empty
     rows = []
     for n in range(6):
         site = f"blocks.1.mlp.hook_post[neuron={n}]"

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.colors
 import pytest
 
-from probekit.report.attention.colours import attention_colours
+from probekit.report.attention.packing import attention_colours
 from probekit.report.figures.style import LINES, SERIES_MARKERS
 from probekit.report.maps.text_map import luminance
 

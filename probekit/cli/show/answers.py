@@ -11,8 +11,7 @@ from rich.text import Text
 from probekit.probes.saved_probe import SavedProbe
 from probekit.progress import Console
 from probekit.report.figures.style import format_number
-from probekit.report.texts.glyphs import line_label, token_label
-from probekit.report.texts.paint import HIGH, LOW, NUMBER, Paint, Palette
+from probekit.report.texts import HIGH, LOW, NUMBER, Paint, Palette, line_label, token_label
 from probekit.results.network import Per, TextReading, tidy_rows
 
 # Free text is the last column.

@@ -18,7 +18,7 @@ from probekit.report.sentences.comparisons import (
     result_words,
     transfer_answer,
 )
-from probekit.report.texts.glyphs import line_label
+from probekit.report.texts import line_label
 from probekit.results.comparison import RunComparison, Transfer, both_places
 from probekit.results.table import metric_name, only
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from probekit.cli.show.tables import print_table
-from probekit.report.maps.patch_map import signed_number
+from probekit.report.maps.network_maps import signed
 from probekit.report.pages.causes.pair_page import (
     CAVEAT,
     pair_answer,
@@ -16,7 +16,7 @@ from probekit.report.pages.causes.pair_page import (
     patch_columns,
     patch_rows,
 )
-from probekit.report.texts.glyphs import line_label, token_label
+from probekit.report.texts import line_label, token_label
 from probekit.results.network import PatchedPair
 
 
@@ -29,7 +29,7 @@ def show_pair(pair: PatchedPair, top: int) -> None:
         ("clean", pair.clean, pair.base),
         ("corrupt", pair.corrupt, pair.source),
     ):
-        texts.add_row(name, signed_number(value), Text(line_label("".join(tokens))))
+        texts.add_row(name, signed(value), Text(line_label("".join(tokens))))
     print_table(texts)
     _show_strongest(pair, pair.of_positions, top)
     if len(pair.of_heads):

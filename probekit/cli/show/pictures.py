@@ -13,9 +13,8 @@ from probekit.cli.show.tables import print_table
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.provenance import versions
 from probekit.report.figures.style import format_number
-from probekit.report.maps.attribution_map import signed
-from probekit.report.maps.head_map import SCORES
 from probekit.report.maps.lens_map import site_labels
+from probekit.report.maps.network_maps import SCORES, signed
 from probekit.report.pages.attribution_page import (
     attribution_answer,
     attribution_detail,
@@ -29,8 +28,7 @@ from probekit.report.pages.heads_page import (
     known_head_rows,
 )
 from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer
-from probekit.report.texts.glyphs import line_label, token_label
-from probekit.report.texts.machine_paths import model_title
+from probekit.report.texts import line_label, model_title, token_label
 from probekit.results.network import AttributedLogit, ScoredHeads
 
 MOST_HEADS = 5

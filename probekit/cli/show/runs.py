@@ -24,7 +24,7 @@ from probekit.report.sentences.tables import (
     filled_columns,
     site_rows,
 )
-from probekit.report.texts.glyphs import line_label
+from probekit.report.texts import line_label
 from probekit.results.record import load_record
 from probekit.results.table import load_table, metric_name
 from probekit.results.verdict import Verdict

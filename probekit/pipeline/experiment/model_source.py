@@ -20,7 +20,7 @@ from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.rows import PositionRows
 from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
 from probekit.pipeline.look.apply import ProbedModel, predict_texts
-from probekit.pipeline.look.attention_patterns import attention_prompt
+from probekit.pipeline.look.attention import attention_prompt
 from probekit.probes.saved_probe import SavedProbe
 from probekit.provenance import digest_json
 from probekit.results.network import AttentionPrompt, TextReading

@@ -49,10 +49,9 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
 
 def caution(probe: SavedProbe, per: Per) -> list[str]:
     """Return warnings: the probe is untested, or is applied to tokens unlike its training rows."""
-    sentences = [probe.facts.untested] if probe.facts.untested else []
-    if per == "text" or probe.facts.at == "all":
+    at, sentences = probe.facts.at, [probe.facts.untested] if probe.facts.untested else []
+    if per == "text" or at == "all":
         return sentences
-    at = probe.facts.at
     rows = "" if at in OF_ANY_TEXT else ", which is not marked in new texts: each row is one token"
     return [
         *sentences,
@@ -130,17 +129,21 @@ def predict_texts(
     answers = _answers(probe, scores)
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
     bounds = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
-    return [
-        _reading(
-            network.tokenizer,
-            texts[n],
-            encoded[n],
-            tuple(answers[start:end]),
-            of_text.get(place),
-            n_bos=int(encoded[n].has_bos),
+    readings = []
+    for place, (n, start, end) in enumerate(zip(indices, bounds, bounds[1:], strict=False)):
+        shown = slice(int(encoded[n].has_bos), int(encoded[n].has_bos) + int(end - start))
+        spans = encoded[n].offsets[shown].tolist()
+        readings.append(
+            TextReading(
+                text=texts[n],
+                tokens=tuple(network.tokenizer.strings(encoded[n].ids[shown])),
+                spans=tuple((first, stop) for first, stop in spans),
+                answers=tuple(answers[start:end]),
+                answer=of_text.get(place),
+                n_cut=len(encoded[n].ids) - shown.stop,
+            )
         )
-        for place, (n, start, end) in enumerate(zip(indices, bounds, bounds[1:], strict=False))
-    ]
+    return readings
 
 
 def load_network(
@@ -212,9 +215,9 @@ def _within(
     )
     if too_long == "error":
         raise DataError(f"{problem}. Use --too-long truncate or --too-long skip.")
-    action = "skipped" if too_long == "skip" else "truncated"
-    watcher.tell(f"warning: {problem}; they were {action}")
-    remaining = [n for n in range(len(encoded)) if too_long == "truncate" or n not in set(long)]
+    is_skipped = too_long == "skip"
+    watcher.tell(f"warning: {problem}; they were {'skipped' if is_skipped else 'truncated'}")
+    remaining = sorted(set(range(len(encoded))) - set(long if is_skipped else ()))
     if not remaining:
         raise DataError(f"{problem}: no text is left.")
     return remaining
@@ -237,9 +240,7 @@ def _plan(
     if facts.at not in OF_ANY_TEXT:
         return each, len(each.example)
     known = ("at", "index", "skip_first", "offset")
-    chosen: dict[str, Any] = {
-        name: facts.position[name] for name in known if name in facts.position
-    }
+    chosen: dict[str, Any] = {name: facts.position[name] for name in facts.position.keys() & known}
     whole = rows(PositionRule(**chosen))
     both = RowPlan(
         example=np.concatenate([each.example, whole.example]),
@@ -296,22 +297,3 @@ def _answers(probe: SavedProbe, scores: Floats) -> list[RowPrediction]:
         RowPrediction(label, max(row), tuple(row))
         for label, row in zip(labels, scores.tolist(), strict=True)
     ]
-
-
-def _reading(
-    tokenizer: Tokenizer,
-    text: str,
-    tokens: TokenizedText,
-    answers: tuple[RowPrediction, ...],
-    answer: RowPrediction | None,
-    n_bos: int,
-) -> TextReading:
-    end = n_bos + len(answers)
-    return TextReading(
-        text=text,
-        tokens=tuple(tokenizer.strings(tokens.ids[n_bos:end])),
-        spans=tuple((start, stop) for start, stop in tokens.offsets[n_bos:end].tolist()),
-        answers=answers,
-        answer=answer,
-        n_cut=len(tokens.ids) - end,
-    )

@@ -1,19 +1,77 @@
-"""Pages with the attention patterns of texts."""
+"""Attention patterns of texts, and pages that show them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from probekit.errors import check_has
+import numpy as np
+import torch
+
+from probekit.analysis.heads import head_scores
+from probekit.errors import ConfigError, DataError, check_has
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.experiment.encoding import TextEncoder
 from probekit.pipeline.experiment.models import check_device
-from probekit.pipeline.look.attention_patterns import attention_prompt
-from probekit.report.attention.codes import MOST_MB
+from probekit.report.attention.packing import MOST_MB
 from probekit.report.attention.page import AttentionExplorer
+from probekit.results.network import AttentionPrompt
 from probekit.terminal import SILENT, Watcher
+
+
+def attention_prompt(
+    model: Network,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    bos: bool,
+    chat: bool = False,
+    layer: int | None = None,
+    head: int | None = None,
+) -> AttentionPrompt:
+    """Return attention patterns and head scores of a text, for all or selected layers and heads.
+
+    >>> from probekit import GPT2
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> attention_prompt(model, tokenizer, "The keys", bos=False, layer=2).patterns.shape
+    (1, 4, 2, 2)
+
+    Raises:
+        ConfigError: the model has no such layer or head.
+        DataError: the text is empty or longer than the context.
+    """
+    shown = []
+    for axis, number, size in (
+        ("layer", layer, model.config.n_layers),
+        ("head", head, model.config.n_heads),
+    ):
+        if number is not None and (not isinstance(number, int) or not 0 <= number < size):
+            raise ConfigError(f"The model has no {axis} {number!r}. Allowed: 0 to {size - 1}.")
+        shown.append(tuple(range(size)) if number is None else (number,))
+    layers, heads = shown
+    ids = torch.tensor(TextEncoder(tokenizer, bos, chat).encode(text).ids)
+    if not len(ids):
+        raise DataError("The text is empty: there is no attention to show.")
+    with torch.inference_mode():
+        _, cache = model.run_with_cache(
+            ids.to(model.device)[None],
+            sites=[("pattern", number) for number in layers],
+            logits=False,
+        )
+    values = [cache["pattern", number][0, list(heads)].float().cpu() for number in layers]
+    patterns = torch.stack(values)
+    # In bfloat16, rounded weights sum to 1 only within a few percent.
+    patterns /= patterns.sum(-1, keepdim=True)
+    return AttentionPrompt(
+        text=text,
+        tokens=tuple(tokenizer.strings(ids.numpy())),
+        patterns=np.ascontiguousarray(patterns.numpy()),
+        layers=layers,
+        heads=heads,
+        scores={name: score.numpy() for name, score in head_scores(patterns, ids).items()},
+    )
 
 
 def explore_attention(
@@ -50,10 +108,9 @@ def explore_attention(
         DataError: there is no text, one is empty or longer than the context, or the page would be
             larger than allowed.
     """
-    for argument, given in (("model", model), ("tokenizer", tokenizer)):
-        kind = "GPT2" if argument == "model" else "Tokenizer"
-        needed = "run_with_cache" if argument == "model" else "strings"
-        check_has(argument, given, needed, f'Load it: {kind}.from_pretrained("mini").')
+    advice = 'Load it: {}.from_pretrained("mini").'
+    check_has("model", model, "run_with_cache", advice.format("GPT2"))
+    check_has("tokenizer", tokenizer, "strings", advice.format("Tokenizer"))
     check_has("texts", texts, "__iter__", "Give a string or a list of strings.")
     prompts = [
         attention_prompt(model, tokenizer, text, bos=bos, layer=layer, head=head)
@@ -91,7 +148,6 @@ def write_attention_page(
     explorer = explore_attention(
         model, tokenizer, texts, bos=bos, layer=layer, head=head, name=name, most_mb=most_mb
     )
-    watcher.tell(explorer.estimate)
-    if explorer.opening:
-        watcher.tell(explorer.opening)
+    for sentence in filter(None, (explorer.estimate, explorer.opening)):
+        watcher.tell(sentence)
     return explorer.save(out)

@@ -1,4 +1,4 @@
-"""Output files of a saved probe: predictions as a page or as a table."""
+"""Output files of commands: formats by file extension, pages, tables, predictions of a probe."""
 
 from __future__ import annotations
 
@@ -6,18 +6,37 @@ import glob
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
+from probekit.errors import ConfigError
 
-from probekit.files import csv_text, sweep_drafts, write_atomic
-from probekit.pipeline.look.endings import ANSWER_FILES, PAGE_OR_ROWS, check_ending
-from probekit.probes.saved_probe import SavedProbe
-from probekit.report.pages.texts_page import texts_page
-from probekit.results.network import Per, TextReading, tidy_rows
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from probekit.probes.saved_probe import SavedProbe
+    from probekit.results.network import Per, TextReading
+
+# The command line reads these before any work, so that this file imports little.
+ANSWER_FILES = (".html", ".csv", ".jsonl")
+PAGE_OR_ROWS = (".csv", ".html")
+
+
+def check_ending(path: Path, allowed: Sequence[str]) -> None:
+    """Check the extension of an output file before any work.
+
+    Raises:
+        ConfigError: the extension is not one of the allowed ones.
+    """
+    if path.suffix not in allowed:
+        raise ConfigError(
+            f"--out {path}: the file extension sets the format. Allowed: {', '.join(allowed)}."
+        )
 
 
 def _write(path: Path, content: str) -> None:
     """Write a file and remove temporary files of it left by killed processes."""
+    from probekit.files import sweep_drafts, write_atomic
+
     write_atomic(path, content)
     sweep_drafts(path.parent.glob(f".{glob.escape(path.name)}.*"))
 
@@ -26,12 +45,11 @@ def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) 
     """Write a page (.html) or its rows (.csv) and return the path.
 
     Raises:
-        ConfigError: the extension is not one of these.
         StoreError: the file cannot be written.
     """
-    check_ending(path, PAGE_OR_ROWS)
-    is_page = path.suffix == ".html"
-    _write(path, page() if is_page else csv_text(rows))
+    from probekit.files import csv_text
+
+    _write(path, page() if path.suffix == ".html" else csv_text(rows))
     return path
 
 
@@ -39,16 +57,20 @@ def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe
     """Write predictions as a page (.html) or as rows per text or token (.csv, .jsonl).
 
     Raises:
-        ConfigError: the extension is not one of these, or the probe cannot predict per text.
+        ConfigError: the probe cannot predict per text.
         StoreError: the file cannot be written.
     """
-    check_ending(path, ANSWER_FILES)
+    import pandas as pd
+
+    from probekit.files import csv_text
+    from probekit.report.pages.texts_page import texts_page
+    from probekit.results.network import tidy_rows
+
     if path.suffix == ".html":
-        _write(path, texts_page(readings, probe.classes, probe.facts))
-        return path
-    rows = tidy_rows(readings, probe.classes, per)
-    if path.suffix == ".csv":
-        _write(path, csv_text(pd.DataFrame(rows)))
+        content = texts_page(readings, probe.classes, probe.facts)
     else:
-        _write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        rows = tidy_rows(readings, probe.classes, per)
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        content = csv_text(pd.DataFrame(rows)) if path.suffix == ".csv" else "".join(lines)
+    _write(path, content)
     return path

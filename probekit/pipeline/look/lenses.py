@@ -1,4 +1,4 @@
-"""Logit lens and logit attribution of texts, with a model and its tokenizer."""
+"""Logit lens, logit attribution and head scores, with a model and its tokenizer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probekit.analysis.heads import known_heads, random_repeats, score_heads
 from probekit.analysis.logits import (
     SITES,
     TOP_K,
@@ -25,7 +26,7 @@ from probekit.model.passes.inputs import check_context, check_tokens
 from probekit.model.sites.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.models import check_device
-from probekit.results.network import MEAN, AttributedLogit
+from probekit.results.network import MEAN, AttributedLogit, ScoredHeads
 from probekit.terminal import SILENT, Watcher
 
 
@@ -173,3 +174,56 @@ def one_token(tokenizer: Tokenizer, text: str) -> int:
         else "Give the text of a single token."
     )
     raise ConfigError(f"{text!r} is {len(ids)} tokens of this model: {pieces}. {advice}")
+
+
+def score_texts(
+    network: ModelAndTokenizer, texts: Sequence[str], *, bos: bool, watcher: Watcher = SILENT
+) -> ScoredHeads:
+    """Return the scores of every head on texts.
+
+    >>> score_texts(ModelAndTokenizer.load("mini"), ["The key and the key"], bos=False).read
+    '1 text of 5 tokens'
+
+    Raises:
+        DataError: there is no text, or one is empty or longer than the context.
+    """
+    sequences = [network.ids(text, bos=bos) for text in texts]
+    n_tokens = sum(map(len, sequences))
+    read = f"{len(texts)} text{'s' * (len(texts) != 1)} of {n_tokens:,} tokens"
+    rows = score_heads(network.model, sequences, watcher)
+    return ScoredHeads(rows, read, known_heads(network.model))
+
+
+def score_random_repeats(
+    network: ModelAndTokenizer,
+    n: int,
+    *,
+    length: int = 50,
+    seed: int = 0,
+    bos: bool,
+    watcher: Watcher = SILENT,
+) -> ScoredHeads:
+    """Return the scores of every head on n sequences of repeated random tokens.
+
+    >>> scored = score_random_repeats(ModelAndTokenizer.load("mini"), 2, length=10, bos=False)
+    >>> scored.read
+    '2 sequences of 10 random tokens, each repeated once, seed 0'
+
+    Raises:
+        ConfigError: n is 0, or twice the length exceeds the context.
+    """
+    context = network.model.config.n_ctx
+    if 2 * length + bos > context:
+        raise ConfigError(
+            f"{length} tokens, repeated once{' after beginning-of-text' * bos}, exceed the context "
+            f"of {context}. Allowed: a length of at most {(context - bos) // 2}."
+        )
+    pool = network.tokenizer.ordinary_ids
+    bos_id = network.tokenizer.bos_id if bos else None
+    sequences = random_repeats(pool, n, length, seed=seed, bos=bos_id)
+    device = network.model.device
+    rows = score_heads(network.model, [ids.to(device) for ids in sequences], watcher)
+    read = (
+        f"{n} sequence{'s' * (n != 1)} of {length} random tokens, each repeated once, seed {seed}"
+    )
+    return ScoredHeads(rows, read, known_heads(network.model))

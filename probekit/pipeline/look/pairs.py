@@ -81,9 +81,15 @@ def patch_pair(
     for patterns, at in grids:
         if verify is None:
             effects = patch(network.model, *batches, measure, patterns, at=at)
-            rows += [_row(effect) for effect in effects]
-        else:
-            rows += _estimated(network, batches, measure, patterns, at, verify)
+            rows += [
+                _row(one.site, one.layer, one.head, one.position, one, None) for one in effects
+            ]
+            continue
+        estimates = estimated_effects(network.model, *batches, measure, patterns, at=at)
+        for top in patch_top(network.model, *batches, measure, estimates, top=verify, at=at):
+            chosen, place = top.patch.selection, top.patch.position
+            layer = layer_of(chosen.site)
+            rows.append(_row(chosen.text, layer, chosen.head, place, top.verified, top.estimate))
     table, names = pd.DataFrame(rows), network.tokenizer.strings
     return PatchedPair(
         clean=tuple(names(batches[0].ids[0].tolist())),
@@ -144,42 +150,26 @@ def _side_by_side(clean: Sequence[str], corrupt: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _estimated(
-    network: ModelAndTokenizer,
-    batches: tuple[TokenBatch, TokenBatch],
-    measure: AnswerMeasure,
-    patterns: Iterable[SitePattern],
-    at: Literal["all", "each"],
-    top: int,
-) -> list[dict[str, object]]:
-    estimates = estimated_effects(network.model, *batches, measure, patterns, at=at)
-    rows = []
-    for one in patch_top(network.model, *batches, measure, estimates, top=top, at=at):
-        selection, position = one.patch.selection, one.patch.position
-        place = {
-            "site": selection.text,
-            "layer": layer_of(selection.site),
-            "head": selection.head,
-            "position": position if isinstance(position, int) else None,
-            "edited": None,
-            "effect": None,
-            "recovery": None,
-        }
-        verified = {} if one.verified is None else _row(one.verified)
-        rows.append(place | verified | {"estimate": one.estimate})
-    return rows
-
-
-def _row(effect: PatchEffect) -> dict[str, object]:
+def _row(
+    site: str,
+    layer: int | None,
+    head: int | None,
+    position: object,
+    measured: PatchEffect | None,
+    estimate: float | None,
+) -> dict[str, object]:
+    """Return the row of a patch; numbers that were not measured are None."""
+    numbers = ("base", "source", "patched", "effect", "recovery")
+    base, source, edited, effect, recovery = (getattr(measured, name, None) for name in numbers)
     return {
-        "site": effect.site,
-        "layer": effect.layer,
-        "head": effect.head,
-        "position": effect.position if isinstance(effect.position, int) else None,
-        "base": effect.base,
-        "source": effect.source,
-        "edited": effect.patched,
-        "effect": effect.effect,
-        "recovery": effect.recovery,
-        "estimate": None,
+        "site": site,
+        "layer": layer,
+        "head": head,
+        "position": position if isinstance(position, int) else None,
+        "base": base,
+        "source": source,
+        "edited": edited,
+        "effect": effect,
+        "recovery": recovery,
+        "estimate": estimate,
     }

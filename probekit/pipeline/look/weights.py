@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -116,49 +115,34 @@ def _weight(
             f"{tensor} has shape {tuple(stored.shape)}: only vectors and matrices can be plotted. "
             "Without --tensor the page is an overview of all tensors."
         )
-    values = _floats(stored)
+    values: Floats = stored.float().numpy()
+    for column in columns:
+        if values.ndim != 2:
+            raise ConfigError(f"{tensor} has shape {values.shape}: it has no columns to plot.")
+        if not 0 <= column < values.shape[1]:
+            raise ConfigError(
+                f"{tensor} has no column {column}. Allowed: 0 to {values.shape[1] - 1}."
+            )
+    if not columns and tensor == "wpe.weight" and values.ndim == 2:
+        columns = [column for column in COLUMNS if column < values.shape[1]] or [0]
     is_complete = tensor == "wpe.weight" and values.size <= MOST_CELLS
     attention = _ATTENTION.fullmatch(tensor)
     return WeightTensor(
         row=summarise([(tensor, stored)]),
         numbers=values,
-        columns=_columns(tensor, values, columns),
+        columns=tuple(columns),
         corner=None if is_complete else corner,
         heads=_heads(checkpoint, attention[1], attention[2], n_head) if attention else None,
     )
 
 
-def _floats(tensor: Tensor) -> Floats:
-    array: Floats = tensor.to(torch.float32).numpy()
-    return array
-
-
-def _columns(name: str, values: Floats, columns: Sequence[int]) -> tuple[int, ...]:
-    """Return the columns to plot as curves.
-
-    Raises:
-        ConfigError: the tensor is not a matrix, or has no such column.
-    """
-    if columns and values.ndim != 2:
-        raise ConfigError(f"{name} has shape {values.shape}: it has no columns to plot.")
-    for column in columns:
-        if not 0 <= column < values.shape[1]:
-            raise ConfigError(
-                f"{name} has no column {column}. Allowed: 0 to {values.shape[1] - 1}."
-            )
-    if columns or name != "wpe.weight" or values.ndim != 2:
-        return tuple(columns)
-    return tuple(column for column in COLUMNS if column < values.shape[1]) or (0,)
-
-
 def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> HeadWeights:
     """Return the head weights of a block, as far as the checkpoint has its attention tensors."""
     parts: dict[str, Floats] = {}
-    names = {name: f"{block}{name}.weight" for name in ("c_attn", "c_proj")}
-    stored = {
-        name: _floats(_read(checkpoint, full))
-        for name, full in names.items()
-        if full in checkpoint.tensors
+    stored: dict[str, Floats] = {
+        name: checkpoint.tensors[full].read().float().numpy()
+        for name in ("c_attn", "c_proj")
+        if (full := f"{block}{name}.weight") in checkpoint.tensors
     }
     n_head = _n_head(checkpoint, stored[drawn].shape[0], n_head)
     if "c_attn" in stored:

@@ -13,25 +13,23 @@ from numpy.typing import NDArray
 
 from probekit.errors import DataError, path_of
 from probekit.files import write_atomic
-from probekit.report.attention.codes import (
+from probekit.report.attention.packing import (
     MOST_MB,
+    SIDE,
     Reduction,
+    attention_colours,
     choose_reduction,
     count_heads,
     packed,
     packed_heads,
-)
-from probekit.report.attention.colours import attention_colours
-from probekit.report.attention.opening import scores_beyond_distance
-from probekit.report.attention.thumbnails import (
-    SIDE,
+    scores_beyond_distance,
     still_picture,
     thumbnails,
     with_summaries,
     without_first,
 )
 from probekit.report.pages.template import render
-from probekit.report.texts.glyphs import token_label
+from probekit.report.texts import token_label
 from probekit.results.network import AttentionPrompt
 
 THUMBNAIL_LEVELS = 255

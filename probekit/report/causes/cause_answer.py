@@ -33,7 +33,7 @@ from probekit.report.causes.edits import (
 from probekit.report.causes.figure_parts import NOUNS, first_measure
 from probekit.report.figures.style import fixed
 from probekit.report.sentences.answer import p_words
-from probekit.report.texts.headings import capitalised
+from probekit.report.texts import capitalised
 from probekit.results.causes import CauseTables
 
 NOTHING = "no intervention has a defined effect"

@@ -11,11 +11,17 @@ import plotly.graph_objects as go
 
 from probekit.report.causes.edits import EditSet, edit_hover
 from probekit.report.figures.style import plotly_text
-from probekit.report.maps.lens_map import MOST_TICKS, short_label
-from probekit.report.maps.map_row import write_above
+from probekit.report.maps.lens_map import short_label, thin_ticks
 from probekit.report.maps.maps import LEAST_RANGE
-from probekit.report.maps.text_map import MOST_TEXTS, Colours, cell_text, frame_cell, text_map
-from probekit.report.texts.glyphs import token_label
+from probekit.report.maps.text_map import (
+    MOST_TEXTS,
+    Colours,
+    cell_text,
+    frame_cell,
+    text_map,
+    write_above,
+)
+from probekit.report.texts import token_label
 from probekit.results.causes import CausesRecord
 from probekit.results.table import n_blocks, tick
 
@@ -73,11 +79,7 @@ def _token_map(
     )
     if record.tokens:
         figure.update_xaxes(autotickangles=[0, -90])
-    if len(labels) > MOST_TICKS:
-        step = len(labels) // MOST_TICKS + 1
-        axis = figure.layout.xaxis
-        figure.update_xaxes(tickvals=axis.tickvals[::step], ticktext=axis.ticktext[::step])
-    return figure
+    return thin_ticks(figure)
 
 
 def token_tick(position: int, record: CausesRecord) -> str:

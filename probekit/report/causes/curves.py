@@ -19,7 +19,6 @@ from probekit.report.causes.edits import (
     interval_in_words,
     panel_title,
 )
-from probekit.report.figures.axes import finite_ends, layer_axis, layer_ends
 from probekit.report.figures.facets import (
     FIGURE_HEIGHT,
     MARGIN_HEIGHT,
@@ -40,6 +39,9 @@ from probekit.report.figures.style import (
     STACKS,
     TEMPLATE,
     LineStyle,
+    finite_ends,
+    layer_axis,
+    layer_ends,
     plotly_text,
 )
 from probekit.report.figures.views import MOST_NEURONS

@@ -13,7 +13,7 @@ import pandas as pd
 from probekit.amounts import LEVEL
 from probekit.report.figures.style import fixed, format_number, format_p, plotly_text
 from probekit.report.figures.views import position_words
-from probekit.report.texts.glyphs import line_label
+from probekit.report.texts import line_label
 from probekit.results.causes import TABLES, CausesRecord, CauseTables
 from probekit.results.table import n_blocks, placed, row_tick
 

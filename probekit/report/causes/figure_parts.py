@@ -40,8 +40,7 @@ from probekit.report.figures.style import fixed
 from probekit.report.maps.text_map import MOST_TEXTS
 from probekit.report.pages.parts import FigurePart, figure_json, map_part
 from probekit.report.sentences.answer import p_words
-from probekit.report.texts.glyphs import class_label
-from probekit.report.texts.headings import capitalised
+from probekit.report.texts import capitalised, class_label
 from probekit.results.causes import CauseTables
 from probekit.results.table import n_blocks
 

@@ -1,23 +1,28 @@
-"""Figures about the selected probe: confusion matrix, scatter plot, direction cosines, neurons."""
+"""Figures about selected probes: confusion, scatter plot, directions, neurons, reliability."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.errors import DataError
+from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
+    GREY,
+    LEVELS,
     SERIES_COLOURS,
-    SERIES_MARKERS,
     TEMPLATE,
     axis_title,
+    error_bars,
     format_number,
     plotly_text,
+    series_marker,
 )
-from probekit.report.maps.text_map import Colours, cell_text, text_map
-from probekit.report.texts.glyphs import class_label
+from probekit.report.maps.text_map import Colours, cell_text, diverging, text_map
+from probekit.report.texts import class_label
 from probekit.results.selection import main_metric, ranked_rows
 from probekit.results.table import figure_rows, only, placed, ticks
 
@@ -26,6 +31,9 @@ MOST_NAMED = 10  # labels in a scatter plot; rarer labels are merged into `OTHER
 MOST_NEURONS = 30
 LEAST_NEURONS = 5  # fewer neurons are drawn as lines in the layer curve
 OTHERS = "other labels"
+BIN_COLUMNS = ("low", "high", "n_rows", "confidence", "accuracy", "ci_low", "ci_high")
+# Vertical domains of a reliability diagram: row counts on their own axis below accuracy curves.
+COUNTS, CURVES = (0.0, 0.2), (0.28, 1.0)
 
 
 def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
@@ -33,9 +41,6 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
 
     Args:
         rows: true label `truth`, predicted label `guess` and count `n` for every pair of labels.
-
-    Raises:
-        DataError: There are no rows.
 
     >>> figure = confusion_matrix(pd.DataFrame(
     ...     [("a", "a", 3), ("a", "b", 1), ("b", "a", 0), ("b", "b", 2)],
@@ -46,13 +51,10 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
     counts = confusion_counts(rows)
     labels = [plotly_text(class_label(label)) for label in counts.index]
     shares = confusion_shares(counts).to_numpy()
-    n_rows = counts.sum(axis=1)
     hover = [
-        f"<b>{plotly_text(class_label(truth))}</b> predicted as "
-        f"<b>{plotly_text(class_label(guess))}</b><br>"
-        f"{counts.loc[truth, guess]:,} of {n_rows[truth]:,} rows"
-        for truth in counts.index
-        for guess in counts.columns
+        f"<b>{truth}</b> predicted as <b>{guess}</b><br>{n:,} of {row.sum():,} rows"
+        for truth, row in zip(labels, counts.to_numpy(), strict=True)
+        for guess, n in zip(labels, row, strict=True)
     ]
     return text_map(
         shares,
@@ -68,13 +70,7 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
 
 
 def confusion_counts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the counts with true labels down and predicted labels across, both sorted.
-
-    Raises:
-        DataError: There are no rows.
-    """
-    if rows.empty:
-        raise DataError("There are no pairs of labels, so there is no matrix to draw.")
+    """Return the counts with true labels down and predicted labels across, both sorted."""
     counts = rows.pivot_table("n", "truth", "guess", aggfunc="sum")
     labels = sorted({*counts.index, *counts.columns})
     return counts.reindex(index=labels, columns=labels, fill_value=0).fillna(0).astype(int)
@@ -91,13 +87,8 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
     Args:
         rows: `method`, coordinates `x` and `y`, `label`, and axis titles `axis_x` and `axis_y`.
         method: `PCA` or `LDA`.
-
-    Raises:
-        DataError: There are no rows of this method.
     """
     own = only(rows, method=method)
-    if own.empty:
-        raise DataError(f"There are no rows of {method!r}. There are: {set(rows['method'])}.")
     frequent = list(own["label"].value_counts().index)
     named = sorted(frequent if len(frequent) <= MOST_NAMED else frequent[: MOST_NAMED - 1])
     groups = own["label"].where(own["label"].isin(named), OTHERS)
@@ -109,12 +100,7 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
             y=points["y"].tolist(),
             mode="markers",
             name=plotly_text(class_label(label)),
-            marker={
-                "color": SERIES_COLOURS[number % len(SERIES_COLOURS)],
-                "symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)],
-                "size": 7,
-                "opacity": 0.75,
-            },
+            marker={**series_marker(number, 7), "opacity": 0.75},
             hovertext=[plotly_text(class_label(text)) for text in points["label"]],
             hoverinfo="text",
         )
@@ -143,13 +129,12 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
         for a in sites
         for b in sites
     ]
-    scale = plotly.colors.diverging.PuOr_r
     names = [labels[int(depth)] for depth in order["depth"]]
     return text_map(
         values.to_numpy(),
         [cell_text(value) for value in values.to_numpy().ravel()],
         hover,
-        Colours(-1.0, 1.0, scale, is_diverging=True),
+        diverging(1.0),
         across=names,
         down=names,
         title="layer",
@@ -175,30 +160,16 @@ def ranked_neurons(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def neuron_ranking(table: pd.DataFrame) -> go.Figure:
-    """Return the figure of test scores of single neurons, ordered by cross-validated score.
-
-    Raises:
-        DataError: Fewer than `LEAST_NEURONS` neurons were probed.
-    """
+    """Return the figure of test scores of single neurons, ordered by cross-validated score."""
     rows = ranked_neurons(table)
-    if rows.empty:
-        raise DataError(
-            f"Fewer than {LEAST_NEURONS} single neurons were probed. Draw layer_curve instead."
-        )
-    names = [_neuron_name(site) for site in rows["site"]]
+    # Layer and neuron, such as "3 · 17" of blocks.3.mlp.hook_post[neuron=17].
+    names = rows["site"].str.replace(r"^\w+\.(\d+)\..*=(\d+)\]$", r"\1 · \2", regex=True).tolist()
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_scatter(
         x=rows["value"].tolist(),
         y=list(range(len(rows))),
         mode="markers",
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": (rows["ci_high"] - rows["value"]).tolist(),
-            "arrayminus": (rows["value"] - rows["ci_low"]).tolist(),
-            "thickness": 1.5,
-            "width": 3,
-        },
+        error_x={**error_bars(rows, "value", 1.5), "symmetric": False},
         marker={"color": SERIES_COLOURS[0], "size": 8},
         hovertext=[
             f"<b>{row['site']}</b><br>{format_number(row['value'], row['ci_low'], row['ci_high'])}"
@@ -206,9 +177,7 @@ def neuron_ranking(table: pd.DataFrame) -> go.Figure:
         ],
         hoverinfo="text",
     )
-    figure.add_vline(
-        x=rows["chance"].min(), line={"color": "#7A7F87", "dash": "longdash", "width": 1.5}
-    )
+    figure.add_vline(x=rows["chance"].min(), line={"color": GREY, "dash": "longdash", "width": 1.5})
     figure.update_xaxes(title_text=axis_title(str(rows["metric"].iloc[0])))
     figure.update_yaxes(
         tickmode="array", tickvals=list(range(len(rows))), ticktext=names, autorange="reversed"
@@ -216,10 +185,83 @@ def neuron_ranking(table: pd.DataFrame) -> go.Figure:
     return figure
 
 
-def _neuron_name(site: str) -> str:
-    """Return layer and neuron of a site as an axis label.
+def reliability_figure(bins: pd.DataFrame) -> go.Figure:
+    """Return the reliability diagram, with bars for the number of rows in each bin.
 
-    >>> _neuron_name("blocks.3.mlp.hook_post[neuron=17]")
-    '3 · 17'
+    A calibrated probe lies on the dashed diagonal; below it, the probe is overconfident.
+
+    Args:
+        bins: One row for each non-empty bin: edges `low` and `high`, `n_rows`, mean `confidence`,
+            `accuracy`, and its interval `ci_low` and `ci_high`. An optional column `series` names
+            the lines.
+
+    >>> figure = reliability_figure(pd.DataFrame([dict(low=0.5, high=0.6, n_rows=9, confidence=0.55,
+    ...     accuracy=0.4, ci_low=0.3, ci_high=0.5)]))
+    >>> [trace.name for trace in figure.data]
+    ['perfectly calibrated', 'all', 'rows: all']
     """
-    return f"{site.split('.')[1]} · {site.split('=')[1].rstrip(']')}"
+    style = LEVELS["chance"]
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_scatter(
+        x=[0, 1],
+        y=[0, 1],
+        name="perfectly calibrated",
+        mode="lines",
+        line={"color": style.colour, "dash": style.dash, "width": style.width},
+        showlegend=False,
+        hoverinfo="skip",
+    )
+    names = bins["series"] if "series" in bins.columns else pd.Series("all", index=bins.index)
+    lines = bins.groupby(names, sort=False)
+    for number, (name, points) in enumerate(lines):
+        figure.add_traces(_bin_traces(plotly_text(name), points.sort_values("confidence"), number))
+    figure.update_layout(
+        showlegend=False,
+        barmode="group",
+        xaxis={"title_text": "confidence in the prediction", "range": [0, 1.02], "anchor": "y2"},
+        yaxis={"title_text": "accuracy", "range": [0, 1.04], "domain": CURVES},
+        yaxis2={"title_text": "rows", "domain": COUNTS, "rangemode": "tozero", "nticks": 3},
+    )
+    if len(lines) > 1:
+        name_traces(figure)
+    return figure
+
+
+def _bin_traces(name: str, points: pd.DataFrame, number: int) -> list[Any]:
+    """Return accuracy by confidence with intervals as error bars, and bars of row counts."""
+    marker = series_marker(number, 8)
+    shared = {
+        "legendgroup": name,
+        "hovertext": [_bin_hover(row) for _, row in points.iterrows()],
+        "hoverinfo": "text",
+    }
+    line = go.Scatter(
+        x=points["confidence"].tolist(),
+        y=points["accuracy"].tolist(),
+        error_y=error_bars(points, "accuracy", 1),
+        name=name,
+        mode="lines+markers",
+        line={"color": marker["color"], "width": 2},
+        marker={"symbol": marker["symbol"], "size": 8},
+        **shared,
+    )
+    counts = go.Bar(
+        x=((points["low"] + points["high"]) / 2).tolist(),
+        y=points["n_rows"].tolist(),
+        yaxis="y2",
+        name=f"rows: {name}",
+        showlegend=False,
+        marker={"color": marker["color"], "line": {"width": 0}},
+        opacity=0.6,
+        **shared,
+    )
+    return [line, counts]
+
+
+def _bin_hover(row: pd.Series) -> str:
+    accuracy = format_number(row["accuracy"], row["ci_low"], row["ci_high"])
+    return (
+        f"<b>confidence above {row['low']:.2f} to {row['high']:.2f}</b><br>"
+        f"mean confidence: {format_number(row['confidence'])}<br>accuracy: {accuracy}<br>"
+        f"test rows: {row['n_rows']:,.0f}"
+    )

@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from probekit.probes.targets import HEADLINE
-from probekit.report.figures.axes import layer_axis, layer_ends
 from probekit.report.figures.layer_curve import (
     chosen_points,
     curve_lines,
@@ -38,6 +37,8 @@ from probekit.report.figures.style import (
     TITLE_MARGIN,
     axis_title,
     label_colour,
+    layer_axis,
+    layer_ends,
     plotly_text,
 )
 from probekit.report.figures.views import position_words
@@ -79,14 +80,12 @@ def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     columns = panel_columns(rows)
     if not columns:
         return [("", rows)]
-    return [
-        (" · ".join(map(_name, columns, names)), own)
-        for names, own in rows.groupby(columns, sort=False)
-    ]
-
-
-def _name(column: str, value: object) -> str:
-    return position_words(str(value)) if column == "position" else str(value)
+    titled = []
+    for values, own in rows.groupby(columns, sort=False):
+        names = dict(zip(columns, map(str, values), strict=True))
+        names |= {name: position_words(text) for name, text in names.items() if name == "position"}
+        titled.append((" · ".join(names.values()), own))
+    return titled
 
 
 def panel_columns(rows: pd.DataFrame) -> list[str]:
@@ -149,14 +148,19 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         marked = chosen_points(table, own)
         name_panel(figure, title + RING * bool(marked), number)
         highlighted = _highlighted(table, own)
-        lines = [_smaller(trace) for trace in curve_lines(table, highlighted)]
+        lines = curve_lines(table, highlighted)
+        for line in lines:
+            if line.mode == "lines+markers":
+                line.marker.size = _MARKER
         others, of_others = _others(rows, highlighted)
         references = go.Figure()
         of_levels = draw_levels(references, _levels(measured, highlighted), ends)
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         draw_in_panel(figure, drawn, number)
         named = [*end_labels(lines), *of_levels]
-        labels.append([*named, *_clearest(of_others, named)])
+        # Of all others, the one farthest from the named lines, so that its label points at it.
+        gaps = [min(abs(one.value - own.value) for own in named) for one in of_others]
+        labels.append([*named, of_others[gaps.index(max(gaps))]] if gaps else named)
     depths = [set(own["depth"]) for _, own in parts]
     panel_layers(figure, ticks(rows), depths, across)
     figure.update_yaxes(range=value_range(figure, metric, rows["chance"].min()))
@@ -225,18 +229,13 @@ def _title_lines(title: str) -> list[str]:
     return [first + RING * last.endswith(RING), last.removesuffix(RING)]
 
 
-def _smaller(trace: go.Scatter) -> go.Scatter:
-    return trace.update(marker_size=_MARKER) if trace.mode == "lines+markers" else trace
-
-
 def _highlighted(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of one series of a panel: the selected one, or else the first."""
-    of_series = [rows for _, rows in series_of(own)]
-    chosen = chosen_row(table)
-    if chosen is not None:
-        selected = (rows for rows in of_series if not same_features(rows, chosen).empty)
-        return next(selected, of_series[0])
-    return of_series[0]
+    of_series, chosen = [rows for _, rows in series_of(own)], chosen_row(table)
+    selected = (
+        rows for rows in of_series if chosen is not None and not same_features(rows, chosen).empty
+    )
+    return next(selected, of_series[0])
 
 
 def _others(
@@ -258,11 +257,6 @@ def _others(
         for own in others
     ]
     return lines, [LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in lines]
-
-
-def _clearest(candidates: Sequence[LineLabel], named: Sequence[LineLabel]) -> list[LineLabel]:
-    """Return the candidate that is farthest from all named lines, so that it points at its line."""
-    return sorted(candidates, key=lambda one: -min(abs(one.value - own.value) for own in named))[:1]
 
 
 def _levels(measured: pd.DataFrame, highlighted: pd.DataFrame) -> list[LevelLine]:
@@ -300,18 +294,13 @@ def panel_layers(
         if number not in lowest:
             texts = [label if d in own - below else "" for d, label in labels.items()]
             axis.update(title_text=None, ticktext=texts, showticklabels=any(texts))
-        elif across > 1:  # the last name of a panel is close to the first of the next one
-            axis.ticktext = [_in_lines(text) for text in axis.ticktext]
+        elif across > 1:
+            # The last name of a panel is close to the first of the next one: one word a line.
+            axis.ticktext = [
+                text.replace(" ", "<br>") if text.startswith("<br>") else text
+                for text in axis.ticktext
+            ]
     figure.update_layout(meta={**STACKS, "ticktext": in_narrow})
-
-
-def _in_lines(text: str) -> str:
-    """Return a name below the numbers with one word a line; other labels are unchanged.
-
-    >>> _in_lines("<br>final norm"), _in_lines("12")
-    ('<br>final<br>norm', '12')
-    """
-    return text.replace(" ", "<br>") if text.startswith("<br>") else text
 
 
 def label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]], across: int) -> None:

@@ -142,14 +142,10 @@ def _simplify_map(figure: go.Figure, width: int, height: int) -> None:
     ):
         for axis in axes:
             # Labels that may be vertical are as wide as a line is high.
-            step = math.ceil((LEAST_CELL[1] if _turns(axis) else room) / size)
+            turns = axis.plotly_name.startswith("x") and axis.autotickangles
+            step = math.ceil((LEAST_CELL[1] if turns else room) / size)
             texts = axis.ticktext or ()
             axis.ticktext = [text if n % step == 0 else "" for n, text in enumerate(texts)]
-
-
-def _turns(axis: go.layout.XAxis | go.layout.YAxis) -> bool:
-    """Return whether the labels of an axis are vertical where there is little room."""
-    return bool(axis.plotly_name.startswith("x") and axis.autotickangles)
 
 
 def with_resolution(png: bytes) -> bytes:

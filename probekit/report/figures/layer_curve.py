@@ -12,10 +12,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import UnknownNameError, nearest
-from probekit.report.figures.axes import layer_axis, layer_ends
-from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
+from probekit.report.figures.levels import (
+    NULL_BAND,
+    draw_levels,
+    draw_run_levels,
+    levels,
+    value_range,
+)
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
-from probekit.report.figures.run_levels import draw_run_levels
 from probekit.report.figures.style import (
     GREY,
     LINES,
@@ -27,6 +31,8 @@ from probekit.report.figures.style import (
     axis_title,
     fixed,
     format_number,
+    layer_axis,
+    layer_ends,
     plotly_text,
 )
 from probekit.results.selection import (
@@ -70,9 +76,21 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     )
     _mark_chosen(figure, table, rows, [row["value"] for _, row in levels(measured)])
     layer_axis(figure, at)
-    figure.update_yaxes(
-        title_text=axis_title(metric), range=value_range(figure, metric, rows["chance"].min())
-    )
+    return finish_curve(figure, metric, rows["chance"].min(), labels)
+
+
+def finish_curve(
+    figure: go.Figure, metric: str, chance: float, labels: Sequence[LineLabel]
+) -> go.Figure:
+    """Set the axis of a metric, label all lines at their ends, and return the figure.
+
+    Args:
+        figure: Figure with all lines.
+        metric: Metric of the vertical axis.
+        chance: Chance level, where the axis starts; NaN without one.
+        labels: Labels of the horizontal lines.
+    """
+    figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure, metric, chance))
     name_lines(figure, [*labels, *end_labels(figure.data)])
     return figure
 
@@ -86,13 +104,25 @@ def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     """
     all_series = list(series_of(rows))
     banded = banded_series(table, all_series)
-    return null_band(table, rows) + [
-        trace
-        for number, (name, series) in enumerate(all_series)
-        for target, style in LINES.items()
-        if not (points := only(series, target=target)).empty
-        for trace in _line(points, target, style, name, number, name in banded)
-    ]
+    lines = null_band(table, rows)
+    for number, (series_name, series) in enumerate(all_series):
+        for target, style in LINES.items():
+            points = only(series, target=target)
+            if points.empty:
+                continue
+            # Markers identify the series, so one legend entry serves the controls of all series.
+            of_series = f" · {plotly_text(series_name)}" if series_name else ""
+            name = f"{style.label}{of_series}"
+            hover = [point_hover(name, row) for _, row in points.iterrows()]
+            label = name if target == "task" else style.label
+            line = scatter(points["depth"], points["value"], style, number, label, hover)
+            if target == "task":
+                # Names of the probes whose errors the page shows for these points.
+                line.update(customdata=[answers_name(row) for _, row in points.iterrows()])
+                if series_name in banded:
+                    lines += band(points["depth"], points, line, WIDTH)
+            lines.append(line)
+    return lines
 
 
 def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
@@ -158,35 +188,19 @@ def banded_series(
 
 
 def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the name and the rows of each series; `rows` have the columns of `placed`."""
-    for name, series in rows.groupby(series_names(rows), sort=False):
-        yield str(name), series
+    """Yield name and rows of each series, named by its values in the columns that differ.
 
-
-def series_names(rows: pd.DataFrame) -> pd.Series[str]:
-    """Return the series name of each row: its values in the columns that differ by series."""
+    Args:
+        rows: Rows with the columns that `placed` adds.
+    """
     task = only(rows, target="task")
     differing = [column for column in SERIES if len(task[column].unique()) > 1]
     names = pd.Series("", index=rows.index)
     for column in differing:
         cells = rows[column].map("seed {:.0f}".format if column == "seed" else str)
         names = names.str.cat(cells, sep=" · " if column != differing[0] else "")
-    return names
-
-
-def _line(
-    points: pd.DataFrame, target: str, style: LineStyle, series: str, number: int, has_band: bool
-) -> list[go.Scatter]:
-    """Return the traces of one line, preceded by its band if it is a task line with `has_band`."""
-    name = f"{style.label} · {plotly_text(series)}" if series else style.label
-    hover = [point_hover(name, row) for _, row in points.iterrows()]
-    line = scatter(points["depth"], points["value"], style, number, name, hover)
-    if target == "task":
-        # Names of the probes whose errors the page shows for these points.
-        line.update(customdata=[answers_name(row) for _, row in points.iterrows()])
-        return [*(band(points["depth"], points, line, WIDTH) if has_band else []), line]
-    # Markers identify the series, so one legend entry is enough for the controls of all series.
-    return [line.update(name=style.label, legendgroup=style.label)]
+    for name, series in rows.groupby(names, sort=False):
+        yield str(name), series
 
 
 def scatter(
@@ -224,10 +238,8 @@ def series_colour(number: int) -> str:
 
 def run_colours(rows: pd.DataFrame) -> dict[str, str]:
     """Return the colour of each run: that of its line, or of the first one of several."""
-    colours: dict[str, str] = {}
-    for number, (_, series) in enumerate(series_of(rows)):
-        colours.setdefault(series["run"].iloc[0], series_colour(number))
-    return colours
+    runs = [series["run"].iloc[0] for _, series in series_of(rows)]
+    return {run: series_colour(runs.index(run)) for run in runs}
 
 
 def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
@@ -240,14 +252,15 @@ def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
     for trace in traces:
         text = html.unescape(trace.name or "").removeprefix(f"{LINES['task'].label} · ")
         text = text.replace("blocks.", "").replace("hook_", "")  # sites are long
+        ends = []
         if trace.mode == "lines+markers":
             interval = ", 95 % band" * (trace.legendgroup in banded)
-            for label in label_at_end(trace, text + interval, trace.line.color):
-                labels.setdefault(text, label)
+            ends = label_at_end(trace, text + interval, trace.line.color)
         elif trace.legendgroup == NULL_BAND:
             # The band is drawn along its upper end, then back along the lower one.
-            for label in label_at_end(trace, text, GREY, len(trace.y) // 2):
-                labels.setdefault(text, label)
+            ends = label_at_end(trace, text, GREY, len(trace.y) // 2)
+        for label in ends:
+            labels.setdefault(text, label)
     return list(labels.values())
 
 
@@ -308,7 +321,18 @@ def _mark_chosen(
             same_depth = rows.loc[rows["depth"] == row["depth"], "value"]
             gaps = np.array([*same_depth, *heights]) - row["value"]
             above, below = (gap[gap > 0].min(initial=math.inf) for gap in (gaps, -gaps))
-            _label_ring(figure, row, is_above=above >= below)
+            figure.add_annotation(
+                x=row["depth"],
+                y=row["value"],
+                text=f"chosen: {fixed(row['value'], 2)}",
+                showarrow=True,
+                arrowhead=0,
+                arrowcolor=GREY,
+                ax=0,
+                ay=-24 if above >= below else 24,
+                standoff=9,
+                font={"size": SMALL},
+            )
 
 
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
@@ -318,27 +342,8 @@ def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
     """
     tested = [single_choice(own) for _, own in table.groupby("run", sort=False)]
     tasks = only(rows.dropna(subset="value"), target="task")
-    return [
-        row
-        for chosen in tested
-        if chosen is not None
-        for _, row in same_features(tasks, chosen).iterrows()
-    ]
-
-
-def _label_ring(figure: go.Figure, row: pd.Series, *, is_above: bool) -> None:
-    figure.add_annotation(
-        x=row["depth"],
-        y=row["value"],
-        text=f"chosen: {fixed(row['value'], 2)}",
-        showarrow=True,
-        arrowhead=0,
-        arrowcolor=GREY,
-        ax=0,
-        ay=-24 if is_above else 24,
-        standoff=9,
-        font={"size": SMALL},
-    )
+    chosen = [same_features(tasks, one) for one in tested if one is not None]
+    return [row for own in chosen for _, row in own.iterrows()]
 
 
 def ring(row: pd.Series) -> go.Scatter:

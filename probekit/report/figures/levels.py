@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -13,20 +12,21 @@ import plotly.graph_objects as go
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE
-from probekit.report.figures.axes import finite_ends
 from probekit.report.figures.line_labels import LineLabel
 from probekit.report.figures.style import (
     LEVELS,
     LineStyle,
+    finite_ends,
     fixed,
     format_number,
     plotly_text,
+    with_margin,
 )
 from probekit.results.selection import best_first
 from probekit.results.table import concatenated, differs, only
 
 NULL_BAND = "null"  # legend group of bands with the scores under exchanged labels
-NO_COLOURS: Mapping[str, str] = MappingProxyType({})
+PART = " · "  # between the settings in the title of a run
 
 LevelLine = tuple[str, pd.Series]
 
@@ -43,36 +43,28 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
     measured = measured.reset_index(drop=True)
     defined = measured.dropna(subset="value")
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
+    shown = defined
+    if is_brief:
+        others = defined[defined["target"].isin(BASELINES) & defined["target"].ne("majority")]
+        best = [
+            best_first(of_run, str(of_run["metric"].iloc[0])).index[0]
+            for _, of_run in others.groupby("run", sort=False)
+        ]
+        shown = defined.drop(index=others.index.difference(best))
     rows = [
         ("mean" if is_mean and target == "majority" else target, row)
         for target in (*BASELINES, HEADLINE)
-        for _, row in _rows_of(defined, target, is_brief).drop_duplicates("value").iterrows()
+        for _, row in only(shown, target=target).drop_duplicates("value").iterrows()
     ]
     if not any(target in ("majority", "mean") for target, _ in rows):
-        rows += _chance(measured)
+        # A difference such as selectivity is 0 for a probe that learns random labels equally well.
+        is_difference = [METRICS[name].kind == "difference" for name in measured["metric"]]
+        chance = measured["chance"].mask(pd.Series(is_difference, measured.index, dtype=bool), 0.0)
+        bare = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
+        bare = bare.dropna(subset="value").drop_duplicates("value")
+        rows += [(chance_name(bare), row) for _, row in bare.iterrows()]
     joined = only(concatenated(defined), target="task")
     return rows + [("concatenated", row) for _, row in joined.iterrows()]
-
-
-def _rows_of(measured: pd.DataFrame, target: str, is_brief: bool) -> pd.DataFrame:
-    """Return the rows of a target; if `is_brief`, a baseline's only where it is the run's best."""
-    own = only(measured, target=target)
-    if not is_brief or target in ("majority", HEADLINE):
-        return own
-    others = measured[measured["target"].isin(BASELINES) & measured["target"].ne("majority")]
-    best = [
-        best_first(of_run, str(of_run["metric"].iloc[0])).index[0]
-        for _, of_run in others.groupby("run", sort=False)
-    ]
-    return own[own.index.isin(best)]
-
-
-def _chance(measured: pd.DataFrame) -> list[LevelLine]:
-    # A difference such as selectivity is 0 for a probe that learns random labels equally well.
-    chance = measured["chance"].mask(measured["metric"].map(_is_difference), 0.0)
-    bare = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
-    bare = bare.dropna(subset="value").drop_duplicates("value")
-    return [(chance_name(bare), row) for _, row in bare.iterrows()]
 
 
 def chance_name(measured: pd.DataFrame) -> str:
@@ -89,10 +81,6 @@ def chance_name(measured: pd.DataFrame) -> str:
     return next((name for name in ("label_counts", "chain") if name in names), "chance")
 
 
-def _is_difference(metric: str) -> bool:
-    return METRICS[metric].kind == "difference"
-
-
 def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
     """Return a y range from chance to the highest possible value, with a margin on both sides.
 
@@ -102,23 +90,15 @@ def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
     """
     traces = [trace for trace in figure.data if trace.legendgroup != NULL_BAND]
     low, high = finite_ends(value for trace in traces for value in trace.y)
-    if _has_scale(metric, chance):
-        low, high = min(low, chance), METRICS[metric].range[1]
-    margin = 0.04 * max(high - low, 0.05)
-    return [low - margin, high + margin]
-
-
-def _has_scale(metric: str, chance: float) -> bool:
     fact = METRICS[metric]
     is_score = fact.kind == "score" and fact.selects and not fact.lower_is_better
-    return is_score and math.isfinite(chance) and math.isfinite(fact.range[1])
+    if is_score and math.isfinite(chance) and math.isfinite(fact.range[1]):
+        low, high = min(low, chance), fact.range[1]
+    return with_margin(low, high)
 
 
 def draw_levels(
-    figure: go.Figure,
-    levels: Sequence[LevelLine],
-    ends: Sequence[float],
-    colours: Mapping[str, str] = NO_COLOURS,
+    figure: go.Figure, levels: Sequence[LevelLine], ends: Sequence[float]
 ) -> list[LineLabel]:
     """Draw each level as a line between the ends, and return labels with name and value.
 
@@ -129,23 +109,24 @@ def draw_levels(
         figure: The lines are added to it.
         levels: Levels to draw.
         ends: Left and right end of the lines.
-        colours: Colours of nested choices, by run; by default that of their style.
     """
-    names: dict[tuple[float, str, str], list[str]] = {}
+    labels: dict[tuple[str, str], tuple[list[str], float]] = {}
     runs = {target: {row["run"] for name, row in levels if name == target} for target, _ in levels}
     for target, row in sorted(levels, key=lambda level: level[1]["value"]):
         style = LEVELS[target]
-        if target == HEADLINE:
-            style = replace(style, colour=colours.get(row["run"], style.colour))
         figure.add_trace(level_line(style, row, ends))
-        text = fixed(row["value"], 2)
-        first = next((key for key in names if key[1:] == (text, style.colour)), None)
-        same = names.setdefault(first or (row["value"], text, style.colour), [])
+        key = fixed(row["value"], 2), style.colour
+        names, _ = labels.setdefault(key, ([], row["value"]))
         whose = f" of {row['run']}" if len(runs[target]) > 1 else ""
-        same += [name for name in [f"{style.label}{whose}"] if name not in same]
+        names += [name for name in [f"{style.label}{whose}"] if name not in names]
+    return _level_labels(labels)
+
+
+def _level_labels(labels: dict[tuple[str, str], tuple[list[str], float]]) -> list[LineLabel]:
+    """Return the labels of names and value, by text of the value and colour."""
     return [
-        LineLabel(f"{', '.join(same)} {text}", value, colour)
-        for (value, text, colour), same in names.items()
+        LineLabel(f"{', '.join(names)} {text}", value, colour)
+        for (text, colour), (names, value) in labels.items()
     ]
 
 
@@ -162,3 +143,48 @@ def level_line(style: LineStyle, row: pd.Series, ends: Sequence[float]) -> go.Sc
         hovertext=f"<b>{plotly_text(row['site'] or style.label)}</b>: {interval}",
         hoverinfo="text",
     )
+
+
+def draw_run_levels(
+    figure: go.Figure, measured: pd.DataFrame, ends: Sequence[float], colours: Mapping[str, str]
+) -> list[LineLabel]:
+    """Draw the horizontal lines of several runs, and return labels with name and value.
+
+    A label names its run if no other run has the same value. Nested choices have the colour of
+    their run instead. Levels of one colour whose rounded values are equal share a label.
+
+    Args:
+        figure: The lines are added to it.
+        measured: Test rows of a metric, of several runs.
+        ends: Left and right end of the lines.
+        colours: Colour of each run.
+    """
+    runs = list(dict.fromkeys(measured["run"]))
+    owners: dict[tuple[str, str, str], dict[str, pd.Series]] = {}
+    for run in runs:
+        for name, row in levels(measured[measured["run"] == run], is_brief=True):
+            colour = colours[run] if name == HEADLINE else LEVELS[name].colour
+            text = fixed(row["value"], 2)
+            owners.setdefault((name, text, colour), {})[run] = row
+    labels: dict[tuple[str, str], tuple[list[str], float]] = {}
+    for (name, text, colour), rows in owners.items():
+        is_common = name == HEADLINE or len(rows) > 1
+        whose = "" if is_common else f" of {short_title(next(iter(rows)), runs)}"
+        title, style = f"{LEVELS[name].label}{whose}", replace(LEVELS[name], colour=colour)
+        for row in {row["value"]: row for row in rows.values()}.values():
+            figure.add_trace(
+                level_line(style, row, ends).update(name=plotly_text(f"{title} {text}"))
+            )
+            names, _ = labels.setdefault((text, colour), ([], row["value"]))
+        names.append(title)
+    return _level_labels(labels)
+
+
+def short_title(run: str, runs: Sequence[str]) -> str:
+    """Return the settings in the title of a run that no other run has, or the whole title.
+
+    >>> short_title("last · no folds", ["last · no folds", "last · folds 5"])
+    'no folds'
+    """
+    others = {part for other in runs if other != run for part in other.split(PART)}
+    return PART.join(part for part in run.split(PART) if part not in others) or run

@@ -5,15 +5,14 @@ from __future__ import annotations
 import html
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 import plotly.graph_objects as go
 
-from probekit.report.figures.axes import finite_ends
-from probekit.report.figures.style import SMALL, label_colour, plotly_text
+from probekit.report.figures.style import SMALL, finite_ends, label_colour, plotly_text, with_margin
 
 LABEL = "line label"  # name of the annotations
 # Pixels. The plot of a page is at least this high: labels that do not overlap there do not overlap
@@ -69,7 +68,13 @@ def name_traces(figure: go.Figure) -> None:
     """
     lines = [trace for trace in figure.data if isinstance(trace, go.Scatter) and len(trace.y)]
     if figure.layout.yaxis.range is None:
-        figure.layout.yaxis.range = _range_of(lines)
+        ends = []  # of points and error bars; an undefined error bar has length 0
+        for line in lines:
+            y = np.array(line.y, dtype=np.float64)
+            for sign, bar in ((1, line.error_y.array), (-1, line.error_y.arrayminus)):
+                length = 0 if bar is None else np.nan_to_num(np.array(bar, dtype=np.float64))
+                ends += (y + sign * length).tolist()
+        figure.layout.yaxis.range = with_margin(*finite_ends(ends))
     named = [trace for trace in lines if trace.name]
     labels = [
         label
@@ -93,23 +98,6 @@ def label_at_end(line: go.Scatter, text: str, colour: str, n: int | None = None)
     return [LineLabel(text, y, colour, x) for x, y in ends]
 
 
-def _range_of(lines: Sequence[go.Scatter]) -> list[float]:
-    """Return the range of points and error bars, with a margin of 4 %.
-
-    Undefined points are ignored; an undefined error bar has length 0.
-    """
-    values = []
-    for line in lines:
-        y = np.array(line.y, dtype=np.float64)
-        bars = ((1, line.error_y.array), (-1, line.error_y.arrayminus))
-        for sign, bar in bars:
-            length = 0 if bar is None else np.nan_to_num(np.array(bar, dtype=np.float64))
-            values += (y + sign * length).tolist()
-    low, high = finite_ends(values)
-    margin = 0.04 * max(high - low, 0.05)
-    return [low - margin, high + margin]
-
-
 def labels_that_fit(labels: Sequence[LineLabel], height: float) -> list[LineLabel]:
     """Return the first labels, as many as fit into a plot of this height in pixels."""
     n_lines = accumulate(_wrapped(label.text).count("<br>") + 1 for label in labels)
@@ -121,9 +109,20 @@ def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) 
     """Label lines of a panel at its right edge, placed for a plot of `PLOT_HEIGHT`."""
     axis = str(panel) if panel > 1 else ""
     is_log = figure.layout[f"yaxis{axis}"].type == "log"
+    x_axis = figure.layout[f"xaxis{axis}"]
     for label in labels:
-        if label.end is not None:
-            figure.add_trace(_to_the_edge(figure, label, axis))
+        if label.end is not None:  # the leader reaches the right edge of the plot
+            edge = 10 ** x_axis.range[1] if x_axis.type == "log" else x_axis.range[1]
+            figure.add_scatter(
+                x=[label.end, edge],
+                y=[label.value] * 2,
+                mode="lines",
+                line={"color": label.colour, "width": LEADER_WIDTH},
+                xaxis=f"x{axis}",
+                yaxis=f"y{axis}",
+                showlegend=False,
+                hoverinfo="skip",
+            )
         figure.add_annotation(
             name=LABEL,
             text=_wrapped(label.text),
@@ -146,22 +145,6 @@ def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) 
     room = LEADER + CHARACTER * widest + 4
     figure.update_layout(margin_r=max(figure.layout.margin.r or 0, round(room)), showlegend=False)
     place_labels(figure, PLOT_HEIGHT)
-
-
-def _to_the_edge(figure: go.Figure, label: LineLabel, axis: str) -> go.Scatter:
-    """Return the part of a leader from the end of the line to the right edge of the plot."""
-    x_axis = figure.layout[f"xaxis{axis}"]
-    edge = 10 ** x_axis.range[1] if x_axis.type == "log" else x_axis.range[1]
-    return go.Scatter(
-        x=[label.end, edge],
-        y=[label.value] * 2,
-        mode="lines",
-        line={"color": label.colour, "width": LEADER_WIDTH},
-        xaxis=f"x{axis}",
-        yaxis=f"y{axis}",
-        showlegend=False,
-        hoverinfo="skip",
-    )
 
 
 def _wrapped(text: str) -> str:
@@ -226,24 +209,16 @@ def label_shifts(at: Sequence[float], n_lines: Sequence[int], height: float) -> 
     below = [sum(sizes[:number]) + size / 2 for number, size in enumerate(sizes)]
     floor = -LINE_HEIGHT / 2
     ceiling = height + LINE_HEIGHT / 2 - sum(sizes)
-    middles = _ascending([place - room for place, room in zip(at, below, strict=True)])
-    return [
-        round(max(floor, min(middle, ceiling)) + room - place, 1)
-        for middle, room, place in zip(middles, below, at, strict=True)
-    ]
-
-
-def _ascending(values: Iterable[float]) -> list[float]:
-    """Return the ascending numbers closest to the values: adjacent violators are averaged.
-
-    >>> _ascending([1.0, 3.0, 2.0])
-    [1.0, 2.5, 2.5]
-    """
+    # The ascending numbers closest to those wanted: adjacent violators are averaged.
     pools: list[tuple[float, int]] = []
-    for value in values:
-        mean, n = value, 1
+    for place, room in zip(at, below, strict=True):
+        mean, n = place - room, 1
         while pools and pools[-1][0] > mean:
             before, size = pools.pop()
             mean, n = (mean * n + before * size) / (n + size), n + size
         pools.append((mean, n))
-    return [mean for mean, n in pools for _ in range(n)]
+    middles = [mean for mean, n in pools for _ in range(n)]
+    return [
+        round(max(floor, min(middle, ceiling)) + room - place, 1)
+        for middle, room, place in zip(middles, below, at, strict=True)
+    ]

@@ -1,21 +1,26 @@
-"""Plotly template, line styles and number formats shared by all figures."""
+"""Plotly template, line styles, number formats, ranges and ticks shared by all figures."""
 
 from __future__ import annotations
 
 import html
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import count
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from probekit.amounts import LEVEL
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import NESTED, TARGETS
 from probekit.terminal import visible
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -46,25 +51,27 @@ LINES = {
     "control": LineStyle(TARGETS["control"].title, "dash", "#D55E00", legend_rank=2),
     "random_weights": LineStyle(TARGETS["random_weights"].title, "dot", "#009E73", legend_rank=3),
 }
+_REFERENCES = {
+    **dict.fromkeys(("majority", "mean", "chance", "chain", "label_counts"), "longdash"),
+    "word_identity": "dashdot",
+    "bag_of_words": "6px,2px",
+    "n_grams": "3px,3px",
+    "neighbouring_words": "9px,3px,2px,3px,2px,3px",
+    "length": "dot",
+    **dict.fromkeys(("all_features", "concatenated"), "longdashdot"),
+}
+_TITLES = {name: target.title for name, target in TARGETS.items()} | {
+    "mean": "mean label",
+    "chance": "chance",
+    "chain": "linear chain",
+    "label_counts": "no compression",
+    "all_features": "all features",
+    "concatenated": "concatenated",
+}
 LEVELS = {
-    "majority": LineStyle(TARGETS["majority"].title, "longdash", GREY, width=1.5),
-    "mean": LineStyle("mean label", "longdash", GREY, width=1.5),
-    "word_identity": LineStyle(TARGETS["word_identity"].title, "dashdot", GREY, width=1.5),
-    "bag_of_words": LineStyle(TARGETS["bag_of_words"].title, "6px,2px", GREY, width=1.5),
-    "n_grams": LineStyle(TARGETS["n_grams"].title, "3px,3px", GREY, width=1.5),
-    "neighbouring_words": LineStyle(
-        TARGETS["neighbouring_words"].title, "9px,3px,2px,3px,2px,3px", GREY, width=1.5
-    ),
-    "length": LineStyle(TARGETS["length"].title, "dot", GREY, width=1.5),
-    "chance": LineStyle("chance", "longdash", GREY, width=1.5),
-    "chain": LineStyle("linear chain", "longdash", GREY, width=1.5),
-    "label_counts": LineStyle("no compression", "longdash", GREY, width=1.5),
-    "all_features": LineStyle("all features", "longdashdot", GREY, width=1.5),
-    "concatenated": LineStyle("concatenated", "longdashdot", "#0072B2", width=1.5),
-}
-LEVELS |= {
-    name: LineStyle(TARGETS[name].title, "solid", "#0072B2", width=2.6) for name in NESTED.values()
-}
+    name: LineStyle(_TITLES[name], dash, GREY if name != "concatenated" else "#0072B2", width=1.5)
+    for name, dash in _REFERENCES.items()
+} | {name: LineStyle(_TITLES[name], "solid", "#0072B2", width=2.6) for name in NESTED.values()}
 NORMS = {
     "first_position_norm": LineStyle("position 0", "solid"),
     "other_norm": LineStyle("all other positions", "dash"),
@@ -106,6 +113,28 @@ TEMPLATE = go.layout.Template(
         },
     }
 )
+
+
+def series_marker(number: int, size: int) -> dict[str, Any]:
+    """Return colour, symbol and size of the markers of a series; colours and symbols repeat.
+
+    >>> series_marker(0, 7)
+    {'color': '#0072B2', 'symbol': 'circle', 'size': 7}
+    """
+    colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+    symbol = SERIES_MARKERS[number % len(SERIES_MARKERS)]
+    return {"color": colour, "symbol": symbol, "size": size}
+
+
+def error_bars(rows: pd.DataFrame, column: str, thickness: float) -> dict[str, Any]:
+    """Return error bars from `column` to `ci_low` and `ci_high` of the rows."""
+    return {
+        "type": "data",
+        "array": (rows["ci_high"] - rows[column]).tolist(),
+        "arrayminus": (rows[column] - rows["ci_low"]).tolist(),
+        "thickness": thickness,
+        "width": 3,
+    }
 
 
 def label_colour(colour: str) -> str:
@@ -215,3 +244,109 @@ def without_negative_zero(text: str) -> str:
     '0.00 [-0.250, 0.000]'
     """
     return re.sub(r"-(0\.0+)(?!\d)", r"\1", text)
+
+
+MOST_NAMES = 3  # names on the layer axis below its numbers; more are slanted
+LONGEST_TICK = 20  # characters
+
+
+def finite_ends(values: Iterable[float]) -> tuple[float, float]:
+    """Return the lowest and the highest of the values that are finite; (0, 1) if none is.
+
+    A score that is undefined is drawn nowhere, so it has no effect on axes and colours.
+
+    >>> finite_ends([0.5, float("nan"), 0.75]), finite_ends([float("nan")])
+    ((0.5, 0.75), (0.0, 1.0))
+    """
+    numbers = np.array(list(values), dtype=np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+
+
+def with_margin(low: float, high: float) -> list[float]:
+    """Return the range of an axis with a margin of 4 % on both sides.
+
+    >>> with_margin(0.0, 100.0)
+    [-4.0, 104.0]
+    """
+    margin = 0.04 * max(high - low, 0.05)
+    return [low - margin, high + margin]
+
+
+def layer_ends(labels: dict[int, str]) -> list[float]:
+    """Return the range of a layer axis, with room for half a marker on both sides.
+
+    >>> layer_ends({0: "0"}), layer_ends({-1: "embed", 9: "final norm"})
+    ([-0.5, 0.5], [-1.2, 9.2])
+    """
+    first, last = min(labels), max(labels)
+    margin = 0.02 * (last - first) or 0.5
+    return [first - margin, last + margin]
+
+
+def layer_axis(
+    figure: go.Figure,
+    labels: dict[int, str],
+    depths: Collection[int] | None = None,
+    most: int = 16,
+    axis: go.layout.XAxis | None = None,
+) -> None:
+    """Set title, ticks and range of a layer axis.
+
+    Labels do not overlap: every n-th block is labelled, and names are on a second line.
+
+    Args:
+        figure: Figure of the axis.
+        labels: Labels of all layers, by depth.
+        depths: Depths that are labelled; by default all.
+        most: Largest number of labels.
+        axis: Axis of the figure; by default all of its x axes.
+    """
+    names = [label for label in labels.values() if label and not label.isdigit()]
+    below = "<br>" * (sum(not label.isdigit() for label in labels.values()) <= MOST_NAMES)
+    step = math.ceil(len(labels) / most)
+    texts = {
+        depth: (label if depth % step == 0 else "")
+        if label.isdigit()
+        else below + short_tick(label)
+        for depth, label in labels.items()
+    }
+    settings = {
+        "title_text": "layer" if len(names) < len(labels) else "site",
+        "tickmode": "array",
+        "tickvals": list(labels),
+        "ticktext": [text if depths is None or d in depths else "" for d, text in texts.items()],
+        "tickangle": 0 if len(names) <= MOST_NAMES else -30,
+        "range": layer_ends(labels),
+    }
+    (figure.update_xaxes if axis is None else axis.update)(**settings)
+
+
+def short_tick(label: str) -> str:
+    """Return the name of a site, escaped for plotly, without its middle if it is long.
+
+    >>> short_tick("model.layers.11.post_attention_layernorm")
+    'model.layer…layernorm'
+    """
+    return plotly_text(_without_middle(label))
+
+
+def two_line_tick(label: str) -> str:
+    """Return the same as `short_tick`, a long name in two lines, broken near its middle.
+
+    >>> two_line_tick("attractor_other"), two_line_tick("capitals")
+    ('attractor_<br>other', 'capitals')
+    """
+    label = _without_middle(label)
+    if len(label) <= LONGEST_TICK // 2:
+        return plotly_text(label)
+    middle = len(label) / 2
+    ends = [n for n in range(2, len(label)) if not label[n - 1].isalnum()] or [round(middle)]
+    end = min(ends, key=lambda n: abs(n - middle))
+    return f"{plotly_text(label[:end])}<br>{plotly_text(label[end:])}"
+
+
+def _without_middle(label: str) -> str:
+    half = LONGEST_TICK // 2
+    is_long = len(label) > LONGEST_TICK
+    return f"{label[: half + 1]}…{label[1 - half :]}" if is_long else label

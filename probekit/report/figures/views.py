@@ -71,7 +71,7 @@ def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 def _without_heads(rows: pd.DataFrame) -> pd.DataFrame:
     sited = placed(rows)
-    excluded = sited[sited["part"].isin(_parts_of_heads(sited))].index
+    excluded = sited[_of_heads(sited)].index
     neurons = sited[sited["site"].str.contains("[neuron=", regex=False)]
     if neurons["line"].nunique() > MOST_NEURONS:
         excluded = excluded.union(neurons.index)
@@ -97,7 +97,7 @@ def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
 def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:
     """Yield each map of heads: its name, whether its position is `shown_position`, its rows."""
     sited = placed(table)
-    heads = sited[sited["part"].isin(_parts_of_heads(sited)) & sited["head"].notna()]
+    heads = sited[_of_heads(sited) & sited["head"].notna()]
     keys = ["part", *(column for column in SERIES if column != "line")]
     position = shown_position(table)
     for name, rows in _named_groups(heads, keys):
@@ -108,8 +108,7 @@ def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]
 def position_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield name and rows of each map of positions: one per line of the curve, none for heads."""
     sited = placed(table)
-    sited = sited[~sited["part"].isin(_parts_of_heads(sited))]
-    sited = sited[position_offset(sited["position"]).notna()]
+    sited = sited[~_of_heads(sited) & position_offset(sited["position"]).notna()]
     keys = [column for column in SERIES if column != "position"]
     for name, rows in _named_groups(sited, keys):
         if differs(rows["position"]):
@@ -122,17 +121,16 @@ def step_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     resid_pre of a block equals resid_post of the previous block, so only one of them is kept.
     """
     sited = placed(table)
-    sited = sited[~sited["part"].isin(_parts_of_heads(sited))]
+    sited = sited[~_of_heads(sited)]
     of_fold = ["fold"] if "fold" in sited else []
     sited = sited.drop_duplicates([*_CELL, "split", "metric", *of_fold])
     for name, rows in _named_groups(sited, list(_SAME_MAP)):
         yield name, table.loc[rows.index]
 
 
-def _parts_of_heads(sited: pd.DataFrame) -> list[str]:
-    """Return the components with several probed heads."""
-    n_heads = sited.groupby("part")["head"].nunique()
-    return list(n_heads[n_heads > 1].index)
+def _of_heads(sited: pd.DataFrame) -> pd.Series[bool]:
+    """Return for each row whether several heads of its component were probed."""
+    return sited.groupby("part")["head"].transform("nunique") > 1
 
 
 def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:

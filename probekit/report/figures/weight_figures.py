@@ -11,9 +11,14 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from probekit.report.figures.axes import finite_ends
 from probekit.report.figures.line_labels import name_traces
-from probekit.report.figures.style import SERIES_COLOURS, SERIES_MARKERS, TEMPLATE, plotly_text
+from probekit.report.figures.style import (
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    TEMPLATE,
+    finite_ends,
+    plotly_text,
+)
 from probekit.report.maps.text_map import Colours, text_map
 
 # Quantile of the absolute weights at which colours end; an outlier would wash out all others.
@@ -62,14 +67,12 @@ def column_curves(values: Floats, columns: Sequence[int], down: str) -> go.Figur
     """Return the figure of the given columns of a matrix as curves, one point per row."""
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, column in enumerate(columns):
-        figure.add_trace(
-            go.Scatter(
-                y=np.ascontiguousarray(values[:, column], np.float32),
-                mode="lines",
-                name=f"column {column}",
-                line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)], "width": 1.5},
-                hovertemplate=f"column {column}, {down} %{{x}}: %{{y:.4f}}<extra></extra>",
-            )
+        figure.add_scatter(
+            y=np.ascontiguousarray(values[:, column], np.float32),
+            mode="lines",
+            name=f"column {column}",
+            line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)], "width": 1.5},
+            hovertemplate=f"column {column}, {down} %{{x}}: %{{y:.4f}}<extra></extra>",
         )
     figure.update_layout(showlegend=True)
     figure.update_xaxes(title_text=down)
@@ -80,13 +83,11 @@ def column_curves(values: Floats, columns: Sequence[int], down: str) -> go.Figur
 def vector_curve(values: Floats) -> go.Figure:
     """Return the scatter plot of a vector by index."""
     figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_trace(
-        go.Scatter(
-            y=np.ascontiguousarray(values, np.float32),
-            mode="markers",
-            marker={"size": 4, "color": SERIES_COLOURS[0]},
-            hovertemplate="%{x}: %{y:.4f}<extra></extra>",
-        )
+    figure.add_scatter(
+        y=np.ascontiguousarray(values, np.float32),
+        mode="markers",
+        marker={"size": 4, "color": SERIES_COLOURS[0]},
+        hovertemplate="%{x}: %{y:.4f}<extra></extra>",
     )
     figure.update_xaxes(title_text="index")
     figure.update_yaxes(title_text="weight")
@@ -140,15 +141,13 @@ def spectrum_curves(spectra: NDArray[np.float64]) -> go.Figure:
     shades = np.linspace(0, 0.9, len(spectra)).tolist()
     colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
     for head, (values, colour) in enumerate(zip(spectra, colours, strict=True)):
-        figure.add_trace(
-            go.Scatter(
-                x=list(range(1, len(values) + 1)),
-                y=values.tolist(),
-                mode="lines",
-                line={"color": colour, "width": 1.5},
-                name=f"head {head}",
-                hovertemplate=f"head {head}, rank %{{x}}: %{{y:.3f}}<extra></extra>",
-            )
+        figure.add_scatter(
+            x=list(range(1, len(values) + 1)),
+            y=values.tolist(),
+            mode="lines",
+            line={"color": colour, "width": 1.5},
+            name=f"head {head}",
+            hovertemplate=f"head {head}, rank %{{x}}: %{{y:.3f}}<extra></extra>",
         )
     figure.update_layout(showlegend=True)
     figure.update_xaxes(title_text="rank")
@@ -167,16 +166,14 @@ def norms_by_block(rows: pd.DataFrame) -> go.Figure:
     matrices = rows.assign(**named)[is_shown].astype({"block": int}).sort_values("block")
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, (kind, points) in enumerate(matrices.groupby("kind", sort=False)):
-        figure.add_trace(
-            go.Scatter(
-                x=points["block"].tolist(),
-                y=points["norm"].tolist(),
-                mode="lines+markers",
-                name=plotly_text(kind),
-                line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
-                marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
-                hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
-            )
+        figure.add_scatter(
+            x=points["block"].tolist(),
+            y=points["norm"].tolist(),
+            mode="lines+markers",
+            name=plotly_text(kind),
+            line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
+            marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
+            hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
         )
     last, highest = matrices["block"].max(), finite_ends(matrices["norm"])[1]
     figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])

@@ -1,4 +1,4 @@
-"""Map of a logit lens: layers down, tokens across, the most probable next token in each cell."""
+"""Figures of a logit lens: predictions by layer and token, and their agreement by layer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import plotly.graph_objects as go
 
 from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.model.sites.catalogue import component_of, layer_of
-from probekit.report.figures.style import format_number, plotly_text
+from probekit.report.figures.line_labels import label_at_end, label_lines
+from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE, format_number, plotly_text
 from probekit.report.maps.text_map import Colours, text_map
-from probekit.report.texts.glyphs import token_label
+from probekit.report.texts import token_label
 
 MOST_TEXTS = 2_000  # cells; with more, a browser draws their texts slowly
 MOST_TICKS = 150  # tokens labelled along the axis
@@ -74,7 +75,11 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     """
     if measure not in MEASURES:
         raise UnknownNameError(f"Unknown measure {measure!r}. {nearest(measure, MEASURES)}")
-    _check_one_text(rows)
+    if rows.duplicated(["site", "position"]).any():
+        raise DataError(
+            "A site and position occur more than once, so the rows belong to several texts. Give "
+            "the rows of a single text, e.g. rows[rows['prompt'] == 1]."
+        )
     shown = MEASURES[measure]
     sites, tokens = site_labels(rows), rows.drop_duplicates("position")["token"]
     values = shown.transform(rows[shown.column].to_numpy(dtype=float, na_value=np.nan))
@@ -102,21 +107,19 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
         "yanchor": "bottom",
         **(shown.colorbar or {}),
     }
-    figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"})
-    if len(tokens) > MOST_TICKS:
-        # A browser needs half a minute for a thousand tick labels; the hover text has all tokens.
-        step = len(tokens) // MOST_TICKS + 1
-        axis = figure.layout.xaxis
-        figure.update_xaxes(tickvals=axis.tickvals[::step], ticktext=axis.ticktext[::step])
+    return thin_ticks(figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"}))
+
+
+def thin_ticks(figure: go.Figure) -> go.Figure:
+    """Label only every n-th column of a map with more than `MOST_TICKS`, and return the map.
+
+    A browser needs half a minute for a thousand tick labels; the hover text has all tokens.
+    """
+    axis = figure.layout.xaxis
+    if (n := len(axis.ticktext)) > MOST_TICKS:
+        step = n // MOST_TICKS + 1
+        axis.update(tickvals=axis.tickvals[::step], ticktext=axis.ticktext[::step])
     return figure
-
-
-def _check_one_text(rows: pd.DataFrame) -> None:
-    if rows.duplicated(["site", "position"]).any():
-        raise DataError(
-            "A site and position occur more than once, so the rows belong to several texts. Give "
-            "the rows of a single text, e.g. rows[rows['prompt'] == 1]."
-        )
 
 
 def site_labels(rows: pd.DataFrame) -> list[str]:
@@ -130,8 +133,7 @@ def site_labels(rows: pd.DataFrame) -> list[str]:
 
 
 def _site_label(site: str) -> str:
-    layer = layer_of(site)
-    component = component_of(site)
+    layer, component = layer_of(site), component_of(site)
     if component == "resid_post":
         return str(layer)
     if (layer, component) == (0, "resid_pre"):
@@ -177,3 +179,44 @@ def _probability(value: float) -> str:
 
 def _escaped(token: str) -> str:
     return plotly_text(token_label(token))
+
+
+# Column of the summary -> label of the line, column of its number of positions, and dash.
+_LINES = {
+    "as_output": ("equals the final prediction", "n", "solid"),
+    "right": ("equals the next token of the text", "n_next", "dot"),
+}
+
+
+def lens_curve(summary: pd.DataFrame) -> go.Figure:
+    """Return the curve of `lens_summary`: shares of positions by layer, labelled at their ends."""
+    figure = go.Figure(layout={"template": TEMPLATE})
+    shares = {name: summary[name] / summary[n] for name, (_, n, _) in _LINES.items()}
+    for (name, (label, n, dash)), colour in zip(_LINES.items(), SERIES_COLOURS, strict=False):
+        figure.add_scatter(
+            x=list(range(len(summary))),
+            y=shares[name].tolist(),
+            mode="lines+markers",
+            line={"color": colour, "dash": dash, "width": 2.5},
+            hovertext=[
+                f"<b>{row['layer']}</b><br>{label} at {row[name]} of {row[n]} positions"
+                for _, row in summary.iterrows()
+            ],
+            hoverinfo="text",
+        )
+    figure.update_xaxes(
+        title_text="layer",
+        tickvals=list(range(len(summary))),
+        ticktext=[text if text.isdigit() else f"<br>{text}" for text in summary["layer"]],
+        tickangle=0,
+        range=[-0.3, len(summary) - 0.9],
+    )
+    figure.update_yaxes(title_text="share of positions", range=[-0.03, 1.05], tickformat=".0%")
+    names = (label for label, _, _ in _LINES.values())
+    ends = [
+        label
+        for line, name in zip(figure.data, names, strict=True)
+        for label in label_at_end(line, name, line.line.color)
+    ]
+    label_lines(figure, ends)
+    return figure

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-import plotly.colors
 import plotly.graph_objects as go
+from plotly.colors import sequential
 
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
-from probekit.report.figures.axes import finite_ends
 from probekit.report.figures.layer_curve import measured_rows
-from probekit.report.figures.style import format_number, plotly_text
+from probekit.report.figures.style import finite_ends, format_number, plotly_text
 from probekit.report.figures.views import position_offset
-from probekit.report.maps.map_row import map_row, write_above
-from probekit.report.maps.text_map import Colours, cell_text, frame_cell, text_map
+from probekit.report.maps.text_map import (
+    Colours,
+    cell_text,
+    diverging,
+    frame_cell,
+    map_row,
+    text_map,
+    write_above,
+)
 from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
 from probekit.results.table import (
     SAME_FEATURES,
@@ -42,10 +48,9 @@ def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
-        DataError: The table has no row for a head, or two rows for the same head.
+        DataError: The table has two rows for the same head.
     """
-    cells = _cells_of_heads(table, metric)
-    return _draw(table, cells, metric, "head", _head_labels(cells))
+    return _draw(table, _cells_of_heads(table, metric), metric, "head")
 
 
 def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> go.Figure:
@@ -63,9 +68,8 @@ def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> g
     whole = _cells_of_heads(table, metric)
     return map_row(
         {
-            title: _draw(table, cells, metric, "head", _head_labels(cells), whole)
+            title: _draw(table, _cells_of_heads(rows, metric), metric, "head", whole)
             for title, rows in tables.items()
-            for cells in [_cells_of_heads(rows, metric)]
         }
     )
 
@@ -75,10 +79,6 @@ def _cells_of_heads(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     return cells[cells["head"].notna()]
 
 
-def _head_labels(cells: pd.DataFrame) -> list[str]:
-    return [f"{head:.0f}" for head in _steps(cells["head"])]
-
-
 def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the map of a test metric by layer (down) and offset from the span (across).
 
@@ -86,12 +86,10 @@ def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
-        DataError: No row has a position relative to a span, or two rows have the same cell.
+        DataError: Two rows have the same cell.
     """
     cells = map_cells(table, metric)
-    cells = cells[cells["offset"].notna()]
-    labels = [offset_label(offset) for offset in _steps(cells["offset"])]
-    return _draw(table, cells, metric, "offset", labels)
+    return _draw(table, cells[cells["offset"].notna()], metric, "offset")
 
 
 def step_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -107,9 +105,7 @@ def step_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         UnknownNameError: The table has no test rows of this metric.
         DataError: Two rows have the same layer and step.
     """
-    cells = map_cells(table, metric)
-    labels = [f"{step:,.0f}" for step in _steps(cells["step"])]
-    return _draw(table, cells, metric, "step", labels)
+    return _draw(table, map_cells(table, metric), metric, "step")
 
 
 def offset_label(offset: float) -> str:
@@ -121,8 +117,12 @@ def offset_label(offset: float) -> str:
     return f"{offset:+.0f}".replace("-", "−") if offset else "span"
 
 
-# Axis titles, by column of the cells.
-_TITLES = {"head": "head", "offset": "tokens from the span", "step": "step of training"}
+# Axis title and labels, by column of the cells.
+_AXES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "head": ("head", "{:.0f}".format),
+    "offset": ("tokens from the span", offset_label),
+    "step": ("step of training", "{:,.0f}".format),
+}
 
 
 def map_cells(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -144,14 +144,11 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     least, most = finite_ends(values)
     is_difference = METRICS[metric].kind == "difference"
     if is_difference and least < 0:
-        reach = max(-least, most, LEAST_RANGE)
-        return Colours(-reach, reach, plotly.colors.diverging.PuOr_r, is_diverging=True)
+        return diverging([least, most], LEAST_RANGE)
+    low, scale = 0.0 if is_difference or np.isnan(chance) else chance, sequential.Viridis
     if METRICS[metric].lower_is_better:
-        return Colours(
-            least, max(most, least + LEAST_RANGE), plotly.colors.sequential.Viridis_r, False
-        )
-    low = 0.0 if is_difference or np.isnan(chance) else chance
-    return Colours(low, max(most, low + LEAST_RANGE), plotly.colors.sequential.Viridis, False)
+        low, scale = least, sequential.Viridis_r
+    return Colours(low, max(most, low + LEAST_RANGE), scale, is_diverging=False)
 
 
 def map_colours(cells: pd.DataFrame, metric: str) -> Colours:
@@ -159,26 +156,28 @@ def map_colours(cells: pd.DataFrame, metric: str) -> Colours:
     return colours(cells["value"].tolist(), metric, cells["chance"].min())
 
 
-def _steps(column: pd.Series[float]) -> list[float]:
-    return sorted(column.unique())
-
-
 def _draw(
     table: pd.DataFrame,
     cells: pd.DataFrame,
     metric: str,
     across: str,
-    labels: list[str],
     whole: pd.DataFrame | None = None,
 ) -> go.Figure:
     """Return the map of the cells, with depth on one axis and the column `across` on the other.
 
     `whole` has the cells of all maps with which this one shares layers, colours and the frame.
     """
-    _check_cells(cells, across)
+    twice = cells[cells.duplicated(["depth", across])]
+    if not twice.empty:
+        first = site_with_head(twice["site"].iloc[0], twice["head"].iloc[0])
+        raise DataError(
+            f"{len(twice)} cells of the map have two rows, the first at {first}. Give the rows of "
+            "one component in one run."
+        )
     whole = cells if whole is None else whole
-    columns = {step: index for index, step in enumerate(_steps(cells[across]))}
-    rows = {depth: index for index, depth in enumerate(_steps(whole["depth"]))}
+    title, label = _AXES[across]
+    columns = {step: index for index, step in enumerate(sorted(cells[across].unique()))}
+    rows = {depth: index for index, depth in enumerate(sorted(whole["depth"].unique()))}
     at = (cells["depth"].map(rows).to_numpy(), cells[across].map(columns).to_numpy())
     values = np.full((len(rows), len(columns)), np.nan)
     values[at] = cells["value"]
@@ -190,30 +189,18 @@ def _draw(
         [cell_text(value) for value in values.ravel()],
         hover.ravel().tolist(),
         map_colours(whole, metric),
-        across=labels,
+        across=list(map(label, columns)),
         down=[tick(int(depth), n_blocks(placed(table))) for depth in rows],
-        title=_TITLES[across],
+        title=title,
     )
     framed = chosen_cell(table, whole)
     if framed is not None and framed.name in cells.index:
         frame_cell(figure, columns[framed[across]], rows[framed["depth"]])
-        write_above(figure, _frame_note(table, whole))
+        scores = _ranked_cells(table, whole)["value"]
+        n_best = int((scores == scores.iloc[0]).sum())
+        ties = f" (1 of {n_best})" if n_best > 1 else ""
+        write_above(figure, f"framed: best by cross-validation{ties}")
     return figure
-
-
-def _check_cells(cells: pd.DataFrame, across: str) -> None:
-    if cells.empty:
-        raise DataError(
-            f"No row has a{'' if across == 'head' else 'n'} {across}, so there is no map to draw. "
-            "Draw layer_curve instead."
-        )
-    twice = cells[cells.duplicated(["depth", across])]
-    if not twice.empty:
-        first = site_with_head(twice["site"].iloc[0], twice["head"].iloc[0])
-        raise DataError(
-            f"{len(twice)} cells of the map have two rows, the first at {first}. Give the rows of "
-            "one component in one run."
-        )
 
 
 def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
@@ -267,12 +254,3 @@ def _ranked_cells(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """Return the validation rows of the cells, best cross-validated score first."""
     ranked, drawn = ranked_rows(table), set(_features(cells))
     return ranked.loc[[key in drawn for key in _features(ranked)]]
-
-
-def _frame_note(table: pd.DataFrame, cells: pd.DataFrame) -> str:
-    """Return the meaning of the frame of `chosen_cell`."""
-    scores = _ranked_cells(table, cells)["value"]
-    n_best = int((scores == scores.iloc[0]).sum())
-    if n_best == 1:
-        return "framed: best by cross-validation"
-    return f"framed: best by cross-validation (1 of {n_best})"

@@ -1,20 +1,22 @@
-"""Heat map with text in its cells. Text is black or white, whichever has more contrast."""
+"""Heat map with text in its cells, and several of them in a row on one colour scale."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import plotly.colors
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from probekit.report.figures.style import SMALL, TEMPLATE, fixed
+from probekit.report.figures.style import SMALL, STACKS, TEMPLATE, TITLE_MARGIN, fixed, plotly_text
 
 MOST_TEXTS = 200  # cells; with more, numbers in cells are too small to read
 MASKED = "#d9dde2"  # colour of a cell without a value
+GAP = 0.025  # between maps of a row, as a share of the row
 # Luminance of a background on which black and white text have equal contrast (4.6).
 _SPLIT = 0.179
 
@@ -31,6 +33,16 @@ class Colours:
     high: float
     scale: list[str]
     is_diverging: bool
+
+
+def diverging(values: Any, least: float = 0.0) -> Colours:
+    """Return the scale with 0 in the middle that ends at the largest absolute value, or `least`.
+
+    >>> diverging(np.array([0.5, -1.0, np.nan])).low
+    -1.0
+    """
+    reach = max(least, float(np.nanmax(np.abs(values), initial=0.0)))
+    return Colours(-reach, reach, plotly.colors.diverging.PuOr_r, is_diverging=True)
 
 
 def text_map(
@@ -62,21 +74,9 @@ def text_map(
     if np.isnan(values).any():
         figure.update_layout(plot_bgcolor=MASKED)
     lines = np.array(hover, dtype=object).reshape(values.shape).tolist()
-    figure.add_trace(_heatmap(values, lines, shown))
-    if values.size <= most_texts:
-        y, x = np.indices(values.shape).reshape(2, -1).tolist()
-        font = {"size": SMALL, "color": inks(values.ravel(), shown)}
-        figure.add_scatter(x=x, y=y, text=list(texts), mode="text", textfont=font, hoverinfo="skip")
-    _name_cells(figure, across, down, title)
-    figure.update_yaxes(title_text=down_title)
-    return figure
-
-
-def _heatmap(values: NDArray[np.float64], hover: list[list[str]], shown: Colours) -> go.Heatmap:
-    """Return the trace of coloured cells; NaN cells are gaps without hover text."""
-    return go.Heatmap(
+    figure.add_heatmap(
         z=values.tolist(),
-        hovertext=hover,
+        hovertext=lines,
         hoverinfo="text",
         hoverongaps=False,
         zmin=shown.low,
@@ -86,25 +86,27 @@ def _heatmap(values: NDArray[np.float64], hover: list[list[str]], shown: Colours
         ygap=1,
         colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6},
     )
-
-
-def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: str) -> None:
-    """Label columns and rows by index, because labels such as tokens may occur more than once."""
+    if values.size <= most_texts:
+        y, x = np.indices(values.shape).reshape(2, -1).tolist()
+        font = {"size": SMALL, "color": inks(values.ravel(), shown)}
+        figure.add_scatter(x=x, y=y, text=list(texts), mode="text", textfont=font, hoverinfo="skip")
+    # Columns and rows are labelled by index, because labels such as tokens may occur twice. Without
+    # a range, the text trace would add a margin around the map.
     axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
-    # Without a range, the text trace would add a margin around the map.
+    (left, right), (top, bottom) = ((-0.5, len(labels) - 0.5) for labels in (across, down))
+    at = [list(range(len(labels))) for labels in (across, down)]
     figure.update_xaxes(
-        **axis,
-        title_text=title,
-        tickvals=list(range(len(across))),
-        ticktext=across,
-        range=[-0.5, len(across) - 0.5],
+        **axis, title_text=title, tickvals=at[0], ticktext=across, range=[left, right]
     )
-    figure.update_yaxes(
-        **axis,
-        tickvals=list(range(len(down))),
-        ticktext=down,
-        range=[len(down) - 0.5, -0.5],
-    )
+    figure.update_yaxes(**axis, tickvals=at[1], ticktext=down, range=[bottom, top])
+    figure.update_yaxes(title_text=down_title)
+    return figure
+
+
+def name_colours(figure: go.Figure, title: str) -> go.Figure:
+    """Write the meaning of the colours next to the colour bar of a map, and return the map."""
+    colorbar = {"title": {"text": title, "side": "right"}}
+    return figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"})
 
 
 def frame_cell(figure: go.Figure, column: int, row: int) -> None:
@@ -154,3 +156,54 @@ def luminance(colours: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     return np.asarray(linear @ np.array([0.2126, 0.7152, 0.0722]))
+
+
+def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
+    """Return the maps in one row, each below its title, with rows labelled at the left only.
+
+    Widths are proportional to the numbers of columns.
+
+    Args:
+        maps: Maps by title, all with the same rows and the same colour scale.
+    """
+    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False, "meta": STACKS})
+    widths = [len(one.data[0].z[0]) for one in maps.values()]
+    unit = (1 - GAP * (len(maps) - 1)) / sum(widths)
+    start = 0.0
+    for number, ((title, one), width) in enumerate(zip(maps.items(), widths, strict=True)):
+        end = start + unit * width
+        suffix = str(number + 1) if number else ""
+        axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
+        for trace in one.data:
+            if trace.type == "heatmap":
+                trace.showscale = not number
+            figure.add_trace(trace.update(**axes))
+        x_axis, y_axis = one.layout.xaxis, one.layout.yaxis
+        x_axis.update(domain=(start, min(end, 1.0)), anchor=axes["yaxis"])
+        y_axis.update(anchor=axes["xaxis"])
+        if number:
+            y_axis.update(title_text=None, showticklabels=False)
+        figure.update_layout({f"xaxis{suffix}": x_axis, f"yaxis{suffix}": y_axis})
+        if one.layout.plot_bgcolor:
+            figure.update_layout(plot_bgcolor=one.layout.plot_bgcolor)
+        for shape in one.layout.shapes:
+            figure.add_shape(shape.update(xref=axes["xaxis"], yref=axes["yaxis"]))
+        write_above(figure, title, axes["xaxis"])
+        start = end + GAP
+    return figure
+
+
+def write_above(figure: go.Figure, text: str, axis: str = "x") -> None:
+    """Add a text above a map, given by its x axis."""
+    figure.add_annotation(
+        text=plotly_text(text),
+        x=0,
+        xref=f"{axis} domain",
+        xanchor="left",
+        y=1,
+        yref=f"{axis.replace('x', 'y')} domain",
+        yanchor="bottom",
+        showarrow=False,
+        font={"size": SMALL},
+    )
+    figure.update_layout(margin_t=TITLE_MARGIN)

@@ -20,7 +20,7 @@ from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, ComparedScore, comparison_table
-from probekit.report.texts.machine_paths import MachinePaths
+from probekit.report.texts import MachinePaths
 from probekit.results.causes import CauseTables, has_causes_alone
 from probekit.results.finished_run import load_config
 from probekit.results.record import RunRecord, check_finished, open_record

@@ -8,7 +8,7 @@ import pandas as pd
 
 from probekit.amounts import joined_names
 from probekit.report.figures.style import fixed, format_number
-from probekit.report.maps.attribution_map import (
+from probekit.report.maps.network_maps import (
     attribution_map,
     attribution_steps,
     part_name,
@@ -16,9 +16,7 @@ from probekit.report.maps.attribution_map import (
     step_rows,
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
-from probekit.report.texts.glyphs import line_label, token_label
-from probekit.report.texts.headings import short_heading
-from probekit.report.texts.machine_paths import model_title
+from probekit.report.texts import line_label, model_title, short_heading, token_label
 from probekit.results.network import MEAN, AttributedLogit
 
 CAVEAT = (

@@ -28,7 +28,7 @@ from probekit.report.sentences.comparisons import (
     result_words,
     settings_words,
 )
-from probekit.report.texts.machine_paths import MachinePaths
+from probekit.report.texts import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import metric_name, placed, tick

@@ -9,15 +9,14 @@ import pandas as pd
 
 from probekit.amounts import counted
 from probekit.report.figures.style import format_number
-from probekit.report.maps.head_map import (
+from probekit.report.maps.network_maps import (
     SCORES,
     WEIGHTS,
     head_score_map,
     head_score_maps,
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
-from probekit.report.texts.headings import capitalised
-from probekit.report.texts.machine_paths import model_title
+from probekit.report.texts import capitalised, model_title
 from probekit.results.network import ScoredHeads
 
 QUESTION = "Which heads are previous-token or induction heads?"

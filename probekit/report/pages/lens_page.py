@@ -8,12 +8,9 @@ import pandas as pd
 
 from probekit.amounts import counted
 from probekit.report.figures.style import format_number
-from probekit.report.maps.lens_curve import lens_curve
-from probekit.report.maps.lens_map import MEASURES, MOST_TEXTS, lens_map, site_labels
+from probekit.report.maps.lens_map import MEASURES, MOST_TEXTS, lens_curve, lens_map, site_labels
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
-from probekit.report.texts.glyphs import line_label, token_label
-from probekit.report.texts.headings import short_heading
-from probekit.report.texts.machine_paths import model_title
+from probekit.report.texts import line_label, model_title, short_heading, token_label
 
 QUESTION = "From which layer on does the network predict its next token?"
 CAVEAT = (

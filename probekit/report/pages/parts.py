@@ -11,11 +11,15 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.probes.score.metric_table import METRICS
+from probekit.report.figures.chosen_figures import reliability_figure
+from probekit.report.figures.curves import (
+    learning_curve,
+    learning_curve_lines,
+    norm_curve,
+    sparse_curve,
+    sparse_rows,
+)
 from probekit.report.figures.facets import curve_figure, facets_height
-from probekit.report.figures.learning_curve import learning_curve, learning_curve_lines
-from probekit.report.figures.norm_curve import norm_curve
-from probekit.report.figures.reliability import reliability_figure
-from probekit.report.figures.sparse import sparse_curve, sparse_rows
 from probekit.report.figures.views import (
     curve_position,
     curve_rows,
@@ -25,7 +29,7 @@ from probekit.report.figures.views import (
 from probekit.report.maps.maps import head_maps, position_map
 from probekit.report.sentences import captions
 from probekit.report.sentences.captions import reliability_caption, reliability_description
-from probekit.report.texts.headings import capitalised
+from probekit.report.texts import capitalised
 from probekit.results.record import BY_WORD, Control, Norms
 from probekit.results.selection import hidden_kinds, measured_metrics
 from probekit.results.table import metric_name

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.attention.codes import choose_reduction
+from probekit.report.attention.packing import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
@@ -35,9 +35,7 @@ from probekit.report.sentences.tables import (
     load_features,
     site_table,
 )
-from probekit.report.texts.glyphs import class_label
-from probekit.report.texts.machine_paths import MachinePaths
-from probekit.report.texts.paint import DENSEST
+from probekit.report.texts import DENSEST, MachinePaths, class_label
 from probekit.results.causes import has_causes_alone
 from probekit.results.finished_run import load_config
 from probekit.results.judging import other_rivals

@@ -22,7 +22,7 @@ from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer, chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
-from probekit.report.texts.machine_paths import MachinePaths
+from probekit.report.texts import MachinePaths
 from probekit.results.finished_run import differing, load_config, run_facts, settings_of
 from probekit.results.record import RunRecord, check_finished, open_record
 from probekit.results.selection import (

@@ -10,9 +10,16 @@ from probekit.amounts import counted
 from probekit.probes.saved_probe import ProbeFacts
 from probekit.report.figures.style import format_number
 from probekit.report.pages.template import render
-from probekit.report.texts.glyphs import token_label
-from probekit.report.texts.machine_paths import model_title
-from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
+from probekit.report.texts import (
+    DENSEST,
+    HIGH,
+    LOW,
+    NUMBER,
+    Paint,
+    Palette,
+    model_title,
+    token_label,
+)
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.table import metric_name
 

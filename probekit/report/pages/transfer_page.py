@@ -10,23 +10,24 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.report.figures.axes import finite_ends, short_tick, two_line_tick
 from probekit.report.figures.style import (
     SERIES_COLOURS,
     SERIES_MARKERS,
     TEMPLATE,
+    finite_ends,
     fixed,
     format_number,
     format_p,
     plotly_text,
+    short_tick,
+    two_line_tick,
 )
 from probekit.report.maps.maps import LEAST_RANGE
 from probekit.report.maps.text_map import Colours, text_map
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
-from probekit.report.texts.headings import capitalised
-from probekit.report.texts.machine_paths import model_title
+from probekit.report.texts import capitalised, model_title
 from probekit.results.comparison import Transfer, matrix
 from probekit.results.table import metric_name, only
 

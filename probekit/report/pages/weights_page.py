@@ -24,7 +24,7 @@ from probekit.report.figures.weight_figures import (
 )
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
-from probekit.report.texts.machine_paths import model_title
+from probekit.report.texts import model_title
 from probekit.results.network import HeadWeights, WeightTensor
 
 METHOD = (

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from probekit.errors import DataError
 from probekit.files import inside
 from probekit.report.pages.texts_page import TokenPart, text_part
-from probekit.report.texts.paint import Palette
+from probekit.report.texts import Palette
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.record import RecordPart, reading_run_file
 from probekit.results.selection import site_with_head

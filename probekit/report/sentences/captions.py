@@ -9,6 +9,8 @@ import pandas as pd
 from probekit.files import read_csv
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
+from probekit.report.figures.chosen_figures import BIN_COLUMNS
+from probekit.report.figures.curves import learning_curve_lines, sparse_rows
 from probekit.report.figures.facets import panel_unit, panels
 from probekit.report.figures.layer_curve import (
     banded_series,
@@ -16,15 +18,12 @@ from probekit.report.figures.layer_curve import (
     null_band,
     series_of,
 )
-from probekit.report.figures.learning_curve import learning_curve_lines
 from probekit.report.figures.levels import levels
-from probekit.report.figures.reliability import COLUMNS as BIN_COLUMNS
-from probekit.report.figures.sparse import sparse_rows
 from probekit.report.figures.style import LEVELS, LINES, format_number
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
 from probekit.report.sentences.answer import unit_of
 from probekit.report.sentences.method import nested_line, pooled_ranking
-from probekit.report.texts.headings import capitalised
+from probekit.report.texts import capitalised
 from probekit.results.record import BY_WORD, Control, reading_run_file
 from probekit.results.selection import ranked_rows, site_with_head
 from probekit.results.table import (

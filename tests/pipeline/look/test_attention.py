@@ -7,8 +7,7 @@ import torch
 
 from probekit import GPT2, Tokenizer, explore_attention
 from probekit.errors import ConfigError, DataError
-from probekit.pipeline.look.attention import write_attention_page
-from probekit.pipeline.look.attention_patterns import attention_prompt
+from probekit.pipeline.look.attention import attention_prompt, write_attention_page
 from probekit.report.attention.page import SCORE_NAMES
 
 TEXT = "The keys to the old cabinet, the keys to the old cabinet"

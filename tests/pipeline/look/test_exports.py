@@ -9,7 +9,7 @@ import pytest
 from probekit.errors import ConfigError, StoreError
 from probekit.files import read_csv
 from probekit.pipeline.look.apply import apply_probe
-from probekit.pipeline.look.exports import write_answers
+from probekit.pipeline.look.exports import ANSWER_FILES, check_ending, write_answers
 
 TEXTS = ("The keys to the old, old cabinet", 'A "dog"', "=cmd|' /C calc'!A0", "-1")
 
@@ -57,7 +57,7 @@ def test_page_contains_texts_and_tokens(number_probe, readings, tmp_path):
 
 def test_unwritable_output_is_reported(number_probe, readings, tmp_path):
     with pytest.raises(ConfigError, match=r"\.html, \.csv, \.jsonl"):
-        write_answers(tmp_path / "a.xlsx", readings, number_probe, "text")
+        check_ending(tmp_path / "a.xlsx", ANSWER_FILES)
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="Cannot write"):
         write_answers(tmp_path / "file" / "a.csv", readings, number_probe, "text")

@@ -8,8 +8,14 @@ import torch
 
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.look.heads import score_random_repeats, score_texts
-from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute, one_token, read_lens
+from probekit.pipeline.look.lenses import (
+    ModelAndTokenizer,
+    attribute,
+    one_token,
+    read_lens,
+    score_random_repeats,
+    score_texts,
+)
 from probekit.results.network import MEAN
 
 TEXT = "The keys to the old cabinet"
@@ -97,7 +103,7 @@ def test_random_repeats_contain_no_special_token_except_bos(mini, monkeypatch):
     def keep(_model, sequences, _watcher):
         seen.extend(sequences)
 
-    monkeypatch.setattr("probekit.pipeline.look.heads.score_heads", keep)
+    monkeypatch.setattr("probekit.pipeline.look.lenses.score_heads", keep)
     found = score_random_repeats(mini, 3, length=120, seed=1, bos=True)
     assert found.read == "3 sequences of 120 random tokens, each repeated once, seed 1"
     bos = mini.tokenizer.bos_id

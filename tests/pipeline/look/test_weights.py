@@ -71,21 +71,13 @@ def test_attention_matrix_is_shown_as_corner_parts_norms_and_spectra(look, tiny)
     corner = figures.pop("Heat map of the first 10 × 10 weights")["data"][0]
     assert np.array_equal(numbers(corner["z"]), weight[:10, :10])
     assert corner["zmin"] == -corner["zmax"] < 0
-    assert list(figures) == [
-        "Norm by head",
-        "Singular values of W_QK",
-        "Singular values of W_OV",
-        "Head 0",
-        "Head 1",
-        "Head 2",
-    ]
+    spectra = [f"Singular values of W_{name}" for name in ("QK", "OV")]
+    assert list(figures) == ["Norm by head", *spectra, "Head 0", "Head 1", "Head 2"]
     query, key, value = figures["Head 1"]["data"]
     for number, part in enumerate((query, key, value)):
         assert np.array_equal(numbers(part["z"]), weight[:10, 21 * number + 7 : 21 * number + 14])
-    for name in ("QK", "OV"):
-        assert [len(head["y"]) for head in figures[f"Singular values of W_{name}"]["data"]] == [
-            7
-        ] * 3
+    for title in spectra:
+        assert [len(head["y"]) for head in figures[title]["data"]] == [7] * 3
 
 
 def test_attention_output_is_split_by_rows(look, tiny):
@@ -172,10 +164,8 @@ def test_real_tensors_of_gpt2_small_are_shown(look, shared):
     assert np.array_equal(numbers(figures["Columns 150, 200, 250"]["data"][1]["y"]), wpe[:, 200])
     figures, _ = look(part, tensor="h.4.attn.c_attn.weight")
     assert "Head 11" in figures  # the width of GPT-2 small implies the number of heads
-    assert numbers(figures["Heat map of the first 300 × 300 weights"]["data"][0]["z"]).shape == (
-        300,
-        300,
-    )
+    corner = figures["Heat map of the first 300 × 300 weights"]["data"][0]
+    assert numbers(corner["z"]).shape == (300, 300)
 
 
 def roughness(curves):

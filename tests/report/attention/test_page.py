@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.attention.opening import scores_beyond_distance
+from probekit.report.attention.packing import scores_beyond_distance
 from probekit.report.attention.page import OPENING_SCORE, SCORE_NAMES, AttentionExplorer
 from probekit.results.network import AttentionPrompt
-from tests.report.attention.test_codes import unpacked
+from tests.report.attention.test_packing import unpacked
 
 
 def explorer_of(patterns, model="gpt2", **others):

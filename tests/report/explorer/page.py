@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from probekit.report.attention.colours import attention_colours
+from probekit.report.attention.packing import attention_colours
 from probekit.report.attention.page import SCORE_NAMES
 
 LONG, SHORT = 499, 7  # numbers of tokens

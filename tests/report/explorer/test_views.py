@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.report.attention.opening import scores_beyond_distance
+from probekit.report.attention.packing import scores_beyond_distance
 from probekit.report.attention.page import AttentionExplorer
 from probekit.results.network import AttentionPrompt
 from tests.report.conftest import causal_patterns

@@ -1,16 +1,25 @@
+"""Layer curves: of one run and of several, with undefined scores; curves of norms."""
+
 import math
 
+import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
 from probekit.errors import UnknownNameError
+from probekit.probes.targets import HEADLINE
+from probekit.report.figures.curves import norm_curve
+from probekit.report.figures.facets import curve_facets
 from probekit.report.figures.layer_curve import layer_curve
 from probekit.report.figures.levels import NULL_BAND
-from probekit.report.figures.line_labels import LABEL
-from probekit.report.figures.norm_curve import norm_curve
+from probekit.report.figures.line_labels import LABEL, name_traces
 from probekit.report.figures.style import GREY, LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
+from probekit.report.maps.maps import colours, head_map
+from probekit.report.maps.text_map import luminance
 from probekit.report.sentences.answer import answer
-from tests.report.conftest import judged
+from tests.report.conftest import judged, make_table, row
+from tests.report.figures.test_facets import four_kinds
 
 
 def traces(figure, name):
@@ -45,14 +54,7 @@ def test_lines_hold_the_rows_of_the_table_in_the_order_of_depth(table, target):
 def test_the_axis_names_every_depth(table):
     axis = layer_curve(table).layout.xaxis
     assert list(axis.tickvals) == [-1, 0, 1, 2, 3, 4]
-    assert [text.removeprefix("<br>") for text in axis.ticktext] == [
-        "embed",
-        "0",
-        "1",
-        "2",
-        "3",
-        "final norm",
-    ]
+    assert [text.removeprefix("<br>") for text in axis.ticktext] == ["embed", *"0123", "final norm"]
 
 
 def test_a_deep_model_keeps_a_tick_at_every_block_and_names_some(table):
@@ -68,12 +70,8 @@ def test_the_band_of_the_task_is_its_interval(table):
     rows = table[(table["split"] == "test") & (table["metric"] == "accuracy")]
     rows = rows[rows["target"] == "task"]
     assert list(band.y) == [*rows["ci_high"], *rows["ci_low"][::-1]]
-
-
-def test_a_table_without_intervals_has_no_band(table):
-    assert not [
-        t for t in layer_curve(table.assign(ci_low=math.nan, ci_high=math.nan)).data if t.fill
-    ]
+    without_intervals = layer_curve(table.assign(ci_low=math.nan, ci_high=math.nan))
+    assert not [trace for trace in without_intervals.data if trace.fill]
 
 
 @pytest.mark.parametrize(("target", "value"), [("majority", 0.5), ("word_identity", 0.71)])
@@ -111,16 +109,13 @@ def test_the_label_of_the_ring_is_on_the_side_with_more_space(table, control, is
 def test_the_axis_ranges_from_chance_to_the_maximum(table, metric, ends):
     low, high = layer_curve(table, metric).layout.yaxis.range
     margin = 0.04 * (ends[1] - ends[0])
-    assert (low, high) == (pytest.approx(ends[0] - margin), pytest.approx(ends[1] + margin))
+    assert (low, high) == pytest.approx((ends[0] - margin, ends[1] + margin))
 
 
-def test_the_axis_contains_scores_below_chance(table):
-    table.loc[table["target"] == "task", ["value", "ci_low"]] = 0.3, 0.2
-    low, high = layer_curve(table).layout.yaxis.range
-    assert (low, high) == (pytest.approx(0.2 - 0.032), pytest.approx(1.032))
-
-
-def test_all_traces_are_inside_the_axes(table):
+def test_all_traces_are_inside_the_axes_also_below_chance(table):
+    below = table.copy()
+    below.loc[table["target"] == "task", ["value", "ci_low"]] = 0.3, 0.2
+    assert layer_curve(below).layout.yaxis.range == pytest.approx((0.2 - 0.032, 1.032))
     figure = layer_curve(table)
     low, high = figure.layout.yaxis.range
     left, right = figure.layout.xaxis.range
@@ -143,12 +138,9 @@ def test_chance_of_selectivity_is_0(table):
     assert list(traces(figure, "chance 0.00")[0].y) == [0, 0]
 
 
-def test_an_unmeasured_metric_is_refused_with_the_nearest_match(table):
+def test_a_metric_that_no_site_has_is_refused_with_the_nearest_match(table):
     with pytest.raises(UnknownNameError, match=r"'acuracy' at any site\. Nearest: accuracy"):
         layer_curve(table, "acuracy")
-
-
-def test_a_metric_of_baselines_alone_has_no_curve(table):
     with pytest.raises(UnknownNameError, match="at any site"):
         layer_curve(table[(table["site"] == "") | (table["metric"] == "auroc")], "accuracy")
 
@@ -162,20 +154,10 @@ def several_lines(table):
     return pd.concat([table, *others])
 
 
-def several_views(table):
-    return [table.assign(position=f"index:{n}") for n in range(8)]
-
-
 def test_every_component_is_a_line_with_its_own_marker(table):
     lines = [t for t in layer_curve(several_lines(table)).data if (t.name or "").startswith("task")]
-    assert [line.name for line in lines] == [
-        "task · residual stream",
-        "task · attn_out",
-        "task · mlp_out",
-        "task · attn.z",
-        "task · attn.q",
-        "task · attn.k",
-    ]
+    kinds = ["residual stream", "attn_out", "mlp_out", "attn.z", "attn.q", "attn.k"]
+    assert [line.name for line in lines] == [f"task · {kind}" for kind in kinds]
     assert len({line.marker.symbol for line in lines}) == len(lines)
 
 
@@ -185,16 +167,13 @@ def test_labels_name_each_control_once(table):
     assert named.count("control task") == named.count("random weights") == 1
 
 
-def test_labels_that_do_not_fit_are_replaced_by_a_legend(table):
-    figure = layer_curve(pd.concat([several_lines(table), *several_views(table)]))
+def test_of_many_lines_five_are_coloured_and_all_are_in_a_legend(table):
+    views = [table.assign(position=f"index:{n}") for n in range(8)]
+    figure = layer_curve(pd.concat([several_lines(table), *views]))
     assert figure.layout.showlegend
     assert not [note for note in figure.layout.annotations if note.name == LABEL]
     named = [trace.name for trace in figure.data if trace.showlegend]
     assert named.count("control task") == named.count("random weights") == 1
-
-
-def test_at_most_five_lines_of_a_panel_are_coloured(table):
-    figure = layer_curve(pd.concat([several_lines(table), *several_views(table)]))
     lines = [t for t in figure.data if (t.name or "").startswith("task")]
     assert len(lines) > len(SERIES_COLOURS)
     assert {line.line.color for line in lines} == {*SERIES_COLOURS, GREY}
@@ -214,18 +193,13 @@ def test_names_are_never_interpreted_as_markup(table, hostile):
     assert "&lt;b&gt;&#37;{x}" in text
 
 
-def luminance(colour):
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("page", ["#ffffff", "#14171c"])
-def test_colours_have_enough_contrast_on_both_pages(page):
+def test_colours_have_enough_contrast_on_both_pages():
     styles = [*LINES.values(), *LEVELS.values()]
-    for colour in [*SERIES_COLOURS, *(style.colour for style in styles if style.colour)]:
-        light, dark = sorted([luminance(colour), luminance(page)], reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 3, colour
+    colours = [*SERIES_COLOURS, *(style.colour for style in styles if style.colour)]
+    parts = [list(bytes.fromhex(colour[1:])) for colour in ("#ffffff", "#14171c", *colours)]
+    *pages, lights = np.split(luminance(np.array(parts) / 255) + 0.05, [1, 2])
+    for page in pages:
+        assert (np.maximum(lights, page) / np.minimum(lights, page) >= 3).all()
 
 
 def test_colours_and_markers_repeat_at_different_lengths():
@@ -233,13 +207,9 @@ def test_colours_and_markers_repeat_at_different_lengths():
 
 
 def test_norms_are_drawn_by_depth():
-    norms = pd.DataFrame(
-        {
-            "site": ["blocks.1.hook_resid_pre", "hook_embed"],
-            "first_position_norm": [3000.0, 60.0],
-            "other_norm": [100.0, 50.0],
-        }
-    )
+    columns = ["site", "first_position_norm", "other_norm"]
+    rows = [("blocks.1.hook_resid_pre", 3000.0, 100.0), ("hook_embed", 60.0, 50.0)]
+    norms = pd.DataFrame(rows, columns=columns)
     first, others = named_lines(norm_curve(norms))
     assert (list(first.x), list(first.y)) == ([-1, 0], [60, 3000])
     assert list(others.y) == [50, 100]
@@ -256,24 +226,12 @@ def test_norms_are_drawn_by_depth():
     ids=["near", "far", "decades"],
 )
 def test_the_axis_of_norms_labels_at_least_two_ticks_around_the_values(norms, named):
-    rows = pd.DataFrame(
-        {
-            "site": ["blocks.0.hook_resid_post"],
-            "first_position_norm": norms[1:],
-            "other_norm": norms[:1],
-        }
-    )
+    columns = ["site", "first_position_norm", "other_norm"]
+    rows = pd.DataFrame([("blocks.0.hook_resid_post", norms[1], norms[0])], columns=columns)
     axis = norm_curve(rows).layout.yaxis
     assert list(axis.ticktext) == named
     low, high = (10**end for end in axis.range)
     assert low <= norms[0] < norms[1] <= high
-
-
-def test_norms_of_zero_are_drawn():
-    norms = pd.DataFrame(
-        {"site": ["blocks.0.hook_attn_out"], "first_position_norm": 0.0, "other_norm": 0.0}
-    )
-    assert len(named_lines(norm_curve(norms))) == 2
 
 
 def test_norms_of_other_parts_are_not_joined_to_the_residual_stream():
@@ -283,6 +241,8 @@ def test_norms_of_other_parts_are_not_joined_to_the_residual_stream():
     assert lines["all other positions · attn_out"] == [1, 3]
     assert lines["all other positions · residual stream"] == [2, 4]
     assert len(lines) == 4
+    zero = norms.iloc[:1].assign(first_position_norm=0.0, other_norm=0.0)
+    assert len(named_lines(norm_curve(zero))) == 2
 
 
 def test_concatenated_sites_are_a_horizontal_line_and_no_point(table, heads):
@@ -294,14 +254,11 @@ def test_concatenated_sites_are_a_horizontal_line_and_no_point(table, heads):
     assert list(traces(figure, "task")[0].y) == values(table, "task")
 
 
-def test_labels_of_close_levels_do_not_overlap(table):
+def test_labels_of_close_levels_do_not_overlap_and_those_of_equal_levels_are_one(table):
     table.loc[table["target"] == "word_identity", "value"] = 0.506
     notes = labels(layer_curve(table))
     assert notes["majority 0.50"].ay > 3
     assert notes["word identity 0.51"].ay < -3
-
-
-def test_levels_with_equal_rounded_values_share_one_label(table):
     table.loc[table["target"] == "word_identity", "value"] = 0.501
     assert "majority, word identity 0.50" in labels(layer_curve(table))
 
@@ -327,3 +284,134 @@ def test_labels_have_minus_signs_and_round_like_the_sentence(table):
     assert answer(judged(table)).startswith("Worse than chance: 18 % [4, 44]")
     table.loc[own, "value"] = -0.04
     assert "chosen: −0.04" in labels(layer_curve(table))
+
+
+RUNS = ["last · folds 5", "last · no folds", "mean · folds 5"]
+
+
+def three_runs():
+    """Return three runs; the first and the third have a nested choice, and equal baselines."""
+    tables = []
+    for run in RUNS:
+        table = make_table().assign(run=run)
+        table = table[~table["target"].isin(["control", "random_weights"])]
+        if "no folds" in run:
+            table.loc[table["target"] == "word_identity", "value"] = 0.62
+        else:
+            nested = row("", HEADLINE, 0.93, run=run)
+            table = pd.concat([table, pd.DataFrame([nested])], ignore_index=True)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def of_runs():
+    return layer_curve(three_runs())
+
+
+def test_lines_of_runs_are_labelled_at_their_ends(of_runs):
+    assert not of_runs.layout.showlegend
+    named = labels(of_runs)
+    assert [named[run].arrowcolor for run in RUNS] == list(SERIES_COLOURS[:3])
+
+
+def test_a_baseline_of_a_single_run_names_what_only_this_run_has(of_runs):
+    assert {"majority 0.50", "word identity 0.71", "word identity of no folds 0.62"} < set(
+        labels(of_runs)
+    )
+
+
+def test_each_nested_choice_has_the_colour_of_its_run(of_runs):
+    nested = [t for t in of_runs.data if (t.name or "").startswith("fold choice")]
+    assert [t.line.color for t in nested] == [SERIES_COLOURS[0], SERIES_COLOURS[2]]
+    assert len([n for n in of_runs.layout.annotations if "choice" in n.text]) == 2
+
+
+def test_many_runs_have_no_bands_and_two_have_one_each(of_runs):
+    assert not [t for t in of_runs.data if t.fill]
+    table = three_runs()
+    two = layer_curve(table[table["run"] != RUNS[1]])
+    assert len([t for t in two.data if t.fill]) == 2
+
+
+def test_the_band_of_the_null_contains_those_of_all_runs():
+    table = three_runs()
+    tested = table[table["target"].eq("task") & table["split"].eq("test")]
+    tested = tested[tested["metric"] == "accuracy"].assign(metric="p_value")
+    number = tested["run"].map(RUNS.index)
+    tested = tested.assign(null_low=0.4 - 0.1 * number, null_high=0.6 + 0.1 * number)
+    figure = layer_curve(pd.concat([table, tested], ignore_index=True))
+    (band,) = [t for t in figure.data if t.legendgroup == NULL_BAND]
+    assert (np.min(band.y), np.max(band.y)) == pytest.approx((0.2, 0.8))
+
+
+SCORE = ["value", "ci_low", "ci_high"]
+
+
+def without(table, is_undefined):
+    return table.assign(**{name: table[name].mask(is_undefined) for name in SCORE})
+
+
+@pytest.mark.parametrize("depth", [0, 2, 5])
+def test_an_undefined_score_does_not_change_the_axis_of_a_curve(table, depth):
+    is_point = table["target"].eq("task") & table["site"].eq(table["site"].unique()[depth])
+    whole, figure = layer_curve(table), layer_curve(without(table, is_point))
+    assert figure.layout.yaxis.range == whole.layout.yaxis.range
+    assert set(labels(figure)) == set(labels(whole))
+    (line,) = [trace for trace in figure.data if trace.name == "task"]
+    assert labels(figure)["task, 95 &#37; band"].y == line.y[4 if depth == 5 else 5]
+    facets = curve_facets(without(four_kinds(), four_kinds()["layer"].eq(1)))
+    assert facets.layout.yaxis.range == curve_facets(four_kinds()).layout.yaxis.range
+
+
+def test_the_label_of_a_line_starts_at_its_last_defined_point(table):
+    figure = layer_curve(without(table, table["target"].eq("task") & table["layer"].isna()))
+    leaders = [trace for trace in figure.data if trace.mode == "lines" and len(trace.x) == 2]
+    assert [tuple(trace.y) for trace in leaders if trace.x[0] == 3] == [(0.922, 0.922)]
+
+
+def test_the_ring_of_an_undefined_score_is_left_out(table):
+    chosen = table["target"].eq("task") & table["layer"].eq(2) & table["split"].eq("test")
+    figure = layer_curve(without(table, chosen))
+    assert not [trace for trace in figure.data if trace.marker.symbol == "circle-open"]
+    assert "nan" not in str(figure.layout.annotations)
+
+
+def test_undefined_baselines_have_no_line(table):
+    figure = layer_curve(without(table, table["target"].eq("word_identity")))
+    assert not [text for text in labels(figure) if "word identity" in text or "nan" in text]
+
+
+def test_a_curve_of_undefined_scores_is_empty(table, heads):
+    figure = layer_curve(without(table, pd.Series(True, table.index)))
+    low, high = figure.layout.yaxis.range
+    assert (low, high) == (pytest.approx(0.48), pytest.approx(1.02))
+    assert set(labels(figure)) == {"chance 0.50"}
+    cells, _ = head_map(without(heads, pd.Series(True, heads.index))).data
+    assert (cells.zmin, cells.zmax) == (0.5, 1.0)
+    assert np.isnan(np.array(cells.z)).all()
+
+
+def test_an_undefined_cell_does_not_change_the_colours_of_a_map(heads):
+    is_cell = heads["layer"].eq(1) & heads["head"].eq(0) & heads["target"].eq("task")
+    whole, figure = head_map(heads), head_map(without(heads, is_cell))
+    assert (figure.data[0].zmin, figure.data[0].zmax) == (whole.data[0].zmin, whole.data[0].zmax)
+    assert figure.data[1].text[0] == ""
+    assert colours([math.nan, -0.3, 0.1], "selectivity", math.nan).low == -0.3
+    assert colours([math.nan, 0.2, 0.3], "brier", math.nan).low == 0.2
+
+
+@pytest.mark.parametrize("bars", [[math.nan] * 3, [0.1, math.nan, 0.1]], ids=["none", "some"])
+def test_missing_error_bars_do_not_change_the_axis(bars):
+    figure = go.Figure()
+    error = {"array": bars, "arrayminus": bars}
+    figure.add_scatter(x=[0, 1, 2], y=[0.2, 0.6, math.nan], error_y=error, name="a")
+    figure.add_scatter(x=[0, 1, 2], y=[0.3, 0.4, 0.5], name="b")
+    figure.add_scatter(x=[0, 1, 2], y=[math.nan] * 3, name="c")
+    figure.update_traces(mode="lines+markers", line_color="#000000")
+    figure.update_xaxes(range=[0, 2])
+    name_traces(figure)
+    low = 0.2 if math.isnan(bars[0]) else 0.1
+    margin = 0.04 * (0.6 - low)
+    assert list(figure.layout.yaxis.range) == pytest.approx([low - margin, 0.6 + margin])
+    assert {text: note.y for text, note in labels(figure).items()} == {"a": 0.6, "b": 0.5}

@@ -5,9 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from probekit.errors import DataError
+from probekit.report.figures.chosen_figures import reliability_figure
 from probekit.report.figures.line_labels import LABEL
-from probekit.report.figures.reliability import reliability_figure
 from probekit.report.figures.style import plotly_text
 
 
@@ -75,10 +74,3 @@ def test_several_lines_have_labels_and_distinct_styles(bins, hostile):
 def test_numbers_are_written_as_lists(bins):
     data = json.loads(reliability_figure(bins).to_json())["data"]
     assert all(isinstance(trace["x"], list) for trace in data)
-
-
-def test_bins_without_a_column_or_a_row_are_refused(bins):
-    with pytest.raises(DataError, match="no column 'n_rows'"):
-        reliability_figure(bins.drop(columns="n_rows"))
-    with pytest.raises(DataError, match="no bins"):
-        reliability_figure(bins.iloc[:0])

@@ -122,11 +122,7 @@ def test_maps_of_several_components_are_a_row_on_one_scale_with_one_frame(heads)
     assert 0 == left[0] < left[1] < right[0] < right[1] <= 1
 
 
-def test_a_map_without_cells_or_with_duplicate_cells_is_refused(table, heads):
-    with pytest.raises(DataError, match=r"No row has a head, so there is no map.*layer_curve"):
-        head_map(table)
-    with pytest.raises(DataError, match="No row has an offset"):
-        position_map(table)
+def test_a_map_with_duplicate_cells_is_refused(heads):
     twice = pd.concat([heads, heads.assign(site=heads["site"].str.replace("hook_z", "hook_q"))])
     with pytest.raises(DataError, match=r"4 cells .* first at blocks\.1\.attn\.hook_q\[head=0\]"):
         head_map(twice)

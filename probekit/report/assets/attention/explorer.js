@@ -12,6 +12,7 @@ const scoreNames = Object.keys(scoreTitles).filter((name) => prompts.every(({ sc
 // Inside a notebook's frame the URL is not that of the page that the reader sees.
 const hasAddress = window === window.parent;
 
+const stateAt = (hash) => fromHash(hash, prompts, scoreNames, data.opening);
 let state = stateAt(hasAddress ? location.hash : "");
 let hover = null; // hovered item: { row, column }, { row }, { column } or { token }
 let pinBefore = null; // the pin before the last click
@@ -24,10 +25,6 @@ let gridDrawn; // promise of the grid with these settings
 const views = [makeView(), makeView()];
 const picks = [makePick(0), makePick(1)];
 const grid = new HeadGrid(find(".grid"), openHead);
-
-function stateAt(hash) {
-  return fromHash(hash, prompts, scoreNames, data.opening);
-}
 
 function makeView() {
   const box = find("template.view").content.cloneNode(true).firstElementChild;
@@ -315,8 +312,8 @@ document.addEventListener("keydown", (event) => {
   else if (state.pin) change({ pin: null });
 });
 for (const type of ["keydown", "keyup"]) {
-  document.addEventListener(type, (event) => {
-    if (event.key !== "Shift" || !hover) return;
+  document.addEventListener(type, ({ key }) => {
+    if (key !== "Shift" || !hover) return;
     isShifted = type === "keydown";
     mark();
   });

@@ -1,7 +1,5 @@
 // Grid of all heads: one row for each layer, or sorted by a score.
 
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-
 class HeadGrid {
   constructor(box, open) {
     this.box = box;

@@ -77,8 +77,7 @@ class Lines extends Sheet {
     const lines = linesOf(this.shown, this.marks.line, this.visible);
     this.drawLines(context, width, lines);
     for (let token = this.visible[0]; token <= this.visible[1]; token++) {
-      this.drawToken(context, token, "row", lines);
-      this.drawToken(context, token, "column", lines);
+      for (const axis of ["row", "column"]) this.drawToken(context, token, axis, lines);
     }
     context.restore();
     context.fillStyle = this.style("--quiet");
@@ -139,19 +138,11 @@ class Lines extends Sheet {
     return x < this.box.clientWidth / 2 ? { row: token } : { column: token };
   }
 
-  key(event) {
-    if (event.key in ARROWS) {
-      const [down, right] = ARROWS[event.key];
-      const [[axis, token]] = Object.entries(this.cursor);
-      const next = clamp(token + down, 0, this.shown.size - 1);
-      this.cursor = { [right ? (right > 0 ? "column" : "row") : axis]: next };
-      this.follow([next]);
-      this.handlers.point(this.cursor, event, this);
-    } else if (event.key === "Enter" || event.key === " ") {
-      this.handlers.pin(this.cursor, event);
-    } else {
-      return;
-    }
-    event.preventDefault();
+  move(down, right, event) {
+    const [[axis, token]] = Object.entries(this.cursor);
+    const next = clamp(token + down, 0, this.shown.size - 1);
+    this.cursor = { [right ? (right > 0 ? "column" : "row") : axis]: next };
+    this.follow([next]);
+    this.handlers.point(this.cursor, event, this);
   }
 }

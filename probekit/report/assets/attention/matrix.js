@@ -108,16 +108,13 @@ class Matrix extends Sheet {
       context.lineWidth = 2;
       context.strokeRect(x + cell.column * this.cell, y + cell.row * this.cell, thick, thick);
     }
-    if (this.selection.box) this.drawSelection(context, x, y, this.selection.box);
-  }
-
-  drawSelection(context, x, y, { rows, columns }) {
-    const [top, left] = [y + rows[0] * this.cell, x + columns[0] * this.cell];
+    if (!this.selection.box) return;
+    const { rows, columns } = this.selection.box;
     const [height, width] = [rows, columns].map(([first, last]) => (last - first + 1) * this.cell);
     context.strokeStyle = this.style("--accent");
     context.lineWidth = 2;
     context.setLineDash([5, 3]);
-    context.strokeRect(left, top, width, height);
+    context.strokeRect(x + columns[0] * this.cell, y + rows[0] * this.cell, width, height);
     context.setLineDash([]);
   }
 
@@ -181,11 +178,10 @@ class Matrix extends Sheet {
   /** The hovered cell, or the row or column whose token is hovered. */
   at(event) {
     const { x, y, row, column } = this.under(event);
-    const isOn = (i) => i >= 0 && i < this.shown.size;
-    if (x < 0 && y < 0) return null;
-    if (x < 0) return isOn(row) ? { row } : null;
-    if (y < 0) return isOn(column) ? { column } : null;
-    return isOn(row) && column <= row ? { row, column } : null;
+    const place = { ...(y >= 0 && { row }), ...(x >= 0 && { column }) };
+    const indices = Object.values(place);
+    if (!indices.length || indices.some((i) => i < 0 || i >= this.shown.size)) return null;
+    return indices.length === 2 && column > row ? null : place;
   }
 
   /** Whether the pointer is on the cells, not on labels or scroll bars. */
@@ -208,22 +204,18 @@ class Matrix extends Sheet {
   }
 
   key(event) {
-    if (event.key in ARROWS) {
-      this.moveCursor(...ARROWS[event.key], event);
-    } else if (event.key === "Enter" || event.key === " ") {
-      if (this.selection.box) this.selection.apply();
-      else this.handlers.pin(this.cursor, event);
-    } else if (event.key === "Escape" && this.selection.box) {
-      this.selection.clear();
-      event.stopPropagation();
-    } else {
-      return;
-    }
-    event.preventDefault();
+    if (event.key !== "Escape" || !this.selection.box) return super.key(event);
+    this.selection.clear();
+    event.stopPropagation();
+  }
+
+  enter(event) {
+    if (this.selection.box) this.selection.apply();
+    else super.enter(event);
   }
 
   /** Moves the cursor; with Shift, selects the cells between. */
-  moveCursor(down, right, event) {
+  move(down, right, event) {
     const from = this.cursor;
     this.cursor = this.inside({ row: from.row + down, column: from.column + right });
     if (event.shiftKey) this.selection.extend(from, this.cursor);

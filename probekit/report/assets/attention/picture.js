@@ -68,8 +68,9 @@ function linesPart(shown, look, line, [first, last]) {
   const lines = linesOf(shown, line, [first, last]).filter(({ row, column }) => isIn(row) && isIn(column));
   const elements = lines.map(({ row, column, value }) => {
     const [stroke, opacity] = strokeOf(shown, look, value);
-    const ends = { x1: left, y1: y(row), x2: right, y2: y(column) };
-    return svgElement("line", { ...ends, stroke, "stroke-opacity": opacity.toFixed(4), "stroke-width": 1.5 });
+    return svgElement("line", {
+      x1: left, y1: y(row), x2: right, y2: y(column), stroke, "stroke-opacity": opacity.toFixed(4), "stroke-width": 1.5,
+    });
   });
   const label = (x, at, anchor, text) =>
     svgElement("text", { x, y: at, "text-anchor": anchor, "dominant-baseline": "central" }, text);
@@ -129,14 +130,12 @@ function drawnBar(shown, look, left, top) {
 
 const tickText = (tick) => String(Number(tick.toPrecision(2))).replace("-", "−");
 
-function asSvg(svg) {
-  return new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" });
-}
+const written = (svg) => new XMLSerializer().serializeToString(svg);
+const asSvg = (svg) => new Blob([written(svg)], { type: "image/svg+xml" });
 
 /** The drawing as PNG, at twice its size. */
 async function asPng(svg) {
-  const text = new XMLSerializer().serializeToString(svg);
-  const image = element("img", { src: `data:image/svg+xml,${encodeURIComponent(text)}` });
+  const image = element("img", { src: `data:image/svg+xml,${encodeURIComponent(written(svg))}` });
   await image.decode();
   const size = { width: 2 * svg.getAttribute("width"), height: 2 * svg.getAttribute("height") };
   const canvas = element("canvas", size);

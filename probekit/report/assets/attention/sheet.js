@@ -4,6 +4,7 @@ const FONT = "12px ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono',
 const LINE_HEIGHT = 14;
 const TALLEST = 760; // largest height of the box, in pixels
 
+const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
 /** A token truncated to a width, inside bidi isolates so that it keeps its own direction. */
@@ -30,6 +31,18 @@ class Sheet {
     box.addEventListener("pointerleave", (event) => handlers.point(null, event, this));
     box.addEventListener("click", (event) => handlers.pin(this.at(event), event));
     box.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  /** Arrow keys move the cursor, Enter and the space bar pin what it is on. */
+  key(event) {
+    if (event.key in ARROWS) this.move(...ARROWS[event.key], event);
+    else if (event.key === "Enter" || event.key === " ") this.enter(event);
+    else return;
+    event.preventDefault();
+  }
+
+  enter(event) {
+    this.handlers.pin(this.cursor, event);
   }
 
   /** Highlights `marks.cell`, the hovered cell, and `marks.line`, the row or column shown in the text. */

@@ -1,14 +1,12 @@
 // State of the explorer, and its encoding in the URL fragment.
 
-const VIEWS = ["one", "side", "difference"];
-const PICTURES = ["both", "matrix", "lines"];
+// Allowed values of settings; the first one is the default.
+const CHOICES = { view: ["one", "side", "difference"], picture: ["both", "matrix", "lines"], scale: ["sqrt", "linear", "log"] };
 
 const initialState = (opening) => ({
-  view: "one",
-  picture: "both",
+  ...Object.fromEntries(Object.entries(CHOICES).map(([name, [first]]) => [name, first])),
   heads: [opening, opening],
   active: 0, // index of the head that the grid changes
-  scale: "sqrt",
   rest: false, // without the first token
   stretch: false, // the colour scale ends at the largest weight shown
   zoom: 0, // pixels per cell; 0 fits the matrix or the box
@@ -22,13 +20,13 @@ function asHash(state, prompts) {
   const head = ({ prompt, layer, head }) =>
     [prompt, prompts[prompt].layers[layer], prompts[prompt].columns[head]].join(".");
   const { sorting, box, pin } = state;
-  const isCompared = state.view !== "one";
+  const changed = (name) => state[name] !== CHOICES[name][0] && state[name];
   const all = {
     head: head(state.heads[0]),
-    other: isCompared && head(state.heads[1]),
-    view: isCompared && state.view,
-    picture: state.picture !== "both" && state.picture,
-    scale: state.scale !== "sqrt" && state.scale,
+    other: changed("view") && head(state.heads[1]),
+    view: changed("view"),
+    picture: changed("picture"),
+    scale: changed("scale"),
     rest: state.rest && 1,
     stretch: state.stretch && 1,
     zoom: state.zoom,
@@ -50,9 +48,7 @@ function fromHash(hash, prompts, scores, openingScore) {
   const number = (key) => (Number.isFinite(parseFloat(query.get(key))) ? query.get(key) : "");
   state.heads = ["head", "other"].map((key) => placeOf(query.get(key), prompts) ?? state.heads[0]);
   if (!query.has("other")) state.heads[1] = neighbour(state.heads[0], prompts);
-  state.view = among("view", VIEWS, state.view);
-  state.picture = among("picture", PICTURES, state.picture);
-  state.scale = among("scale", Object.keys(SCALES), state.scale);
+  for (const [name, allowed] of Object.entries(CHOICES)) state[name] = among(name, allowed, state[name]);
   state.rest = query.has("rest");
   state.stretch = query.has("stretch");
   state.zoom = MAGNIFICATIONS.find((cell) => cell === Number(query.get("zoom"))) ?? 0;

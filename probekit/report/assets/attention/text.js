@@ -54,11 +54,11 @@ class TokenText {
   }
 
   key(event) {
-    const steps = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
-    if (!steps) return;
+    if (!(event.key in ARROWS)) return;
     event.preventDefault();
+    const [down, right] = ARROWS[event.key];
     const now = this.parts.indexOf(event.target);
-    const next = this.parts[clamp(now + steps, 0, this.parts.length - 1)];
+    const next = this.parts[clamp(now + down + right, 0, this.parts.length - 1)];
     event.target.tabIndex = -1;
     next.tabIndex = 0;
     next.focus();

@@ -9,8 +9,7 @@ from probekit.files import write_atomic
 from probekit.report.causes.edits import n_in_words
 from probekit.report.pages.causes.section import CausesSection
 from probekit.report.pages.template import render
-from probekit.report.texts.headings import capitalised
-from probekit.report.texts.machine_paths import model_title
+from probekit.report.texts import capitalised, model_title
 from probekit.results.causes import CausesRecord
 
 METHOD = (

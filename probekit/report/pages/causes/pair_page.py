@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from probekit.report.figures.style import fixed
-from probekit.report.maps.patch_map import (
+from probekit.report.maps.network_maps import (
     RESIDUAL,
     estimate_scatter,
     pair_labels,
@@ -17,13 +17,11 @@ from probekit.report.maps.patch_map import (
     patch_label,
     patch_name,
     patch_position_map,
-    signed_number,
+    signed,
     site_family,
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
-from probekit.report.texts.glyphs import line_label, token_label
-from probekit.report.texts.headings import capitalised, short_heading
-from probekit.report.texts.machine_paths import model_title
+from probekit.report.texts import capitalised, line_label, model_title, short_heading, token_label
 from probekit.results.network import PatchedPair
 
 CAVEAT = (
@@ -112,7 +110,7 @@ def pair_detail(pair: PatchedPair) -> str:
     clean, corrupt = (short_heading(text, keeps_end=True) for text in texts)
     detail = (
         f"Logit of {_quoted(pair.answer)} minus logit of {_quoted(pair.wrong)}: "
-        f"{signed_number(pair.base)} after “{clean}” (clean), {signed_number(pair.source)} after "
+        f"{signed(pair.base)} after “{clean}” (clean), {signed(pair.source)} after "
         f"“{corrupt}” (corrupt)."
     )
     return " ".join([detail, *pair_notes(pair)])
@@ -141,9 +139,9 @@ def _row(pair: PatchedPair, row: Mapping[Any, Any]) -> tuple[str, ...]:
     recovery = row["recovery"]
     return (
         _name(pair, row),
-        *([signed_number(row["estimate"])] if pair.is_estimated else []),
-        signed_number(row["edited"]),
-        signed_number(row["effect"]),
+        *([signed(row["estimate"])] if pair.is_estimated else []),
+        signed(row["edited"]),
+        signed(row["effect"]),
         "–" if pd.isna(recovery) else fixed(recovery, 2),
     )
 

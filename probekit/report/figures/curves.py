@@ -1,0 +1,237 @@
+"""Curves of scores by training rows and by features k, and of norms by layer."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
+from probekit.report.figures.levels import LevelLine, draw_levels, levels
+from probekit.report.figures.line_labels import name_lines
+from probekit.report.figures.style import (
+    LINES,
+    NORMS,
+    TEMPLATE,
+    layer_axis,
+    plotly_text,
+)
+from probekit.report.figures.views import at_shown_position
+from probekit.results.selection import (
+    chosen_row,
+    hidden_kinds,
+    main_metric,
+    ranked_rows,
+    site_with_head,
+)
+from probekit.results.table import EMBED_DEPTH, SAME_FEATURES, only, placed, same_features, ticks
+
+SPACE = 0.12  # smallest distance of two ticks of training rows, as a share of the axis
+# Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten, or only the powers if that gives
+# more than MOST_LOG_TICKS.
+POWERS = [10.0**power for power in range(-3, 8)]
+LOG_TICKS = [power * step for power in POWERS for step in (1, 2, 5)]
+MOST_LOG_TICKS = 8
+SIZE = r"^k_sparse:(?P<k>\d+)$"
+LEAST_SIZES = 3
+MOST_SITES = 3
+SITE = ["line", "site", "position"]
+
+
+def learning_curve_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield name and rows of each learning curve, in ascending order of training rows.
+
+    The order is: the selected probe at the selected site, the other kinds at that site, the
+    selected kind at the embedding. Yields nothing if no site was selected.
+    """
+    rows, chosen = placed(only(table, split="learning")), chosen_row(table)
+    if chosen is None:
+        return
+    rows = rows[~rows["probe"].isin(hidden_kinds(table))].sort_values("n_train", kind="stable")
+    at_site = {column: chosen[column] for column in SAME_FEATURES if column != "probe"}
+    own = same_features(rows, chosen)
+    if not own.empty:
+        yield str(chosen["probe"]), own
+    for probe, others in only(rows, **at_site).groupby("probe", sort=False):
+        if probe != chosen["probe"]:
+            yield str(probe), others
+    embedding = only(rows, line=chosen["line"], position=chosen["position"], probe=chosen["probe"])
+    embedding = embedding[embedding["depth"].eq(EMBED_DEPTH)]
+    if chosen["depth"] != EMBED_DEPTH and not embedding.empty:
+        yield f"{chosen['probe']} at the embedding", embedding
+
+
+def learning_curve(table: pd.DataFrame) -> go.Figure:
+    """Return the figure of test score by number of training rows.
+
+    The selected probe shows its interval as a band. Baselines, fitted on all training rows, are
+    horizontal lines. The table must have at least one of `learning_curve_lines`.
+    """
+    lines = list(learning_curve_lines(table))
+    figure = go.Figure(layout={"template": TEMPLATE})
+    for number, (name, points) in enumerate(lines):
+        hover = [
+            point_hover(f"{name}, {row['n_train']:,.0f} rows", row) for _, row in points.iterrows()
+        ]
+        line = scatter(points["n_train"], points["value"], LINES["task"], number, name, hover)
+        figure.add_traces([*(band(points["n_train"], points, line) if number == 0 else []), line])
+    sizes = sorted({n for _, own in lines for n in own["n_train"]})
+    ends = [sizes[0] / 1.15, sizes[-1] * 1.15]
+    first = lines[0][1]
+    metric = main_metric(first)
+    # The baselines at the selected position, and those that have no position.
+    baselines = only(table, metric=metric, split="test", site="")
+    baselines = baselines[baselines["position"].isin(["", first["position"].iloc[0]])]
+    labels = draw_levels(figure, levels(baselines), ends)
+    _log_ticks(figure, "training rows", {n: f"{n:,.0f}" for n in spaced(sizes)}, ends)
+    return finish_curve(figure, metric, first["chance"].min(), labels)
+
+
+def _log_ticks(
+    figure: go.Figure, title: str, ticks: dict[float, str], ends: Sequence[float]
+) -> None:
+    """Set a logarithmic horizontal axis with these ticks."""
+    figure.update_xaxes(
+        title_text=title,
+        type="log",
+        tickmode="array",
+        tickvals=list(ticks),
+        ticktext=list(ticks.values()),
+        range=[math.log10(end) for end in ends],
+    )
+
+
+def spaced(sizes: Sequence[float]) -> list[float]:
+    """Return the sizes, in ascending order, whose ticks do not overlap on a logarithmic axis.
+
+    The largest is always among them.
+
+    >>> spaced([10, 11, 40, 150, 160])
+    [11, 40, 160]
+    """
+    apart = SPACE * math.log(sizes[-1] / sizes[0])
+    kept = [sizes[-1]]
+    for size in reversed(sizes[:-1]):
+        if math.log(kept[-1] / size) >= apart:
+            kept.append(size)
+    return kept[::-1]
+
+
+def norm_curve(norms: pd.DataFrame) -> go.Figure:
+    """Return the figure of mean norms by layer, at position 0 and at all other positions.
+
+    Each component (residual stream, attn_out, ...) has its own two lines.
+
+    Args:
+        norms: Columns `site`, `first_position_norm` and `other_norm`.
+    """
+    rows = placed(norms.assign(head=math.nan))
+    rows["ratio"] = rows["first_position_norm"] / rows["other_norm"]
+    figure = go.Figure(layout={"template": TEMPLATE})
+    lines = rows.groupby("line", sort=False)
+    parts = product(lines, NORMS.items())
+    for number, ((name, points), (column, style)) in enumerate(parts):
+        label = style.label if len(lines) == 1 else f"{style.label} · {name}"
+        hover = [
+            f"<b>{plotly_text(row['site'])}</b><br>{style.label}: {row[column]:,.1f}"
+            f"<br>position 0 / others: {row['ratio']:,.1f}"
+            for _, row in points.iterrows()
+        ]
+        figure.add_trace(scatter(points["depth"], points[column], style, number, label, hover))
+    layer_axis(figure, ticks(rows))
+    figure.update_yaxes(
+        title_text="mean norm", **log_axis(rows.melt(value_vars=list(NORMS))["value"])
+    )
+    name_lines(figure, end_labels(figure.data))
+    return figure
+
+
+def log_axis(values: pd.Series[float]) -> dict[str, Any]:
+    """Return the settings of a logarithmic axis with at least two ticks around positive values.
+
+    By default plotly labels only powers of ten, and a range may contain only one of them.
+
+    >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
+    ['50', '100', '200', '500']
+    """
+    positive = values[values > 0]
+    if positive.empty:
+        return {"type": "log"}
+    start = bisect_right(LOG_TICKS, positive.min()) - 1
+    around = LOG_TICKS[max(start, 0) : max(bisect_left(LOG_TICKS, positive.max()), start + 1) + 1]
+    named = around if len(around) <= MOST_LOG_TICKS else [t for t in around if t in POWERS]
+    return {
+        "type": "log",
+        "tickvals": named,
+        "ticktext": [f"{tick:,g}" for tick in named],
+        "range": [math.log10(around[0]) - 0.03, math.log10(around[-1]) + 0.03],
+    }
+
+
+def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the test rows of k-sparse probes at the best sites, best site first, with column `k`.
+
+    Sites are ranked by their best cross-validated score over all k. The result is empty if
+    there are fewer than `LEAST_SIZES` values of k.
+    """
+    rows = placed(only(at_shown_position(table), split="test"))
+    rows = rows.assign(k=rows["probe"].str.extract(SIZE)["k"].astype(float)).dropna(subset="k")
+    if rows["k"].nunique() < LEAST_SIZES:
+        return rows.iloc[:0]
+    ranked = ranked_rows(table)
+    ranked = ranked[ranked["probe"].str.fullmatch(SIZE) & ranked["site"].isin(rows["site"])]
+    best = ranked[SITE].drop_duplicates().head(MOST_SITES)
+    best = best.assign(rank=range(len(best)))
+    return rows.merge(best, on=SITE).sort_values(["rank", "k"], kind="stable")
+
+
+def sparse_curve(table: pd.DataFrame) -> go.Figure:
+    """Return the figure of the main metric by k, for the best sites.
+
+    For the best site it also shows the interval (a band) and the control task. Horizontal lines
+    show the baselines and the best probe of another kind, which uses all features of that site.
+    The table must have `sparse_rows`.
+    """
+    rows = sparse_rows(table)
+    metric = main_metric(rows)
+    rows = only(rows, metric=metric)
+    figure = go.Figure(layout={"template": TEMPLATE})
+    for number, (_, points) in enumerate(rows.groupby("rank")):
+        name = site_with_head(points["site"].iloc[0], points["head"].iloc[0])
+        figure.add_traces(_site_lines(points, name, number))
+    sizes = sorted(rows["k"].unique())
+    ends = [sizes[0] / 1.3, sizes[-1] * 1.3]
+    labels = draw_levels(figure, _levels_of_sizes(table, rows, metric), ends)
+    _log_ticks(figure, "features, k", {k: f"{k:.0f}" for k in sizes}, ends)
+    return finish_curve(figure, metric, rows["chance"].min(), labels)
+
+
+def _site_lines(points: pd.DataFrame, name: str, number: int) -> list[go.Scatter]:
+    """Return the line of a site; for site number 0 also its band and its control task."""
+    traces = []
+    for target in ("task", "control") if number == 0 else ("task",):
+        own = only(points, target=target)
+        label = name if target == "task" else f"{LINES[target].label} at the best site"
+        hover = [point_hover(f"k = {row['k']:.0f}", row) for _, row in own.iterrows()]
+        line = scatter(own["k"], own["value"], LINES[target], number, label, hover)
+        if target == "task" and number == 0:
+            traces += band(own["k"], own, line)
+        traces += [line] if len(own) else []
+    return traces
+
+
+def _levels_of_sizes(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> list[LevelLine]:
+    """Return the baselines, and the best other probe on all features of the best site."""
+    measured = only(at_shown_position(table), metric=metric, split="test")
+    baselines = levels(measured[measured["site"] == ""])
+    best = {column: rows[column].iloc[0] for column in SITE}
+    others = ranked_rows(table)
+    others = only(others[~others["probe"].str.fullmatch(SIZE)], **best)
+    full = only(placed(measured), target="task", **best)
+    full = full[full["probe"].isin(others["probe"].head(1))].dropna(subset="value")
+    return baselines + [("all_features", row) for _, row in full.head(1).iterrows()]
