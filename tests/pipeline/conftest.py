@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from probekit.pipeline.experiment.model_source import captured_origin
+from probekit.pipeline.measure.saving import FittedProbe, save_probe
 
 from probekit.activations.capture import capture
 from probekit.activations.store import ActivationStore
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.experiment.model_source import captured_origin
 from probekit.pipeline.experiment.prepare import Prepared, prepare
-from probekit.pipeline.measure.saving import FittedProbe, save_probe
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.saved_probe import SavedProbe
 

@@ -15,8 +15,8 @@ from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device_name
 from probekit.pipeline.capture.jobs import Job, begin_work
 from probekit.pipeline.capture.local_workers import Workers, put_job
-from probekit.pipeline.experiment.models import TASK, Models, load_models, target_network, targets
-from probekit.pipeline.experiment.prepare import Prepared, prepare
+from probekit.pipeline.experiment.prepare import TextRows, prepare
+from probekit.pipeline.experiment.source import TASK, Models, load_models, target_network, targets
 from probekit.terminal import SILENT, Watcher
 
 
@@ -59,7 +59,7 @@ def capture_only(
 
 def capture_models(
     experiment: Experiment,
-    prepared: Prepared,
+    prepared: TextRows,
     models: Models,
     *,
     cache_root: Location | None,
@@ -96,7 +96,7 @@ def capture_models(
 
 def capture_rows(
     experiment: Experiment,
-    prepared: Prepared,
+    prepared: TextRows,
     model: Network,
     *,
     cache_root: Location | None,

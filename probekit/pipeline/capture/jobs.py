@@ -19,8 +19,8 @@ from probekit.errors import ConfigError, DamagedError, MissingError
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device
-from probekit.pipeline.experiment.models import TASK, target_network
-from probekit.pipeline.experiment.prepare import Prepared, prepare
+from probekit.pipeline.experiment.prepare import TextRows, prepare
+from probekit.pipeline.experiment.source import TASK, target_network
 from probekit.probes.targets import NETWORKS
 from probekit.provenance import digest_json, seal, unseal
 
@@ -97,7 +97,7 @@ class Job:
 
 def begin_work(
     experiment: Experiment,
-    prepared: Prepared,
+    prepared: TextRows,
     model: Network,
     root: Location | Files,
     device: str | None = None,

@@ -14,8 +14,8 @@ from probekit.activations.work import check_storable
 from probekit.experiment.schema import Experiment
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
-from probekit.pipeline.experiment.models import targets
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.source import targets
 
 _BYTES_OF_A_FILE = 250  # mean of the header of a row file, and a record with its manifest entry
 _LAYOUT_BYTES = 32  # of each row, with one position

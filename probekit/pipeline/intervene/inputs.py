@@ -23,7 +23,7 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching.pairs import lacks_space
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.prepare import Prepared, text_encoder
+from probekit.pipeline.experiment.prepare import TextRows, text_encoder
 from probekit.results.causes.record import LeftOut
 
 _UNEQUAL = "the text and its counterfactual have different numbers of tokens"
@@ -165,7 +165,7 @@ class CauseInputs:
                 yield Finding("warning", "unspaced-answers", message)
 
 
-def cause_inputs(experiment: Experiment, prepared: Prepared) -> CauseInputs:
+def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     """Return the inputs of the interventions of an experiment.
 
     Rows that cannot be compared are left out: texts with another number of tokens than their
@@ -198,19 +198,19 @@ def cause_inputs(experiment: Experiment, prepared: Prepared) -> CauseInputs:
     return CauseInputs(experiment, tokenizer, kept, rows, at[rows], splits, left_out)
 
 
-def _positions(experiment: Experiment, prepared: Prepared) -> IntArray:
+def _positions(experiment: Experiment, prepared: TextRows) -> IntArray:
     """Return the probed token of each row, (n_rows,)."""
     plan = prepared.plan
     if (np.diff(plan.offsets) != 1).any():
         with experiment.at("tokens", "position"):
             raise ConfigError(_not_single(prepared))
-    return plan.positions[plan.offsets[:-1]][prepared.positions[0].rows]
+    return plan.positions[plan.offsets[:-1]][:: len(prepared.positions)]
 
 
-def _not_single(prepared: Prepared) -> str:
+def _not_single(prepared: TextRows) -> str:
     return (
         f"interventions edit one token of each text, but the probed position is "
-        f"{prepared.positions[0].position.text}. Probe a single token, such as {{at: last}}."
+        f"{prepared.positions[0].text}. Probe a single token, such as {{at: last}}."
     )
 
 

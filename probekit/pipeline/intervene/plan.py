@@ -10,14 +10,14 @@ from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.schema import Experiment
 from probekit.interventions.base_pass import BATCH_BYTES, BasePass
 from probekit.interventions.causes.responses import TEXTS_AT_ONCE
-from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.prepare import TextRows
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.verdict_rows import DOSES, DRAWS
 
 _WORKING = 2  # texts and their counterfactuals
 
 
-def cause_findings(experiment: Experiment, prepared: Prepared) -> tuple[Finding, ...]:
+def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding, ...]:
     """Return warnings about rows that are left out, and the cost of the interventions.
 
     Raises:

@@ -18,7 +18,7 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.stream import stream_entry
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
-from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.prepare import TextRows
 from probekit.pipeline.intervene.effects import EffectStep
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.parts import Part, read_or_compute
@@ -39,7 +39,7 @@ Step = EffectStep | VerdictStep
 
 def write_causes(
     experiment: Experiment,
-    prepared: Prepared,
+    prepared: TextRows,
     model: Network,
     table: pd.DataFrame | None,
     folder: RunFolder,

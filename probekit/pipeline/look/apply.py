@@ -19,8 +19,8 @@ from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.pipeline.capture.devices import check_device
-from probekit.pipeline.experiment.encoding import TextEncoder
-from probekit.pipeline.experiment.features import normalized, part_of, part_width
+from probekit.pipeline.experiment.prepare import TextEncoder, part_width
+from probekit.pipeline.experiment.rows import normalized, part_of
 from probekit.probes.saved_probe import SavedProbe
 from probekit.results.text_readings import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher

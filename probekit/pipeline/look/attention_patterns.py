@@ -9,7 +9,7 @@ from probekit.analysis.heads import head_scores
 from probekit.errors import ConfigError, DataError
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.encoding import TextEncoder
+from probekit.pipeline.experiment.prepare import TextEncoder
 from probekit.results.network import AttentionPrompt
 
 

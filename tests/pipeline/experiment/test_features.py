@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from probekit.pipeline.experiment.features import FeatureReader, find_features, normalized
 
 from probekit.activations.capture import capture
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.experiment.features import FeatureReader, find_features, normalized
 from probekit.pipeline.experiment.prepare import prepare
 from tests.model.gpt2_sites import select
 

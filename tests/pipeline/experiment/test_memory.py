@@ -7,6 +7,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from probekit.pipeline.experiment.key import run_key
 from ruamel.yaml import YAML
 
 from probekit.cli.main import cli
@@ -15,7 +16,6 @@ from probekit.errors import ConfigError
 from probekit.experiment.loader import dump_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.capture.jobs import Job
-from probekit.pipeline.experiment.key import run_key
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.tables import read_inputs
 from probekit.pipeline.experiment.validate import ValidationReport, validate

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from probekit.pipeline.experiment.norms import residual_norms
 from safetensors.numpy import load_file
 
 from probekit import workers
@@ -16,7 +17,6 @@ from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.experiment import norms as norms_module
-from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import best_site
 from probekit.probes.targets import NETWORKS

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-
 from probekit.pipeline.measure.calibration import COLUMNS, reliability_rows
+
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.scored import Measurement, Predictor, SiteResult
 

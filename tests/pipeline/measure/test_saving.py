@@ -1,13 +1,13 @@
 """Metadata that a run saves with a probe."""
 
 import numpy as np
+from probekit.pipeline.experiment.model_source import captured_origin
+from probekit.pipeline.measure.saving import FittedProbe, save_probe
 
 from probekit.activations.identity import digest_weights
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.model_source import captured_origin
 from probekit.pipeline.measure.probing import make_probers
-from probekit.pipeline.measure.saving import FittedProbe, save_probe
 from probekit.probes.saved_probe import SavedProbe
 
 SITE = "blocks.2.hook_resid_post"
