@@ -1,9 +1,9 @@
 """The run key covers all imported code that affects the results."""
 
 import pytest
-from probekit.pipeline.experiment.key import TABLES
 
 from probekit.model.families.table import FAMILIES
+from probekit.pipeline.experiment.record import TABLES
 from probekit.provenance import closure
 
 

@@ -83,7 +83,7 @@ def test_changed_code_or_sizes_reuse_no_result(experiment, go, tmp_path, monkeyp
     for change in ({}, {"layer_norm_epsilon": 0.5}, {"n_head": 8}):
         (model / "config.json").write_text(json.dumps(config | change))
         folders.add(go(experiment(f"model.source={model}"), page=False).folder)
-    for module in ("probekit.pipeline.experiment.key", "probekit.activations.identity"):
+    for module in ("probekit.pipeline.experiment.record", "probekit.activations.identity"):
         with monkeypatch.context() as patch:
             patch.setattr(f"{module}.digest_code", lambda *packages: "other code")
             folders.add(go(experiment(), page=False).folder)
