@@ -269,14 +269,13 @@ def reliability_rows(
     """
     bins = []
     for _, row in ranked_rows(table).drop_duplicates("probe").iterrows():
-        probe, place = row["probe"], row[list(_PLACE)]
+        probe, place = row["probe"], {name: row[name] for name in _PLACE}
         for site in results:
-            predictions = site.predictions.get(Predictor(probe, "task"))
-            own = pd.Series(site.place)[list(_PLACE)]
-            if (own.eq(place) | (own.isna() & place.isna())).all() and (
-                isinstance(predictions, ClassPredictions)
-                and predictions.scores_are_log_probabilities
-            ):
-                of_probe = reliability_bins(predictions, prober.resamples_of(probe))
+            found = site.predictions.get(Predictor(probe, "task"))
+            if not (isinstance(found, ClassPredictions) and found.scores_are_log_probabilities):
+                continue
+            own = {name: site.place[name] for name in _PLACE}
+            if all(own[n] == place[n] or (pd.isna(own[n]) and pd.isna(place[n])) for n in _PLACE):
+                of_probe = reliability_bins(found, prober.resamples_of(probe))
                 bins += [{"probe": probe, **place, **asdict(one)} for one in of_probe]
     return pd.DataFrame(bins, columns=list(RELIABILITY))

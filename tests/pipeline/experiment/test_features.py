@@ -1,5 +1,7 @@
 """Features of probes equal the activations of the model, and each site is read once."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -81,8 +83,9 @@ def test_heads_are_slices_and_are_read_once(source, store, monkeypatch):
     assert read == ["blocks.1.attn.hook_z"]
 
 
-def test_only_rows_of_the_position_are_read(store, experiment):
-    source = source_of(store, experiment("tokens.sweep=[0, -1]"))
+def test_only_rows_of_the_position_are_read(store):
+    tokens, capture = SimpleNamespace(positions=(0, -1)), SimpleNamespace(view="raw")
+    source = source_of(store, SimpleNamespace(tokens=tokens, capture=capture))
     for position in range(2):
         seen = source.block(*chosen("blocks.1.hook_resid_pre"), position)
         assert np.array_equal(seen, store.read("blocks.1.hook_resid_pre")[position::2])

@@ -49,7 +49,8 @@ def row_of(site, target, value, split="test", probe="logistic"):
     numbers = {"metric": "accuracy", "value": value, "n_test": 9, "seed": 0}
     is_site = site is not None
     component = "resid_post" if is_site else None
-    own = {"site": site, "component": component, "probe": probe if is_site else "none"}
+    own = {"site": site, "head": None, "component": component}
+    own["probe"] = probe if is_site else "none"
     return place | numbers | own | {"target": target, "split": split}
 
 
