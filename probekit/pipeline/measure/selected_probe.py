@@ -109,22 +109,14 @@ def find_selected_probe(
     if row is None:
         return None
     position, site = find_site(source.rows, row)
-    prober = probers[position]
-    is_at_site = (
-        result.place["position"] == row["position"] and _site_name(result.place) == site.text
-        for result in results
-    )
-    predictor = Predictor(str(row["probe"]), "task")
+    prober, predictor = probers[position], Predictor(str(row["probe"]), "task")
     if prober.is_nested:
-        predictor, is_at_site = Predictor(NESTED_PROBE, HEADLINE), (True for _ in results)
-    predictions = next(
-        (
-            result.predictions[predictor]
-            for result, is_chosen in zip(results, is_at_site, strict=True)
-            if is_chosen and predictor in result.predictions
-        ),
-        None,
-    )
+        predictor = Predictor(NESTED_PROBE, HEADLINE)
+    predictions = None
+    for one in results:
+        place = one.place["position"], _site_name(one.place)
+        if prober.is_nested or place == (row["position"], site.text):
+            predictions = predictions or one.predictions.get(predictor)
     if not isinstance(predictions, ClassPredictions):
         return None
     n_classes, n_rows = len(prober.data.classes), len(prober.test_rows)

@@ -8,7 +8,7 @@ For a nested cross-validation, each row is predicted by the outer fold that did 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,15 @@ def wrong_of_probes(
 
     Of more than `MOST_PROBES` probes, those of the selected kind and position come first.
     """
-    found = sorted(_probes(results), key=lambda one: not _is_like(chosen, one[0]))
+    found = []
+    for result in results:
+        rows = {row["probe"]: row for row in result.rows if row["site"] is not None}
+        for probe, row in rows.items():
+            predictions = result.predictions.get(Predictor(probe, "task"))
+            if isinstance(predictions, ClassPredictions):
+                found.append((row, predictions))
+    same = ("probe", "position")
+    found.sort(key=lambda one: any(one[0][name] != chosen.row[name] for name in same))
     number_of: dict[int, int] = {}
     probes = []
     for row, predictions in found[:MOST_PROBES]:
@@ -67,23 +75,12 @@ def wrong_of_probes(
         place = {"position": row["position"], "probe": row["probe"]}
         counts = {"n_wrong": int(wrong.sum()), "n_rows": len(wrong)}
         probes.append(name | place | counts | {"errors": errors})
-    return probes, [_row(chosen, number) for number in number_of]
-
-
-def _probes(
-    results: Sequence[SiteResult],
-) -> Iterator[tuple[Mapping[str, Any], ClassPredictions]]:
-    """Yield a row of results.csv and the predictions of the task for each probe at a site."""
-    for result in results:
-        rows = {row["probe"]: row for row in result.rows if row["site"] is not None}
-        for probe, row in rows.items():
-            predictions = result.predictions.get(Predictor(probe, "task"))
-            if isinstance(predictions, ClassPredictions):
-                yield row, predictions
-
-
-def _is_like(chosen: SelectedProbe, row: Mapping[str, Any]) -> bool:
-    return all(row[name] == chosen.row[name] for name in ("probe", "position"))
+    rows_of_errors = []
+    for number in number_of:
+        example = _example(chosen, number)
+        text, span = excerpt(example.text, example.span)
+        rows_of_errors.append({"text": text, "span": span, **_truth(chosen, number)})
+    return probes, rows_of_errors
 
 
 def worst_errors(
@@ -109,13 +106,6 @@ def worst_errors(
         n: round(float(margin[n]), 4) if np.isfinite(margin[n]) else None
         for n in list(worst.values())[:most]
     }
-
-
-def _row(chosen: SelectedProbe, number: int) -> dict[str, Any]:
-    """Return text, span, group and label of a test row; long texts are cut around the span."""
-    example = _example(chosen, number)
-    text, span = excerpt(example.text, example.span)
-    return {"text": text, "span": span} | _truth(chosen, number)
 
 
 def _truth(chosen: SelectedProbe, number: int) -> dict[str, str]:
