@@ -168,7 +168,7 @@ class Rows:
 def hold_out(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, words: Strings
 ) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...]]:
-    """Return the data with notes on what was left out, the splits of examples and those of rows.
+    """Return the data with notes on removed examples, the splits of examples and those of rows.
 
     There is one split, or one per outer fold of a nested cross-validation. Examples that have lost
     all rows are neither in train nor in test.

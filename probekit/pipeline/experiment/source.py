@@ -197,7 +197,7 @@ class ModelSource(Source):
     _last: dict[str, tuple[str, int, FloatArray]] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker process needs no more than `block` and `probe_facts` do.
+        # Worker processes call only `block` and `probe_facts`.
         return self.__dict__ | {"rows": None, "models": None, "_last": {}}
 
     @property

@@ -54,7 +54,7 @@ class GivenSource(Source):
     tokens: Sequence[str] | None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker process needs no more than `block` and `probe_facts` do.
+        # Worker processes call only `block` and `probe_facts`.
         return self.__dict__ | {"rows": None, "tokens": None}
 
     @property
@@ -198,7 +198,7 @@ def given_source(
 
 
 def _check_ids(experiment: ActivationExperiment, dataset: Dataset) -> None:
-    """Raise DataError if the ids of the rows and those beside the activations differ."""
+    """Raise DataError if the ids of the rows and those in the folder of the activations differ."""
     folder = experiment.activations.folder
     if folder is None or experiment.data.columns.id is None:
         return
