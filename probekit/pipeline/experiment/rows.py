@@ -1,8 +1,9 @@
 """Rows of an experiment: their labels, groups and words, and which are for training and testing.
 
-Rows      labels, groups and splits of all rows, before any probe is fitted
-hold_out  the splits
-plan      the tokens that the rows of a text read, at one position or at each offset of a sweep
+Rows            labels, groups and splits of all rows, before any probe is fitted
+hold_out        the splits
+plan_positions  the tokens that the rows of texts read, at one position or each offset of a sweep
+position_rows   the words of the rows at one position
 """
 
 from __future__ import annotations
