@@ -167,8 +167,8 @@ ERRORS = (
     PlantedError(
         "rows of position 0 are used for scaling",
         "pipeline/experiment/rows.py",
-        "typical=plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None",
-        "typical=None",
+        "typical = plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None",
+        "typical = None",
         "tests/pipeline/experiment/test_prepare.py"
         "::test_position_0_does_not_affect_scaling_by_default",
     ),

@@ -1,6 +1,6 @@
 """Fixtures: a probe of the bundled data, fitted on captured rows and saved."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,9 @@ from probekit.activations.store import ActivationStore
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.experiment.model_source import captured_origin
-from probekit.pipeline.experiment.prepare import Prepared, prepare
-from probekit.pipeline.measure.saving import FittedProbe, save_probe
+from probekit.pipeline.experiment.prepare import TextRows, prepare
+from probekit.pipeline.experiment.source import captured_facts
+from probekit.pipeline.measure.probing import save_probe
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.saved_probe import SavedProbe
 
@@ -27,7 +27,7 @@ class Kept:
 
     folder: Path
     experiment: Experiment
-    prepared: Prepared
+    prepared: TextRows
     store: ActivationStore
 
     def rows(self, *sites):
@@ -46,15 +46,17 @@ class Kept:
         train = self.prepared.train
         probe = LinearProbe(C=0.01).fit(X[train], self.prepared.labels[train])
         layers = ((probe.coef_, probe.intercept_),)
-        fitted = FittedProbe("logistic", layers, tuple(probe.classes_), True, {"C": probe.C_})
-        path = save_probe(
-            self.folder / f"{'+'.join(sites)}.{view}",
-            fitted,
-            replace(captured_origin(self.experiment, self.store.identity), view=view),
-            seed=self.experiment.probe.seed,
-            sites=sites,
-            measured=[],
-        )
+        facts = {
+            **captured_facts(self.experiment, self.store.identity),
+            "kind": "logistic",
+            "scores_are_logits": True,
+            "hyperparameters": {"C": probe.C_},
+            "sites": sites,
+            "view": view,
+            "seed": self.experiment.probe.seed,
+        }
+        path = self.folder / f"{'+'.join(sites)}.{view}"
+        path = save_probe(path, layers, tuple(probe.classes_), facts, measured=[])
         return SavedProbe.load(path), probe, X
 
 

@@ -21,7 +21,8 @@ from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
 from probekit.pipeline.capture.jobs import Job, begin_work, put_job
 from probekit.pipeline.capture.local_workers import Workers
-from probekit.pipeline.experiment.models import (
+from probekit.pipeline.experiment.prepare import TextRows, prepare
+from probekit.pipeline.experiment.source import (
     TASK,
     Models,
     check_device_name,
@@ -29,7 +30,6 @@ from probekit.pipeline.experiment.models import (
     target_network,
     targets,
 )
-from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.terminal import SILENT, Watcher
 
 _BYTES_OF_A_FILE = 250  # mean of the header of a row file, and a record with its manifest entry
@@ -75,7 +75,7 @@ def capture_only(
 
 def capture_models(
     experiment: Experiment,
-    prepared: Prepared,
+    prepared: TextRows,
     models: Models,
     *,
     cache_root: Location | None,

@@ -18,8 +18,8 @@ from probekit.activations.work import ShardDone, Work, compute_shards
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
-from probekit.pipeline.experiment.models import TASK, check_device, target_network
-from probekit.pipeline.experiment.prepare import Prepared, prepare
+from probekit.pipeline.experiment.prepare import TextRows, prepare
+from probekit.pipeline.experiment.source import TASK, check_device, target_network
 from probekit.probes.targets import NETWORKS
 from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import Watcher
@@ -84,7 +84,7 @@ class Job:
 
 def begin_work(
     experiment: Experiment,
-    prepared: Prepared,
+    prepared: TextRows,
     model: Network,
     root: Location | Files,
     device: str | None = None,

@@ -26,7 +26,8 @@ from probekit.pipeline.compare.transfer_sets import (
     find_leak,
     make_sets,
 )
-from probekit.pipeline.experiment.features import Probed
+from probekit.pipeline.experiment.rows import Probed
+from probekit.pipeline.experiment.source import TASK
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
@@ -101,13 +102,13 @@ def transfer(
         for train, test in product(sets, sets)
         if train is not test
     }
-    selections = sets[0].prepared.selections
+    selections = sets[0].source.rows.selections
     scores: list[dict[str, Any]] = []
     cosines: list[dict[str, Any]] = []
     validation: dict[tuple[str, str], float] = {}
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
-        X = [one.reader.features(selection) for one in sets]
+        X = [one.source.block(selection) for one in sets]
         spread = pooled_spread([_training_rows(one, x) for one, x in zip(sets, X, strict=True)])
         for fits in _fit(sets, X, null_draws):
             place = _place(sets[0], selection, fits[0].spec)
@@ -337,8 +338,8 @@ def _write(out: Path, result: Transfer, sets: Sequence[TransferSet]) -> None:
     write_atomic(out / "cosines.csv", csv_text(result.cosines))
     record = {
         "experiments": {one.name: dump_experiment(one.experiment) for one in sets},
-        "digests": {one.name: one.prepared.dataset.digest for one in sets},
-        "weights": sets[0].reader.identity.weights,
+        "digests": {one.name: one.source.rows.dataset.digest for one in sets},
+        "weights": sets[0].source.captured[TASK].store.identity.weights,
         "compared_with": file_checks(find_model(sets[0].experiment.model.source)),
         "notes": list(result.notes),
         "versions": versions(),

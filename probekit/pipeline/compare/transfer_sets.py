@@ -18,9 +18,8 @@ from probekit.experiment.schema import Experiment
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.pipeline.capture.jobs import begin_work
-from probekit.pipeline.experiment.features import FeatureReader
-from probekit.pipeline.experiment.models import check_device
-from probekit.pipeline.experiment.prepare import Prepared, prepare
+from probekit.pipeline.experiment.prepare import TextRows, prepare
+from probekit.pipeline.experiment.source import TASK, Models, ModelSource, check_device
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.score.metric_table import METRICS, Family, metric_functions
@@ -50,26 +49,24 @@ class TransferSet:
     Attributes:
         name: name of its experiment.
         experiment: settings for reading, splitting and probing.
-        prepared: its rows.
+        source: its rows and their activations.
         prober: fits and scores probes on the rows.
-        reader: reads the activations of the rows.
     """
 
     name: str
     experiment: Experiment
-    prepared: Prepared
+    source: ModelSource
     prober: Prober
-    reader: FeatureReader
 
     @property
     def train_texts(self) -> NDArray[np.object_]:
         """The text of each training row."""
-        return self.prepared.texts[self.prober.data.train]
+        return self.source.rows.texts[self.prober.data.train]
 
     @property
     def test_texts(self) -> NDArray[np.object_]:
         """The text of each test row."""
-        return self.prepared.texts[self.prober.test_rows]
+        return self.source.rows.texts[self.prober.test_rows]
 
 
 def make_sets(
@@ -98,7 +95,7 @@ def make_sets(
     _check_labels(plain, probers)
     model = load_model(plain[0].model.source, getattr(torch, plain[0].model.dtype), device)
     return [
-        TransferSet(e.name, e, rows, prober, _reader(e, rows, model, cache_root, watcher))
+        TransferSet(e.name, e, _source(e, rows, model, cache_root, watcher), prober)
         for e, rows, prober in zip(plain, prepared, probers, strict=True)
     ]
 
@@ -109,18 +106,20 @@ def _without_extras(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"probe": experiment.probe.model_copy(update=update)})
 
 
-def _reader(
+def _source(
     experiment: Experiment,
-    prepared: Prepared,
+    prepared: TextRows,
     model: Network,
     cache_root: Location | None,
     watcher: Watcher,
-) -> FeatureReader:
+) -> ModelSource:
     root = default_root() if cache_root is None else cache_root
     work = begin_work(experiment, prepared, model, root)
     captured = fill(work, root, step=f"capture {experiment.name}", watcher=watcher)
-    rows = prepared.positions[0].rows
-    return FeatureReader.of(captured.store, rows, experiment, prepared.config)
+    models = Models(experiment, str(model.device), {TASK: model})
+    return ModelSource(
+        experiment=experiment, rows=prepared, models=models, captured={TASK: captured}
+    )
 
 
 def _check_names(experiments: Sequence[Experiment]) -> None:
@@ -198,7 +197,7 @@ def _check_metric(experiment: Experiment) -> None:
             )
 
 
-def _check_sites(experiments: Sequence[Experiment], prepared: Sequence[Prepared]) -> None:
+def _check_sites(experiments: Sequence[Experiment], prepared: Sequence[TextRows]) -> None:
     first, *others = [{selection.text for selection in rows.selections} for rows in prepared]
     for number, other in enumerate(others, start=1):
         only = [sorted(first - other), sorted(other - first)]

@@ -1,15 +1,16 @@
-"""Rows of an experiment: reads, tokenizes and splits the examples and resolves positions."""
+"""Rows of an experiment on texts: sites, examples, tokens, positions and splits, before the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from probekit.activations.work import check_storable
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Turns
 from probekit.data.findings import Finding, rows_of
@@ -21,69 +22,90 @@ from probekit.errors import (
     MissingError,
     UnknownNameError,
 )
-from probekit.experiment.activations import RowsSection
+from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples
-from probekit.experiment.model import TokensSection
 from probekit.experiment.schema import Experiment
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
-from probekit.model.text.tokenizer import TokenizedText, Tokenizer
-from probekit.pipeline.experiment.encoding import TextEncoder
-from probekit.pipeline.experiment.features import find_features
-from probekit.pipeline.experiment.holdout import hold_out
-from probekit.pipeline.experiment.prepared import PreparedRows
+from probekit.model.passes.inputs import PaddingSide, TokenBatch
+from probekit.model.sites.sites import SiteConcatenation, SiteSelection
+from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
 from probekit.pipeline.experiment.rows import (
+    Objects,
+    Rows,
+    hold_out,
     interleave,
     plan_positions,
     position_rows,
 )
 from probekit.probes.data import check_numbers
 
-_Said = tuple[str, Turns]  # a text and its turns
-
 
 @dataclass(frozen=True)
-class Prepared(PreparedRows):
-    """Examples, tokens, rows and splits of an experiment on texts, before the model runs.
+class TextEncoder:
+    """A tokenizer with the settings of the section `tokens`.
+
+    Attributes:
+        tokenizer: tokenizer of the model.
+        bos: whether beginning-of-text precedes a text; not used for a chat, whose template has it.
+        chat: whether texts are written by the model's chat template.
+
+    >>> encoder = TextEncoder(Tokenizer.from_pretrained("mini"), bos=True)
+    >>> encoder.encode("The keys").offsets.tolist()
+    [[0, 0], [0, 3], [3, 8]]
+    """
+
+    tokenizer: Tokenizer
+    bos: bool
+    chat: bool = False
+
+    def encode(self, text: str, turns: Turns = ()) -> TokenizedText:
+        """Return the tokens of a text.
+
+        Args:
+            text: any text.
+            turns: turns of a conversation; empty means that all of it is the user's.
+
+        Raises:
+            MissingError: the model has no chat template.
+            DataError: the text cannot be encoded.
+            ConfigError: the vocabulary has no beginning-of-text token.
+        """
+        if self.chat:
+            return self.tokenizer.encode_chat(text, turns)
+        return self.tokenizer.encode(text, bos=self.bos)
+
+    def batch(self, texts: Iterable[tuple[str, Turns]], side: PaddingSide) -> TokenBatch:
+        """Return the tokens of texts with their turns, padded on a side."""
+        return batch_of([self.encode(text, turns) for text, turns in texts], side)
+
+
+def text_encoder(experiment: Experiment, tokenizer: Tokenizer) -> TextEncoder:
+    """Return the encoder of the texts of an experiment."""
+    return TextEncoder(tokenizer, experiment.tokens.bos, experiment.tokens.chat)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextRows(Rows):
+    """Rows of an experiment on texts, with the tokens that they are captured from.
 
     Attributes:
         tokenizer: tokenizer of the model.
         tokens: tokens of each example.
         plan: the tokens that each captured row reads; the rows are those of all positions.
         config: sizes of the model.
-        truncated: the examples whose text was truncated to what the model reads.
     """
 
     tokenizer: Tokenizer
     tokens: tuple[TokenizedText, ...]
     plan: RowPlan
     config: ModelConfig
-    truncated: tuple[Example, ...]
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """A warning if texts were truncated."""
-        if not self.truncated:
-            return ()
-        n = len(self.truncated)
-        message = (
-            f"{n:,} of {counted(len(self.dataset), 'example')} {'was' if n == 1 else 'were'} "
-            f"truncated to the context of {self.config.n_ctx:,} tokens "
-            f"({rows_of(self.truncated)}): network and baselines read only the beginning of the "
-            "text. Shorten the texts, or set tokens.too_long to `skip`."
-        )
-        return (Finding("warning", "truncated", message),)
-
-    @property
-    def axis_sizes(self) -> Mapping[str, int]:
-        """Sizes of the axes of the model's sites."""
-        return self.config.axis_sizes
-
-    @property
-    def texts(self) -> npt.NDArray[np.object_]:
+    def texts(self) -> Objects:
         """The text of each row, shape (n_rows,)."""
         texts = np.array([example.text for example in self.dataset.examples], dtype=object)
-        by_row: npt.NDArray[np.object_] = texts[self.example]
+        by_row: Objects = texts[self.example]
         return by_row
 
     @property
@@ -112,7 +134,7 @@ class Prepared(PreparedRows):
         return tuple(dict.fromkeys(part.site for part in parts))
 
 
-def prepare(experiment: Experiment) -> Prepared:
+def prepare(experiment: Experiment) -> TextRows:
     """Return the rows of an experiment, without running the model.
 
     Raises:
@@ -120,39 +142,6 @@ def prepare(experiment: Experiment) -> Prepared:
         ConfigError: a site or a column does not exist.
         DataError: the data cannot be read, tokenized, aligned or split.
     """
-    config, tokenizer = _find_model(experiment)
-    selections = find_features(experiment, config)
-    dataset = _read(experiment)
-    n_read = len(dataset)
-    encoder = text_encoder(experiment, tokenizer)
-    dataset, tokens = _tokenize(dataset, encoder, experiment, config.n_ctx)
-    _check_attention_texts(experiment, encoder, config.n_ctx)
-    dataset, tokens, plans = plan_positions(dataset, tokens, experiment)
-    dataset, truncated = _as_read(dataset, tokens)
-    positions = position_rows(experiment, dataset, tokenizer, tokens, plans)
-    # All offsets of a sweep have the same examples.
-    plan, words = plans[0], positions[0].types
-    held_out = hold_out(dataset, plan, words, experiment)
-    dataset = held_out.dataset
-    return Prepared(
-        dataset=dataset,
-        n_read=n_read,
-        examples=held_out.examples,
-        tokenizer=tokenizer,
-        tokens=tokens,
-        plan=interleave(plans),
-        config=config,
-        truncated=truncated,
-        selections=selections,
-        positions=positions,
-        example=plan.example,
-        labels=dataset.labels[plan.example].astype(str),
-        groups=dataset.groups[plan.example].astype(str),
-        splits=held_out.rows,
-    )
-
-
-def _find_model(experiment: Experiment) -> tuple[ModelConfig, Tokenizer]:
     with experiment.at("model", "source"):
         config = find_config(experiment.model.source)
         tokenizer = Tokenizer.from_pretrained(experiment.model.source)
@@ -162,23 +151,148 @@ def _find_model(experiment: Experiment) -> tuple[ModelConfig, Tokenizer]:
                 f"{tokenizer.n_ids - 1}, but the model has {config.d_vocab} tokens: vocabulary "
                 "and weights do not match."
             )
-    return config, tokenizer
+    selections = find_features(experiment, config)
+    dataset = _read(experiment)
+    n_read = len(dataset)
+    encoder = text_encoder(experiment, tokenizer)
+    dataset, tokens = _tokenize(experiment, dataset, encoder, config.n_ctx)
+    for number, text in enumerate(experiment.attention.texts):
+        n_tokens = len(encoder.encode(text).ids)
+        if not 0 < n_tokens <= config.n_ctx:
+            with experiment.at("attention", "texts", number):
+                raise ConfigError(
+                    f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {config.n_ctx}."
+                )
+    dataset, tokens, plans = plan_positions(experiment, dataset, tokens)
+    dataset, findings = _as_read(dataset, tokens, config.n_ctx)
+    positions = tuple(
+        position_rows(position, plan, dataset, tokens, tokenizer)
+        for position, plan in zip(experiment.tokens.positions, plans, strict=True)
+    )
+    example = plans[0].example  # all offsets of a sweep have the same examples
+    dataset, examples, splits = hold_out(experiment, dataset, example, positions[0].types)
+    return TextRows(
+        dataset=dataset,
+        n_read=n_read,
+        example=example,
+        examples=examples,
+        splits=splits,
+        selections=selections,
+        positions=positions,
+        findings=findings,
+        axis_sizes=config.axis_sizes,
+        tokenizer=tokenizer,
+        tokens=tokens,
+        plan=interleave(plans),
+        config=config,
+    )
+
+
+def find_features(
+    experiment: Experiment, config: ModelConfig
+) -> tuple[SiteSelection | SiteConcatenation, ...]:
+    """Return the selections that an experiment probes: sites in forward order, then concatenations.
+
+    Raises:
+        UnknownNameError: a pattern matches no site.
+        ConfigError: a site cannot be stored row by row, or does not support the requested view.
+    """
+    settings = experiment.capture
+    with experiment.at("capture", "sites"):
+        single = config.sites.select(settings.sites)
+        check_storable(selection.site for selection in single)
+    joined: dict[SiteConcatenation, None] = {}
+    for number, patterns in enumerate(settings.concatenate):
+        with experiment.at("capture", "concatenate", number):
+            parts = config.sites.select(patterns)
+            check_storable(part.site for part in parts)
+            if len(parts) < 2:
+                raise ConfigError(
+                    f"a concatenation needs at least two sites, but lists only {parts[0].text}. "
+                    "Add a site, or use a glob such as blocks.*.hook_resid_post."
+                )
+            joined[SiteConcatenation(parts)] = None
+    selections: tuple[SiteSelection | SiteConcatenation, ...] = (*single, *joined)
+    if settings.view == "normalized":
+        with experiment.at("capture", "view"):
+            _check_normalizable([part.site for one in selections for part in one.parts], config)
+    widths = {one.text: sum(part_width(p, config) for p in one.parts) for one in selections}
+    check_sparse(experiment, widths)
+    return selections
+
+
+def _check_normalizable(sites: Iterable[str], config: ModelConfig) -> None:
+    for site in sites:
+        axes = config.sites.describe(site).axes
+        if axes[-1] != "d_model":
+            rows = config.sites.rows
+            allowed = ", ".join(one.name for one in rows if one.axes[-1] == "d_model")
+            raise ConfigError(
+                f"`view: normalized` requires sites whose last axis is d_model, but {site} has the "
+                f"axes {' '.join(axes)}. Allowed: {allowed}. Set `view: raw` for other sites."
+            )
+
+
+def check_sparse(experiment: AnyExperiment, widths: Mapping[str, int]) -> None:
+    """Raise ConfigError if a k-sparse probe selects more features than a site has.
+
+    Args:
+        experiment: gives the kinds of probe.
+        widths: number of features of each site.
+    """
+    narrowest = min(widths, key=lambda site: widths[site])
+    width = widths[narrowest]
+    for number, kind in enumerate(experiment.probe.kinds):
+        wide = [spec for spec in kind.specs if dict(spec.options).get("k", 0) > width]
+        if wide:
+            with experiment.at("probe", "kinds", number):
+                raise ConfigError(
+                    f"{wide[0].text} selects more features than {narrowest} has ({width}). "
+                    f"Set k to {width} or less, or remove that site."
+                )
+
+
+def part_width(part: SiteSelection, config: ModelConfig) -> int:
+    """Return the number of features of a site, or of one head or neuron of it."""
+    axes = [axis for axis in config.sites.axes_of(part.text) if axis not in ("batch", "pos")]
+    return math.prod(config.axis_sizes[axis] for axis in axes)
 
 
 def _read(experiment: Experiment) -> Dataset:
-    dataset = _read_data(experiment)
+    data = experiment.data
+    try:
+        dataset = read_examples(data, experiment.answer_columns)
+    except (ConfigError, MissingError) as error:  # a DataError names the row already
+        key = "columns" if isinstance(error, ConfigError) else "file"
+        if data.format == "memory":
+            key = "memory" if data.memory else ""
+        elif data.hub is not None:
+            key = "hub"
+        if isinstance(error, UnknownNameError):
+            key = "columns"
+        with experiment.at("data", *filter(None, [key])):
+            raise
+    check_examples(experiment, dataset)
+    return dataset
+
+
+def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
+    """Check that groups, where the file has them, can be split, and that numbers are numbers.
+
+    Raises:
+        DataError: all rows, or all of a side that the file assigns, are in one group; or a label is
+            not a number, which the kinds of probe need.
+    """
     if experiment.data.columns.group is not None:
         with experiment.at("data", "columns", "group"):
-            require_groups(dataset, has_folds=experiment.split.folds is not None)
+            _check_groups(dataset, has_folds=experiment.split.folds is not None)
     # An invalid mix of kinds raises an error later that names them.
     if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):
         with experiment.at("probe", "kinds"):
             check_numbers(dataset.labels, [example.where for example in dataset.examples])
-    return dataset
 
 
-def require_groups(dataset: Dataset, *, has_folds: bool) -> None:
-    """Raise DataError if all rows, or all of a side that the file assigns, are in one group."""
+def _check_groups(dataset: Dataset, *, has_folds: bool) -> None:
     n_rows = f"all {len(dataset):,} rows"
     sides = {(n_rows, "cannot be split into train and test"): list(dataset.examples)}
     for example in () if has_folds else dataset.examples:
@@ -192,39 +306,6 @@ def require_groups(dataset: Dataset, *, has_folds: bool) -> None:
                 f"{reason}. Name a column with several groups, or remove data.columns.group if "
                 "rows are independent."
             )
-
-
-def _read_data(experiment: Experiment) -> Dataset:
-    try:
-        return read_examples(experiment.data, experiment.answer_columns)
-    except (ConfigError, MissingError) as error:  # a DataError names the row already
-        with experiment.at("data", *_key_of(error, experiment.data)):
-            raise
-
-
-def _key_of(error: Exception, data: DataSection) -> tuple[str, ...]:
-    """Return the key of the section `data` whose value caused an error."""
-    if isinstance(error, UnknownNameError):
-        return ("columns",)
-    if data.format == "memory":
-        return ("memory",) if data.memory else ()
-    if data.hub is not None:
-        return ("hub",)
-    return ("columns",) if isinstance(error, ConfigError) else ("file",)
-
-
-def text_encoder(experiment: Experiment, tokenizer: Tokenizer) -> TextEncoder:
-    """Return the encoder of the texts of an experiment."""
-    return TextEncoder(tokenizer, experiment.tokens.bos, experiment.tokens.chat)
-
-
-def _check_attention_texts(experiment: Experiment, encoder: TextEncoder, context: int) -> None:
-    """Raise ConfigError if a text for the attention figure is empty or exceeds the context."""
-    for number, text in enumerate(experiment.attention.texts):
-        n_tokens = len(encoder.encode(text).ids)
-        if not 0 < n_tokens <= context:
-            with experiment.at("attention", "texts", number):
-                raise ConfigError(f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {context}.")
 
 
 def read_card(data: DataSection | RowsSection) -> str | None:
@@ -246,23 +327,32 @@ def read_card(data: DataSection | RowsSection) -> str | None:
 
 
 def _tokenize(
-    dataset: Dataset, encoder: TextEncoder, experiment: Experiment, context: int
+    experiment: Experiment, dataset: Dataset, encoder: TextEncoder, context: int
 ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
-    """Return the examples that fit the context and their tokens; encode each text once."""
-    encoded: dict[_Said, TokenizedText] = {}
+    """Return the examples that the policy for long texts keeps, and their tokens."""
+    encoded: dict[tuple[str, Turns], TokenizedText] = {}  # each text is encoded once
     for example in dataset.examples:
-        if _said(example) not in encoded:
+        if (example.text, example.turns) not in encoded:
             with _location(experiment, example):
-                encoded[_said(example)] = encoder.encode(example.text, example.turns)
-    long = {said for said, tokens in encoded.items() if len(tokens.ids) > context}
-    if long:
-        dataset = _apply_policy(dataset, encoded, long, experiment.tokens, context)
-    cut = {said: tokens.first(context) for said, tokens in encoded.items()}
-    return dataset, tuple(cut[_said(example)] for example in dataset.examples)
-
-
-def _said(example: Example) -> _Said:
-    return example.text, example.turns
+                tokens = encoder.encode(example.text, example.turns)
+            encoded[example.text, example.turns] = tokens
+    of_each = [encoded[example.text, example.turns] for example in dataset.examples]
+    long = [n for n, tokens in enumerate(of_each) if len(tokens.ids) > context]
+    policy = experiment.tokens.too_long
+    if long and policy == "error":
+        other = "`skip`" if experiment.tokens.chat else "`truncate` or `skip`"
+        raise DataError(
+            f"{dataset.examples[long[0]].where}: the text has {len(of_each[long[0]].ids):,} "
+            f"tokens, but the context has {context:,} ({counted(len(long), 'text')} too long). "
+            f"Shorten it, or set tokens.too_long to {other}."
+        )
+    if long and policy == "skip":
+        note = f"skipped: {counted(len(long), 'example')} longer than the context"
+        kept = [n for n, tokens in enumerate(of_each) if len(tokens.ids) <= context]
+        dataset = replace(dataset.select(kept), notes=(*dataset.notes, note))
+        of_each = [of_each[n] for n in kept]
+    # `_as_read` cuts the texts themselves, because spans refer to the whole text.
+    return dataset, tuple(tokens.first(context) for tokens in of_each)
 
 
 @contextmanager
@@ -277,39 +367,26 @@ def _location(experiment: Experiment, example: Example) -> Iterator[None]:
             raise
 
 
-def _apply_policy(
-    dataset: Dataset,
-    encoded: Mapping[_Said, TokenizedText],
-    long: Set[_Said],
-    tokens: TokensSection,
-    context: int,
-) -> Dataset:
-    """Apply the policy for texts longer than the context; add a note to the data."""
-    too_long, policy = [e for e in dataset.examples if _said(e) in long], tokens.too_long
-    if policy == "error":
-        first = too_long[0]
-        other = "`skip`" if tokens.chat else "`truncate` or `skip`"
-        raise DataError(
-            f"{first.where}: the text has {len(encoded[_said(first)].ids):,} tokens, but the "
-            f"context has {context:,} ({counted(len(too_long), 'text')} too long). Shorten it, or "
-            f"set tokens.too_long to {other}."
-        )
-    if policy == "truncate":  # by `_as_read`, because spans refer to the whole text
-        return dataset
-    note = f"skipped: {counted(len(too_long), 'example')} longer than the context"
-    keep = [n for n, e in enumerate(dataset.examples) if _said(e) not in long]
-    return replace(dataset.select(keep), notes=(*dataset.notes, note))
-
-
 def _as_read(
-    dataset: Dataset, tokens: Sequence[TokenizedText]
-) -> tuple[Dataset, tuple[Example, ...]]:
-    """Return the data with the texts that the model reads, and the examples that were truncated.
+    dataset: Dataset, tokens: tuple[TokenizedText, ...], context: int
+) -> tuple[Dataset, tuple[Finding, ...]]:
+    """Return the data with the texts that the model reads, and a warning if some were truncated.
 
     Baselines then read the same text as the model.
     """
-    ends = [int(t.offsets[-1, 1]) if len(t.offsets) else 0 for t in tokens]
-    pairs = list(zip(dataset.examples, ends, strict=True))
-    read = tuple(e if end >= len(e.text) else replace(e, text=e.text[:end]) for e, end in pairs)
-    truncated = tuple(e for e, end in pairs if end < len(e.text))
-    return replace(dataset, examples=read), truncated
+    read, truncated = [], []
+    for example, of_text in zip(dataset.examples, tokens, strict=True):
+        end = int(of_text.offsets[-1, 1]) if len(of_text.offsets) else 0
+        is_whole = end >= len(example.text)
+        read.append(example if is_whole else replace(example, text=example.text[:end]))
+        truncated += [] if is_whole else [example]
+    dataset = replace(dataset, examples=tuple(read))
+    if not truncated:
+        return dataset, ()
+    n = len(truncated)
+    message = (
+        f"{n:,} of {counted(len(dataset), 'example')} {'was' if n == 1 else 'were'} truncated to "
+        f"the context of {context:,} tokens ({rows_of(truncated)}): network and baselines read "
+        "only the beginning of the text. Shorten the texts, or set tokens.too_long to `skip`."
+    )
+    return dataset, (Finding("warning", "truncated", message),)

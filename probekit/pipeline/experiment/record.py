@@ -1,4 +1,4 @@
-"""Contents of run.json: data, model, settings and digests of a run."""
+"""The key of a run, and the contents of run.json: data, model, settings and digests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from probekit.data.examples import Dataset
 from probekit.data.findings import Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
-from probekit.pipeline.experiment.prepared import PreparedRows
-from probekit.pipeline.experiment.source import Features
-from probekit.pipeline.experiment.tables import RunInputs
+from probekit.pipeline.experiment.rows import Rows
+from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.significance import label_exchange
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.probes.score.metric_table import METRICS
-from probekit.provenance import versions
+from probekit.provenance import PART_VERSIONS, digest_json, digest_sources, versions
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
     ALL_FOLDS,
@@ -41,69 +40,92 @@ ROOT = "-1"  # head of a root, as written by the treebank reader
 MOST_LOST = 0.05  # largest share of examples without a row before a warning
 
 
+_LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
+
+
+def run_key(source: Source, card: str | None) -> str:
+    """Return the run key, which names the folder: a hash of all inputs that affect the results.
+
+    It covers all source files. Unlike activations, results of changed code are always computed
+    again: a run costs minutes, and a table must not mix numbers of two versions of the code.
+    """
+    config = source.experiment.model_dump(mode="json")
+    for key in ("root", "hub", "memory"):  # results depend on the contents, not on their source
+        config["data"].pop(key, None)
+    config.get("activations", {}).pop("folder", None)
+    installed = versions()
+    return digest_json(
+        {
+            "config": config,
+            "card": card,
+            "data": source.rows.dataset.digest,
+            "activations": source.identity(),
+            "parts": PART_VERSIONS,
+            "sources": digest_sources(),
+            "libraries": {name: installed[name] for name in _LIBRARIES},
+        }
+    )[:12]
+
+
 def describe_run(
-    inputs: RunInputs,
-    features: Features,
+    source: Source,
+    probers: Sequence[Prober],
     verdict: Verdict,
     prompts: Sequence[AttentionPrompt],
+    card: str | None,
     key: str,
     created: str,
 ) -> RunRecord:
     """Return the record of a run, without norms, durations and digests of its files.
 
     Args:
-        inputs: experiment, data, models and probers.
-        features: the activations.
+        source: experiment, rows and activations.
+        probers: the prober of each position.
         verdict: the verdict of the run.
         prompts: the texts whose attention patterns are saved.
+        card: description of the data in Markdown; None if there is none.
         key: the run key.
         created: the time at which the run began.
     """
-    experiment = inputs.experiment
+    experiment = source.experiment
     return RunRecord(
         run=experiment.name,
         key=key,
         created=created,
         question=experiment.question,
-        model=inputs.source.facts,
-        data=data_facts(inputs.prepared, inputs.probers, inputs.card),
+        model=source.facts,
+        data=data_facts(source.rows, probers, card),
         verdict=verdict,
         attention=[AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
         versions=versions(),
-        digests={"dataset": inputs.prepared.dataset.digest, **features.digests},
+        digests={"dataset": source.rows.dataset.digest, **source.digests},
         C_grid=list(experiment.probe.C),
         control_by=experiment.probe.control_by,
-        positive=inputs.probers[0].positive,
-        seeds={
-            "split": experiment.split.seed,
-            "probe": experiment.probe.seed,
-            **inputs.source.seeds,
-        },
-        caches=features.folders,
+        positive=probers[0].positive,
+        seeds={"split": experiment.split.seed, "probe": experiment.probe.seed, **source.seeds},
+        caches=source.folders,
     )
 
 
-def data_facts(prepared: PreparedRows, probers: Sequence[Prober], card: str | None) -> DataFacts:
+def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
-    dataset = prepared.dataset
-    rows, examples = _sides(prepared.splits), _sides(prepared.examples)
+    dataset = rows.dataset
+    examples, is_nested = _sides(rows.examples), len(rows.splits) > 1
     return DataFacts(
         name=dataset.name,
         n_examples=len(dataset),
-        n_rows=len(prepared.labels),
-        labels=_label_counts(prepared, probers[0], rows),
-        groups={side: len(np.unique(prepared.groups[r])) for side, r in rows.items()},
+        n_rows=len(rows.labels),
+        labels=_label_counts(rows, probers[0]),
+        groups={side: len(np.unique(rows.groups[r])) for side, r in _sides(rows.splits).items()},
         examples=[
-            ExampleRecord(
-                text=e.text, span=e.span, label=e.label, split="" if prepared.is_nested else side
-            )
+            ExampleRecord(text=e.text, span=e.span, label=e.label, split="" if is_nested else side)
             for side, indices in examples.items()
             for e in _a_few(dataset, indices, _shown_labels(dataset, probers[0]))
         ],
         notes=list(dataset.notes),
         findings=[
             FindingRecord(level=one.level, code=one.code, message=one.message)
-            for one in findings(prepared, probers)
+            for one in findings(rows, probers)
         ],
         card=card,
     )
@@ -116,27 +138,25 @@ def _sides(splits: Sequence[Split]) -> dict[str, IntArray]:
     return {ALL_FOLDS: np.sort(np.concatenate([split.test for split in splits]))}
 
 
-def findings(prepared: PreparedRows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
+def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return the findings on the data, on dropped examples and on the controls, errors first."""
     results = list(
         check_dataset(
-            prepared.dataset,
-            prepared.examples,
+            rows.dataset,
+            rows.examples,
             has_classes=probers[0].settings.reads == "classes",
-            has_texts=prepared.texts is not None,
+            has_texts=rows.texts is not None,
         )
     )
     if probers[0].settings.metric is not None:  # the finding proposes one
         results = [finding for finding in results if finding.code != "imbalance"]
     if not METRICS[probers[0].main_metric].parts:  # it does not weight labels equally
         results = [finding for finding in results if finding.code != "few-groups-of-label"]
-    n_lost = prepared.n_read - len(prepared.dataset)
-    if n_lost > MOST_LOST * prepared.n_read:
-        message = (
-            f"{n_lost:,} of {prepared.n_read:,} examples have no row; see the notes for reasons."
-        )
+    n_lost = rows.n_read - len(rows.dataset)
+    if n_lost > MOST_LOST * rows.n_read:
+        message = f"{n_lost:,} of {rows.n_read:,} examples have no row; see the notes for reasons."
         results.append(Finding("warning", "lost", message))
-    results += [*_few_arrangements(probers[0]), *prepared.findings]
+    results += [*_few_arrangements(probers[0]), *rows.findings]
     reasons = dict.fromkeys(prober.why_no_control for prober in probers if prober.why_no_control)
     results += [Finding("info", NO_CONTROL, reason) for reason in reasons]
     return by_level(results)
@@ -166,11 +186,9 @@ def _counts(labels: Any) -> dict[str, int]:
     return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
 
 
-def _label_counts(
-    prepared: PreparedRows, prober: Prober, rows: Mapping[str, IntArray]
-) -> dict[str, dict[str, int]]:
+def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
     """Return the number of rows by split and label; if labels are many numbers, by range."""
-    labels = prepared.labels
+    labels, sides = rows.labels, _sides(rows.splits)
     if _reads_trees(prober):
         labels = np.where(labels == ROOT, "roots", "other words")
     elif prober.settings.reads_numbers and len(np.unique(labels)) > MOST_LABELS:
@@ -178,8 +196,8 @@ def _label_counts(
         ends = np.unique(np.quantile(numbers, np.linspace(0, 1, N_RANGES + 1)))
         names = np.array([f"{low:g} to {high:g}" for low, high in pairwise(ends)])
         labels = names[np.searchsorted(ends[1:-1], numbers, side="left")]
-        return {side: _in_order(_counts(labels[r]), names) for side, r in rows.items()}
-    return {side: _counts(labels[indices]) for side, indices in rows.items()}
+        return {side: _in_order(_counts(labels[r]), names) for side, r in sides.items()}
+    return {side: _counts(labels[indices]) for side, indices in sides.items()}
 
 
 def _in_order(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:

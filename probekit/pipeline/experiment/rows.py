@@ -1,48 +1,64 @@
-"""The probed tokens: rows at one position, or at each offset of a sweep."""
+"""Rows of an experiment: their labels, groups and words, and which are for training and testing.
+
+Rows            labels, groups and splits of all rows, before any probe is fitted
+hold_out        the splits
+plan_positions  the tokens that the rows of texts read, at one position or each offset of a sweep
+position_rows   the words of the rows at one position
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from probekit.activations.given.sites import GivenSite
+from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example
-from probekit.data.positions import IntArray, PositionRule, RowPlan, Unaligned, plan_rows
+from probekit.data.findings import Finding
+from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
+from probekit.data.splits import (
+    Split,
+    given_split,
+    grouped_split,
+    in_one_group,
+    joined_groups,
+    labels_of_groups,
+    unlabelled_split,
+    without_repeated,
+    without_shared_words,
+)
 from probekit.errors import DataError
-from probekit.experiment.activations import GIVEN_POSITION
+from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.model import TURNS, PositionSection
 from probekit.experiment.schema import Experiment
+from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.probes.controls.baselines import WORD
+from probekit.probes.data import ProbeData, group_folds
 
 _WORD = re.compile(WORD)
 LONGEST_WORD = 100  # the previous word is searched in this many characters before a span
 
-BoolArray = npt.NDArray[np.bool_]
-StringArray = npt.NDArray[np.str_]
-
-
-@dataclass(frozen=True)
-class GivenPosition:
-    """The position of given activations, which were selected before they were saved."""
-
-    text: str = GIVEN_POSITION
-    offset: int = 0
+Probed: TypeAlias = SiteSelection | SiteConcatenation | GivenSite
+Strings: TypeAlias = npt.NDArray[np.str_]
+Objects: TypeAlias = npt.NDArray[np.object_]
 
 
 @dataclass(frozen=True, eq=False)
 class PositionRows:
-    """The captured rows at one position.
+    """Words of the rows at one position.
 
     Attributes:
-        position: the position setting.
-        rows: index of each row among the captured rows of all positions, shape (n_rows,).
+        text: name of the position in results.
+        offset: offset of the position in a sweep; 0 without one.
         types: word or token that each row reads, shape (n_rows,): the labelled word at a span, the
             last word at the end of a text, and otherwise the token.
         words: labelled word of each row, shape (n_rows,); None if the examples have no spans.
@@ -53,16 +69,206 @@ class PositionRows:
             are not. None if all rows are used.
     """
 
-    position: PositionSection | GivenPosition
-    rows: IntArray
-    types: StringArray
-    words: StringArray | None
-    neighbours: npt.NDArray[np.object_] | None
-    typical: BoolArray | None
+    text: str
+    offset: int
+    types: Strings
+    words: Strings | None = None
+    neighbours: Objects | None = None
+    typical: npt.NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rows:
+    """Labels, groups and splits of all rows of an experiment.
+
+    Attributes:
+        dataset: the examples that have rows, with notes on those that were left out.
+        n_read: number of examples read, including those without a row.
+        example: index of the example of each row, shape (n_rows,); the same at every position.
+        examples: indices of training and test examples, in the order of `splits`.
+        splits: indices of training and test rows: one split, or one per outer fold of a nested
+            cross-validation.
+        selections: probed sites in the order of the forward pass; concatenations last.
+        positions: the rows at each probed position: one position, or one for each offset of a
+            sweep.
+        findings: findings about the rows, in addition to those about the examples.
+        axis_sizes: sizes of the axes of sites, such as `n_heads`, as far as they are known.
+        has_types: whether `types` of the positions are words or tokens, as the control task needs.
+    """
+
+    dataset: Dataset
+    n_read: int
+    example: IntArray
+    examples: tuple[Split, ...]
+    splits: tuple[Split, ...]
+    selections: tuple[Probed, ...]
+    positions: tuple[PositionRows, ...]
+    findings: tuple[Finding, ...] = ()
+    axis_sizes: Mapping[str, int] = field(default_factory=dict)
+    has_types: bool = True
+
+    @cached_property
+    def labels(self) -> Strings:
+        """Label of each row, shape (n_rows,)."""
+        return self.dataset.labels[self.example].astype(str)
+
+    @cached_property
+    def groups(self) -> Strings:
+        """Group of each row, shape (n_rows,)."""
+        return self.dataset.groups[self.example].astype(str)
+
+    @property
+    def train(self) -> IntArray:
+        """Indices of the training rows; of the first split if there are several."""
+        return self.splits[0].train
+
+    @property
+    def test(self) -> IntArray:
+        """Indices of the test rows; of the first split if there are several."""
+        return self.splits[0].test
+
+    @property
+    def texts(self) -> Objects | None:
+        """The text of each row, shape (n_rows,); None if the rows have no texts."""
+        return None
+
+    @property
+    def text_indices(self) -> IntArray | None:
+        """Index of the text or sentence of each row, shape (n_rows,); None without texts."""
+        return None
+
+    def data(self, position: int, positive: str | None) -> list[ProbeData]:
+        """Return the data of the probes at a position, one for each split.
+
+        Args:
+            position: index of the position.
+            positive: the label that metrics of one class refer to; None for the default.
+
+        Raises:
+            DataError: labels, groups or split cannot be probed.
+        """
+        at = self.positions[position]
+        return [
+            ProbeData(
+                y=self.labels,
+                groups=self.groups,
+                types=at.types,
+                train=split.train,
+                test=split.test,
+                typical=at.typical,
+                words=at.words,
+                texts=self.texts,
+                neighbours=at.neighbours,
+                examples=self.text_indices,
+                positive=positive,
+            )
+            for split in self.splits
+        ]
+
+
+def hold_out(
+    experiment: AnyExperiment, dataset: Dataset, example: IntArray, words: Strings
+) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...]]:
+    """Return the data with notes on removed examples, the splits of examples and those of rows.
+
+    There is one split, or one per outer fold of a nested cross-validation. Examples that have lost
+    all rows are neither in train nor in test.
+
+    Args:
+        experiment: gives the split settings.
+        dataset: the examples.
+        example: index of the example of each row, shape (n_rows,).
+        words: the word of each row, shape (n_rows,).
+
+    Raises:
+        DataError: the data cannot be split, or one side would be empty.
+    """
+    settings = experiment.split
+    if settings.folds is not None:
+        with experiment.at("split", "folds"):
+            return _nested(experiment, dataset, example, settings.folds)
+    split = _split_examples(experiment, dataset, example, words)
+    if settings.drop_repeated:
+        n_test = len(split.test)
+        split = without_repeated(split, dataset)
+        n_dropped = n_test - len(split.test)
+        dataset = _without(dataset, n_dropped, "removed from test: {} also in train")
+    rows = Split(*(np.flatnonzero(np.isin(example, side)) for side in (split.train, split.test)))
+    if settings.word_disjoint:
+        before, labels = rows, dataset.labels[example]
+        with experiment.at("split", "word_disjoint"):
+            rows = without_shared_words(
+                before, labels, words, test=settings.test, seed=settings.seed
+            )
+        note = (
+            f"{len(before.train) - len(rows.train)} of {len(before.train)} training rows and "
+            f"{len(before.test) - len(rows.test)} of {len(before.test)} test rows were removed, so "
+            "that no word is in both train and test"
+        )
+        dataset = replace(dataset, notes=(*dataset.notes, note))
+        split = Split(*(np.unique(example[side]) for side in (rows.train, rows.test)))
+    return dataset, (split,), (rows,)
+
+
+def _split_examples(
+    experiment: AnyExperiment, dataset: Dataset, example: IntArray, words: Strings
+) -> Split:
+    """Return the split given by the data, or else a random split by groups."""
+    settings, groups = experiment.split, dataset.groups
+    has_classes = experiment.probe.reads == "classes"
+    if any(one.split is not None for one in dataset.examples):
+        return given_split(dataset, has_classes=has_classes)
+    if settings.word_disjoint:
+        groups = groups.copy()
+        groups[example] = joined_groups(dataset.labels[example], groups[example], words)
+    if not has_classes:
+        return unlabelled_split(groups, test=settings.test, seed=settings.seed)
+    return grouped_split(dataset.labels, groups, test=settings.test, seed=settings.seed)
+
+
+def _nested(
+    experiment: AnyExperiment, dataset: Dataset, example: IntArray, n_folds: int
+) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...]]:
+    """Return the splits of a nested cross-validation: each fold of groups is tested once."""
+    has_classes, tested = experiment.probe.reads == "classes", np.arange(len(dataset))
+    if experiment.split.drop_repeated:
+        tested = in_one_group(dataset)
+        n_dropped = len(dataset) - len(tested)
+        template = "removed: {} whose text and span also occur in an earlier group"
+        dataset = _without(dataset, n_dropped, template)
+    labels, groups = dataset.labels[tested], dataset.groups[tested]
+    if has_classes:
+        labels_of_groups(labels, groups)  # raises if a fold would lack a label
+    # Folds are stratified by class; numbers and syntactic heads have no classes.
+    strata = labels if has_classes else np.zeros(len(tested))
+    fold = np.full(len(dataset), -1)  # -1: in no split
+    fold[tested] = group_folds(strata, groups, n_folds, experiment.split.seed)
+    examples, rows = (
+        tuple(
+            Split(
+                np.flatnonzero((of_each != part) & (of_each >= 0)), np.flatnonzero(of_each == part)
+            )
+            for part in range(n_folds)
+        )
+        for of_each in (fold, fold[example])
+    )
+    note = (
+        f"nested cross-validation: each of {n_folds} folds is tested once by probes fitted on the "
+        "other folds"
+    )
+    return replace(dataset, notes=(*dataset.notes, note)), examples, rows
+
+
+def _without(dataset: Dataset, n_dropped: int, template: str) -> Dataset:
+    """Return the data with a note on the number of examples that were left out, if any were."""
+    if not n_dropped:
+        return dataset
+    note = template.format(counted(n_dropped, "example"))
+    return replace(dataset, notes=(*dataset.notes, note))
 
 
 def plan_positions(
-    dataset: Dataset, tokens: tuple[TokenizedText, ...], experiment: Experiment
+    experiment: Experiment, dataset: Dataset, tokens: tuple[TokenizedText, ...]
 ) -> tuple[Dataset, tuple[TokenizedText, ...], tuple[RowPlan, ...]]:
     """Return the examples that have all probed positions, their tokens, and a plan per position.
 
@@ -71,34 +277,37 @@ def plan_positions(
     Raises:
         DataError: no example has all positions.
     """
-    with experiment.at("tokens", "position"):
-        planned = [
-            _plan(dataset, tokens, experiment.with_position(p)) for p in experiment.tokens.positions
-        ]
-    faults: dict[int, Unaligned] = {}
-    for _, unaligned in planned:
-        faults = {fault.example: fault for fault in unaligned} | faults
-    if not faults:
-        return dataset, tokens, tuple(plan for plan, _ in planned)
-    keep = [n for n in range(len(dataset)) if n not in faults]
-    note = _note(dataset, faults[min(faults)], len(faults), experiment)
+    plans, reasons = [], dict[int, str]()  # why an example has no row, by its index
+    for position in experiment.tokens.positions:
+        with experiment.at("tokens", "position"):
+            plan, unaligned = plan_rows(
+                [part.offsets for part in tokens],
+                [_span(one, position) for one in dataset.examples],
+                [one.text for one in dataset.examples],
+                PositionRule(**position.model_dump()),
+                bos=tokens[0].has_bos,
+            )
+        plans.append(plan)
+        for fault in unaligned:
+            reasons.setdefault(fault.example, fault.reason)
+    if not reasons:
+        return dataset, tokens, tuple(plans)
+    sweep, first = experiment.tokens.sweep, min(reasons)
+    missing = (
+        f"dropped, because a token is missing at one of the offsets {', '.join(map(str, sweep))}"
+        if sweep
+        else "dropped, because there is no token at the probed position"
+    )
+    note = (
+        f"{counted(len(reasons), 'example')} {missing}, first {dataset.examples[first].id}: "
+        f"{reasons[first]}"
+    )
+    keep = [n for n in range(len(dataset)) if n not in reasons]
     if not keep:
         raise DataError(f"{note}. Use fewer offsets.")
     selected = replace(dataset.select(keep), notes=(*dataset.notes, note))
-    plans = tuple(_only(plan, keep, len(dataset)) for plan, _ in planned)
-    return selected, tuple(tokens[n] for n in keep), plans
-
-
-def _plan(
-    dataset: Dataset, tokens: tuple[TokenizedText, ...], experiment: Experiment
-) -> tuple[RowPlan, tuple[Unaligned, ...]]:
-    return plan_rows(
-        [part.offsets for part in tokens],
-        [_span(example, experiment.tokens.position) for example in dataset.examples],
-        [example.text for example in dataset.examples],
-        PositionRule(**experiment.tokens.position.model_dump()),
-        bos=tokens[0].has_bos,
-    )
+    kept = tuple(_only(plan, keep, len(dataset)) for plan in plans)
+    return selected, tuple(tokens[n] for n in keep), kept
 
 
 def _span(example: Example, position: PositionSection) -> tuple[int, int] | None:
@@ -106,17 +315,6 @@ def _span(example: Example, position: PositionSection) -> tuple[int, int] | None
     if position.at in TURNS:
         return example.turns[-1] if example.turns else (0, len(example.text))
     return example.span
-
-
-def _note(dataset: Dataset, first: Unaligned, n_lost: int, experiment: Experiment) -> str:
-    sweep = experiment.tokens.sweep
-    missing = (
-        f"dropped, because a token is missing at one of the offsets {', '.join(map(str, sweep))}"
-        if sweep
-        else "dropped, because there is no token at the probed position"
-    )
-    first_id = dataset.examples[first.example].id
-    return f"{counted(n_lost, 'example')} {missing}, first {first_id}: {first.reason}"
 
 
 def _only(plan: RowPlan, keep: Sequence[int], n_examples: int) -> RowPlan:
@@ -134,6 +332,8 @@ def _only(plan: RowPlan, keep: Sequence[int], n_examples: int) -> RowPlan:
 
 def interleave(plans: Sequence[RowPlan]) -> RowPlan:
     """Merge plans into one: the first row of each plan, then the second row of each, ...
+
+    Row i of plan k is therefore row i * len(plans) + k of all captured rows.
 
     >>> left = RowPlan(np.array([0, 1]), np.array([4, 5]), np.array([0, 1, 2]))
     >>> right = RowPlan(np.array([0, 1]), np.array([6, 7, 8]), np.array([0, 2, 3]))
@@ -153,100 +353,49 @@ def interleave(plans: Sequence[RowPlan]) -> RowPlan:
 
 
 def position_rows(
-    experiment: Experiment,
-    dataset: Dataset,
-    tokenizer: Tokenizer,
-    tokens: tuple[TokenizedText, ...],
-    plans: Sequence[RowPlan],
-) -> tuple[PositionRows, ...]:
-    """Return the captured rows at each position.
-
-    There is one plan per position. `interleave` merges the plans for the capture, so that row i of
-    plan k is row i * len(plans) + k of all captured rows.
-    """
-    return tuple(
-        PositionRows(
-            position=position,
-            rows=np.arange(len(plan.example)) * len(plans) + number,
-            types=_types(dataset, tokenizer, tokens, plan, position),
-            words=_spans(dataset, plan),
-            neighbours=_neighbours(dataset, tokenizer, tokens, plan, position),
-            # The norm at position 0 is so large that it would dominate the scaling.
-            typical=plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None,
-        )
-        for number, (position, plan) in enumerate(
-            zip(experiment.tokens.positions, plans, strict=True)
-        )
-    )
-
-
-def _types(
-    dataset: Dataset,
-    tokenizer: Tokenizer,
-    tokens: tuple[TokenizedText, ...],
-    plan: RowPlan,
     position: PositionSection,
-) -> StringArray:
-    """Return the word or token of each row, from which a lookup table could predict the label."""
-    spans = _spans(dataset, plan)
-    if _is_span(position) and spans is not None:
-        return spans
+    plan: RowPlan,
+    dataset: Dataset,
+    tokens: tuple[TokenizedText, ...],
+    tokenizer: Tokenizer,
+) -> PositionRows:
+    """Return the words of the rows at a position, from which a lookup could predict the label."""
+    examples = dataset.examples
+    reads_span = position.at in ("span", "word") and not position.offset
     # At the end of a text use the last word, because the last token is mostly a full stop.
-    look_back = _is_text(position)
-
-    @cache
-    def word(text: str, end: int, token: int) -> str:
-        return (last_word(text[:end]) if look_back else None) or tokenizer.strings([token])[0]
-
+    reads_text = position.at in ("last", "mean", *TURNS) and not position.offset
+    words = None
+    if any(one.span for one in examples):
+        marked = [one.text[slice(*one.span)] if one.span else "" for one in examples]
+        words = np.array(marked, dtype=str)[plan.example]
     last = plan.positions[plan.offsets[1:] - 1]
-    types = [
-        word(dataset.examples[n].text, int(tokens[n].offsets[at, 1]), int(tokens[n].ids[at]))
-        for n, at in zip(plan.example, last, strict=True)
-    ]
-    return np.array(types, dtype=str)
-
-
-def _spans(dataset: Dataset, plan: RowPlan) -> StringArray | None:
-    """Return the marked word of each row; None if no example has one."""
-    if not any(example.span for example in dataset.examples):
-        return None
-    words = [e.text[slice(*e.span)] if e.span else "" for e in dataset.examples]
-    return np.array(words, dtype=str)[plan.example]
-
-
-def _is_span(position: PositionSection) -> bool:
-    return position.at in ("span", "word") and not position.offset
-
-
-def _is_text(position: PositionSection) -> bool:
-    return position.at in ("last", "mean", *TURNS) and not position.offset
-
-
-def _neighbours(
-    dataset: Dataset,
-    tokenizer: Tokenizer,
-    tokens: tuple[TokenizedText, ...],
-    plan: RowPlan,
-    position: PositionSection,
-) -> npt.NDArray[np.object_] | None:
-    """Return the two words around the span of each row, or the two tokens around its token."""
-    if _is_text(position):
-        return None
-    if _is_span(position):
-        around = [adjacent_words(example.text, example.span) for example in dataset.examples]
-        return np.array(around, dtype=object)[plan.example]
+    ends = list(zip(plan.example.tolist(), last.tolist(), strict=True))
 
     @cache
     def name(token: int) -> str:
         return tokenizer.strings([token])[0]
 
+    @cache
+    def last_word_to(example: int, at: int) -> str | None:
+        return last_word(examples[example].text[: int(tokens[example].offsets[at, 1])])
+
     def token(example: int, at: int) -> str:
         ids = tokens[example].ids
         return name(int(ids[at])) if 0 <= at < len(ids) else ""
 
-    last = plan.positions[plan.offsets[1:] - 1]
-    pairs = [(token(n, at - 1), token(n, at + 1)) for n, at in zip(plan.example, last, strict=True)]
-    return np.array(pairs, dtype=object)
+    types, neighbours = words, None
+    if not reads_span or types is None:
+        read = [(reads_text and last_word_to(n, at)) or token(n, at) for n, at in ends]
+        types = np.array(read, dtype=str)
+    if reads_span:
+        around = [adjacent_words(one.text, one.span) for one in examples]
+        neighbours = np.array(around, dtype=object)[plan.example]
+    elif not reads_text:
+        pairs = [(token(n, at - 1), token(n, at + 1)) for n, at in ends]
+        neighbours = np.array(pairs, dtype=object)
+    # The norm at position 0 is so large that it would dominate the scaling.
+    typical = plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None
+    return PositionRows(position.text, position.offset, types, words, neighbours, typical)
 
 
 def adjacent_words(text: str, span: tuple[int, int] | None) -> tuple[str, str]:
@@ -277,3 +426,36 @@ def last_word(text: str) -> str | None:
         if inner:
             return word[inner[0] : inner[-1] + 1]
     return None
+
+
+def part_of(values: FloatArray, part: SiteSelection) -> FloatArray:
+    """Return the features of a site, or of one of its heads or neurons, shape (n_rows, n_features).
+
+    Args:
+        values: activations of the site, shape (n_rows, ...).
+        part: the site, with the head or neuron if any.
+
+    >>> part_of(np.zeros((5, 3, 7)), SiteSelection("blocks.0.attn.hook_z", head=2)).shape
+    (5, 7)
+    """
+    if part.index is not None:  # the first axis of every site after the rows
+        values = values[:, part.index]
+    return np.ascontiguousarray(values.reshape(len(values), -1), dtype=np.float32)
+
+
+def normalized(values: FloatArray, eps: float, *, is_centred: bool = True) -> FloatArray:
+    """Return values centred and scaled by sqrt(var + eps) over the last axis, in float32.
+
+    This is a layer norm without its affine part; without centring, it is an RMS norm.
+
+    Source: Ba, Kiros, Hinton 2016, "Layer Normalization"; Zhang and Sennrich 2019, "Root Mean
+    Square Layer Normalization".
+
+    >>> normalized(np.array([[1.0, 3.0]]), eps=0.0)
+    array([[-1.,  1.]], dtype=float32)
+    """
+    wide = values.astype(np.float32, copy=False)
+    centred = wide - wide.mean(axis=-1, keepdims=True) if is_centred else wide
+    variance = np.square(centred).mean(axis=-1, keepdims=True)
+    scaled: FloatArray = centred / np.sqrt(variance + np.float32(eps))
+    return scaled

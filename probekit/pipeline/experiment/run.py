@@ -11,38 +11,51 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from probekit.activations.records import Location
 from probekit.errors import StoreError, path_of
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_experiment
+from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import csv_text, exclusive, write_atomic
 from probekit.pipeline.capture.captures import capture_models
-from probekit.pipeline.experiment.key import run_key
-from probekit.pipeline.experiment.models import check_device
-from probekit.pipeline.experiment.over_training import over_training
-from probekit.pipeline.experiment.record import describe_run
+from probekit.pipeline.experiment.prepare import read_card
+from probekit.pipeline.experiment.record import describe_run, run_key
+from probekit.pipeline.experiment.source import Source, check_device
 from probekit.pipeline.experiment.tables import (
-    RunInputs,
     probe_positions,
-    read_inputs,
+    read_source,
     write_details,
     write_scores,
 )
 from probekit.pipeline.intervene.of_run import intervene
+from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.results.judging import judge
 from probekit.results.record import pack_record
-from probekit.results.table import DIFFERENCES, load_table, read_columns
+from probekit.results.table import DIFFERENCES, load_table, only, read_columns
 from probekit.terminal import Watcher
+from probekit.training.run_files import find_checkpoints
 from probekit.workers import check_workers
 
 _BUSY = (
     "Another process is running this experiment in {}. Wait for it to end: the same command then "
     "reuses its results. Or give another --out."
 )
+
+
+# The map by step shows only scores; controls and statistics are computed at the last checkpoint.
+_LEFT_OUT: Mapping[str, Any] = {
+    "control_draws": 0,
+    "baselines": (),
+    "description": False,
+    "learning_steps": 0,
+    "permutations": 0,
+}
 
 
 @dataclass
@@ -95,9 +108,9 @@ def run(
     """
     experiment = make_experiment(experiment, data)
     with shown_progress(watcher, progress=progress) as shown:
-        return run_inputs(
+        return run_source(
             experiment,
-            partial(read_inputs, experiment, device),
+            partial(read_source, experiment, device),
             out=out,
             cache_root=cache_root,
             device=device,
@@ -107,9 +120,9 @@ def run(
         )
 
 
-def run_inputs(
+def run_source(
     experiment: AnyExperiment,
-    read: Callable[[], RunInputs],
+    read: Callable[[], Source],
     *,
     out: Path | str,
     cache_root: Location | None = None,
@@ -118,7 +131,7 @@ def run_inputs(
     watcher: Watcher,
     page: bool = True,
 ) -> RunResult:
-    """Run an experiment whose inputs `read` returns; see `run` for the other arguments."""
+    """Run an experiment whose rows `read` returns; see `run` for the other arguments."""
     results_folder = path_of("out", out)
     if cache_root is not None:
         path_of("cache_root", cache_root)
@@ -127,19 +140,20 @@ def run_inputs(
     clock = _Clock()
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with clock.step("prepare"):
-        inputs = read()
-        path = results_folder / experiment.name / run_key(inputs)
+        card = read_card(experiment.data)
+        source = read()
+        probers = make_probers(experiment, source.rows, device)
+        path = results_folder / experiment.name / run_key(source, card)
     with exclusive(path, _BUSY.format(path)):
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with clock.step("capture"):
-            capture = partial(capture_models, cache_root=cache_root, watcher=watcher)
-            features = inputs.source.open(capture)
+            source = source.open(partial(capture_models, cache_root=cache_root, watcher=watcher))
         with clock.step("probe"):
             n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
-            results = probe_positions(inputs, features, folder, watcher, n_workers)
+            results = probe_positions(source, probers, folder, watcher, n_workers)
         with clock.step("compare"):
-            table = write_scores(inputs, results, folder)
+            table = write_scores(source, probers[0], results, folder)
         with clock.step("checkpoints"):
             run_one = partial(
                 run,
@@ -149,20 +163,20 @@ def run_inputs(
                 watcher=watcher,
                 page=False,
             )
-            training = over_training(experiment, table, run_one)
+            training = _over_training(experiment, table, run_one)
             if training is not None:
                 folder.write("training.csv", csv_text(training))
         with clock.step("look"):
-            prompts = write_details(inputs, features, results, table, folder, watcher)
-            norms = inputs.source.norms()
+            prompts = write_details(source, probers, results, table, folder, watcher)
+            norms = source.norms()
         with clock.step("intervene"):
-            intervene(inputs, table, folder, watcher)
+            intervene(source, table, folder, watcher)
         verdict = judge(
             load_table(folder.path / "results.csv"),
             read_columns(folder.path / "differences.csv", DIFFERENCES),
             experiment.probe.C,
         )
-        record = describe_run(inputs, features, verdict, prompts, folder.path.name, created)
+        record = describe_run(source, probers, verdict, prompts, card, folder.path.name, created)
         ended = {"norms": norms, "seconds": clock.seconds, "files": folder.digests()}
         content = record.model_copy(update=ended).model_dump()
         write_atomic(folder.path / "run.json", pack_record(content))
@@ -180,3 +194,47 @@ def _write_page(folder: Path) -> None:
             f"The run is complete, but its page is not written. {error} Then run `probekit report "
             f"{folder}`; nothing is computed again."
         ) from error
+
+
+def _over_training(
+    experiment: AnyExperiment, last: pd.DataFrame, run_one: Callable[[Experiment], RunResult]
+) -> pd.DataFrame | None:
+    """Return the task's rows at each checkpoint, with the column `step`; None without checkpoints.
+
+    Args:
+        experiment: the experiment; its `model.source` is the last checkpoint.
+        last: results at the last checkpoint.
+        run_one: runs the experiment of an earlier checkpoint.
+
+    Raises:
+        MissingError: a checkpoint does not exist.
+    """
+    if not isinstance(experiment, Experiment) or experiment.model.checkpoints is None:
+        return None
+    model = experiment.model
+    with experiment.at("model"):
+        sources: Mapping[int, str | Path] = model.steps_on_hub
+        if model.path is not None:
+            sources = find_checkpoints(Path(model.path))
+    *earlier, latest = sorted(model.checkpoints or sources)
+    tables = [run_one(_at_checkpoint(experiment, sources[step], step)).table for step in earlier]
+    rows = [
+        only(table, target="task").assign(step=step)
+        for step, table in zip([*earlier, latest], [*tables, last], strict=True)
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+def _at_checkpoint(experiment: Experiment, source: str | Path, step: int) -> Experiment:
+    """Return the experiment with the model of a checkpoint, without controls and edits."""
+    model = {"source": str(source), "path": None, "checkpoints": None, "random_weights": 0}
+    return experiment.model_copy(
+        update={
+            "name": f"step-{step}",
+            "model": experiment.model.model_copy(update=model),
+            "probe": experiment.probe.model_copy(update=_LEFT_OUT),
+            "attention": AttentionSection(),
+            "interventions": (),
+            "measure": (),
+        }
+    )

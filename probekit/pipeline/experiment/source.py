@@ -1,97 +1,395 @@
-"""Where the activations of a run come from: a model that is captured, or given arrays."""
+"""Where the activations of a run come from: a base class, and the model of an experiment on texts.
+
+Nothing that reads a `Source` depends on which one it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.activations.given.sites import GivenSite
+from probekit.activations.identity import Identity, identify
 from probekit.activations.records import FloatArray
-from probekit.pipeline.experiment.features import Probed
-from probekit.pipeline.experiment.rows import PositionRows
-from probekit.probes.saved_probe import SavedProbe, Scalar
+from probekit.errors import ConfigError
+from probekit.experiment.activations import AnyExperiment
+from probekit.experiment.schema import Experiment
+from probekit.model.families.table import config_of, find_config, load_model, random_network
+from probekit.model.network import Network
+from probekit.model.sites.catalogue import describe, layer_of
+from probekit.model.sites.sites import SiteSelection
+from probekit.model.weights.checkpoint import file_checks
+from probekit.model.weights.sources import find_model
+from probekit.pipeline.experiment.prepare import TextRows
+from probekit.pipeline.experiment.rows import Probed, Rows, normalized, part_of
+from probekit.pipeline.look.apply import ProbedModel, predict_texts
+from probekit.pipeline.look.attention import attention_prompt
+from probekit.probes.saved_probe import SavedProbe
+from probekit.probes.targets import NETWORKS, TARGETS
+from probekit.provenance import digest_json
 from probekit.results.network import AttentionPrompt, TextReading
 from probekit.results.record import ModelFacts, Norms
 
 if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
     from probekit.activations.capture import Captured
-    from probekit.experiment.schema import Experiment
-    from probekit.pipeline.experiment.models import Models
-    from probekit.pipeline.experiment.prepare import Prepared
 
-    Capture = Callable[[Experiment, Prepared, Models], Mapping[str, Captured]]
+    Capture = Callable[[Experiment, TextRows, "Models"], Mapping[str, Captured]]
+
+TASK = "task"
+N_SEEDS = 2**32  # number of seeds of a random generator
+SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
 
 
-@dataclass(frozen=True)
-class RowsOrigin:
-    """Origin of the rows that a probe is fitted on; see `ProbeFacts`.
+def targets(experiment: Experiment) -> tuple[str, ...]:
+    """Return the targets that need activations: `task`, and one for each untrained network."""
+    return (TASK, *NETWORKS[: experiment.model.random_weights])
 
-    `weights` and `tokenizer` are empty for given activations, whose model is unknown.
+
+@dataclass(frozen=True, eq=False)
+class Models(Mapping[str, Network]):
+    """The networks of an experiment by target, each loaded when it is first read."""
+
+    experiment: Experiment
+    device: str
+    loaded: dict[str, Network] = field(default_factory=dict)
+
+    def __getitem__(self, target: str) -> Network:
+        """Return the network of a target."""
+        if target not in self.loaded:
+            if target not in targets(self.experiment):
+                raise KeyError(target)
+            self.loaded[target] = target_network(self.experiment, target, self.device)
+        return self.loaded[target]
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the targets."""
+        return iter(targets(self.experiment))
+
+    def __len__(self) -> int:
+        """Return the number of networks."""
+        return len(targets(self.experiment))
+
+
+def load_models(experiment: Experiment, device: str) -> Models:
+    """Return the network of each target; those with random weights are built on first use.
+
+    Raises:
+        ConfigError: the device is not available.
+        MissingError: the model does not exist.
+    """
+    check_device(device)
+    return Models(experiment, device, {TASK: target_network(experiment, TASK, device)})
+
+
+def target_network(experiment: Experiment, target: str, device: str) -> Network:
+    """Return the network of one target on a device.
+
+    Raises:
+        MissingError: the model does not exist.
+    """
+    dtype = getattr(torch, experiment.model.dtype)
+    with experiment.at("model", "source"):
+        if target == TASK:
+            return load_model(experiment.model.source, dtype, device)
+        config = find_config(experiment.model.source)
+    number = TARGETS[target].network
+    assert number is not None
+    seed = (experiment.model.random_seed + number) % N_SEEDS
+    return random_network(config, seed).to(device=device, dtype=dtype)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Source(ABC):
+    """Activation rows of an experiment, by site, position and network.
+
+    Attributes:
+        experiment: the settings.
+        rows: labels, groups and splits of the rows.
     """
 
-    position: dict[str, Scalar]
-    bos: bool
-    chat: bool
-    model: str
-    compute: Literal["float32", "float16", "bfloat16", "float64"]
-    dtype: Literal["float32", "float16"]
-    view: Literal["raw", "normalized"]
-    weights: str
-    n_heads: int | None
-    layer_norm_epsilon: float | None
-    tokenizer: str
-    cache: str
-
-
-class RowsReader(Protocol):
-    """Reads the features of the rows at one position, one site at a time."""
-
-    def features(self, selection: Probed) -> FloatArray:
-        """Return the features of a site, shape (n_rows, n_features)."""
-
-
-class Features(Protocol):
-    """The activations of a run, ready to be read."""
+    experiment: AnyExperiment
+    rows: Rows
 
     @property
-    def digests(self) -> dict[str, str]:
-        """Digests of everything that the activations were computed from, by name."""
-
-    @property
-    def folders(self) -> dict[str, str]:
-        """The folder of the activations of each target."""
-
-    def readers(self, at: PositionRows, /) -> dict[str, RowsReader]:
-        """Return the readers of a position: `task`, then one for each untrained network."""
-
-    def origin(self, at: PositionRows, /) -> RowsOrigin:
-        """Return the origin of the rows of a position."""
-
-
-class Source(Protocol):
-    """Origin of the activations of a run."""
-
-    @property
+    @abstractmethod
     def facts(self) -> ModelFacts:
         """Name and sizes of the model."""
 
     @property
+    @abstractmethod
+    def digests(self) -> dict[str, str]:
+        """Digests of everything that the activations were computed from, by name."""
+
+    @property
+    @abstractmethod
+    def folders(self) -> dict[str, str]:
+        """The folder of the activations of each target."""
+
+    @property
     def seeds(self) -> dict[str, int]:
         """The random seeds of networks, by name."""
+        return {}
 
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The networks that there are rows of: `task`, then each untrained network."""
+        return (TASK,)
+
+    @abstractmethod
     def identity(self) -> Any:
         """Return the identity of the activations, as JSON, for the run key."""
 
-    def open(self, capture: Capture, /) -> Features:
-        """Return the activations; `capture` computes those of a model."""
+    def open(self, _capture: Capture) -> Source:
+        """Return the source, ready to be read; `capture` computes the activations of a model."""
+        return self
+
+    @abstractmethod
+    def block(self, site: Probed, position: int = 0, network: str = TASK) -> FloatArray:
+        """Return the rows of a site, shape (n_rows, n_features).
+
+        Args:
+            site: the site, one head or neuron of it, or a concatenation.
+            position: index of the position.
+            network: one of `networks`.
+        """
+
+    @abstractmethod
+    def probe_facts(self, position: int) -> dict[str, Any]:
+        """Return the fields of `ProbeFacts` that describe the rows of a position."""
 
     def norms(self) -> list[Norms]:
         """Return the norms of the residual stream; empty if the model is unknown."""
+        return []
 
     def attention_prompts(self) -> list[AttentionPrompt]:
         """Return the attention patterns that the report shows."""
+        return []
 
     def readings(
-        self, probe: SavedProbe, selection: Probed, texts: Sequence[str], /
+        self, _probe: SavedProbe, _site: Probed, texts: Sequence[str]
     ) -> Sequence[TextReading | None]:
         """Return the predictions of a probe at each token of texts; None without a model."""
+        return [None] * len(texts)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModelSource(Source):
+    """Activations that the model of an experiment computes, and networks with random weights.
+
+    Attributes:
+        models: the network of each target.
+        captured: the stored rows of each target; empty before `open`.
+    """
+
+    experiment: Experiment
+    rows: TextRows
+    models: Models
+    captured: Mapping[str, Captured] = field(default_factory=dict)
+    # The last site that was read of each network, so that several heads of it need one read.
+    _last: dict[str, tuple[str, int, FloatArray]] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Worker processes call only `block` and `probe_facts`.
+        return self.__dict__ | {"rows": None, "models": None, "_last": {}}
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Name and sizes of the probed model, and the checks made on its files."""
+        model, source = self.models[TASK], self.experiment.model.source
+        config = model.config
+        return ModelFacts(
+            source=source,
+            n_layers=config.n_layers,
+            n_heads=config.n_heads,
+            d_model=config.d_model,
+            d_vocab=config.d_vocab,
+            n_ctx=config.n_ctx,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            compared_with=file_checks(find_model(source)),
+        )
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digests of tokenizer, weights, config and activations."""
+        captured, config = self.captured, self.captured[TASK].store.identity.config
+        return {
+            "tokenizer": self.rows.tokenizer.digest,
+            **{f"weights ({t})": part.store.identity.weights for t, part in captured.items()},
+            "config": digest_json(config),
+            **{f"activations ({target})": part.root for target, part in captured.items()},
+        }
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """The folder of the cache of each target."""
+        return {target: str(part.store.folder) for target, part in self.captured.items()}
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        """The random seed of the first untrained network."""
+        return {"random_weights": self.experiment.model.random_seed}
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The networks that there are rows of: `task`, then each untrained network."""
+        return tuple(self.captured)
+
+    def identity(self) -> Any:
+        """Return the identity of the cache of the probed model, as JSON.
+
+        Networks with random weights follow from it and from the settings, so they are not built.
+        """
+        rows, dtype = self.rows, self.experiment.capture.dtype
+        return identify(
+            self.models[TASK], rows.tokenizer.digest, rows.ids, rows.plan, dtype
+        ).to_json()
+
+    def open(self, capture: Capture) -> ModelSource:
+        """Return the source with the activations of all targets, captured where missing."""
+        return replace(self, captured=capture(self.experiment, self.rows, self.models))
+
+    def block(self, site: Probed, position: int = 0, network: str = TASK) -> FloatArray:
+        """Return the rows of a site, shape (n_rows, n_features), in the view of the experiment."""
+        assert not isinstance(site, GivenSite), "captures have no given sites"
+        parts = [part_of(self._read(part.site, position, network), part) for part in site.parts]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def _read(self, site: str, position: int, network: str) -> FloatArray:
+        last = self._last.get(network)
+        if last is not None and last[:2] == (site, position):
+            return last[2]
+        self._last.pop(network, None)  # so that two sites are never in memory at once
+        del last
+        store, n_positions = self.captured[network].store, len(self.experiment.tokens.positions)
+        values = store.read(site, np.arange(position, store.n_rows, n_positions))
+        if self.experiment.capture.view == "normalized":
+            config = config_of(store.identity.config)
+            values = normalized(values, config.norm_epsilon, is_centred=config.norm_is_centred)
+        self._last[network] = site, position, values
+        return values
+
+    def probe_facts(self, position: int) -> dict[str, Any]:
+        """Return the fields of `ProbeFacts` that describe the rows of a position."""
+        at = self.experiment.with_position(self.experiment.tokens.positions[position])
+        return captured_facts(at, self.captured[TASK].store.identity)
+
+    def norms(self) -> list[Norms]:
+        """Return the norms of the residual stream at the probed sites."""
+        return residual_norms(self.models[TASK], self.rows)
+
+    def attention_prompts(self) -> list[AttentionPrompt]:
+        """Return the attention patterns of the texts that the experiment lists."""
+        settings, texts = self.experiment.tokens, self.experiment.attention.texts
+        model, tokenizer = self.models[TASK], self.rows.tokenizer
+        return [
+            attention_prompt(model, tokenizer, text, bos=settings.bos, chat=settings.chat)
+            for text in texts
+        ]
+
+    def readings(
+        self, probe: SavedProbe, site: Probed, texts: Sequence[str]
+    ) -> Sequence[TextReading | None]:
+        """Return the predictions of a probe at each token of texts."""
+        parts = tuple(part for part in site.parts if isinstance(part, SiteSelection))
+        network = ProbedModel(self.models[TASK], self.rows.tokenizer, parts)
+        return predict_texts(probe, network, texts, too_long="truncate")
+
+
+def captured_facts(experiment: Experiment, identity: Identity) -> dict[str, Any]:
+    """Return the fields of `ProbeFacts` that describe captured rows.
+
+    Args:
+        experiment: gives the model, the position and the view.
+        identity: identity of the store that the rows are read from.
+    """
+    config = config_of(identity.config)
+    return {
+        "position": experiment.tokens.position.model_dump(mode="json"),
+        "bos": experiment.tokens.bos,
+        "chat": experiment.tokens.chat,
+        "model": experiment.model.source,
+        "compute": experiment.model.dtype,
+        "dtype": experiment.capture.dtype,
+        "view": experiment.capture.view,
+        "weights": identity.weights,
+        "n_heads": config.n_heads,
+        "layer_norm_epsilon": config.norm_epsilon,
+        "tokenizer": identity.tokenizer,
+        "cache": identity.key,
+    }
+
+
+@torch.inference_mode()
+def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
+    """Return the mean norm at position 0 and at all other positions, for each site along d_model.
+
+    They are those of distinct sequences of at least two tokens, evenly spaced over the data.
+
+    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks".
+    """
+    sites = [site for site in rows.sites if describe(site).axes == ("batch", "pos", "d_model")]
+    distinct = list({ids.tobytes(): ids for ids in rows.ids if len(ids) > 1}.values())
+    if not sites or not distinct:
+        return []
+    chosen = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
+    sequences = [distinct[index] for index in chosen]
+    first: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+
+    def measure(site: str, value: Tensor) -> Tensor:
+        norms = value[0].float().norm(dim=-1)  # [pos]
+        first[site] += norms[0].item()
+        others[site] += norms[1:].sum().item()
+        return value
+
+    for ids in sequences:
+        tokens = torch.from_numpy(ids).to(model.device)
+        model(tokens[None], tap=measure, sites=sites, logits=False)
+    n_others = sum(len(ids) - 1 for ids in sequences)
+    return [
+        Norms(
+            site=site,
+            layer=layer_of(site),
+            first_position_norm=first[site] / len(sequences),
+            other_norm=others[site] / n_others,
+        )
+        for site in sites
+    ]
+
+
+def check_device(device: str, use: Callable[[str], object] | None = None) -> None:
+    """Raise ConfigError if a device is not available on this machine.
+
+    Args:
+        device: name of the device, such as `cuda:1`.
+        use: function of torch that fails without the device; None computes on it.
+
+    Raises:
+        ConfigError: the device is unknown or unavailable; the message lists the available devices
+            and quotes the message of torch.
+    """
+    try:
+        torch.zeros(1, device=device).item() if use is None else use(device)
+    except (RuntimeError, AssertionError, ImportError, NotImplementedError, TypeError) as error:
+        others = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        available = ", ".join(["cpu", *(name for name, is_there in others.items() if is_there)])
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(
+            f"--device {device}: {reason}. Available devices: {available}."
+        ) from error
+
+
+def check_device_name(device: str) -> None:
+    """Raise ConfigError if a device name is invalid on any machine.
+
+    Raises:
+        ConfigError: the name is invalid.
+    """
+    check_device(device, torch.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ from probekit.data.findings import Finding, by_level
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
-from probekit.experiment.schema import Experiment
 from probekit.model.families.table import random_network
 from probekit.pipeline.capture.captures import shape_of
-from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
+from probekit.pipeline.experiment.prepare import TextRows, prepare, read_card
 from probekit.pipeline.experiment.record import findings
-from probekit.pipeline.given.rows import prepare_given
+from probekit.pipeline.experiment.rows import Rows
+from probekit.pipeline.given.source import read_given
 from probekit.pipeline.intervene.inputs import cause_findings
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_guess
@@ -66,10 +66,13 @@ class ValidationReport:
         """Return the findings and the cost as `probekit validate` prints them."""
         lines = [f"{_HEADS.get(one.level, one.level)}: {one.message}" for one in self.findings]
         if self.n_rows:
+            cost = "nothing to capture"
+            if self.minutes is not None:
+                cost = f"{_duration(self.minutes)} to capture on this machine, plus probing"
             lines.append(
                 f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
                 f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB, "
-                f"{_cost(self.minutes)}."
+                f"{cost}."
             )
         return "\n".join([*lines, "ok" if self.ok else "not ok"])
 
@@ -92,34 +95,43 @@ def validate(
     try:
         experiment = make_experiment(experiment, data)
         if isinstance(experiment, ActivationExperiment):
-            return _of_activations(experiment)
-        prepared = prepare(experiment)
-        probers = make_probers(experiment, prepared)
-        words = _separating_words(prepared) if experiment.probe.reads == "classes" else []
-        more = cause_findings(experiment, prepared)
+            source = read_given(experiment)
+            return _report(experiment, source.rows, bytes=source.given.rows.n_bytes)
+        rows = prepare(experiment)
+        report = _report(experiment, rows)
+        words = _separating_words(rows) if experiment.probe.reads == "classes" else []
+        more = (*report.findings, *words, *cause_findings(experiment, rows))
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
     n_models = 1 + experiment.model.random_weights
-    return ValidationReport(
-        findings=by_level((*findings(prepared, probers), *words, *more)),
-        n_examples=len(prepared.dataset),
-        n_rows=len(prepared.plan.example),
-        n_sites=len(prepared.sites),
-        bytes=n_models * _bytes(prepared, experiment.capture.dtype),
-        minutes=n_models * _seconds(prepared, experiment) / 60,
+    features = sum(math.prod(shape_of(site, rows.config)) for site in rows.sites)
+    model = random_network(rows.config, seed=0).to(getattr(torch, experiment.model.dtype))
+    seconds = estimate_seconds(model, rows.ids, rows.plan, rows.sites)
+    return replace(
+        report,
+        findings=by_level(more),
+        n_rows=len(rows.plan.example),
+        n_sites=len(rows.sites),
+        bytes=n_models * len(rows.plan.example) * features * _BYTES[experiment.capture.dtype],
+        minutes=n_models * seconds / 60,
     )
 
 
-def _separating_words(prepared: Prepared) -> list[Finding]:
+def _report(experiment: AnyExperiment, rows: Rows, bytes: int = 0) -> ValidationReport:
+    """Return the findings on rows; raises DataError if they cannot be probed."""
+    probers = make_probers(experiment, rows)
+    n_examples, n_rows, n_sites = len(rows.dataset), len(rows.example), len(rows.selections)
+    return ValidationReport(findings(rows, probers), n_examples, n_rows, n_sites, bytes)
+
+
+def _separating_words(of_run: TextRows) -> list[Finding]:
     """Return a warning if words alone give the labels of held-out groups, in a sample of rows."""
-    texts, types = (
-        np.array([text[:_MOST_CHARACTERS] for text in prepared.texts], dtype=object),
-        prepared.positions[0].types,
-    )
-    classes, codes = np.unique(prepared.labels, return_inverse=True)
+    texts = np.array([text[:_MOST_CHARACTERS] for text in of_run.texts], dtype=object)
+    types = of_run.positions[0].types
+    classes, codes = np.unique(of_run.labels, return_inverse=True)
     train, test = (
         np.random.default_rng(0).permutation(rows)[:_MOST_ROWS]
-        for rows in (prepared.train, prepared.test)
+        for rows in (of_run.train, of_run.test)
     )
     if len(np.unique(codes[train])) < 2:
         return []
@@ -143,35 +155,6 @@ def _separating_words(prepared: Prepared) -> list[Finding]:
         "split.word_disjoint), or probe a word or span whose label its own text does not give."
     )
     return [Finding("warning", "separating-words", message)]
-
-
-def _of_activations(experiment: ActivationExperiment) -> ValidationReport:
-    """Return the findings on given activations and their size; there is nothing to capture."""
-    prepared = prepare_given(experiment)
-    probers = make_probers(experiment, prepared)
-    return ValidationReport(
-        findings=findings(prepared, probers),
-        n_examples=len(prepared.dataset),
-        n_rows=len(prepared.example),
-        n_sites=len(prepared.selections),
-        bytes=prepared.given.rows.n_bytes,
-    )
-
-
-def _bytes(prepared: Prepared, dtype: str) -> int:
-    features = sum(math.prod(shape_of(site, prepared.config)) for site in prepared.sites)
-    return len(prepared.plan.example) * features * _BYTES[dtype]
-
-
-def _seconds(prepared: Prepared, experiment: Experiment) -> float:
-    model = random_network(prepared.config, seed=0).to(getattr(torch, experiment.model.dtype))
-    return estimate_seconds(model, prepared.ids, prepared.plan, prepared.sites)
-
-
-def _cost(minutes: float | None) -> str:
-    if minutes is None:
-        return "nothing to capture"
-    return f"{_duration(minutes)} to capture on this machine, plus probing"
 
 
 def _duration(minutes: float) -> str:

@@ -1,52 +1,61 @@
-"""Given activations as the source of a run: reading, names and digests."""
+"""Given activations as the source of a run: their rows, and findings about them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from probekit.activations.given.given import GivenArrays
+import numpy as np
+import numpy.typing as npt
+
+from probekit.activations.given.formats import ROWS, row_ids
+from probekit.activations.given.given import GivenActivations, GivenArrays, open_activations
 from probekit.activations.records import FloatArray
-from probekit.experiment.activations import ActivationExperiment
+from probekit.amounts import counted
+from probekit.data.examples import Dataset
+from probekit.data.findings import Finding
+from probekit.data.readers import read_dataset
+from probekit.data.splits import Split
+from probekit.data.table import TableColumns
+from probekit.errors import ConfigError, DataError, MissingError
+from probekit.experiment.activations import GIVEN_POSITION, ActivationExperiment
 from probekit.model.sites.sites import SiteConcatenation
-from probekit.pipeline.experiment.features import Probed
-from probekit.pipeline.experiment.models import TASK
-from probekit.pipeline.experiment.rows import PositionRows
-from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
-from probekit.pipeline.given.rows import GivenRows
-from probekit.probes.saved_probe import SavedProbe
+from probekit.pipeline.experiment.prepare import check_examples, check_sparse
+from probekit.pipeline.experiment.rows import PositionRows, Probed, Rows, hold_out
+from probekit.pipeline.experiment.source import TASK, Source
 from probekit.provenance import digest_json
-from probekit.results.network import AttentionPrompt, TextReading
-from probekit.results.record import ModelFacts, Norms
+from probekit.results.record import ModelFacts
 
-if TYPE_CHECKING:
-    from probekit.pipeline.experiment.source import Capture
+Keys = npt.NDArray[np.uint64]  # equal rows have equal keys
 
-
-@dataclass(frozen=True)
-class GivenReader:
-    """Reads given activations, one site at a time."""
-
-    rows: GivenArrays
-
-    def features(self, selection: Probed) -> FloatArray:
-        """Return the features of a site, shape (n_rows, n_features)."""
-        assert not isinstance(selection, SiteConcatenation), "given sites are single"
-        return self.rows.read(selection.site)
+NO_GROUPS = Finding(
+    "warning",
+    "no-groups",
+    "No groups are given, so each row is its own group. Related rows, such as tokens of one text, "
+    "may be in both train and test, and confidence intervals are then too narrow. Give `groups`: "
+    "the same name for related rows; if rows are unrelated, a different one for each.",
+)
+_MOST_SITES = 3  # listed in a message
 
 
-@dataclass(frozen=True, eq=False)
-class GivenSource:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GivenSource(Source):
     """The given activations of an experiment, which need no capture.
 
     Attributes:
-        experiment: the settings.
-        prepared: rows and activations.
+        given: the activations.
+        tokens: word or token of each row; None if they are unknown.
     """
 
     experiment: ActivationExperiment
-    prepared: GivenRows
+    given: GivenActivations
+    tokens: Sequence[str] | None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Worker processes call only `block` and `probe_facts`.
+        return self.__dict__ | {"rows": None, "tokens": None}
 
     @property
     def facts(self) -> ModelFacts:
@@ -56,7 +65,7 @@ class GivenSource:
     @property
     def digests(self) -> dict[str, str]:
         """Digest of the activations."""
-        return {"activations": self.prepared.given.digest}
+        return {"activations": self.given.digest}
 
     @property
     def folders(self) -> dict[str, str]:
@@ -64,50 +73,216 @@ class GivenSource:
         folder = self.experiment.activations.folder
         return {} if folder is None else {TASK: folder}
 
-    @property
-    def seeds(self) -> dict[str, int]:
-        """No seeds, because there are no networks."""
-        return {}
-
     def identity(self) -> Any:
         """Return the digests of activations and tokens."""
-        return self.digests | {"tokens": digest_json(self.prepared.tokens)}
+        return self.digests | {"tokens": digest_json(self.tokens)}
 
-    def open(self, _capture: Capture) -> GivenSource:
-        """Return the activations; nothing is captured."""
-        return self
+    def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> FloatArray:
+        """Return the rows of a site, shape (n_rows, n_features)."""
+        assert not isinstance(site, SiteConcatenation), "given sites are single"
+        return self.given.rows.read(site.site)
 
-    def readers(self, _at: PositionRows) -> dict[str, RowsReader]:
-        """Return the reader of the activations."""
-        return {TASK: GivenReader(self.prepared.given.rows)}
+    def probe_facts(self, _position: int) -> dict[str, Any]:
+        """Return the fields of `ProbeFacts`; only the name of the model is known."""
+        return {
+            "position": {"at": GIVEN_POSITION},
+            "bos": False,
+            "model": self.experiment.activations.source,
+            "compute": "float32",
+            "dtype": "float32",
+            "view": "raw",
+            "weights": "",
+            "tokenizer": "",
+            "cache": self.given.digest,
+        }
 
-    def origin(self, at: PositionRows) -> RowsOrigin:
-        """Return the origin of the rows; only the name of the model is known."""
-        return RowsOrigin(
-            position={"at": at.position.text},
-            bos=False,
-            chat=False,
-            model=self.experiment.activations.source,
-            compute="float32",
-            dtype="float32",
-            view="raw",
-            weights="",
-            n_heads=None,
-            layer_norm_epsilon=None,
-            tokenizer="",
-            cache=self.prepared.given.digest,
+
+def read_given(experiment: ActivationExperiment) -> GivenSource:
+    """Return the activations and rows in the files of an experiment.
+
+    Raises:
+        MissingError: a file or folder does not exist.
+        ConfigError: a site, a column or a required key does not exist.
+        DataError: the activations or rows cannot be used or split.
+    """
+    data, columns, settings = experiment.data, experiment.data.columns, experiment.activations
+    if data.file is None or data.format is None:
+        with experiment.at("data"):
+            raise ConfigError(
+                "the key 'data.file' is missing. Give the table with one line for each row of the "
+                "activations, such as {format: csv, file: rows.csv}."
+            )
+    # The reader requires a text, which activations do not have.
+    text = columns.token or columns.label
+    named = TableColumns(text, columns.label, columns.group, columns.id, None, columns.split)
+    try:
+        dataset = read_dataset(
+            Path(data.root) / data.file, format=data.format, columns=named, name=data.name
         )
+    except (ConfigError, MissingError) as error:  # a DataError names the line already
+        key = "columns" if isinstance(error, ConfigError) else "file"
+        with experiment.at("data", key):
+            raise
+    tokens = None if columns.token is None else [one.text for one in dataset.examples]
+    if tokens is None:
+        examples = tuple(replace(one, text=one.id) for one in dataset.examples)
+        dataset = replace(dataset, examples=examples)
+    if settings.folder is None:
+        with experiment.at("activations"):
+            raise ConfigError("the key 'activations.folder' is missing. Give the folder.")
+    with experiment.at("activations", "folder"):
+        given = open_activations(settings.folder, sites=settings.sites, position=settings.position)
+    return given_source(experiment, dataset, tokens, given)
 
-    def norms(self) -> list[Norms]:
-        """Return no norms: the first positions of the texts are unknown."""
+
+def given_source(
+    experiment: ActivationExperiment,
+    dataset: Dataset,
+    tokens: Sequence[str] | None,
+    given: GivenActivations,
+    *,
+    lacks_groups: bool = False,
+) -> GivenSource:
+    """Return activations with their rows as the source of a run.
+
+    Args:
+        experiment: the settings.
+        dataset: one example for each row, whose text names the row.
+        tokens: word or token of each row; None if they are unknown.
+        given: the activations.
+        lacks_groups: whether groups could be given in memory, but are not.
+
+    Raises:
+        ConfigError: a site has fewer features than a probe selects, or the words are unknown that
+            the split needs.
+        DataError: the activations or rows cannot be used or split.
+    """
+    n_rows = given.rows.n_rows
+    if len(dataset) != n_rows:
+        raise DataError(
+            f"{experiment.data.file or 'labels'} has {counted(len(dataset), 'row')}, but the "
+            f"activations have {n_rows:,}. Give one label for each row of the activations, in the "
+            "same order."
+        )
+    _check_ids(experiment, dataset)
+    check_examples(experiment, dataset)
+    check_sparse(experiment, {s: one.n_features for s, one in given.rows.contents.items()})
+    if experiment.split.word_disjoint and tokens is None:
+        with experiment.at("split", "word_disjoint"):
+            raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
+    ids = [example.id for example in dataset.examples]
+    types = np.array(ids if tokens is None else tokens, dtype=str)
+    example, keys = np.arange(n_rows), given.row_keys
+    dataset, examples, splits = hold_out(experiment, dataset, example, types)
+    has_classes = experiment.probe.reads == "classes"
+    findings = (
+        *((NO_GROUPS,) if lacks_groups else ()),
+        *repeated_rows(keys, splits),
+        *(contradictions(keys, dataset) if has_classes else ()),
+        *constant_features(given.rows),
+        left_out(has_tokens=tokens is not None),
+    )
+    rows = Rows(
+        dataset=dataset,
+        n_read=n_rows,
+        example=example,
+        examples=examples,
+        splits=splits,
+        selections=given.sites,
+        positions=(PositionRows(GIVEN_POSITION, 0, types),),
+        findings=findings,
+        axis_sizes=given.axis_sizes,
+        has_types=tokens is not None,
+    )
+    return GivenSource(experiment=experiment, rows=rows, given=given, tokens=tokens)
+
+
+def _check_ids(experiment: ActivationExperiment, dataset: Dataset) -> None:
+    """Raise DataError if the ids of the rows and those in the folder of the activations differ."""
+    folder = experiment.activations.folder
+    if folder is None or experiment.data.columns.id is None:
+        return
+    ids, own = row_ids(Path(folder)), [example.id for example in dataset.examples]
+    if ids is None or ids == own:
+        return
+    differing = (n for n, (a, b) in enumerate(zip(own, ids, strict=False)) if a != b)
+    at = next(differing, min(len(ids), len(own)))
+    names = [repr(one[at]) if at < len(one) else "nothing" for one in (own, ids)]
+    raise DataError(
+        f"{dataset.examples[min(at, len(own) - 1)].where}: the id of row {at} is {names[0]}, "
+        f"but {names[1]} in {ROWS} of the activations. Bring the rows into the same order."
+    )
+
+
+def left_out(*, has_tokens: bool) -> Finding:
+    """Return the finding that lists the controls and baselines that a run cannot have."""
+    message = (
+        "The activations were given, so networks with random weights and baselines that read the "
+        "texts are left out"
+    )
+    if not has_tokens:
+        message += (
+            ", and so are the control task and the word-identity baseline, which need `tokens`"
+        )
+    return Finding("warning", "left-out", f"{message}.")
+
+
+def repeated_rows(keys: Keys, splits: Sequence[Split]) -> list[Finding]:
+    """Return warnings of rows whose activations are those of another row at all sites."""
+    found = []
+    n_across = sum(int(np.isin(keys[s.test], keys[s.train]).sum()) for s in splits)
+    n_test = sum(len(split.test) for split in splits)
+    if n_across:
+        message = (
+            f"{n_across:,} of {n_test:,} test rows have the same activations at all sites as a "
+            "training row, so that memorised rows raise the score. Remove repeated rows, or put "
+            "them in one group."
+        )
+        found.append(Finding("warning", "duplicates-across", message))
+    sides = [("test", [split.test for split in splits])]
+    if len(splits) == 1:  # otherwise each training row is a test row of another fold
+        sides.insert(0, ("train", [splits[0].train]))
+    for side, parts in sides:
+        n_rows = sum(map(len, parts))
+        n_repeated = n_rows - sum(len(np.unique(keys[rows])) for rows in parts)
+        if n_repeated:
+            of_fold = " of the same fold" * (len(splits) > 1)
+            message = (
+                f"{n_repeated:,} of {n_rows:,} rows in {side} have the same activations at all "
+                f"sites as an earlier one{of_fold}."
+            )
+            found.append(Finding("warning", f"duplicates-in-{side}", message))
+    return found
+
+
+def contradictions(keys: Keys, dataset: Dataset) -> list[Finding]:
+    """Return a warning if rows with the same activations at all sites have different labels."""
+    _, number = np.unique(keys, return_inverse=True)
+    _, code = np.unique(dataset.labels.astype(str), return_inverse=True)
+    several = np.flatnonzero(np.bincount(np.unique(np.stack([number, code]), axis=1)[0]) > 1)
+    if not len(several):
         return []
+    first = np.flatnonzero(np.isin(number, several))[0]
+    second = np.flatnonzero((number == number[first]) & (code != code[first]))[0]
+    a, b = dataset.examples[first], dataset.examples[second]
+    message = (
+        f"{counted(len(several), 'set')} of rows with the same activations at all sites and "
+        f"different labels, such as {a.where} ({a.label}) and {b.where} ({b.label})."
+    )
+    return [Finding("warning", "contradictions", message)]
 
-    def attention_prompts(self) -> list[AttentionPrompt]:
-        """Return no attention patterns."""
+
+def constant_features(given: GivenArrays) -> list[Finding]:
+    """Return a warning of sites with features that are the same in all rows."""
+    constant = {site: one for site, one in given.contents.items() if one.n_constant}
+    if not constant:
         return []
-
-    def readings(
-        self, _probe: SavedProbe, _selection: Probed, texts: Sequence[str]
-    ) -> Sequence[TextReading | None]:
-        """Return no predictions for tokens of texts."""
-        return [None] * len(texts)
+    listed = [f"{one.n_constant:,} of {one.n_features:,} at {s}" for s, one in constant.items()]
+    n_more = len(listed) - _MOST_SITES
+    more = f", and some at {counted(n_more, 'more site')}" if n_more > 0 else ""
+    is_all = any(one.n_constant == one.n_features for one in constant.values())
+    advice = " From a site without any difference between rows, nothing can be decoded." * is_all
+    message = (
+        f"Features that are the same in all rows: {', '.join(listed[:_MOST_SITES])}{more}.{advice}"
+    )
+    return [Finding("warning", "constant-features", message)]

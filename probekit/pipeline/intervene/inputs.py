@@ -25,7 +25,7 @@ from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure, lacks_space
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.prepare import Prepared, text_encoder
+from probekit.pipeline.experiment.prepare import TextRows, text_encoder
 from probekit.results.causes import LeftOut
 
 _UNEQUAL = "the text and its counterfactual have different numbers of tokens"
@@ -146,7 +146,7 @@ class CauseInputs:
         return replace(self, splits=tuple(self.splits[fold] for fold in folds))
 
 
-def cause_inputs(experiment: Experiment, prepared: Prepared) -> CauseInputs:
+def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     """Return the inputs of the interventions of an experiment.
 
     Rows that cannot be compared are left out: texts with another number of tokens than their
@@ -163,10 +163,10 @@ def cause_inputs(experiment: Experiment, prepared: Prepared) -> CauseInputs:
         with experiment.at("tokens", "position"):
             raise ConfigError(
                 "interventions edit one token of each text, but the probed position is "
-                f"{prepared.positions[0].position.text}. Probe a single token, such as "
+                f"{prepared.positions[0].text}. Probe a single token, such as "
                 "{at: last}."
             )
-    at = plan.positions[plan.offsets[:-1]][prepared.positions[0].rows]
+    at = plan.positions[plan.offsets[:-1]][:: len(prepared.positions)]
     used = np.unique(np.concatenate([np.r_[one.train, one.test] for one in prepared.splits]))
     reason_of = _reasons(experiment, tokenizer)
     by_reason: dict[str, list[int]] = {}
@@ -232,7 +232,7 @@ def _in_words(reason: str, examples: Sequence[Example], n_used: int) -> str:
     return f"{count}, where {reason} ({rows_of(examples)}). {remedy}"
 
 
-def cause_findings(experiment: Experiment, prepared: Prepared) -> tuple[Finding, ...]:
+def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding, ...]:
     """Return warnings about rows that are left out, and the cost of the interventions.
 
     Raises:

@@ -13,11 +13,10 @@ from probekit.errors import ConfigError
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import exclusive
-from probekit.pipeline.experiment.key import run_key
-from probekit.pipeline.experiment.model_source import ModelSource
-from probekit.pipeline.experiment.models import TASK
-from probekit.pipeline.experiment.prepare import Prepared
-from probekit.pipeline.experiment.tables import RunInputs, read_inputs
+from probekit.pipeline.experiment.prepare import read_card
+from probekit.pipeline.experiment.record import run_key
+from probekit.pipeline.experiment.source import TASK, ModelSource, Source
+from probekit.pipeline.experiment.tables import read_source
 from probekit.pipeline.intervene.run import needs_probes, write_causes
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.progress import shown_progress
@@ -27,15 +26,12 @@ from probekit.terminal import Watcher
 
 
 def intervene(
-    inputs: RunInputs, table: pd.DataFrame | None, folder: RunFolder, watcher: Watcher
+    source: Source, table: pd.DataFrame | None, folder: RunFolder, watcher: Watcher
 ) -> None:
     """Write the tables of the interventions of a run; nothing without interventions."""
-    experiment, prepared, source = inputs.experiment, inputs.prepared, inputs.source
-    if not isinstance(experiment, Experiment) or not experiment.interventions:
+    if not isinstance(source, ModelSource) or not source.experiment.interventions:
         return
-    assert isinstance(prepared, Prepared)
-    assert isinstance(source, ModelSource)
-    write_causes(experiment, prepared, source.models[TASK], table, folder, watcher)
+    write_causes(source.experiment, source.rows, source.models[TASK], table, folder, watcher)
 
 
 def cause(
@@ -78,11 +74,12 @@ def cause(
             "the probes are needed. Use `probekit run`, or name the sites."
         )
     with shown_progress(watcher, progress=progress) as shown:
-        inputs = read_inputs(experiment, device)
-        path = Path(out) / experiment.name / run_key(inputs)
+        card = read_card(experiment.data)
+        source = read_source(experiment, device)
+        path = Path(out) / experiment.name / run_key(source, card)
         with exclusive(path, _BUSY.format(path)):
             folder = RunFolder(path, datetime.now(UTC).isoformat(timespec="seconds"))
-            intervene(inputs, None, folder, shown)
+            intervene(source, None, folder, shown)
             folder.finish()
     write_causes_page(path)
     return CauseTables.open(path)

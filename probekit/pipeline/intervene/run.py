@@ -16,7 +16,7 @@ from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
-from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.prepare import TextRows
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.steps import (
     EffectStep,
@@ -45,7 +45,7 @@ Step = EffectStep | VerdictStep
 
 def write_causes(
     experiment: Experiment,
-    prepared: Prepared,
+    prepared: TextRows,
     model: Network,
     table: pd.DataFrame | None,
     folder: RunFolder,

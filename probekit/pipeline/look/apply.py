@@ -18,9 +18,9 @@ from probekit.model.families.table import find_config, load_model
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
-from probekit.pipeline.experiment.encoding import TextEncoder
-from probekit.pipeline.experiment.features import normalized, part_of, part_width
-from probekit.pipeline.experiment.models import check_device
+from probekit.pipeline.experiment.prepare import TextEncoder, part_width
+from probekit.pipeline.experiment.rows import normalized, part_of
+from probekit.pipeline.experiment.source import check_device
 from probekit.probes.saved_probe import SavedProbe
 from probekit.results.network import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher

@@ -13,8 +13,8 @@ from probekit.errors import ConfigError, DataError, check_has
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.encoding import TextEncoder
-from probekit.pipeline.experiment.models import check_device
+from probekit.pipeline.experiment.prepare import TextEncoder
+from probekit.pipeline.experiment.source import check_device
 from probekit.report.attention.packing import MOST_MB
 from probekit.report.attention.page import AttentionExplorer
 from probekit.results.network import AttentionPrompt

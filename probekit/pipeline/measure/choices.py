@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, take
 from probekit.probes.score.scored import FitFacts, Predictor, Scored, SiteResult, control_draw
@@ -30,6 +31,7 @@ from probekit.results.selection import (
     ranked_rows,
     site_with_head,
 )
+from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import EMBED_DEPTH, RESULTS, make_table, only
 
 Place = tuple[str | None, str]  # the site, with its head or neuron, and the position
@@ -111,18 +113,13 @@ class _Chooser:
     probers: Mapping[str, Prober]
 
     @cached_property
-    def ranks_of_task(self) -> list[pd.DataFrame]:
-        """The validation rows of the task in each outer fold, best first; see `fold_ranks`."""
-        return fold_ranks(self.table)
-
-    @cached_property
     def of_task(self) -> list[pd.Series]:
         """The validation row of the task that each outer fold chose; see `fold_choices`."""
         return fold_choices(self.table)
 
     def task(self) -> list[_Pick]:
         """Return the choice of each outer fold for the task."""
-        return [self._pick(row, row["site"], "task") for row in self.of_task]
+        return [self._pick(row, "task") for row in self.of_task]
 
     def networks(self) -> dict[str, list[_Pick]]:
         """Return the choices of each network with random weights, by the target of the network.
@@ -131,26 +128,21 @@ class _Chooser:
         split. It cannot choose kinds of probe that are scored on other rows than the baselines,
         such as whole texts. Empty if there are no such networks, or one has nothing to choose from.
         """
-        measured = [name for name in NETWORKS if (self.table["target"] == name).any()]
-        picks = {name: self._of_network(name) for name in measured}
-        return picks if all(picks.values()) else {}
-
-    def _of_network(self, target: str) -> list[_Pick]:
-        is_like_baselines = self.table["probe"].map(self._has_rows_of_baselines)
-        table = self.table[is_like_baselines]
-        ranked = fold_ranks(table, target) if self.is_nested else [ranked_rows(table, target)]
-        if any(rows.empty for rows in ranked):
-            return []
-        return [self._pick(rows.iloc[0], rows.iloc[0]["site"], target) for rows in ranked]
-
-    def _has_rows_of_baselines(self, probe: str) -> bool:
-        prober = next(iter(self.probers.values()))
-        return np.array_equal(prober.rows_of(probe), prober.test_rows)
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether the split is a nested cross-validation."""
-        return any(prober.is_nested for prober in self.probers.values())
+        prober, picks = next(iter(self.probers.values())), {}
+        probes = {
+            probe
+            for probe in self.table["probe"].unique()
+            if np.array_equal(prober.rows_of(probe), prober.test_rows)
+        }
+        table = self.table[self.table["probe"].isin(probes)]
+        for target in NETWORKS:
+            if (self.table["target"] == target).any():
+                by_fold = prober.is_nested
+                ranked = fold_ranks(table, target) if by_fold else [ranked_rows(table, target)]
+                if any(rows.empty for rows in ranked) or not ranked:
+                    return {}
+                picks[target] = [self._pick(rows.iloc[0], target) for rows in ranked]
+        return picks
 
     def at_embedding(self) -> list[_Pick]:
         """Return each fold's choice with its site replaced by the embedding.
@@ -159,21 +151,19 @@ class _Chooser:
 
         Empty if a fold has no score at the embedding, or if all folds chose the embedding.
         """
-        choices = self.of_task
-        rows = [
-            only(
-                ranked,
-                depth=EMBED_DEPTH,
-                **{name: row[name] for name in ("line", "probe", "position")},
-            )
-            for row, ranked in zip(choices, self.ranks_of_task, strict=True)
+        same = ("line", "probe", "position")
+        pairs = zip(self.of_task, fold_ranks(self.table), strict=True)
+        sites = [
+            only(ranked, depth=EMBED_DEPTH, **{name: row[name] for name in same})["site"]
+            for row, ranked in pairs
         ]
-        sites = [own["site"] for own in rows]
-        is_same = all(row["depth"] == EMBED_DEPTH for row in choices)
+        is_same = all(row["depth"] == EMBED_DEPTH for row in self.of_task)
         if is_same or any(own.empty for own in sites):
             return []
-        pairs = zip(choices, sites, strict=True)
-        return [replace(self._pick(row, own.iloc[0], "task"), C=None) for row, own in pairs]
+        return [
+            replace(self._pick(row | {"site": own.iloc[0]}, "task"), C=None)
+            for row, own in zip(map(dict, self.of_task), sites, strict=True)
+        ]
 
     def baseline(self, target: str) -> list[_Pick]:
         """Return, for each fold, a baseline at the position that the fold chose.
@@ -182,24 +172,17 @@ class _Chooser:
         """
         if len(self.probers) == 1:
             return []
-        return [
-            _Pick(
-                int(row["fold"]),
-                self.places[None, row["position"]],
-                Predictor("none", target),
-                self.probers[row["position"]],
-            )
-            for row in self.of_task
-        ]
+        baselines = {"site": None, "head": None, "probe": "none", "C": None}
+        return [self._pick(dict(row) | baselines, target) for row in self.of_task]
 
-    def _pick(self, row: pd.Series, site: str, target: str) -> _Pick:
-        position, C = row["position"], row["C"]
+    def _pick(self, row: Mapping[str, Any] | pd.Series, target: str) -> _Pick:
+        site, position = row["site"], row["position"]
         return _Pick(
             fold=0 if pd.isna(row["fold"]) else int(row["fold"]),
-            result=self.places[site_with_head(site, row["head"]), position],
+            result=self.places[site and site_with_head(site, row["head"]), position],
             predictor=Predictor(row["probe"], target),
             prober=self.probers[position],
-            C=None if pd.isna(C) else float(C),
+            C=None if pd.isna(row["C"]) else float(row["C"]),
         )
 
 
@@ -215,44 +198,32 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         probers: the prober of each position.
     """
     table = make_table([row for result in results for row in result.rows], RESULTS)
-    places = {_place(result.place): result for result in results}
+    places: dict[Place, SiteResult] = {}
+    for result in results:
+        site, position = result.place["site"], result.place["position"]
+        places[site and site_with_head(site, result.place["head"]), position] = result
     chooser = _Chooser(places, table, probers)
     chosen = SiteResult(place=_place_of_all(results[0].place, probers))
     task = chooser.task()
     if task:
-        _add_nested(chosen, chooser, task)
-    _add_networks(chosen, chooser.networks())
-    return chosen if chosen.measurements else None
-
-
-def _add_nested(chosen: SiteResult, chooser: _Chooser, task: Sequence[_Pick]) -> None:
-    """Add scores and predictions of the nested choices, except those of random weights."""
-    controls = _controls(task)
-    _add(chosen, NESTED["task"], task, controls)
-    if controls is not None:
-        of_control = controls.with_facts(probe=NESTED_PROBE, target=NESTED["control"])
-        chosen.measurements.extend(task[0].prober.measure(of_control))
-    _add(chosen, NESTED["embedding"], chooser.at_embedding())
-    for target in BASELINES:
-        _add(chosen, target, chooser.baseline(target), probe="none")
-
-
-def _add_networks(chosen: SiteResult, networks: Mapping[str, Sequence[_Pick]]) -> None:
-    """Add the mean score of networks with random weights, and the predictions of each."""
+        controls = _controls(task)
+        _add(chosen, NESTED["task"], task, controls)
+        if controls is not None:
+            of_control = controls.with_facts(probe=NESTED_PROBE, target=NESTED["control"])
+            chosen.measurements.extend(task[0].prober.measure(of_control))
+        _add(chosen, NESTED["embedding"], chooser.at_embedding())
+        for target in BASELINES:
+            _add(chosen, target, chooser.baseline(target), probe="none")
+    networks = chooser.networks()
     pooled = {target: one for target, picks in networks.items() if (one := _pooled(picks))}
-    if not pooled:
-        return
-    target = NESTED["random_weights"]
-    scored = Scored.of_draws([*pooled.values()]).with_facts(probe=NESTED_PROBE, target=target)
-    prober = next(iter(networks.values()))[0].prober
-    chosen.measurements.extend(prober.measure(scored))
-    for network, one in pooled.items():
-        chosen.predictions[Predictor(NESTED_PROBE, network)] = one.predictions[0]
-
-
-def _place(place: Mapping[str, Any]) -> Place:
-    site = place["site"]
-    return (None if site is None else site_with_head(site, place["head"])), place["position"]
+    if pooled:
+        mean = Scored.of_draws([*pooled.values()])
+        mean = mean.with_facts(probe=NESTED_PROBE, target=NESTED["random_weights"])
+        prober = next(iter(networks.values()))[0].prober
+        chosen.measurements.extend(prober.measure(mean))
+        for network, one in pooled.items():
+            chosen.predictions[Predictor(NESTED_PROBE, network)] = one.predictions[0]
+    return chosen if chosen.measurements else None
 
 
 def _place_of_all(place: Mapping[str, Any], probers: Mapping[str, Prober]) -> dict[str, Any]:
@@ -309,3 +280,23 @@ def _controls(picks: Sequence[_Pick]) -> Scored | None:
     draws = range(picks[0].prober.settings.control_draws)
     pooled = [one for draw in draws if (one := _pooled(picks, draw)) is not None]
     return Scored.of_draws(pooled) if pooled else None
+
+
+def save_chosen_sites(chosen: SiteResult, folder: RunFolder, prober: Prober) -> SiteResult:
+    """Write the results at chosen sites to the folder of a run.
+
+    Returns:
+        The results with the digests of their files.
+
+    Raises:
+        StoreError: A file cannot be written.
+    """
+    origin = {
+        "run": folder.path.name,
+        "position": chosen.place["position"],
+        "site": NESTED_SITE,
+    }
+    saved = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
+    written = saved.write(site_stem(NESTED_SITE), origin, chosen)
+    folder.note(written.files)
+    return written

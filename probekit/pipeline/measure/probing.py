@@ -1,13 +1,17 @@
-"""Probing captured sites; the results of each site are saved as soon as it is done."""
+"""Probing the sites of a run; the results of each site are saved as soon as it is done."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 from joblib import cpu_count
+from numpy.typing import NDArray
 
 from probekit.activations.given.sites import GivenSite
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
@@ -15,27 +19,33 @@ from probekit.experiment.activations import AnyExperiment
 from probekit.files import as_store_error
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
-from probekit.pipeline.experiment.features import Probed
-from probekit.pipeline.experiment.prepared import PreparedRows
-from probekit.pipeline.experiment.rows import PositionRows
-from probekit.pipeline.experiment.source import RowsOrigin, RowsReader
+from probekit.pipeline.experiment.rows import Probed, Rows
+from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.saving import FittedProbe, projection_sds, save_probe
-from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import probe_files
-from probekit.probes.score.scored import SiteResult
-from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.saved_probe import (
+    HeldOutScore,
+    LayerArrays,
+    ProbeFacts,
+    SavedProbe,
+    probe_files,
+)
+from probekit.probes.score.scored import Measurement, SiteResult
 from probekit.probes.solve.design import Features
-from probekit.provenance import digest
+from probekit.probes.solve.layers import unit_rows
+from probekit.provenance import digest, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.terminal import InProcessWatcher, Watcher
 from probekit.workers import parallel_map
 
+_ROWS_AT_ONCE = 10_000  # rows that are converted to float64 together
+_SITE_COLUMNS = ("site", "layer", "component", "head", "order", "view")
 
-def make_probers(
-    experiment: AnyExperiment, prepared: PreparedRows, device: str = "cpu"
-) -> tuple[Prober, ...]:
+# A site to probe, or None for the baselines, with the stem and origin of its saved results.
+_Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
+
+
+def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> tuple[Prober, ...]:
     """Return one prober per position; a prober uses the same folds and controls at all sites.
 
     Probers of two positions differ in control labels and scaling, which depend on the tokens.
@@ -43,40 +53,25 @@ def make_probers(
     Raises:
         DataError: the labels, groups or split cannot be probed. Raised before the model runs.
     """
-    is_sweep = len(prepared.positions) > 1
     probers = []
-    for at in prepared.positions:
+    for position, at in enumerate(rows.positions):
         try:
-            probers.append(_make_prober(experiment, prepared, at, device))
+            probers.append(_make_prober(experiment, rows, position, device))
         except ProbekitError as error:
-            error.args = (f"At {at.position.text}: {error}" if is_sweep else str(error),)
+            is_sweep = len(rows.positions) > 1
+            error.args = (f"At {at.text}: {error}" if is_sweep else str(error),)
             raise
     return tuple(probers)
 
 
-def _make_prober(
-    experiment: AnyExperiment, prepared: PreparedRows, at: PositionRows, device: str
-) -> Prober:
-    data = [
-        ProbeData(
-            y=prepared.labels,
-            groups=prepared.groups,
-            types=at.types,
-            train=split.train,
-            test=split.test,
-            typical=at.typical,
-            words=at.words,
-            texts=prepared.texts,
-            neighbours=at.neighbours,
-            examples=prepared.text_indices,
-            positive=experiment.data.positive,
-        )
-        for split in prepared.splits
-    ]
+def _make_prober(experiment: AnyExperiment, rows: Rows, position: int, device: str) -> Prober:
+    data = rows.data(position, experiment.data.positive)
     with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
-    if not prepared.has_types:
-        settings = _without_types(settings)
+    if not rows.has_types:
+        baselines = tuple(name for name in settings.baselines if name != "word_identity")
+        draws = 0 if settings.control_by == "word" else settings.control_draws
+        settings = replace(settings, baselines=baselines, control_draws=draws)
     if settings.reads == "classes":
         with experiment.at("data", "positive"):
             _ = [split.positive_code for split in data]  # raises if it is no training label
@@ -90,35 +85,10 @@ def _make_prober(
             raise
 
 
-def _without_types(settings: ProbeSettings) -> ProbeSettings:
-    """Return the settings without the baseline and the control task that need words."""
-    baselines = tuple(name for name in settings.baselines if name != "word_identity")
-    draws = 0 if settings.control_by == "word" else settings.control_draws
-    return replace(settings, baselines=baselines, control_draws=draws)
-
-
-@dataclass(frozen=True, eq=False)
-class PositionProbing:
-    """Inputs of probing at one position.
-
-    Attributes:
-        experiment: gives the names.
-        at: the rows at the position.
-        origin: origin of their activations.
-        prober: measures each site.
-        readers: readers by target: `task`, then one for each untrained network.
-    """
-
-    experiment: AnyExperiment
-    at: PositionRows
-    origin: RowsOrigin
-    prober: Prober
-    readers: Mapping[str, RowsReader]
-
-
 def probe_sites(
-    probing: PositionProbing,
-    selections: Sequence[Probed],
+    source: Source,
+    position: int,
+    prober: Prober,
     folder: RunFolder,
     watcher: Watcher,
     workers: int | None = 1,
@@ -126,8 +96,9 @@ def probe_sites(
     """Return the results of the baselines, then of every site in forward order.
 
     Args:
-        probing: the rows, their readers and the prober.
-        selections: the sites.
+        source: the activation rows.
+        position: index of the position.
+        prober: measures each site.
         folder: folder of the run; finished sites are saved in its folder `sites` and reused.
         watcher: receives the progress.
         workers: number of sites probed in parallel, each in a process; None for one per core.
@@ -135,70 +106,65 @@ def probe_sites(
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
     """
-    prober = probing.prober
+    selections, at = source.rows.selections, source.rows.positions[position]
     saved = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
-    tasks = [_Task.of(selection, probing.at, folder.path) for selection in (None, *selections)]
-    sites = [saved.read(task.stem, task.origin) for task in tasks]
+    tasks: list[_Task] = []
+    for selection in (None, *selections):
+        name = "baselines" if selection is None else selection.text
+        origin = {"run": folder.path.name, "position": at.text, "site": name}
+        tasks.append((selection, site_stem(name, at.offset), origin))
+    sites = [saved.read(stem, origin) for _, stem, origin in tasks]
     n_saved = sum(site is not None for site in sites[1:])
     progress = _Progress(InProcessWatcher(watcher), n_saved, len(selections))
-    job = _Job(probing, saved, folder.path, progress)
+    job = _Job(source, position, prober, saved, folder.path, progress)
     if sites[0] is None:  # not part of the progress: baselines take a different time than a site
         sites[0] = job(tasks[0])
     for site in filter(None, sites):
         folder.note(site.files)
     missing = [number for number, site in enumerate(sites) if site is None]
-    items = [tasks[number] for number in missing]
     # The same for any number of workers and missing sites: it may change the last bits of results.
     n_threads = max(1, cpu_count() // len(selections))
-    for done, site in enumerate(parallel_map(job, items, workers, n_threads)):
+    found = parallel_map(job, [tasks[number] for number in missing], workers, n_threads)
+    for done, site in enumerate(found):
         sites[missing[done]] = site
         folder.note(site.files)
         progress.done = n_saved + done + 1
         progress.report()
     watcher.progress("probe", len(selections), len(selections))
+    facts = source.probe_facts(position)
+    of_position = {
+        "run": source.experiment.name,
+        "model": facts["model"],
+        "dataset": source.experiment.data.name,
+        "position": at.text,
+        "main_metric": " ".join(source.experiment.probe.settings().main_metrics),
+    }
+    of_position |= {"positive": prober.positive}
     return [
-        replace(site, place=_place(probing, task.selection) | {"positive": prober.positive})
-        for task, site in zip(tasks, sites, strict=True)
+        replace(site, place=of_position | _site_columns(selection, facts["view"]))
+        for (selection, _, _), site in zip(tasks, sites, strict=True)
         if site is not None
     ]
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A site to probe, or None for the baselines, with the stem and origin of its saved results."""
-
-    selection: Probed | None
-    stem: Path
-    origin: Mapping[str, str]
-
-    @classmethod
-    def of(cls, selection: Probed | None, at: PositionRows, run_dir: Path) -> _Task:
-        offset, position = at.position.offset, at.position.text
-        name = "baselines" if selection is None else selection.text
-        origin = {"run": run_dir.name, "position": position, "site": name}
-        return cls(selection, site_stem(name, offset), origin)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """Callable that measures one site and saves the results; picklable for worker processes."""
-
-    probing: PositionProbing
-    saved: SavedSiteResults
-    run_dir: Path
-    progress: _Progress
-
-    def __call__(self, task: _Task) -> SiteResult:
-        """Measure a site, save its results, and return them as read back from the file.
-
-        Reading them back makes a resumed run, which only reads them, identical.
-        """
-        if task.selection is None:
-            site = self.probing.prober.baselines()
-        else:
-            site = _measure(self, task.selection, Path("probes") / task.stem.relative_to("sites"))
-        site = self.saved.write(task.stem, task.origin, site)
-        return self.saved.read(task.stem, task.origin) or site
+def _site_columns(selection: Probed | None, view: str) -> dict[str, Any]:
+    """Return the columns for the site; a concatenation has no layer and no head."""
+    place: dict[str, Any] = dict.fromkeys(_SITE_COLUMNS)
+    if selection is None:
+        return place
+    place["view"] = view
+    if isinstance(selection, GivenSite):
+        named = {"site": selection.site, "component": selection.component}
+        return place | named | {"layer": selection.layer, "order": selection.order}
+    components = dict.fromkeys(component_of(part.site) for part in selection.parts)
+    place |= {"site": selection.text, "component": JOINT.join(components)}
+    if isinstance(selection, SiteSelection):
+        place |= {
+            "site": selection.without_head.text,
+            "layer": layer_of(selection.site),
+            "head": selection.head,
+        }
+    return place
 
 
 @dataclass
@@ -227,101 +193,142 @@ class _Progress:
         return on_fit
 
 
-def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
-    """Return the results at a site and save the probes fitted on the trained model.
+@dataclass(frozen=True)
+class _Job:
+    """Callable that measures one site and saves the results; picklable for worker processes."""
+
+    source: Source
+    position: int
+    prober: Prober
+    saved: SavedSiteResults
+    run_dir: Path
+    progress: _Progress
+
+    def __call__(self, task: _Task) -> SiteResult:
+        """Measure a site, save its results, and return them as read back from the file.
+
+        Reading them back makes a resumed run, which only reads them, identical.
+        """
+        selection, stem, origin = task
+        if selection is None:
+            site = self.prober.baselines()
+        else:
+            site = self._measure(selection, Path("probes") / stem.relative_to("sites"))
+        site = self.saved.write(stem, origin, site)
+        return self.saved.read(stem, origin) or site
+
+    def _measure(self, selection: Probed, folder: Path) -> SiteResult:
+        """Return the results at a site; save the probes of the trained model in the folder."""
+        prober, (_, *untrained) = self.prober, self.source.networks
+        parts = [self.progress.part(n, 2 if untrained else 1) for n in range(2)]
+        X = self.source.block(selection, self.position)
+        site = prober.site(X, on_fit=parts[0])
+        for kind in site.fits:
+            stem = folder / kind.replace(":", "-")
+            self._save(stem, kind, site, X, selection)
+            _, weights = probe_files(stem)
+            with as_store_error("read", self.run_dir / weights):
+                found = digest([(self.run_dir / weights).read_bytes()])
+            site.probes[weights.as_posix()] = found
+        if untrained:
+            # One network at a time, so that the features of all are never in memory together.
+            blocks = (self.source.block(selection, self.position, name) for name in untrained)
+            random = prober.random_site(blocks, len(untrained), parts[1])
+            site.measurements.extend(random.measurements)
+            site.predictions.update(random.predictions)
+        return site
+
+    def _save(
+        self, stem: Path, kind: str, result: SiteResult, X: Features, selection: Probed
+    ) -> None:
+        """Save a fitted probe; classes that were absent in training have no scores."""
+        prober, fit, C = self.prober, result.fits[kind], result.penalties[kind]
+        settings = prober.settings
+        (spec,) = [one for one in settings.kinds if one.text == kind]
+        classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
+        facts = {
+            "kind": kind,
+            # With class weights, the softmax gives the probabilities of equally frequent classes.
+            "scores_are_logits": spec.logits and settings.class_weight is None,
+            "sites": [part.text for part in selection.parts],
+            "hyperparameters": dict(spec.options)
+            | ({} if C is None else {spec.grid_name or "C": C}),
+            "projection_sd": projection_sds(fit.layers, X, prober.saved_rows.rows),
+            "seed": settings.seed,
+            **self.source.probe_facts(self.position),
+        }
+        measured = None if prober.is_nested else result.of_kind(kind)
+        names = tuple(map(str, classes))
+        save_probe(self.run_dir / stem, fit.layers, names, facts, measured)
+
+
+def projection_sds(
+    layers: Sequence[LayerArrays], X: NDArray[np.floating], rows: NDArray[np.integer]
+) -> tuple[float, ...]:
+    """Return the standard deviation of the projection on each direction of a probe.
+
+    It is empty for a probe without directions: one of several layers, or with weights of 0 only.
 
     Args:
-        job: rows, readers and prober.
-        selection: the site.
-        folder: folder of the site's probes, relative to the run folder.
+        layers: weight (n_out, n_in) and bias of each layer, for raw activations.
+        X: features (n_rows, n_in) of all rows.
+        rows: numbers of the rows that the probe was fitted on.
+
+    >>> layer = np.array([[0.0, 2.0]]), np.zeros(1)
+    >>> projection_sds((layer,), np.array([[5.0, 1.0], [0.0, 7.0]]), np.array([0, 1]))
+    (3.0,)
     """
-    prober, ((_, reader), *untrained) = job.probing.prober, job.probing.readers.items()
-    parts = [job.progress.part(n, 2 if untrained else 1) for n in range(2)]
-    X = reader.features(selection)
-    site = prober.site(X, on_fit=parts[0])
-    site.probes.update(_save_probes(job, site, X, selection, folder))
-    if untrained:
-        # One network at a time, so that the features of all are never in memory together.
-        networks = (network.features(selection) for _, network in untrained)
-        random = prober.random_site(networks, len(untrained), parts[1])
-        site.measurements.extend(random.measurements)
-        site.predictions.update(random.predictions)
-    return site
+    weights = np.asarray(layers[0][0], np.float64)
+    unit = unit_rows(weights) if len(layers) == 1 else None
+    if unit is None:
+        return ()
+    parts = np.array_split(rows, 1 + len(rows) // _ROWS_AT_ONCE)
+    projections = np.concatenate([np.asarray(X[part], np.float64) @ unit.T for part in parts])
+    return tuple(projections.std(axis=0).tolist())
 
 
-def _save_probes(
-    job: _Job, result: SiteResult, X: Features, selection: Probed, folder: Path
-) -> dict[str, str]:
-    """Save the fitted probes of a site and return the digests of their weights by file name."""
-    digests = {}
-    for spec in job.probing.prober.settings.kinds:
-        if spec.text in result.fits:
-            stem = folder / spec.text.replace(":", "-")
-            _save(job, stem, spec, result, X, selection)
-            _, weights = probe_files(stem)
-            with as_store_error("read", job.run_dir / weights):
-                digests[weights.as_posix()] = digest([(job.run_dir / weights).read_bytes()])
-    return digests
+def save_probe(
+    path: Path,
+    layers: tuple[LayerArrays, ...],
+    classes: tuple[str, ...],
+    facts: Mapping[str, Any],
+    measured: Sequence[Measurement] | None,
+) -> Path:
+    """Write a probe of an experiment and return the path of its JSON.
 
+    Args:
+        path: common stem of its two files.
+        layers: weight (n_out, n_in) and bias (n_out,) of each layer, for raw activations.
+        classes: labels in the order of the scores; empty for a regression probe.
+        facts: fields of `ProbeFacts`, without scores, time and versions.
+        measured: measurements at the site; only the test scores of the task are saved. None for a
+            probe that is fitted on all rows and therefore has no test rows.
 
-def _save(
-    job: _Job, stem: Path, spec: ProbeSpec, result: SiteResult, X: Features, selection: Probed
-) -> None:
-    """Save a fitted probe; classes that were absent in training have no scores."""
-    prober = job.probing.prober
-    data, fit = prober.data, result.fits[spec.text]
-    classes = () if prober.settings.reads_numbers else data.classes[fit.classes]
-    C = result.penalties[spec.text]
-    penalty = {} if C is None else {spec.grid_name or "C": C}
-    fitted = FittedProbe(
-        kind=spec.text,
-        layers=fit.layers,
-        classes=tuple(map(str, classes)),
-        # With class weights, the softmax gives the probabilities of equally frequent classes.
-        scores_are_logits=spec.logits and prober.settings.class_weight is None,
-        hyperparameters={**dict(spec.options), **penalty},
-        projection_sd=projection_sds(fit.layers, X, prober.saved_rows.rows),
-    )
-    save_probe(
-        job.run_dir / stem,
-        fitted,
-        job.probing.origin,
-        seed=prober.settings.seed,
-        sites=[part.text for part in selection.parts],
-        measured=None if prober.is_nested else result.of_kind(spec.text),
-    )
-
-
-_SITE_COLUMNS = ("site", "layer", "component", "head", "order")
-
-
-def _place(probing: PositionProbing, selection: Probed | None) -> dict[str, Any]:
-    """Return the columns for run, site and position; those of the site are None for baselines."""
-    experiment, origin = probing.experiment, probing.origin
-    names: dict[str, Any] = {
-        "run": experiment.name,
-        "model": origin.model,
-        "dataset": experiment.data.name,
-        "position": probing.at.position.text,
-        "main_metric": " ".join(experiment.probe.settings().main_metrics),
+    Raises:
+        DataError: the shapes of weights and classes do not match.
+        StoreError: the files cannot be written.
+    """
+    metrics = {
+        one.metric: HeldOutScore(
+            value=one.value,
+            ci_low=_none_if_nan(one.ci_low),
+            ci_high=_none_if_nan(one.ci_high),
+            chance=_none_if_nan(one.chance),
+            n=one.n_test,
+            n_groups=one.n_groups,
+        )
+        for one in measured or ()
+        if one.target == "task" and one.split == "test"
     }
-    if selection is None:
-        return names | dict.fromkeys((*_SITE_COLUMNS, "view"))
-    return names | _site_columns(selection) | {"view": origin.view}
+    whole = ProbeFacts(
+        **facts,
+        metrics=metrics,
+        is_tested=measured is not None,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+    )
+    return SavedProbe(layers, classes, whole).save(path)
 
 
-def _site_columns(selection: Probed) -> dict[str, Any]:
-    """Return the columns for the site; a concatenation has no layer and no head."""
-    place: dict[str, Any] = dict.fromkeys(_SITE_COLUMNS)
-    if isinstance(selection, GivenSite):
-        named = {"site": selection.site, "component": selection.component}
-        return place | named | {"layer": selection.layer, "order": selection.order}
-    components = dict.fromkeys(component_of(part.site) for part in selection.parts)
-    place |= {"site": selection.text, "component": JOINT.join(components)}
-    if isinstance(selection, SiteSelection):
-        place |= {
-            "site": selection.without_head.text,
-            "layer": layer_of(selection.site),
-            "head": selection.head,
-        }
-    return place
+def _none_if_nan(value: float) -> float | None:
+    return None if math.isnan(value) else value

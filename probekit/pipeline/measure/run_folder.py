@@ -12,6 +12,7 @@ from probekit.errors import StoreError
 from probekit.files import sweep_drafts, write_atomic
 from probekit.provenance import digest
 from probekit.results.record import STARTED, changed_files
+from probekit.results.site_results import site_stem
 
 
 class RunFolder:
@@ -75,3 +76,13 @@ class RunFolder:
             "another run of the same experiment. The run was stopped. Run the same command again; "
             "captured activations are reused."
         )
+
+
+def probe_path(run_dir: Path, offset: int, site: str, probe: str) -> Path:
+    """Return the common stem of the two files of a probe in the folder of a run.
+
+    >>> probe_path(Path("run"), -1, "blocks.0.hook_resid_pre", "k_sparse:4").as_posix()
+    'run/probes/-1/blocks.0.hook_resid_pre/k_sparse-4'
+    """
+    of_site = site_stem(site, offset).relative_to("sites")
+    return run_dir / "probes" / of_site / probe.replace(":", "-")

@@ -1,4 +1,4 @@
-"""Tables of the selected probe for the report: its errors, its features and its directions.
+"""Tables of the selected probe for the report: its errors, its directions and its features.
 
 For a nested cross-validation, errors are those of the nested choice, whose probes were not fitted
 on the rows that they predict. Directions, and predictions at tokens, are those of the final probe,
@@ -7,6 +7,7 @@ which was fitted on all rows.
 confusion.csv   confusion matrix on the test rows
 scatter.csv     test rows projected on PCA and LDA axes, both fitted on training rows
 cosines.csv     cosine similarity between the probe directions at two sites, for all pairs of sites
+features.csv    features that the k-sparse probes select at their best site
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
-from probekit.files import csv_text
+from probekit.activations.given.sites import GivenSite
+from probekit.files import as_store_error, csv_text
 from probekit.model.sites.catalogue import describe
-from probekit.model.sites.sites import SiteSelection
-from probekit.pipeline.experiment.features import Probed
-from probekit.pipeline.experiment.prepared import PreparedRows
-from probekit.pipeline.experiment.source import RowsReader
-from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.saving import probe_path
+from probekit.model.sites.sites import SiteConcatenation, SiteSelection
+from probekit.pipeline.experiment.rows import Probed, Rows
+from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
@@ -39,8 +39,10 @@ from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
+from probekit.provenance import digest
+from probekit.results.finished_run import FINAL
 from probekit.results.record import MOST_CLASSES
-from probekit.results.selection import chosen_row, site_with_head
+from probekit.results.selection import chosen_row, is_nested, ranked_rows, site_with_head
 from probekit.results.table import only, placed
 from probekit.terminal import SILENT, Watcher
 
@@ -48,6 +50,9 @@ MOST_POINTS = 500
 MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on
 _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
+MOST_FEATURES = 64
+FEATURES = ("site", "position", "rank", "feature", "k", "share", "label")  # columns
+_SPARSE = r"k_sparse:(\d+)"
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
 
 
@@ -59,22 +64,22 @@ class SelectedProbe:
         row: its row in the results table.
         predictions: its predictions on the test rows; for a nested cross-validation, those of the
             nested choice.
+        source: rows and activations.
+        position: index of its position.
         prober: prober of its position.
         site: site that it was fitted at.
         X: features at the site, shape (n_rows, n_features).
-        reader: reads the features of its position.
         run_dir: folder of the run.
-        offset: offset of its position in a sweep.
     """
 
     row: pd.Series
     predictions: ClassPredictions
+    source: Source
+    position: int
     prober: Prober
     site: Probed
     X: NDArray[np.float32]
-    reader: RowsReader
     run_dir: Path
-    offset: int
 
     @property
     def classes(self) -> NDArray[np.str_]:
@@ -83,17 +88,17 @@ class SelectedProbe:
 
     def saved(self, site: str) -> SavedProbe | None:
         """Return the saved probe of the same kind at a site; None if there is none."""
-        path = probe_path(self.run_dir, self.offset, site, str(self.row["probe"]))
+        offset = self.source.rows.positions[self.position].offset
+        path = probe_path(self.run_dir, offset, site, str(self.row["probe"]))
         return SavedProbe.load(path) if probe_files(path)[0].exists() else None
 
 
 def find_selected_probe(
-    prepared: PreparedRows,
+    source: Source,
     probers: Sequence[Prober],
     results: Sequence[SiteResult],
     table: pd.DataFrame,
-    readers: Mapping[str, RowsReader],
-    folder: Path,
+    run_dir: Path,
 ) -> SelectedProbe | None:
     """Return the selected probe, with its predictions and features.
 
@@ -103,58 +108,67 @@ def find_selected_probe(
     row = chosen_row(table)
     if row is None:
         return None
-    number, site = find_site(prepared, row)
-    prober, position = probers[number], prepared.positions[number].position
-    predictions = (
-        _nested_predictions(results)
-        if prober.is_nested
-        else _predictions(results, site.text, position.text, Predictor(str(row["probe"]), "task"))
-    )
-    if predictions is None or len(predictions.guess) != len(prober.test_rows):
+    position, site = find_site(source.rows, row)
+    prober, predictor = probers[position], Predictor(str(row["probe"]), "task")
+    if prober.is_nested:
+        predictor = Predictor(NESTED_PROBE, HEADLINE)
+    predictions = None
+    for one in results:
+        place = one.place["position"], _site_name(one.place)
+        if prober.is_nested or place == (row["position"], site.text):
+            predictions = predictions or one.predictions.get(predictor)
+    if not isinstance(predictions, ClassPredictions):
         return None
-    if not 2 <= len(prober.data.classes) <= MOST_CLASSES:
+    n_classes, n_rows = len(prober.data.classes), len(prober.test_rows)
+    if len(predictions.guess) != n_rows or not 2 <= n_classes <= MOST_CLASSES:
         return None
-    reader = readers[position.text]
-    return SelectedProbe(
-        row, predictions, prober, site, reader.features(site), reader, folder, position.offset
-    )
+    X = source.block(site, position)
+    return SelectedProbe(row, predictions, source, position, prober, site, X, run_dir)
 
 
-def find_site(prepared: PreparedRows, row: pd.Series) -> tuple[int, Probed]:
+def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:
     """Return the position (as an index) and the site of a row of the table."""
-    texts = [at.position.text for at in prepared.positions]
-    name = site_with_head(row["site"], row["head"])
-    return texts.index(row["position"]), next(s for s in prepared.selections if s.text == name)
+    texts, name = [at.text for at in rows.positions], _site_name(row)
+    return texts.index(row["position"]), next(s for s in rows.selections if s.text == name)
 
 
-def _nested_predictions(results: Sequence[SiteResult]) -> ClassPredictions | None:
-    headline = Predictor(NESTED_PROBE, HEADLINE)
-    found = (one.predictions[headline] for one in results if headline in one.predictions)
-    predictions = next(found, None)
-    return predictions if isinstance(predictions, ClassPredictions) else None
+def _site_name(row: Mapping[str, Any] | pd.Series) -> str | None:
+    return None if row["site"] is None else site_with_head(row["site"], row["head"])
 
 
-def _predictions(
-    results: Sequence[SiteResult], site: str, position: str, predictor: Predictor
-) -> ClassPredictions | None:
-    for result in (result for result in results if result.rows):
-        row = result.rows[0]
-        is_match = row["position"] == position and row["site"] is not None
-        is_match = is_match and site_with_head(row["site"], row["head"]) == site
-        if is_match and predictor in result.predictions:
-            predictions = result.predictions[predictor]
-            return predictions if isinstance(predictions, ClassPredictions) else None
-    return None
+def save_final(folder: RunFolder, table: pd.DataFrame, rows: Rows) -> None:
+    """Copy the final probe of a nested cross-validation to `probes/final`.
+
+    Its site, kind and position have the best validation score over all folds. It is fitted on all
+    rows, so no row is left to test it. Nothing is written for a single split, or for a kind of
+    probe that is not saved.
+
+    Raises:
+        DataError: A file of the probe is damaged.
+        StoreError: A file cannot be written.
+    """
+    row = chosen_row(table) if is_nested(table) else None
+    if row is None:
+        return
+    number, site = find_site(rows, row)
+    offset = rows.positions[number].offset
+    path = probe_path(folder.path, offset, site.text, str(row["probe"]))
+    if not probe_files(path)[0].exists():
+        return
+    SavedProbe.load(path).save(folder.path / FINAL)
+    for file in probe_files(Path(FINAL)):
+        with as_store_error("read", folder.path / file):
+            folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
 
 
 def write_selected_probe(
-    folder: RunFolder, chosen: SelectedProbe, prepared: PreparedRows, watcher: Watcher = SILENT
+    folder: RunFolder, chosen: SelectedProbe, watcher: Watcher = SILENT
 ) -> None:
     """Write the tables of the selected probe; skip those without rows."""
     tables = {
         "confusion.csv": confusion_rows(chosen),
         "scatter.csv": scatter_rows(chosen),
-        "cosines.csv": cosine_rows(chosen, prepared.selections, watcher),
+        "cosines.csv": cosine_rows(chosen, watcher),
     }
     for name, table in tables.items():
         if not table.empty:
@@ -237,9 +251,7 @@ def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> ND
     return np.sort(generator.choice(rows, most, replace=False)) if len(rows) > most else rows
 
 
-def cosine_rows(
-    chosen: SelectedProbe, selections: Sequence[Probed], watcher: Watcher = SILENT
-) -> pd.DataFrame:
+def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFrame:
     """Return the cosine similarity between probe directions at each two sites of one curve line.
 
     With one direction per class, the cosine is the mean over classes. Only sites along d_model have
@@ -252,7 +264,8 @@ def cosine_rows(
     """
     if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
         return pd.DataFrame()
-    streams = [s for s in selections if isinstance(s, SiteSelection) and _is_whole_stream(s)]
+    sites = chosen.source.rows.selections
+    streams = [s for s in sites if isinstance(s, SiteSelection) and _is_whole_stream(s)]
     places = placed(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved(site) for site in only(places, line=chosen.row["line"])["site"]}
     probes = {
@@ -293,7 +306,8 @@ def _null_directions(chosen: SelectedProbe, selection: SiteSelection, probe: Sav
     spec = next(spec for spec in chosen.prober.settings.kinds if spec.text == kind)
     penalty = probe.facts.hyperparameters.get(spec.grid_name or "C")
     assert penalty is None or isinstance(penalty, float)
-    X = chosen.X if selection == chosen.site else chosen.reader.features(selection)
+    is_own = selection == chosen.site
+    X = chosen.X if is_own else chosen.source.block(selection, chosen.position)
     fits = chosen.prober.saved_rows.permuted_fits(spec, X, penalty, NULL_DRAWS)
     rows = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
     found = [directions for directions in rows if directions is not None]
@@ -310,3 +324,68 @@ def _null_of(pairs: Sequence[tuple[Floats, Floats]]) -> dict[str, Any]:
 
 def _is_whole_stream(site: SiteSelection) -> bool:
     return site.index is None and describe(site.site).axes[-1] == "d_model"
+
+
+def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame) -> pd.DataFrame:
+    """Return the features that the k-sparse probes select at their best site, best feature first.
+
+    A probe with k features uses the first k of them. The columns of a feature are:
+
+        k      the smallest k whose probe uses the feature
+        share  the fraction of its variance, over the fitted rows, that the labels explain
+        label  the label with the highest mean of the feature
+
+    For a nested cross-validation, each split selects its own features; these are the features of
+    the saved probes, fitted on all rows. There are no rows without k-sparse probes.
+    """
+    ranked = ranked_rows(table)
+    ranked = ranked[ranked["probe"].str.fullmatch(_SPARSE)]
+    if ranked.empty:
+        return pd.DataFrame(columns=list(FEATURES))
+    position, site = find_site(source.rows, ranked.iloc[0])
+    if isinstance(site, SiteConcatenation):
+        return pd.DataFrame(columns=list(FEATURES))
+    prober, sizes_of_axes = probers[position], source.rows.axis_sizes
+    sizes = np.sort(ranked["probe"].str.extract(_SPARSE)[0].astype(int).unique())
+    X = source.block(site, position)
+    fitted = prober.saved_rows
+    shares, rows = fitted.explained(X), fitted.rows
+    best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
+    y = prober.data.y[rows]
+    labels = np.unique(y)
+    means = np.stack([X[rows][y == label][:, best].mean(axis=0) for label in labels])
+    return pd.DataFrame(
+        {
+            "site": site.text,
+            "position": source.rows.positions[position].text,
+            "rank": np.arange(len(best)) + 1,
+            "feature": [feature_name(site, int(feature), sizes_of_axes) for feature in best],
+            "k": sizes[np.searchsorted(sizes, np.arange(len(best)) + 1)],
+            "share": shares[best].round(6),
+            "label": labels[means.argmax(axis=0)],
+        }
+    )
+
+
+def feature_name(
+    site: SiteSelection | GivenSite, feature: int, axis_sizes: Mapping[str, int]
+) -> str:
+    """Return the name of a feature of a site, in the format of `capture.sites` for MLP neurons.
+
+    >>> sizes = {"n_heads": 3, "d_head": 4}
+    >>> feature_name(SiteSelection("blocks.5.mlp.hook_post"), 17, sizes)
+    'blocks.5.mlp.hook_post[neuron=17]'
+    >>> feature_name(SiteSelection("blocks.5.attn.hook_z"), 6, sizes)
+    'head 1, dimension 2'
+    >>> feature_name(SiteSelection("blocks.5.hook_resid_post"), 6, sizes)
+    'dimension 6'
+    """
+    if isinstance(site, GivenSite):
+        return f"dimension {feature}"
+    axes = describe(site.site).axes
+    if axes[-1] == "d_mlp":
+        return f"{site.site}[neuron={feature if site.neuron is None else site.neuron}]"
+    if "n_heads" in axes and site.index is None and axes[-1] in axis_sizes:
+        head, dimension = divmod(feature, axis_sizes[axes[-1]])
+        return f"head {head}, dimension {dimension}"
+    return f"dimension {feature}"

@@ -1,9 +1,14 @@
-"""Statistical tests over all sites of a run: p-values and paired differences."""
+"""Statistics over all sites of a run: p-values, paired differences and calibration.
+
+results.csv       p-values, in rows of their own
+differences.csv   paired differences of the selected probe from other probes and baselines
+reliability.csv   calibration of each kind of probe with probabilities, at its best site
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +16,7 @@ import pandas as pd
 
 from probekit.amounts import LEVEL
 from probekit.probes.prober import Prober
+from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, LabelExchange, Null, holm, p_values
@@ -20,50 +26,49 @@ from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import Predictions, Predictor, SiteResult, metrics_of, parts_of
 from probekit.probes.solve.design import Floats
 from probekit.probes.targets import HEADLINE, NETWORKS, TARGETS
-from probekit.results.selection import answers_name, named_rivals
+from probekit.results.selection import answers_name, named_rivals, ranked_rows
 from probekit.results.table import P_VALUES, only
 
 # Draws per site that make the smallest possible p-value significant after Holm's adjustment.
 DRAWS_A_SITE = 80
 MOST_DRAWS = 20_000
 
+_PLACE = ("site", "head", "position")
+RELIABILITY = ("probe", *_PLACE, *ReliabilityBin.__dataclass_fields__)  # columns
+
 
 @dataclass(frozen=True, eq=False)
 class ScoredPredictions:
     """Predictions of one probe at one site, with the row of results.csv that has their score.
 
-    For networks with random weights, the score is the mean over all networks: `predictions` are
-    those of the first network, `other_networks` those of the others.
+    Attributes:
+        row: the row.
+        predictions: the predictions whose mean score it has: one entry, or one for each network
+            with random weights.
     """
 
-    name: str
     row: Mapping[str, Any]
-    predictions: Predictions
-    other_networks: tuple[Predictions, ...] = ()
+    predictions: tuple[Predictions, ...]
 
     @property
-    def all_predictions(self) -> tuple[Predictions, ...]:
-        """The predictions whose mean score is compared."""
-        return (self.predictions, *self.other_networks)
+    def name(self) -> str:
+        """The name of the row in differences.csv."""
+        return _name(self.row)
 
 
 def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
     """Return the test predictions of every probe and baseline that has a score of the metric."""
-    return [
-        ScoredPredictions(_name(row), row, found[0], tuple(found[1:]))
-        for site in results
-        for row in site.rows
-        if row["split"] == "test" and row["metric"] == metric
-        if (found := _predictions(site, row))
-    ]
-
-
-def _predictions(site: SiteResult, row: Mapping[str, Any]) -> list[Predictions]:
-    """Return the predictions that a row of results.csv scores; empty if they were not kept."""
-    target = TARGETS[row["target"]]
-    names = NETWORKS if target.is_mean_of_networks else (target.name,)
-    found = [site.predictions.get(Predictor(row["probe"], name)) for name in names]
-    return [one for one in found if one is not None]
+    found = []
+    for site in results:
+        for row in site.rows:
+            if row["split"] == "test" and row["metric"] == metric:
+                target = TARGETS[row["target"]]
+                names = NETWORKS if target.is_mean_of_networks else (target.name,)
+                kept = [site.predictions.get(Predictor(row["probe"], name)) for name in names]
+                predictions = tuple(one for one in kept if one is not None)
+                if predictions:
+                    found.append(ScoredPredictions(row, predictions))
+    return found
 
 
 def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
@@ -81,22 +86,13 @@ def p_value_rows(
     `p_best` compares the score of the site with the best score over all sites in each exchange of
     labels. There are no rows if there are too few groups.
     """
-    tasks = [one for one in all_scored if one.row["target"] == target]
-    rows: list[dict[str, Any]] = []
     # Kinds that read whole texts are scored on other rows, with exchanges of their own.
-    for of_rows in _by_rows(tasks, prober).values():
-        rows += _tested(of_rows, prober, draws)
-    order = {metric: number for number, metric in enumerate(P_VALUES)}
-    return sorted(rows, key=lambda row: order[row["metric"]])
-
-
-def _by_rows(
-    tasks: Sequence[ScoredPredictions], prober: Prober
-) -> dict[bytes, list[ScoredPredictions]]:
-    groups: dict[bytes, list[ScoredPredictions]] = {}
-    for one in tasks:
-        groups.setdefault(prober.rows_of(one.row["probe"]).tobytes(), []).append(one)
-    return groups
+    by_rows: dict[bytes, list[ScoredPredictions]] = {}
+    for one in all_scored:
+        if one.row["target"] == target:
+            by_rows.setdefault(prober.rows_of(one.row["probe"]).tobytes(), []).append(one)
+    rows = [row for of_rows in by_rows.values() for row in _tested(of_rows, prober, draws)]
+    return sorted(rows, key=lambda row: P_VALUES.index(row["metric"]))
 
 
 def _tested(tasks: Sequence[ScoredPredictions], prober: Prober, draws: int) -> list[dict[str, Any]]:
@@ -133,10 +129,10 @@ def _null_band(one: ScoredPredictions, null: Null, site: int) -> dict[str, float
 
 def row_scores(one: ScoredPredictions) -> RowScores | None:
     """Return the score of each test row under each label; None if the metric has no p-value."""
-    function = association(one.row["metric"], one.predictions.family)
+    function = association(one.row["metric"], one.predictions[0].family)
     if function is None:
         return None
-    found: RowScores = function(one.predictions)
+    found: RowScores = function(one.predictions[0])
     return found
 
 
@@ -185,11 +181,11 @@ def difference_rows(
     name, metric = _name(chosen), chosen["metric"]
     rows = prober.rows_of(chosen["probe"])
     predictions = {
-        one.name: one.all_predictions
+        one.name: one.predictions
         for one in all_scored
         # A baseline has the same name at all positions of a sweep: use the selected position's.
         if pd.notna(one.row["site"]) or one.row["position"] in ("", chosen["position"])
-        if isinstance(one.predictions, ClassPredictions | NumberPredictions)
+        if isinstance(one.predictions[0], ClassPredictions | NumberPredictions)
         if np.array_equal(prober.rows_of(one.row["probe"]), rows)
     }
     if len(predictions) < 2 or name not in predictions:
@@ -260,3 +256,24 @@ def _difference_row(name: str, other: str, metric: str, found: Difference) -> di
         "adjusted_low": one.adjusted_low,
         "adjusted_high": one.adjusted_high,
     }
+
+
+def reliability_rows(
+    results: Sequence[SiteResult], table: pd.DataFrame, prober: Prober
+) -> pd.DataFrame:
+    """Return the reliability bins of each probabilistic kind of probe at its best site.
+
+    The best site has the best cross-validated score; test rows are not used for the selection.
+    """
+    bins = []
+    for _, row in ranked_rows(table).drop_duplicates("probe").iterrows():
+        probe, place = row["probe"], {name: row[name] for name in _PLACE}
+        for site in results:
+            found = site.predictions.get(Predictor(probe, "task"))
+            if not (isinstance(found, ClassPredictions) and found.scores_are_log_probabilities):
+                continue
+            own = {name: site.place[name] for name in _PLACE}
+            if all(own[n] == place[n] or (pd.isna(own[n]) and pd.isna(place[n])) for n in _PLACE):
+                of_probe = reliability_bins(found, prober.resamples_of(probe))
+                bins += [{"probe": probe, **place, **asdict(one)} for one in of_probe]
+    return pd.DataFrame(bins, columns=list(RELIABILITY))

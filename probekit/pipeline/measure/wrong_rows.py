@@ -8,14 +8,12 @@ For a nested cross-validation, each row is predicted by the outer fold that did 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from probekit.data.examples import Example
-from probekit.pipeline.experiment.prepared import PreparedRows
-from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.score.metrics import ClassPredictions
@@ -31,15 +29,11 @@ MOST_CHARACTERS = 300  # of the text of an error of another probe
 
 
 def write_wrong_rows(
-    folder: RunFolder,
-    chosen: SelectedProbe,
-    prepared: PreparedRows,
-    source: Source,
-    results: Sequence[SiteResult],
+    folder: RunFolder, chosen: SelectedProbe, results: Sequence[SiteResult]
 ) -> None:
     """Write wrong.json, unless no row is misclassified."""
-    examples = wrong_examples(chosen, prepared, source)
-    probes, rows = wrong_of_probes(chosen, prepared, results)
+    examples = wrong_examples(chosen)
+    probes, rows = wrong_of_probes(chosen, results)
     if examples or rows:
         classes = chosen.classes.tolist()
         content = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
@@ -47,13 +41,21 @@ def write_wrong_rows(
 
 
 def wrong_of_probes(
-    chosen: SelectedProbe, prepared: PreparedRows, results: Sequence[SiteResult]
+    chosen: SelectedProbe, results: Sequence[SiteResult]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the worst errors of the probes at single sites, and the rows that they refer to.
 
     Of more than `MOST_PROBES` probes, those of the selected kind and position come first.
     """
-    found = sorted(_probes(results), key=lambda one: not _is_like(chosen, one[0]))
+    found = []
+    for result in results:
+        rows = {row["probe"]: row for row in result.rows if row["site"] is not None}
+        for probe, row in rows.items():
+            predictions = result.predictions.get(Predictor(probe, "task"))
+            if isinstance(predictions, ClassPredictions):
+                found.append((row, predictions))
+    same = ("probe", "position")
+    found.sort(key=lambda one: any(one[0][name] != chosen.row[name] for name in same))
     number_of: dict[int, int] = {}
     probes = []
     for row, predictions in found[:MOST_PROBES]:
@@ -73,23 +75,12 @@ def wrong_of_probes(
         place = {"position": row["position"], "probe": row["probe"]}
         counts = {"n_wrong": int(wrong.sum()), "n_rows": len(wrong)}
         probes.append(name | place | counts | {"errors": errors})
-    return probes, [_row(chosen, prepared, number) for number in number_of]
-
-
-def _probes(
-    results: Sequence[SiteResult],
-) -> Iterator[tuple[Mapping[str, Any], ClassPredictions]]:
-    """Yield a row of results.csv and the predictions of the task for each probe at a site."""
-    for result in results:
-        rows = {row["probe"]: row for row in result.rows if row["site"] is not None}
-        for probe, row in rows.items():
-            predictions = result.predictions.get(Predictor(probe, "task"))
-            if isinstance(predictions, ClassPredictions):
-                yield row, predictions
-
-
-def _is_like(chosen: SelectedProbe, row: Mapping[str, Any]) -> bool:
-    return all(row[name] == chosen.row[name] for name in ("probe", "position"))
+    rows_of_errors = []
+    for number in number_of:
+        example = _example(chosen, number)
+        text, span = excerpt(example.text, example.span)
+        rows_of_errors.append({"text": text, "span": span, **_truth(chosen, number)})
+    return probes, rows_of_errors
 
 
 def worst_errors(
@@ -117,22 +108,14 @@ def worst_errors(
     }
 
 
-def _row(chosen: SelectedProbe, prepared: PreparedRows, number: int) -> dict[str, Any]:
-    """Return text, span, group and label of a test row; long texts are cut around the span."""
-    example = _example(chosen, prepared, number)
-    text, span = excerpt(example.text, example.span)
-    return {"text": text, "span": span} | _truth(chosen, number)
-
-
 def _truth(chosen: SelectedProbe, number: int) -> dict[str, str]:
     data, row = chosen.prober.data, chosen.prober.test_rows[number]
     return {"group": str(data.groups[row]), "label": str(data.y[row])}
 
 
-def _example(chosen: SelectedProbe, prepared: PreparedRows, number: int) -> Example:
-    row = int(chosen.prober.test_rows[number])
-    example: Example = prepared.dataset.examples[int(prepared.example[row])]
-    return example
+def _example(chosen: SelectedProbe, number: int) -> Example:
+    rows, row = chosen.source.rows, chosen.prober.test_rows[number]
+    return rows.dataset.examples[int(rows.example[row])]
 
 
 def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, int] | None]:
@@ -158,16 +141,17 @@ def excerpt(text: str, span: tuple[int, int] | None) -> tuple[str, tuple[int, in
     return cut, (span[0] + moved, min(span[1], end) + moved)
 
 
-def wrong_examples(
-    chosen: SelectedProbe, prepared: PreparedRows, source: Source
-) -> list[dict[str, Any]]:
+def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
     """Return the worst errors of the selected probe.
 
     If the probe was saved, each error has its tokens, with the probe's prediction at each token.
     """
     worst = worst_errors(chosen, chosen.predictions, MOST_WRONG) or {}
-    examples = [_example(chosen, prepared, number) for number in worst]
-    readings = _readings(chosen, source, [example.text for example in examples])
+    examples = [_example(chosen, number) for number in worst]
+    texts, probe = [example.text for example in examples], chosen.saved(chosen.site.text)
+    readings: Sequence[TextReading | None] = [None] * len(texts)
+    if probe is not None and texts and all(texts):
+        readings = chosen.source.readings(probe, chosen.site, texts)
     return [
         {
             "text": example.text,
@@ -175,26 +159,15 @@ def wrong_examples(
             **_truth(chosen, number),
             "guess": str(chosen.classes[chosen.predictions.guess[number]]),
             "ahead": worst[number],
-            "tokens": _tokens(reading),
+            "tokens": [] if reading is None else _tokens(reading),
         }
         for number, example, reading in zip(worst, examples, readings, strict=True)
     ]
 
 
-def _tokens(reading: TextReading | None) -> list[dict[str, Any]]:
+def _tokens(reading: TextReading) -> list[dict[str, Any]]:
     """Return each token with its character span in the text and the probe's prediction."""
-    if reading is None:
-        return []
     return [
         {"token": token, "span": span, "label": answer.label, "score": round(answer.score, 4)}
         for token, span, answer in zip(reading.tokens, reading.spans, reading.answers, strict=True)
     ]
-
-
-def _readings(
-    chosen: SelectedProbe, source: Source, texts: Sequence[str]
-) -> Sequence[TextReading | None]:
-    probe = chosen.saved(chosen.site.text)
-    if probe is None or not texts or not all(texts):
-        return [None] * len(texts)
-    return source.readings(probe, chosen.site, texts)

@@ -29,7 +29,7 @@ CANCELLED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class DesignRows:
     """Standardised rows (n_samples, n_coordinates), stored or recomputed in each pass.
 
     Products are computed by blocks of rows; sums over blocks are accumulated in float64.
@@ -97,7 +97,7 @@ class Design:
             coefficients on `rows` to coefficients on raw features.
     """
 
-    rows: Rows
+    rows: DesignRows
     axes: Tensor
     variances: Tensor
     weights: Tensor
@@ -148,7 +148,7 @@ def shared(
     stacked = torch.as_tensor(np.stack(weights), dtype=dtype, device=device)
     counted = stacked.any(dim=0).cpu().numpy()
     mean, scale = (_representable(v, dtype) for v in moments(X, counted, typical))
-    rows = Rows(X, mean, scale, dtype, device)
+    rows = DesignRows(X, mean, scale, dtype, device)
     scaled_by = torch.as_tensor(counted & typical if np.any(counted & typical) else counted)
     variances, axes = torch.linalg.eigh(_correlations(rows, scaled_by.to(device)))
     return Design(
@@ -162,7 +162,7 @@ def shared(
     )
 
 
-def _correlations(rows: Rows, typical: Tensor) -> Tensor:
+def _correlations(rows: DesignRows, typical: Tensor) -> Tensor:
     """Return approximate correlations (n_features, n_features), from a sample of typical rows."""
     n_features = rows.raw.shape[1]
     sample = torch.nonzero(typical).flatten()
@@ -212,7 +212,7 @@ def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str
     coordinates = vectors[:, spanned] * lengths
     n = coordinates.shape[1]
     return Design(
-        rows=Rows(coordinates, np.zeros(n), np.ones(n), torch.float64, device),
+        rows=DesignRows(coordinates, np.zeros(n), np.ones(n), torch.float64, device),
         axes=torch.eye(n, dtype=torch.float64, device=device),
         variances=torch.as_tensor(squares[spanned] / len(Z), device=device),
         weights=torch.as_tensor(weights[None, counted], dtype=torch.float64, device=device),
@@ -250,7 +250,7 @@ def _rounding(X: Features) -> float:
     return max(10 * float(np.finfo(X.dtype).eps), len(X) * float(np.finfo(np.float64).eps))
 
 
-def _spread(rows: Rows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
+def _spread(rows: DesignRows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
     """Return the standard deviation (n_shares, n_features) of `rows` within each share."""
     scaled_by = weights * torch.as_tensor(typical, device=weights.device)
     few = (scaled_by > 0).sum(dim=1, keepdim=True) < 2
@@ -265,7 +265,7 @@ def _spread(rows: Rows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
     return spread
 
 
-def _exact_spread(rows: Rows, share: Tensor) -> Tensor:
+def _exact_spread(rows: DesignRows, share: Tensor) -> Tensor:
     """Return the standard deviation (n_features,) in float64; 0 if it is only a rounding error."""
     share = share.double()
     mean = torch.stack([share[p] @ block.double() for p, block in rows.blocks()]).sum(dim=0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from probekit.probes.solve.design import Rows
+from probekit.probes.solve.design import DesignRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Objectives:
         group: Group number (F,); fits of a group have about the same Hessian.
     """
 
-    rows: Rows
+    rows: DesignRows
     axes: Tensor
     variances: Tensor
     codes: Tensor

@@ -1,14 +1,17 @@
 """Features of probes equal the activations of the model, and each site is read once."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from probekit.activations.capture import capture
+from probekit.activations.capture import Captured, capture
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.experiment.features import FeatureReader, find_features, normalized
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.prepare import find_features, prepare
+from probekit.pipeline.experiment.rows import normalized
+from probekit.pipeline.experiment.source import TASK, ModelSource
 from tests.model.gpt2_sites import select
 
 YAML = """\
@@ -42,19 +45,25 @@ def store(prepared, tmp_path_factory):
     return capture(model, "", prepared.ids, prepared.plan, prepared.sites, root=root).store
 
 
+def source_of(store, experiment):
+    """A source that reads the rows of a store."""
+    captured = {TASK: Captured(store, 0, 0, "")}
+    return ModelSource(experiment=experiment, rows=None, models=None, captured=captured)
+
+
 @pytest.fixture
-def reader(store):
-    return FeatureReader(store, np.arange(store.n_rows))
+def source(store, experiment):
+    return source_of(store, experiment())
 
 
 def chosen(*patterns):
     return select(patterns, 6, {"n_heads": 4, "d_mlp": 1024})
 
 
-def test_normalized_view_equals_the_next_layer_norm(store, prepared):
-    eps = prepared.config.layer_norm_epsilon
-    reader = FeatureReader(store, np.arange(store.n_rows), eps)
-    seen = reader.features(*chosen("blocks.1.hook_resid_pre"))
+def test_normalized_view_equals_the_next_layer_norm(store, experiment):
+    sites = "capture.sites=[blocks.1.hook_resid_pre]"
+    source = source_of(store, experiment("capture.view=normalized", sites))
+    seen = source.block(*chosen("blocks.1.hook_resid_pre"))
     computed = store.read("blocks.1.ln1.hook_normalized")
     np.testing.assert_allclose(seen, computed, rtol=1e-4, atol=2e-5)
     assert abs(seen - store.read("blocks.1.hook_resid_pre")).max() > 0.1
@@ -65,27 +74,29 @@ def test_epsilon_matters_for_rows_of_low_variance():
     np.testing.assert_allclose(normalized(row, 1e-5), row / np.sqrt(1.1e-5), rtol=1e-5)
 
 
-def test_heads_are_slices_and_are_read_once(reader, store, monkeypatch):
+def test_heads_are_slices_and_are_read_once(source, store, monkeypatch):
     whole = store.read("blocks.1.attn.hook_z")
     read = []
     monkeypatch.setattr(store, "read", lambda site, rows: read.append(site) or whole[rows])
     for selection in chosen("blocks.1.attn.hook_z[head=*]"):
-        assert np.array_equal(reader.features(selection), whole[:, selection.head])
+        assert np.array_equal(source.block(selection), whole[:, selection.head])
     assert read == ["blocks.1.attn.hook_z"]
 
 
 def test_only_rows_of_the_position_are_read(store):
-    rows = np.array([5, 2])
-    seen = FeatureReader(store, rows).features(*chosen("blocks.1.hook_resid_pre"))
-    assert np.array_equal(seen, store.read("blocks.1.hook_resid_pre")[rows])
+    tokens, capture = SimpleNamespace(positions=(0, -1)), SimpleNamespace(view="raw")
+    source = source_of(store, SimpleNamespace(tokens=tokens, capture=capture))
+    for position in range(2):
+        seen = source.block(*chosen("blocks.1.hook_resid_pre"), position)
+        assert np.array_equal(seen, store.read("blocks.1.hook_resid_pre")[position::2])
 
 
-def test_concatenated_features_are_in_forward_order(experiment, reader, store):
+def test_concatenated_features_are_in_forward_order(experiment, source, store):
     lists = "capture.concatenate=[['blocks.1.attn.hook_z[head=3]', blocks.1.hook_resid_pre]]"
     *_, joined = find_features(experiment(lists), GPT2.from_pretrained("mini").config)
     assert joined.text == "blocks.1.hook_resid_pre + blocks.1.attn.hook_z[head=3]"
     resid, z = store.read("blocks.1.hook_resid_pre"), store.read("blocks.1.attn.hook_z")
-    assert np.array_equal(reader.features(joined), np.hstack([resid, z[:, 3]]))
+    assert np.array_equal(source.block(joined), np.hstack([resid, z[:, 3]]))
 
 
 def test_sites_used_only_in_a_concatenation_are_captured(experiment):

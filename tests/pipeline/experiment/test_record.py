@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from probekit.data.splits import Split
 from probekit.pipeline.experiment.record import _label_counts, _shown_labels
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 
-ROWS = {"train": np.arange(30), "test": np.arange(30, 40)}
+SPLITS = (Split(np.arange(30), np.arange(30, 40)),)
 
 
 def prober(kind):
@@ -15,7 +16,7 @@ def prober(kind):
 
 
 def counts(labels, kind):
-    return _label_counts(SimpleNamespace(labels=np.array(labels)), prober(kind), ROWS)
+    return _label_counts(SimpleNamespace(labels=np.array(labels), splits=SPLITS), prober(kind))
 
 
 def test_classes_are_counted():

@@ -15,9 +15,9 @@ from probekit.analysis.heads import HEAD_SCORES, head_scores
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.experiment import norms as norms_module
-from probekit.pipeline.experiment.norms import residual_norms
+from probekit.pipeline.experiment import source
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.source import residual_norms
 from probekit.probes.targets import NETWORKS
 from probekit.results.selection import chosen_row
 from probekit.results.table import RESULTS, only, placed, same_features
@@ -232,7 +232,7 @@ def test_long_texts_follow_the_policy_and_are_counted(experiment, go, tmp_path, 
 
 
 def test_norms_are_reported_per_site(experiment, go, monkeypatch):
-    monkeypatch.setattr(norms_module, "SAMPLE", 1000)
+    monkeypatch.setattr(source, "SAMPLE", 1000)
     norms = go(experiment()).record["norms"]
     assert [entry["layer"] for entry in norms] == [0, 0, 3]
     prepared, model = prepare(experiment()), GPT2.from_pretrained("mini")

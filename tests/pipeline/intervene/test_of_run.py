@@ -12,7 +12,7 @@ from probekit.cli.show.causes import show_causes
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.edits import replace, run_edited
-from probekit.pipeline.experiment import models
+from probekit.pipeline.experiment import source
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.intervene import steps
@@ -321,7 +321,7 @@ def ablated_by_hand(inputs):
 
 
 def test_interventions_alone_build_no_random_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "random_network", lambda *_: pytest.fail("built"))
+    monkeypatch.setattr(source, "random_network", lambda *_: pytest.fail("built"))
     one = YAML[: YAML.index("  - {do: ablate")] + YAML[YAML.index("measure:") :]
     one = one.replace("weights: 0", "weights: 1").replace("blocks.*.hook_resid_post", RESID)
     path = write_experiment(tmp_path, one, n_rows=16)

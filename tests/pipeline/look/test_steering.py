@@ -11,7 +11,7 @@ from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.look.apply import ProbedModel
 from probekit.pipeline.look.steering import steered_texts, steering_vector
-from probekit.pipeline.measure.saving import projection_sds
+from probekit.pipeline.measure.probing import projection_sds
 from probekit.probes.saved_probe import ProbeFacts, SavedProbe
 
 SITE = "blocks.2.hook_resid_post"

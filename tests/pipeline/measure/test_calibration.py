@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from probekit.pipeline.measure.calibration import COLUMNS, reliability_rows
+from probekit.pipeline.measure.significance import RELIABILITY, reliability_rows
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.scored import Measurement, Predictor, SiteResult
 
@@ -42,7 +42,7 @@ def test_reliability_is_computed_at_the_best_site_of_each_kind():
     resamples = Resamples.leave_one_out(np.arange(4))
     prober = SimpleNamespace(resamples_of=lambda probe: resamples)
     bins = reliability_rows(found, table, prober)
-    assert tuple(bins.columns) == COLUMNS
+    assert tuple(bins.columns) == RELIABILITY
     assert bins[["probe", "site", "n_rows"]].to_numpy().tolist() == [
         ["logistic", "blocks.0.hook_resid_post", 4]
     ]

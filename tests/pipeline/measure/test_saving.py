@@ -5,9 +5,8 @@ import numpy as np
 from probekit.activations.identity import digest_weights
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.model_source import captured_origin
-from probekit.pipeline.measure.probing import make_probers
-from probekit.pipeline.measure.saving import FittedProbe, save_probe
+from probekit.pipeline.experiment.source import captured_facts
+from probekit.pipeline.measure.probing import make_probers, save_probe
 from probekit.probes.saved_probe import SavedProbe
 
 SITE = "blocks.2.hook_resid_post"
@@ -30,15 +29,13 @@ def test_metrics_are_of_the_task_on_test_rows(kept, tmp_path):
     (prober,) = make_probers(kept.experiment, kept.prepared)
     measured = prober.site(kept.rows(SITE)).measurements
     layer = np.ones((1, 256)), np.zeros(1)
-    fitted = FittedProbe("logistic", (layer,), ("plural", "singular"), True, {})
-    path = save_probe(
-        tmp_path / "p",
-        fitted,
-        captured_origin(kept.experiment, kept.store.identity),
-        seed=0,
-        sites=[SITE],
-        measured=measured,
-    )
+    facts = captured_facts(kept.experiment, kept.store.identity) | {
+        "kind": "logistic",
+        "scores_are_logits": True,
+        "sites": [SITE],
+        "seed": 0,
+    }
+    path = save_probe(tmp_path / "p", (layer,), ("plural", "singular"), facts, measured)
     metrics = SavedProbe.load(path).facts.metrics
     wanted = {m.metric: m for m in measured if (m.target, m.split) == ("task", "test")}
     assert metrics.keys() == wanted.keys() >= {"accuracy", "auroc"}

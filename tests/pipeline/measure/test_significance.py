@@ -48,15 +48,15 @@ def row_of(site, target, value, split="test", probe="logistic"):
     numbers = {"metric": "accuracy", "value": value, "n_test": 9, "seed": 0}
     is_site = site is not None
     component = "resid_post" if is_site else None
-    own = {"site": site, "component": component, "probe": probe if is_site else "none"}
+    own = {"site": site, "head": None, "component": component}
+    own["probe"] = probe if is_site else "none"
     return place | numbers | own | {"target": target, "split": split}
 
 
-def scored_at(site, truth, guess, target="task", name=None):
+def scored_at(site, truth, guess, target="task"):
     predictions = ClassPredictions(truth, guess, 2)
     row = row_of(site, target, float(np.mean(truth == guess)))
-    name = name or (f"{site} last logistic {target}" if site else target)
-    return ScoredPredictions(name, row, predictions)
+    return ScoredPredictions(row, (predictions,))
 
 
 def p_value(share_predicted, share_true, seed):
@@ -165,7 +165,7 @@ def test_kinds_that_read_whole_texts_have_exchanges_of_their_own():
 def test_metrics_without_row_scores_have_no_p_values():
     truth, guess, groups = words(np.random.default_rng(0), 12, 0.9)
     one = scored_at(SITES[0], truth, guess)
-    undefined = ScoredPredictions(one.name, one.row | {"metric": "brier"}, one.predictions)
+    undefined = ScoredPredictions(one.row | {"metric": "brier"}, one.predictions)
     assert p_value_rows([undefined], prober_of(truth, groups), 500) == []
 
 
@@ -191,7 +191,8 @@ def run():
     assert chosen["site"] == SITES[1]
     found = make_table(difference_rows(predictions, chosen, table, prober), DIFFERENCES)
     values = {
-        one.name: accuracy(one.predictions, prober.resamples_of("logistic")) for one in predictions
+        one.name: accuracy(one.predictions[0], prober.resamples_of("logistic"))
+        for one in predictions
     }
     return {"table": table, "differences": found.set_index("b"), "values": values, "prober": prober}
 
@@ -231,7 +232,7 @@ def test_where_the_majority_varies_its_row_has_the_limits_of_the_difference(run)
     # A baseline that guesses the same is the same comparison.
     assert {**same, "b": "majority"} == found
     resamples = prober.resamples_of("logistic")
-    values = [accuracy(one.predictions, resamples) for one in (own, constant)]
+    values = [accuracy(one.predictions[0], resamples) for one in (own, constant)]
     limits = jackknife_interval(values[0] - values[1], resamples)
     assert (found["ci_low"], found["ci_high"]) == (limits.low, limits.high)
 
@@ -279,7 +280,7 @@ def test_the_band_of_the_null_holds_the_scores_of_permuted_labels(metric):
     ]
     data = prober_of(truth, np.arange(400))
     row = row_of(SITES[0], "task", value) | {"metric": metric}
-    scored = [ScoredPredictions("a", row, one)]
+    scored = [ScoredPredictions(row, (one,))]
     found = p_value_rows(scored, data, 1000)[0]
     band = found["null_low"], found["null_high"]
     if metric == "auprc":  # its row scores are those of a projection

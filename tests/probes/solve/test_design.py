@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from probekit.probes.solve import design
-from probekit.probes.solve.design import Rows, dual, moments, shared
+from probekit.probes.solve.design import DesignRows, dual, moments, shared
 from tests.probes.logistic import problem, scaling
 
 
@@ -112,7 +112,7 @@ def test_identical_rows_span_no_coordinates():
 
 def test_products_over_blocks_are_those_of_the_whole(monkeypatch):
     X, _ = problem(2)
-    whole = Rows(X, X.mean(axis=0), X.std(axis=0), torch.float64)
+    whole = DesignRows(X, X.mean(axis=0), X.std(axis=0), torch.float64)
     generator = torch.Generator().manual_seed(0)
     coef = torch.randn(3, X.shape[1], dtype=torch.float64, generator=generator)
     values = torch.randn(3, len(X), dtype=torch.float64, generator=generator)
@@ -120,7 +120,7 @@ def test_products_over_blocks_are_those_of_the_whole(monkeypatch):
     monkeypatch.setattr(design, "BLOCK_ROWS", 70)
     for resident in (0, 4 << 30):
         monkeypatch.setattr(design, "RESIDENT_BYTES", resident)
-        rows = Rows(whole.raw, whole.mean, whole.scale, torch.float64)
+        rows = DesignRows(whole.raw, whole.mean, whole.scale, torch.float64)
         torch.testing.assert_close(rows.times(coef), coef @ Z.T)
         torch.testing.assert_close(rows.sum_of(values), values @ Z)
 
@@ -129,7 +129,7 @@ def test_sums_over_blocks_are_in_float64(monkeypatch):
     # In float32 the ones would be lost in the partial sum.
     monkeypatch.setattr(design, "BLOCK_ROWS", 1)
     X = np.array([[1e8]] + [[1.0]] * 64, dtype=np.float32)
-    rows = Rows(X, np.zeros(1), np.ones(1), torch.float32)
+    rows = DesignRows(X, np.zeros(1), np.ones(1), torch.float32)
     assert rows.sum_of(torch.ones(1, 65)).item() == np.float32(1e8 + 64)
 
 

@@ -213,7 +213,7 @@ def test_the_memory_of_streaming_does_not_grow_with_the_file(tmp_path, monkeypat
     for resident in (4 << 30, 0):
         monkeypatch.setattr(design, "RESIDENT_BYTES", resident)
         seen.clear()
-        original = design.Rows._standardised
+        original = design.DesignRows._standardised
 
         def noted(rows, place, original=original):
             block = original(rows, place)
@@ -221,7 +221,7 @@ def test_the_memory_of_streaming_does_not_grow_with_the_file(tmp_path, monkeypat
             return block
 
         with monkeypatch.context() as patch:
-            patch.setattr(design.Rows, "_standardised", noted)
+            patch.setattr(design.DesignRows, "_standardised", noted)
             tracemalloc.start()
             alone(file, codes, C=0.1, stopping=StoppingRule(max_iter=3))
             peaks[resident] = tracemalloc.get_traced_memory()[1], max(seen)
