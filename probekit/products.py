@@ -1,4 +1,4 @@
-"""Matrix products and attention on the fastest code path of this machine."""
+"""Devices of this machine, and matrix products and attention on its fastest code path."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
+
+from probekit.errors import ConfigError
 
 # oneDNN's linear layer, which torch.compile also uses. torch's default is MKL, which uses half of
 # the vector width on processors other than Intel's: 2.3 times slower on an AMD EPYC.
@@ -173,3 +175,34 @@ def with_gradient(value: Tensor, of: Tensor) -> Tensor:
     (4.0, 4.0)
     """
     return value.detach() + (of - of.detach())
+
+
+def check_device(device: str, use: Callable[[str], object] | None = None) -> None:
+    """Raise ConfigError if a device is not available on this machine.
+
+    Args:
+        device: name of the device, such as `cuda:1`.
+        use: function of torch that fails without the device; None computes on it.
+
+    Raises:
+        ConfigError: the device is unknown or unavailable; the message lists the available devices
+            and quotes the message of torch.
+    """
+    try:
+        torch.zeros(1, device=device).item() if use is None else use(device)
+    except (RuntimeError, AssertionError, ImportError, NotImplementedError, TypeError) as error:
+        others = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        available = ", ".join(["cpu", *(name for name, is_there in others.items() if is_there)])
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(
+            f"--device {device}: {reason}. Available devices: {available}."
+        ) from error
+
+
+def check_device_name(device: str) -> None:
+    """Raise ConfigError if a device name is invalid on any machine.
+
+    Raises:
+        ConfigError: the name is invalid.
+    """
+    check_device(device, torch.device)

@@ -105,7 +105,7 @@ def _crew(
     if workers is None and engine is None:
         return None
     from probekit.pipeline.capture.local_workers import by_processes
-    from probekit.pipeline.experiment.source import check_device
+    from probekit.products import check_device
 
     check_device(device)  # local workers use this machine; Ray actors may run on others
     return partial(by_processes, n_workers=workers or os.cpu_count() or 1, **shared)

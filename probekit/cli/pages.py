@@ -97,8 +97,7 @@ def _check_runs(runs: tuple[Path, ...]) -> None:
 
     A single one may have interventions alone, whose page is causes.html.
     """
-    from probekit.results.causes import has_causes_alone
-    from probekit.results.record import check_finished
+    from probekit.results.record import check_finished, has_causes_alone
 
     for run in runs:
         if len(runs) > 1 or not has_causes_alone(run):

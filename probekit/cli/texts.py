@@ -86,7 +86,7 @@ def generate_command(
     from probekit.model.families.table import load_model
     from probekit.model.generation import Decoding, continue_texts, stream_text
     from probekit.model.text.tokenizer import Tokenizer
-    from probekit.pipeline.experiment.source import check_device
+    from probekit.products import check_device
 
     by, towards, site = (given.pop(name) for name in ("by", "towards", "at_site"))
     decoding = Decoding(**given)

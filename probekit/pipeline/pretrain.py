@@ -17,7 +17,7 @@ from probekit.model.parameters import count_parameters
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import check_of
 from probekit.model.weights.sources import find_model, vocabulary_files
-from probekit.pipeline.experiment.source import check_device
+from probekit.products import check_device
 from probekit.progress import shown_progress
 from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses

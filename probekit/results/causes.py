@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from probekit.errors import DataError
 from probekit.files import inside
-from probekit.results.record import STARTED, parse_record, reading_run_file
+from probekit.results.record import parse_record, reading_run_file
 from probekit.results.table import TableColumn, check_layers, read_columns
 
 _SITE = (
@@ -143,12 +143,6 @@ DOWNSTREAM = (
     TableColumn("chance", "1 / number of classes", "number"),
     *_GROUPS,
 )
-
-
-def has_causes_alone(folder: Path) -> bool:
-    """Return whether a folder is that of finished interventions without probes."""
-    is_run = any((folder / name).exists() for name in (STARTED, "run.json"))
-    return not is_run and (folder / "causes/causes.json").exists()
 
 
 class LeftOut(BaseModel):

@@ -200,6 +200,12 @@ def check_results_folder(folder: Path) -> None:
         )
 
 
+def has_causes_alone(folder: Path) -> bool:
+    """Return whether a folder is that of finished interventions without probes."""
+    is_run = any((folder / name).exists() for name in (STARTED, "run.json"))
+    return not is_run and (folder / "causes/causes.json").exists()
+
+
 def check_finished(folder: Path) -> None:
     """Raise MissingError if a folder is not that of a finished run.
 

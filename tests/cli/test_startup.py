@@ -1,6 +1,7 @@
 """Commands report errors before they import torch."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -50,7 +51,7 @@ COMMANDS = (
     ("view missing", ()),
     ("worker missing", ()),
     ("apply missing --text a --out page.txt", ()),
-    ("apply missing --text a", ("scipy",)),
+    ("apply missing --text a", ("pandas", "scipy", "torch")),
 )
 UNCHECKED = {"selftest", "experiments"}  # they have nothing to check
 
@@ -75,7 +76,10 @@ def test_errors_are_found_before_heavy_imports(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps([HEAVY, lines])],
         cwd=tmp_path,
-        env={"PROBEKIT_CACHE": str(tmp_path / "caches")},
+        env={
+            "PROBEKIT_CACHE": str(tmp_path / "caches"),
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -22,14 +22,8 @@ from probekit.model.families.table import find_config
 from probekit.pipeline.capture.jobs import Job, begin_work, put_job
 from probekit.pipeline.capture.local_workers import Workers
 from probekit.pipeline.experiment.prepare import TextRows, prepare
-from probekit.pipeline.experiment.source import (
-    TASK,
-    Models,
-    check_device_name,
-    load_models,
-    target_network,
-    targets,
-)
+from probekit.pipeline.experiment.source import TASK, Models, load_models, target_network, targets
+from probekit.products import check_device_name
 from probekit.terminal import SILENT, Watcher
 
 _BYTES_OF_A_FILE = 250  # mean of the header of a row file, and a record with its manifest entry

@@ -19,8 +19,9 @@ from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
 from probekit.pipeline.experiment.prepare import TextRows, prepare
-from probekit.pipeline.experiment.source import TASK, check_device, target_network
+from probekit.pipeline.experiment.source import TASK, target_network
 from probekit.probes.targets import NETWORKS
+from probekit.products import check_device
 from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import Watcher
 

@@ -19,10 +19,11 @@ from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.prepare import TextRows, prepare
-from probekit.pipeline.experiment.source import TASK, Models, ModelSource, check_device
+from probekit.pipeline.experiment.source import TASK, Models, ModelSource
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.score.metric_table import METRICS, Family, metric_functions
+from probekit.products import check_device
 from probekit.results.finished_run import flat
 from probekit.terminal import Watcher
 

@@ -22,7 +22,7 @@ from probekit.files import csv_text, exclusive, write_atomic
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import describe_run, run_key
-from probekit.pipeline.experiment.source import Source, check_device
+from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.experiment.tables import (
     probe_positions,
     read_source,
@@ -32,6 +32,7 @@ from probekit.pipeline.experiment.tables import (
 from probekit.pipeline.intervene.of_run import intervene
 from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.products import check_device
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report

@@ -18,7 +18,6 @@ from torch import Tensor
 from probekit.activations.given.sites import GivenSite
 from probekit.activations.identity import Identity, identify
 from probekit.activations.records import FloatArray
-from probekit.errors import ConfigError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.model.families.table import config_of, find_config, load_model, random_network
@@ -33,6 +32,7 @@ from probekit.pipeline.look.apply import ProbedModel, predict_texts
 from probekit.pipeline.look.attention import attention_prompt
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
+from probekit.products import check_device
 from probekit.provenance import digest_json
 from probekit.results.network import AttentionPrompt, TextReading
 from probekit.results.record import ModelFacts, Norms
@@ -362,34 +362,3 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
         )
         for site in sites
     ]
-
-
-def check_device(device: str, use: Callable[[str], object] | None = None) -> None:
-    """Raise ConfigError if a device is not available on this machine.
-
-    Args:
-        device: name of the device, such as `cuda:1`.
-        use: function of torch that fails without the device; None computes on it.
-
-    Raises:
-        ConfigError: the device is unknown or unavailable; the message lists the available devices
-            and quotes the message of torch.
-    """
-    try:
-        torch.zeros(1, device=device).item() if use is None else use(device)
-    except (RuntimeError, AssertionError, ImportError, NotImplementedError, TypeError) as error:
-        others = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        available = ", ".join(["cpu", *(name for name, is_there in others.items() if is_there)])
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(
-            f"--device {device}: {reason}. Available devices: {available}."
-        ) from error
-
-
-def check_device_name(device: str) -> None:
-    """Raise ConfigError if a device name is invalid on any machine.
-
-    Raises:
-        ConfigError: the name is invalid.
-    """
-    check_device(device, torch.device)

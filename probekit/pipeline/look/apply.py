@@ -20,8 +20,8 @@ from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.pipeline.experiment.prepare import TextEncoder, part_width
 from probekit.pipeline.experiment.rows import normalized, part_of
-from probekit.pipeline.experiment.source import check_device
 from probekit.probes.saved_probe import SavedProbe
+from probekit.products import check_device
 from probekit.results.network import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher
 

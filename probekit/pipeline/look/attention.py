@@ -14,7 +14,7 @@ from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import TextEncoder
-from probekit.pipeline.experiment.source import check_device
+from probekit.products import check_device
 from probekit.report.attention.packing import MOST_MB
 from probekit.report.attention.page import AttentionExplorer
 from probekit.results.network import AttentionPrompt

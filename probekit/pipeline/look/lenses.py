@@ -25,7 +25,7 @@ from probekit.model.network import Network
 from probekit.model.passes.inputs import check_context, check_tokens
 from probekit.model.sites.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.source import check_device
+from probekit.products import check_device
 from probekit.results.network import MEAN, AttributedLogit, ScoredHeads
 from probekit.terminal import SILENT, Watcher
 

@@ -39,6 +39,7 @@ from probekit.report.figures.style import (
     STACKS,
     TEMPLATE,
     LineStyle,
+    error_bars,
     finite_ends,
     layer_axis,
     layer_ends,
@@ -92,7 +93,7 @@ def cause_curve(one: EditSet, layers: dict[int, str] | None = None) -> go.Figure
         hover = [edit_hover(one, row) for _, row in points.iterrows()]
         line = scatter(points["depth"], points["value"], _LINE, number, name, hover)
         if len(lines) > MOST_BANDS:
-            line.update(error_y=error_bars(points), marker_size=7)
+            line.update(error_y=error_bars(points, "value", 1), marker_size=7)
             figure.add_trace(line)
         else:
             figure.add_traces([*band(points["depth"], points, line, WIDTH), line])
@@ -125,16 +126,6 @@ def zero_line(ends: list[float]) -> go.Scatter:
         showlegend=False,
         hoverinfo="skip",
     )
-
-
-def error_bars(points: pd.DataFrame) -> dict[str, object]:
-    """Return the settings of error bars for the intervals of the points."""
-    lengths = {
-        "array": points["ci_high"] - points["value"],
-        "arrayminus": points["value"] - points["ci_low"],
-    }
-    bars = {name: length.fillna(0).clip(lower=0).tolist() for name, length in lengths.items()}
-    return {"type": "data", "thickness": 1, "width": 3, **bars}
 
 
 def _range(rows: pd.DataFrame, shown: str) -> list[float]:

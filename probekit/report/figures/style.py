@@ -127,14 +127,13 @@ def series_marker(number: int, size: int) -> dict[str, Any]:
 
 
 def error_bars(rows: pd.DataFrame, column: str, thickness: float) -> dict[str, Any]:
-    """Return error bars from `column` to `ci_low` and `ci_high` of the rows."""
-    return {
-        "type": "data",
-        "array": (rows["ci_high"] - rows[column]).tolist(),
-        "arrayminus": (rows[column] - rows["ci_low"]).tolist(),
-        "thickness": thickness,
-        "width": 3,
+    """Return error bars from `column` to `ci_low` and `ci_high`; none for unknown intervals."""
+    lengths = {
+        "array": rows["ci_high"] - rows[column],
+        "arrayminus": rows[column] - rows["ci_low"],
     }
+    bars = {name: length.fillna(0).clip(lower=0).tolist() for name, length in lengths.items()}
+    return {"type": "data", **bars, "thickness": thickness, "width": 3}
 
 
 def label_colour(colour: str) -> str:

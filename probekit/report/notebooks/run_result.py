@@ -21,9 +21,9 @@ from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, ComparedScore, comparison_table
 from probekit.report.texts import MachinePaths
-from probekit.results.causes import CauseTables, has_causes_alone
+from probekit.results.causes import CauseTables
 from probekit.results.finished_run import load_config
-from probekit.results.record import RunRecord, check_finished, open_record
+from probekit.results.record import RunRecord, check_finished, has_causes_alone, open_record
 from probekit.results.selection import main_metric
 from probekit.results.table import (
     SERIES,

@@ -36,7 +36,6 @@ from probekit.report.sentences.tables import (
     site_table,
 )
 from probekit.report.texts import DENSEST, MachinePaths, class_label
-from probekit.results.causes import has_causes_alone
 from probekit.results.finished_run import load_config
 from probekit.results.judging import other_rivals
 from probekit.results.network import AttentionPrompt
@@ -45,6 +44,7 @@ from probekit.results.record import (
     ExampleRecord,
     RunRecord,
     check_finished,
+    has_causes_alone,
     open_record,
     reading_run_file,
 )
