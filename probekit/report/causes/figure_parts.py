@@ -23,7 +23,8 @@ from probekit.report.causes.edits import METHODS, RECOVERY, EditSet, edit_sets, 
 from probekit.report.causes.panels import dose_figure, panels_height, refit_figure, steepest
 from probekit.report.figures.facets import MOST_PANELS
 from probekit.report.maps.text_map import MOST_TEXTS
-from probekit.report.pages.parts import FigurePart, figure_json, map_part
+from probekit.report.pages.page import FigurePart, figure_json
+from probekit.report.pages.parts import map_part
 from probekit.report.texts.headings import capitalised
 from probekit.results.causes import CauseTables
 

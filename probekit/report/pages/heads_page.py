@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,17 @@ from probekit.report.maps.head_map import (
     head_score_map,
     head_score_maps,
 )
-from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.report.pages.page import (
+    ANALYSIS,
+    FigurePart,
+    Fold,
+    Group,
+    Page,
+    Section,
+    Table,
+    Text,
+    figure_json,
+)
 from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import ScoredHeads
@@ -38,38 +49,35 @@ COUNTED = "A head counts if it gives at least half of its attention weight to th
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
-    parts = [
-        PageSection("", tables=[_highest(scored)]),
-        PageSection("Scores by layer and head", _pictures(scored), note=SCALES),
-        PageSection("All heads", tables=[_table(scored.rows)]),
+    maps = Group("rows", _pictures(scored))
+    sections = [
+        Section("", [Group("rows", [_highest(scored)]), Text(CAVEAT, "note")], "first"),
+        Section("Scores by layer and head", [maps, Text(SCALES, "note")]),
+        Section("All heads", [_all_heads(scored.rows)]),
     ]
     if scored.known:
-        known = Cells(
-            "Heads of GPT-2 small described in the literature, outlined in the maps",
-            ("score", "head", "value", "rank"),
-            known_head_rows(scored),
-            is_open=True,
-        )
-        parts.insert(2, PageSection("Known heads", tables=[known]))
-    return AnalysisPage(
-        eyebrow=f"probekit · heads · {model_title(model)}",
+        known = replace(known_heads(scored), has_title=True, is_sortable=True)
+        sections.insert(2, Section("Known heads", [Group("rows", [known])]))
+    return Page(
+        eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
         answer=heads_answer(scored),
-        detail=f"{COUNTED} Measured on {scored.read}.",
-        caveat=CAVEAT,
-        parts=parts,
+        details=[Text(f"{COUNTED} Measured on {scored.read}.")],
+        sections=sections,
         method=METHOD,
-        facts=facts,
+        facts={"": facts},
+        styles=ANALYSIS,
     ).html()
 
 
-def _highest(scored: ScoredHeads) -> Cells:
+def _highest(scored: ScoredHeads) -> Table:
     """Return the table of the highest head of each score, and how far it is from the others."""
-    return Cells(
+    return Table(
         "Highest head of each score",
         ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads"),
         [_highest_row(scored, score) for score in SCORES],
-        is_open=True,
+        has_title=True,
+        is_sortable=True,
     )
 
 
@@ -95,9 +103,13 @@ def heads_text(scored: ScoredHeads, score: str, n: int) -> str:
     return ", ".join(f"{_name(head)} {format_number(head['value'])}" for head in heads)
 
 
-def known_head_rows(scored: ScoredHeads) -> list[tuple[str, str, str, str]]:
-    """Return score name, head, value and rank among all heads for each known head."""
-    return [row for score in scored.known for row in _known(scored, score)]
+def known_heads(scored: ScoredHeads) -> Table:
+    """Return the table of known heads: score, head, value and rank among all heads."""
+    return Table(
+        "Heads of GPT-2 small described in the literature, outlined in the maps",
+        ("score", "head", "value", "rank"),
+        [row for score in scored.known for row in _known(scored, score)],
+    )
 
 
 def _known(scored: ScoredHeads, score: str) -> Iterator[tuple[str, str, str, str]]:
@@ -137,7 +149,7 @@ def _type_clause(scored: ScoredHeads, score: str) -> str:
     )
 
 
-def _pictures(scored: ScoredHeads) -> list[Picture]:
+def _pictures(scored: ScoredHeads) -> list[FigurePart]:
     """Return the row of maps of attention weights, and a map for each other score."""
     meanings = "; ".join(f"{SCORES[score].title}: {SCORES[score].meaning}" for score in WEIGHTS)
     outlined = " Outlined: known heads." if scored.known else ""
@@ -145,9 +157,9 @@ def _pictures(scored: ScoredHeads) -> list[Picture]:
         f"{SCORES[score].title.lower()} {heads_text(scored, score, 3) or 'none'}"
         for score in WEIGHTS
     ]
-    row = Picture(
+    row = FigurePart(
         "Attention weights",
-        {"": head_score_maps(scored.rows, scored.known)},
+        figure_json(head_score_maps(scored.rows, scored.known)),
         f"{meanings}.{outlined}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=_height(scored),
@@ -160,13 +172,13 @@ def _height(scored: ScoredHeads) -> float:
     return 8 + 1.9 * (int(scored.rows["layer"].max()) + 1)
 
 
-def _picture(scored: ScoredHeads, score: str) -> Picture:
+def _picture(scored: ScoredHeads, score: str) -> FigurePart:
     meaning = SCORES[score].meaning
     known = scored.known.get(score, ())
     n_heads = int(scored.rows["head"].max()) + 1
-    return Picture(
+    return FigurePart(
         SCORES[score].title,
-        {"": head_score_map(scored.rows, score, known)},
+        figure_json(head_score_map(scored.rows, score, known)),
         f"{capitalised(meaning)}{'; outlined: known heads' * bool(known)}.",
         f"{SCORES[score].title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
         height=_height(scored),
@@ -174,14 +186,17 @@ def _picture(scored: ScoredHeads, score: str) -> Picture:
     )
 
 
-def _table(rows: pd.DataFrame) -> Cells:
+def _all_heads(rows: pd.DataFrame) -> Fold:
     by_head = rows.set_index(["layer", "head"])
     wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
-    return Cells(
-        f"{len(wide)} heads",
+    title = f"{len(wide)} heads"
+    table = Table(
+        title,
         ("head", *(score.title.lower() for score in SCORES.values())),
         [
             (f"L{layer}H{head}", *("–" if pd.isna(v) else format_number(v) for v in values))
             for (layer, head), values in zip(wide.index, wide.to_numpy(), strict=True)
         ],
+        is_sortable=True,
     )
+    return Fold(title, [table])

@@ -17,7 +17,8 @@ from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import map_cells, map_colours
 from probekit.report.maps.text_map import cell_text, text_map
-from probekit.report.pages.parts import FigurePart, figure_json, title
+from probekit.report.pages.page import FigurePart, figure_json
+from probekit.report.pages.parts import title
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer, chosen_words
 from probekit.report.sentences.captions import colour_words, description

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from probekit.amounts import counted
 from probekit.files import write_atomic
+from probekit.report.causes.cause_answer import cause_answer
 from probekit.report.causes.edits import n_in_words
-from probekit.report.pages.causes.section import CausesSection
-from probekit.report.pages.template import render
+from probekit.report.causes.legible import legible
+from probekit.report.pages.causes.section import cause_items, table_files
+from probekit.report.pages.page import Group, Item, Page, Section
 from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
-from probekit.results.causes import CausesRecord
+from probekit.results.causes import CausesRecord, CauseTables
 
 METHOD = (
     "The measure is scored for the answer of the unedited text throughout. Intervals are 95 % "
@@ -47,16 +49,22 @@ def causes_page(run_dir: Path) -> str:
         MissingError: the run has no interventions.
         DataError: a file of the run cannot be read.
     """
-    causes = CausesSection.open(run_dir)
-    record = causes.record
-    return render(
-        "causes_page.html",
-        causes=causes,
-        model=model_title(record.model),
-        size=n_in_words(record),
+    tables = legible(CauseTables.open(run_dir))
+    record = tables.record
+    shown, folded = cause_items(tables)
+    sections: list[Item] = [Group("causes", shown)]
+    if folded:
+        sections.append(Section("More figures", folded, "folds"))
+    return Page(
+        eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
+        title=record.question or record.name,
+        answer=cause_answer(tables),
+        sections=[*sections, *table_files(run_dir)],
         method=METHOD,
         facts={"": _facts(record)},
-    )
+        aside=[n_in_words(record)],
+        styles=("report.css", "causes.css"),
+    ).html()
 
 
 def _facts(record: CausesRecord) -> dict[str, str]:
