@@ -25,8 +25,8 @@ def cause_command(file: Path, overrides: tuple[str, ...], device: str, out: Path
 
     experiment = load_experiment(file, overrides)
 
-    from probekit.cli.show.causes import show_causes
     from probekit.cli.show.progress import watching
+    from probekit.cli.show.results import show_causes
     from probekit.pipeline.intervene.of_run import cause
 
     with watching() as watcher:

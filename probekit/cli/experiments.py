@@ -11,8 +11,7 @@ import click
 @click.command()
 def experiments() -> None:
     """List the bundled experiments and the models that can be used by name."""
-    from probekit.cli.show.experiments import show_experiments
-    from probekit.cli.show.models import show_models
+    from probekit.cli.show.catalogues import show_experiments, show_models
     from probekit.experiment.catalogue import bundled_experiments
 
     show_experiments(bundled_experiments())

@@ -175,9 +175,8 @@ def run_command(
 
     experiment = load_any_experiment(file, overrides)
 
-    from probekit.cli.show.causes import show_causes_of
     from probekit.cli.show.progress import watching
-    from probekit.cli.show.runs import show_results, show_warnings
+    from probekit.cli.show.results import show_causes_of, show_results, show_warnings
     from probekit.pipeline.experiment.run import run as run_experiment
 
     with watching() as watcher:
@@ -201,7 +200,7 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
     for run in (run_a, run_b):
         check_finished(run)
 
-    from probekit.cli.show.comparisons import show_comparison
+    from probekit.cli.show.results import show_comparison
     from probekit.pipeline.compare.compare import compare as compare_runs
     from probekit.pipeline.compare.compare import write_comparison
 
@@ -250,8 +249,8 @@ def transfer_command(
     all_overrides = with_choices(overrides, sites, kinds)
     experiments = [load_experiment(file, all_overrides) for file in files]
 
-    from probekit.cli.show.comparisons import show_transfer
     from probekit.cli.show.progress import watching
+    from probekit.cli.show.results import show_transfer
     from probekit.pipeline.compare.transfer import transfer as transfer_all
 
     with watching() as watcher:
@@ -275,11 +274,10 @@ def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
 
     experiment = load_any_experiment(file, overrides)
 
-    from probekit.cli.show.runs import show_validation
     from probekit.pipeline.experiment.validate import validate as validate_experiment
 
     validation = validate_experiment(experiment)
-    show_validation(validation)
+    click.echo(str(validation))
     if not validation.ok:
         sys.exit(2)
 
@@ -289,7 +287,7 @@ def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
 def selftest_command(quick: bool) -> None:
     """Test the engine on data and tiny models with known answers: signals, noise, intervals."""
     from probekit.cli.show.progress import watching
-    from probekit.cli.show.runs import show_verdicts
+    from probekit.cli.show.results import show_verdicts
     from probekit.pipeline.selftest import selftest as run_selftest
 
     with watching() as watcher:
@@ -303,7 +301,7 @@ def selftest_command(quick: bool) -> None:
 @click.argument("model", type=ModelName())
 def sites(model: str) -> None:
     """List the sites of a model with name, shape and formula."""
-    from probekit.cli.show.models import show_sites
+    from probekit.cli.show.catalogues import show_sites
 
     show_sites(model)
 

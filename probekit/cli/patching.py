@@ -69,8 +69,7 @@ def patch_command(
     Prints the strongest effects on the logit difference; --out writes the maps of all patches.
     """
     from probekit.analysis.logits import SITES
-    from probekit.cli.show.patching import show_pair
-    from probekit.cli.show.pictures import facts_for_page
+    from probekit.cli.show.looks import facts_for_page, show_pair
     from probekit.pipeline.look.exports import write_page_or_rows
     from probekit.pipeline.look.lenses import ModelAndTokenizer
     from probekit.pipeline.look.pairs import patch_pair

@@ -70,7 +70,7 @@ def lens(
     Prints the predictions at one position of each text; --out writes all positions.
     """
     from probekit.analysis.logits import SITES
-    from probekit.cli.show.pictures import facts_for_page, show_lens
+    from probekit.cli.show.looks import facts_for_page, show_lens
     from probekit.cli.show.progress import watching
     from probekit.pipeline.look.exports import write_page_or_rows
     from probekit.pipeline.look.lenses import ModelAndTokenizer, read_lens
@@ -114,7 +114,7 @@ def attribution(
     out: Path | None,
 ) -> None:
     """Decompose a logit, or a difference of two, into contributions of heads and MLPs."""
-    from probekit.cli.show.pictures import facts_for_page, show_attribution
+    from probekit.cli.show.looks import facts_for_page, show_attribution
     from probekit.pipeline.look.exports import write_page_or_rows
     from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute
     from probekit.report.pages.attribution_page import attribution_page
@@ -165,7 +165,7 @@ def heads(
     out: Path | None,
 ) -> None:
     """Score every head: previous token, duplicate token, induction, first token, entropy."""
-    from probekit.cli.show.pictures import facts_for_page, show_heads
+    from probekit.cli.show.looks import facts_for_page, show_heads
     from probekit.cli.show.progress import watching
     from probekit.pipeline.look.exports import write_page_or_rows
     from probekit.pipeline.look.heads import score_random_repeats, score_texts

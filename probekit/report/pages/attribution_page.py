@@ -23,10 +23,10 @@ from probekit.report.pages.page import (
     Group,
     Page,
     Section,
-    Table,
     Text,
     figure_json,
 )
+from probekit.report.pages.table import Table
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.headings import short_heading
 from probekit.report.texts.machine_paths import model_title

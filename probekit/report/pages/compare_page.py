@@ -17,18 +17,8 @@ from probekit.report.figures.style import (
     format_p,
     plotly_text,
 )
-from probekit.report.pages.page import (
-    Cell,
-    Column,
-    FigurePart,
-    Fold,
-    Item,
-    Page,
-    Section,
-    Table,
-    Text,
-    figure_json,
-)
+from probekit.report.pages.page import FigurePart, Fold, Item, Page, Section, Text, figure_json
+from probekit.report.pages.table import Cell, Column, Table
 from probekit.report.sentences.comparisons import (
     comparison_answer,
     comparison_question,

@@ -23,10 +23,10 @@ from probekit.report.pages.page import (
     Group,
     Page,
     Section,
-    Table,
     Text,
     figure_json,
 )
+from probekit.report.pages.table import Table
 from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import ScoredHeads

@@ -29,8 +29,6 @@ from probekit.report.pages.causes.causes_page import write_causes_page
 from probekit.report.pages.causes.section import cause_figures, causes_section
 from probekit.report.pages.chosen_parts import chosen_parts
 from probekit.report.pages.page import (
-    Cell,
-    Column,
     FigurePart,
     Files,
     Fold,
@@ -39,13 +37,13 @@ from probekit.report.pages.page import (
     Page,
     Section,
     Source,
-    Table,
     Text,
     Texts,
     View,
     pairs_of,
 )
 from probekit.report.pages.parts import norms_part, reliability_part, result_parts
+from probekit.report.pages.table import Cell, Column, Table
 from probekit.report.pages.template import unbroken
 from probekit.report.pages.wrong_examples import WrongExamples, errors_section, examples, load_wrong
 from probekit.report.sentences.answer import answer
@@ -185,17 +183,19 @@ def _sections(
 ) -> Iterator[Item]:
     v = record.verdict
     figures = _result_figures(run_dir, table, record)
-    first, *others = [part for part in figures if part.is_open] or [None]
+    shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
     compared = comparison_table(v, record.control)
-    title = "Scores that the selected probe is compared with"
-    rivals = [_compared(compared, title, v), Text(RULE, "note")] if compared else []
-    heading = [Heading("Comparisons")] if compared else []
-    if first or rivals or caveats(v, record):
-        yield Section("", [*filter(None, [first]), *heading, *rivals], "screen")
+    first: list[Item] = [*shown[:1]]
+    if compared:
+        title = "Scores that the selected probe is compared with"
+        rows = _compared(compared, title, v)
+        first += [Heading("Comparisons"), rows, Text(RULE, "note")]
+    if first or caveats(v, record):
+        yield Section("", first, "screen")
     if causes is not None:
         yield causes_section(run_dir, causes, _layers(table))
-    yield from (Section(part.title, [part]) for part in others)
+    yield from (Section(part.title, [part]) for part in shown[1:])
     yield from _sites(run_dir, record, table, paths)
     if folded:
         yield Section("More figures", folded, "folds")
@@ -229,7 +229,7 @@ def _compared(rows: Sequence[ComparedScore], title: str, v: Verdict) -> Table:
         )
         for one in rows
     ]
-    columns = [
+    columns: list[Column | str] = [
         Column("compared with", "site"),
         metric_name(v.metric),
         "difference [95\N{NO-BREAK SPACE}%]",
@@ -252,9 +252,8 @@ def _sites(
     ]
     if n_folded:
         metric = metric_name(v.metric)
-        items.append(
-            Text(f"The {n} sites with the best cross-validated {metric}, best first.", "note")
-        )
+        best = f"The {n} sites with the best cross-validated {metric}, best first."
+        items.append(Text(best, "note"))
     csv = b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode()
     items.append(Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
     if n_folded:
@@ -275,7 +274,7 @@ def _sites(
 
 
 def _site_rows(rows: Sequence[SiteRow], columns: Sequence[str], title: str) -> Table:
-    cells = [
+    cells: list[Sequence[Cell | str]] = [
         (
             row.layer,
             Cell(row.site, [(row.series, ""), (row.badge, "badge")]),
@@ -301,14 +300,10 @@ def _features(run_dir: Path, v: Verdict) -> Iterator[Section]:
     features = load_features(run_dir)
     if features is None:
         return
-    over_folds, on_all = (
-        " over all outer folds" * v.is_nested,
-        ", fitted on all rows," * v.is_nested,
-    )
     note = FEATURES.format(
         site=features.site,
-        over_folds=over_folds,
-        on_all=on_all,
+        over_folds=" over all outer folds" * v.is_nested,
+        on_all=", fitted on all rows," * v.is_nested,
         rows="all" if v.is_nested else "the training",
     )
     items: list[Item] = [_feature_rows(features.rows, "Table of the best features")]

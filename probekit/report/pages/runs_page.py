@@ -18,19 +18,9 @@ from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import map_cells, map_colours
 from probekit.report.maps.text_map import cell_text, text_map
 from probekit.report.pages.compare_page import settings_section
-from probekit.report.pages.page import (
-    Cell,
-    Column,
-    FigurePart,
-    Fold,
-    Page,
-    Pairs,
-    Section,
-    Table,
-    Text,
-    figure_json,
-)
+from probekit.report.pages.page import FigurePart, Fold, Page, Pairs, Section, Text, figure_json
 from probekit.report.pages.parts import title
+from probekit.report.pages.table import Cell, Column, Table
 from probekit.report.pages.template import unbroken
 from probekit.report.sentences.answer import answer, chosen_words
 from probekit.report.sentences.captions import colour_words, description
@@ -181,7 +171,7 @@ def _table(runs: Sequence[ShownRun]) -> Table:
         )
         for run, cells in zip(runs, numbers, strict=True)
     ]
-    headings = (Column("run", "words"), *names, *columns)
+    headings: list[Column | str] = [Column("run", "words"), *names, *columns]
     return Table("Table of selected sites", headings, rows, is_sortable=True)
 
 

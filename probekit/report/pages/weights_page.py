@@ -22,15 +22,8 @@ from probekit.report.figures.weight_figures import (
     vector_curve,
     weight_head_map,
 )
-from probekit.report.pages.page import (
-    FigurePart,
-    Fold,
-    Group,
-    Page,
-    Section,
-    Table,
-    figure_json,
-)
+from probekit.report.pages.page import FigurePart, Fold, Group, Page, Section, figure_json
+from probekit.report.pages.table import Table
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import HeadWeights, WeightTensor
 

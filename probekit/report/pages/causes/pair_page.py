@@ -27,12 +27,13 @@ from probekit.report.pages.page import (
     FigurePart,
     Fold,
     Group,
+    Item,
     Page,
     Section,
-    Table,
     Text,
     figure_json,
 )
+from probekit.report.pages.table import Table
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.headings import capitalised, short_heading
 from probekit.report.texts.machine_paths import model_title
@@ -170,9 +171,9 @@ def _columns(pair: PatchedPair) -> tuple[str, ...]:
 def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with the maps and tables of the patches of a pair."""
     families = pair.of_positions["site"].map(site_family)
-    sections = []
+    sections: list[Item] = []
     for family, rows in pair.of_positions.groupby(families, sort=False):
-        items = [_position_picture(pair, rows, family), _strongest(pair, rows)]
+        items: list[Item] = [_position_picture(pair, rows, family), _strongest(pair, rows)]
         if sections:
             sections.append(Section(capitalised(family), [Group("rows", items)]))
         else:

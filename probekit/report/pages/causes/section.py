@@ -17,19 +17,8 @@ from probekit.report.causes.verdict_table import (
     VerdictTable,
     verdict_table,
 )
-from probekit.report.pages.page import (
-    Cell,
-    Column,
-    FigurePart,
-    Files,
-    Fold,
-    Group,
-    Item,
-    Pairs,
-    Section,
-    Table,
-    Text,
-)
+from probekit.report.pages.page import FigurePart, Files, Fold, Group, Item, Pairs, Section, Text
+from probekit.report.pages.table import Cell, Column, Table
 from probekit.report.pages.template import unbroken
 from probekit.results.causes import FOLDER, TABLES, CauseTables, has_causes
 from probekit.results.record import reading_run_file
