@@ -105,10 +105,9 @@ def show_heads(result: ScoredHeads) -> None:
     click.echo(heads_answer(result))
     click.echo(COUNTED)
     if result.known:
-        columns = ("known for GPT-2 small", "head", "here", "rank")
-        show_table(
-            replace(known_heads(result), columns=[Column(name, "words") for name in columns])
-        )
+        names = ("known for GPT-2 small", "head", "here", "rank")
+        columns = [Column(name, "words") for name in names]
+        show_table(replace(known_heads(result), columns=columns))
 
 
 def show_pair(pair: PatchedPair, top: int) -> None:

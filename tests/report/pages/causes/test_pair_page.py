@@ -36,10 +36,8 @@ def test_estimates_speak_of_verified_patches_only():
 
 def test_the_strongest_patches_are_sorted_by_absolute_effect():
     pair = patched_pair()
-    assert strongest_patches(pair, pair.of_heads, 2).rows == [
-        ("L1H2", "+1.00", "−1.00", "0.50"),
-        ("L1H1", "+2.50", "+0.50", "−0.25"),
-    ]
+    rows = strongest_patches(pair, pair.of_heads, 2).rows
+    assert rows == [("L1H2", "+1.00", "−1.00", "0.50"), ("L1H1", "+2.50", "+0.50", "−0.25")]
 
 
 def test_the_detail_has_both_measures():
