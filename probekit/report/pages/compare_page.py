@@ -50,8 +50,8 @@ _STEP = 0.06  # in layers, from the error bars of one line to those of the next
 
 def comparison_page(comparison: RunComparison) -> str:
     """Return a self-contained HTML page with figure, table and the settings that differ."""
-    is_site = comparison.rows["what"] == "site"
-    main, sites = comparison.rows[~is_site], comparison.rows[is_site]
+    sites = comparison.sites
+    main = comparison.rows[comparison.rows["what"] != "site"]
     names, settings, figures = comparison.names, _settings(comparison), list(_parts(comparison))
     sections: list[Item] = []
     if len(main):

@@ -12,6 +12,7 @@ from probekit.report.pages.causes.pair_page import (
     pair_page,
     strongest_patches,
 )
+from probekit.report.pages.template import with_code
 from tests.report.conftest import HOSTILE
 from tests.report.pictures import patched_pair
 
@@ -65,7 +66,7 @@ def test_a_pair_without_a_difference_has_no_recovery():
 
 def test_the_page_says_what_one_pair_can_show():
     page = pair_page(patched_pair(), model="/data/mine/made", facts={"weights": "abc"})
-    assert CAVEAT in page
+    assert with_code(CAVEAT) in page
     assert "n = 1 pair" in page
     assert "/data/mine" not in page
     assert "attn_out by token" in page.lower()
