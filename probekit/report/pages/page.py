@@ -170,6 +170,7 @@ class Section:
     title: str
     items: Sequence[Item]
     css: str = ""
+    anchor: str = ""
 
 
 Item = (

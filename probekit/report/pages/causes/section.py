@@ -43,7 +43,7 @@ def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -
         DataError: a file cannot be read.
     """
     shown, folded = cause_items(tables, layers)
-    return Section("Causes", [*shown, *folded, *table_files(run_dir)], "causes")
+    return Section("Causes", [*shown, *folded, *table_files(run_dir)], "causes", "causes")
 
 
 def cause_items(
