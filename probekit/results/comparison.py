@@ -110,7 +110,8 @@ class RunComparison:
         same_sign = rows["difference"] * chosen["difference"] > 0
         as_much = rows["difference"].abs() >= abs(chosen["difference"])
         is_baseline = (rows["what"] == "baseline") & rows["holds"].astype(bool)
-        return rows[is_baseline & same_sign & as_much]
+        easier: pd.DataFrame = rows[is_baseline & same_sign & as_much]
+        return easier
 
     @property
     def n_significant(self) -> int:

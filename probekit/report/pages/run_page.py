@@ -25,8 +25,11 @@ from probekit.report.causes.cause_answer import cause_answer
 from probekit.report.causes.legible import legible
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
-from probekit.report.pages.causes.causes_page import write_causes_page
-from probekit.report.pages.causes.section import cause_figures, causes_section
+from probekit.report.pages.causes.causes_page import (
+    cause_figures,
+    causes_section,
+    write_causes_page,
+)
 from probekit.report.pages.chosen_parts import chosen_parts
 from probekit.report.pages.page import (
     FigurePart,
