@@ -8,7 +8,7 @@ from probekit.report.pages.attribution_page import (
     attribution_detail,
     attribution_page,
 )
-from probekit.report.pages.heads_page import heads_answer, heads_page, known_heads
+from probekit.report.pages.heads_page import heads_answer, heads_page, known_heads_table
 from probekit.report.pages.lens_page import (
     lens_accuracy,
     lens_answer,
@@ -173,7 +173,7 @@ def test_the_name_of_a_menu_stays_on_one_line(browser, pages):
 
 def test_known_heads_have_their_value_and_rank():
     scored = ScoredHeads(head_rows(), "a text", KNOWN)
-    assert known_heads(scored).rows == [
+    assert known_heads_table(scored).rows == [
         ("previous token", "L1H2", "0.300", "6 of 12"),
         ("duplicate token", "L0H1", "–", "undefined for all tokens"),
     ]

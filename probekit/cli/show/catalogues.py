@@ -15,7 +15,7 @@ from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
 from probekit.model.parameters import count_parameters
 from probekit.model.weights.sources import KNOWN_MODELS
-from probekit.report.pages.table import Column, Table
+from probekit.report.pages.table import Column, ResultTable
 
 
 def show_models() -> None:
@@ -27,7 +27,7 @@ def show_models() -> None:
         origin = "ships with probekit" if name == "mini" else "the hub"
         sizes = (config.n_layers, config.n_heads, config.d_model)
         rows.append((name, *map(str, sizes), f"{count_parameters(config):,}", origin))
-    show_table(Table("", [Column(name, "words") for name in names], rows))
+    show_table(ResultTable("", [Column(name, "words") for name in names], rows))
     click.echo("Also: org/name@revision on the hub, or the path of a folder.")
 
 
@@ -39,7 +39,9 @@ def show_sites(model: str) -> None:
         shape = " ".join(_axis(axis, config) for axis in site.axes)
         note = " (only on request)" if site.on_request else ""
         rows.append((site.name, shape, site.formula + note))
-    show_table(Table("", [Column(name, "words") for name in ("site", "shape", "formula")], rows))
+    show_table(
+        ResultTable("", [Column(name, "words") for name in ("site", "shape", "formula")], rows)
+    )
     n_sites = len(config.sites.without_request)
     click.echo(f"{{l}} is 0 to {config.n_layers - 1}: {n_sites} tensors.")
 

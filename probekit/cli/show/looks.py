@@ -32,10 +32,10 @@ from probekit.report.pages.heads_page import (
     UNITS,
     heads_answer,
     heads_text,
-    known_heads,
+    known_heads_table,
 )
 from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer
-from probekit.report.pages.table import Column, Table
+from probekit.report.pages.table import Column, ResultTable
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import AttributedLogit, PatchedPair, ScoredHeads
@@ -74,7 +74,7 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
     click.echo(lens_accuracy(rows))
 
 
-def _lens_table(rows: pd.DataFrame) -> Table:
+def _lens_table(rows: pd.DataFrame) -> ResultTable:
     cells = []
     for label, row in zip(site_labels(rows), rows.to_dict("records"), strict=True):
         ranks = range(1, sum(str(name).startswith("token_") for name in row) + 1)
@@ -83,7 +83,7 @@ def _lens_table(rows: pd.DataFrame) -> Table:
         numbers = (format_number(row["entropy"]), format_number(row["kl"]), rank)
         cells.append((label, *numbers, "  ".join(top)))
     most_probable = Column("most probable tokens", "words")
-    return Table("", ("layer", "entropy", "KL", "rank of next", most_probable), cells)
+    return ResultTable("", ("layer", "entropy", "KL", "rank of next", most_probable), cells)
 
 
 def show_attribution(result: AttributedLogit) -> None:
@@ -100,14 +100,14 @@ def show_heads(result: ScoredHeads) -> None:
         (score.title.lower(), heads_text(result, name, MOST_HEADS) or "not defined for any token")
         for name, score in SCORES.items()
     ]
-    show_table(Table("", ("score", Column("highest", "words")), highest))
+    show_table(ResultTable("", ("score", Column("highest", "words")), highest))
     click.echo(UNITS)
     click.echo(heads_answer(result))
     click.echo(COUNTED)
     if result.known:
         names = ("known for GPT-2 small", "head", "here", "rank")
         columns = [Column(name, "words") for name in names]
-        show_table(replace(known_heads(result), columns=columns))
+        show_table(replace(known_heads_table(result), columns=columns))
 
 
 def show_pair(pair: PatchedPair, top: int) -> None:
@@ -121,7 +121,7 @@ def show_pair(pair: PatchedPair, top: int) -> None:
             ("corrupt", pair.corrupt, pair.source),
         )
     ]
-    show_table(Table("", [Column("", "words")] * 3, texts), has_heads=False)
+    show_table(ResultTable("", [Column("", "words")] * 3, texts), has_heads=False)
     for rows in filter(len, (pair.of_positions, pair.of_heads)):
         click.echo()
         show_table(strongest_patches(pair, rows, top))

@@ -16,7 +16,7 @@ from probekit.report.causes.directions import directions_in
 from probekit.report.causes.verdict_table import VerdictRow, verdict_table
 from probekit.report.figures.style import format_number, format_p
 from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.table import Column, Table
+from probekit.report.pages.table import Column, ResultTable
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
@@ -66,7 +66,7 @@ def show_results(result: RunResult) -> None:
     if rows:
         click.echo()
         columns = ("compared with", metric_name(v.metric), "difference", "95 % interval", "p")
-        show_table(Table("", (*columns, WORDS), list(map(_compared, rows))))
+        show_table(ResultTable("", (*columns, WORDS), list(map(_compared, rows))))
         click.echo(RULE)
 
 
@@ -101,7 +101,7 @@ def _show_sites(table: pd.DataFrame, v: Verdict) -> None:
         click.echo(f"{'; '.join([main, *parts])}.")
 
 
-def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
+def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> ResultTable:
     """Return the table of one kind of probe, with the interval of the main score."""
     filled = [name for name in columns if any(name in row.cells for row in rows)]
     main = metric_name(rows[0].metric)
@@ -115,7 +115,7 @@ def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
             value, below = row.cells.get(name, ("-", ""))
             own += [value, *[_ends(below)] * (name == main)]
         cells.append(own)
-    return Table("", heads, cells)
+    return ResultTable("", heads, cells)
 
 
 def _short(site: str) -> str:
@@ -146,7 +146,7 @@ def show_verdicts(verdicts: Sequence[CheckResult]) -> None:
         (one.check, one.kind, one.expected, one.found, "yes" if one.ok else "NO")
         for one in verdicts
     ]
-    show_table(Table("", columns, rows))
+    show_table(ResultTable("", columns, rows))
     n_bad = sum(not one.ok for one in verdicts)
     click.echo(f"{counted(len(verdicts), 'check')}, {n_bad} failed.")
 
@@ -164,7 +164,7 @@ def show_comparison(comparison: RunComparison) -> None:
         click.echo("  no setting, digest or version differs")
     columns = (f"{comparison.metric}, a - b", "a", "b", "difference", "p", "p_adjusted", "n", WORDS)
     rows = [_difference(row) for _, row in comparison.rows.iterrows()]
-    show_table(Table("", columns, rows))
+    show_table(ResultTable("", columns, rows))
     if comparison.rows["what"].eq("chosen").any():
         click.echo("*: the selected probes of both runs.")
     for note in comparison.notes:
@@ -203,16 +203,16 @@ def show_transfer(result: Transfer) -> None:
         click.echo(f"warning: {note}", err=True)
 
 
-def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, str]) -> Table:
+def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, str]) -> ResultTable:
     cells = {(row["train"], row["test"]): row for _, row in rows.iterrows()}
     values = [
         (train, *(format_number(*(cells[train, test][c] for c in columns)) for test in names))
         for train in names
     ]
-    return Table("", ("", *names), values)
+    return ResultTable("", ("", *names), values)
 
 
-def _by_site(result: Transfer) -> Table:
+def _by_site(result: Transfer) -> ResultTable:
     rows = only(result.scores, metric=result.metric)
     own = rows["train"] == rows["test"]
     cells = []
@@ -221,7 +221,7 @@ def _by_site(result: Transfer) -> Table:
         means = [format_number(rows.loc[is_place & side, "value"].mean()) for side in (own, ~own)]
         mark = " *" if (site, probe) == result.chosen else ""
         cells.append((site + mark, probe, *means))
-    return Table("", ("site", Column("probe", "words"), "own test rows", "others'"), cells)
+    return ResultTable("", ("site", Column("probe", "words"), "own test rows", "others'"), cells)
 
 
 def show_causes(tables: CauseTables) -> None:
@@ -232,7 +232,7 @@ def show_causes(tables: CauseTables) -> None:
     if rows:
         click.echo()
         columns = [Column(name, "words") for name, _ in found.columns]
-        show_table(Table("", ("direction", *columns), list(map(_direction, rows))))
+        show_table(ResultTable("", ("direction", *columns), list(map(_direction, rows))))
     for sentence in tables.record.warnings:
         click.echo(f"warning: {sentence}", err=True)
     for one in tables.record.left_out:

@@ -8,14 +8,14 @@ import rich.table
 from rich.text import Text
 
 from probekit.progress import Console
-from probekit.report.pages.table import Cell, Table
+from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.texts.glyphs import line_label
 
 # A pipe or file has no width, so tables are not cut.
 _WIDTH_OF_PIPES = 400
 
 
-def show_table(table: Table, *, has_heads: bool = True) -> None:
+def show_table(table: ResultTable, *, has_heads: bool = True) -> None:
     """Print a table: the first column and words to the left, numbers to the right."""
     shown = rich.table.Table(box=None, pad_edge=False, show_header=has_heads)
     for number, column in enumerate(table.headings):

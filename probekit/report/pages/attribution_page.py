@@ -22,11 +22,11 @@ from probekit.report.pages.page import (
     Fold,
     Group,
     Page,
-    Section,
-    Text,
+    PageSection,
+    Paragraph,
     figure_json,
 )
-from probekit.report.pages.table import Table
+from probekit.report.pages.table import ResultTable
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.headings import short_heading
 from probekit.report.texts.machine_paths import model_title
@@ -163,11 +163,11 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         eyebrow=["probekit", "direct logit attribution", model_title(model)],
         title=attribution_question(attribution),
         answer=attribution_answer(attribution),
-        details=[Text(attribution_detail(attribution))],
+        details=[Paragraph(attribution_detail(attribution))],
         sections=[
-            Section("", [first, Text(CAVEAT, "note")], "first"),
-            Section("Cumulative logit", [_steps(attribution)]),
-            Section("All components", [_all_components(attribution)]),
+            PageSection("", [first, Paragraph(CAVEAT, "note")], "first"),
+            PageSection("Cumulative logit", [_steps(attribution)]),
+            PageSection("All components", [_all_components(attribution)]),
         ],
         method=(*METHOD, f"{exact} {difference:.0e}."),
         facts={"": facts},
@@ -212,7 +212,7 @@ def largest_rows(attribution: AttributedLogit) -> list[tuple[str, float]]:
     return [*rows, (attribution_title(attribution), attribution.logit)]
 
 
-def _largest(attribution: AttributedLogit) -> Table:
+def _largest(attribution: AttributedLogit) -> ResultTable:
     """Return the table of the largest contributions, with shares of a logit difference."""
     largest = largest_table(attribution)
     if attribution.minus:
@@ -222,10 +222,10 @@ def _largest(attribution: AttributedLogit) -> Table:
     return replace(largest, has_title=True, is_sortable=True)
 
 
-def largest_table(attribution: AttributedLogit) -> Table:
+def largest_table(attribution: AttributedLogit) -> ResultTable:
     """Return the table of the largest contributions, with the sum of the others."""
     rows = [(name, signed(value)) for name, value in largest_rows(attribution)]
-    return Table("Largest contributions", ("component", "contribution"), rows)
+    return ResultTable("Largest contributions", ("component", "contribution"), rows)
 
 
 def _share(value: float, total: float) -> str:
@@ -239,4 +239,4 @@ def _all_components(attribution: AttributedLogit) -> Fold:
         for name, value in zip(parts["name"], parts["value"], strict=True)
     ]
     title = f"{len(rows)} components, largest contribution first"
-    return Fold(title, [Table(title, ("component", "contribution"), rows, is_sortable=True)])
+    return Fold(title, [ResultTable(title, ("component", "contribution"), rows, is_sortable=True)])

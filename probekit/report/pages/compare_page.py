@@ -17,8 +17,16 @@ from probekit.report.figures.style import (
     format_p,
     plotly_text,
 )
-from probekit.report.pages.page import FigurePart, Fold, Item, Page, Section, Text, figure_json
-from probekit.report.pages.table import Cell, Column, Table
+from probekit.report.pages.page import (
+    FigurePart,
+    Fold,
+    Item,
+    Page,
+    PageSection,
+    Paragraph,
+    figure_json,
+)
+from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.comparisons import (
     comparison_answer,
     comparison_question,
@@ -56,13 +64,13 @@ def comparison_page(comparison: RunComparison) -> str:
     sections: list[Item] = []
     if len(main):
         title = "Selected probes and baselines"
-        sections.append(Section(title, [_table(comparison, main, title)], "first"))
-    sections += [Text(note, "note") for note in comparison.notes]
-    sections += [Section(part.title, [part]) for part in figures]
+        sections.append(PageSection(title, [_table(comparison, main, title)], "first"))
+    sections += [Paragraph(note, "note") for note in comparison.notes]
+    sections += [PageSection(part.title, [part]) for part in figures]
     if len(sites):
         title = f"{len(sites)} comparisons of the same site in both runs"
         table = _table(comparison, sites, "Comparisons by site")
-        sections.append(Section("", [Fold(title, [table], is_open=not figures)]))
+        sections.append(PageSection("", [Fold(title, [table], is_open=not figures)]))
     settings_differ = settings_words(names, settings)
     return Page(
         eyebrow=[
@@ -73,7 +81,7 @@ def comparison_page(comparison: RunComparison) -> str:
         ],
         title=comparison_question(comparison),
         answer=comparison_answer(comparison),
-        details=[Text(settings_differ)] if settings_differ else [],
+        details=[Paragraph(settings_differ)] if settings_differ else [],
         sections=[*sections, settings_section(names, settings)],
         caveats=comparison_warnings(comparison),
         method=[comparison.verdict, *METHOD],
@@ -81,7 +89,7 @@ def comparison_page(comparison: RunComparison) -> str:
     ).html()
 
 
-def settings_section(names: Sequence[str], settings: Mapping[str, Sequence[str]]) -> Section:
+def settings_section(names: Sequence[str], settings: Mapping[str, Sequence[str]]) -> PageSection:
     """Return the section with the settings that differ between runs.
 
     Args:
@@ -90,10 +98,12 @@ def settings_section(names: Sequence[str], settings: Mapping[str, Sequence[str]]
     """
     title = "Settings that differ"
     if not settings:
-        return Section(title, [Text("All settings, input digests and versions are equal.")])
+        return PageSection(
+            title, [Paragraph("All settings, input digests and versions are equal.")]
+        )
     columns = [Column("setting"), *(Column(name, "value", "title") for name in names)]
     rows = [(name, *values) for name, values in settings.items()]
-    return Section(title, [Table(title, columns, rows), Text(SETTINGS, "note")])
+    return PageSection(title, [ResultTable(title, columns, rows), Paragraph(SETTINGS, "note")])
 
 
 def _settings(comparison: RunComparison) -> dict[str, list[str]]:
@@ -103,7 +113,7 @@ def _settings(comparison: RunComparison) -> dict[str, list[str]]:
     return {name: [paths.hide(text) for text in texts] for name, texts in settings.items()}
 
 
-def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> Table:
+def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultTable:
     names = (Column(name, form="title") for name in comparison.names)
     cells = []
     for _, row in rows.iterrows():
@@ -118,7 +128,7 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> Table:
                 Cell(format_p(row["p"]), result, is_strong=row["holds"]),
             )
         )
-    return Table(
+    return ResultTable(
         title,
         ("probe", *names, "difference [95\N{NO-BREAK SPACE}%]", "p"),
         cells,

@@ -22,11 +22,11 @@ from probekit.report.pages.page import (
     Fold,
     Group,
     Page,
-    Section,
-    Text,
+    PageSection,
+    Paragraph,
     figure_json,
 )
-from probekit.report.pages.table import Table
+from probekit.report.pages.table import ResultTable
 from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import ScoredHeads
@@ -51,18 +51,18 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
     maps = Group("rows", _pictures(scored))
     sections = [
-        Section("", [Group("rows", [_highest(scored)]), Text(CAVEAT, "note")], "first"),
-        Section("Scores by layer and head", [maps, Text(SCALES, "note")]),
-        Section("All heads", [_all_heads(scored.rows)]),
+        PageSection("", [Group("rows", [_highest(scored)]), Paragraph(CAVEAT, "note")], "first"),
+        PageSection("Scores by layer and head", [maps, Paragraph(SCALES, "note")]),
+        PageSection("All heads", [_all_heads(scored.rows)]),
     ]
     if scored.known:
-        known = replace(known_heads(scored), has_title=True, is_sortable=True)
-        sections.insert(2, Section("Known heads", [Group("rows", [known])]))
+        known = replace(known_heads_table(scored), has_title=True, is_sortable=True)
+        sections.insert(2, PageSection("Known heads", [Group("rows", [known])]))
     return Page(
         eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
         answer=heads_answer(scored),
-        details=[Text(f"{COUNTED} Measured on {scored.read}.")],
+        details=[Paragraph(f"{COUNTED} Measured on {scored.read}.")],
         sections=sections,
         method=METHOD,
         facts={"": facts},
@@ -70,9 +70,9 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
     ).html()
 
 
-def _highest(scored: ScoredHeads) -> Table:
+def _highest(scored: ScoredHeads) -> ResultTable:
     """Return the table of the highest head of each score, and how far it is from the others."""
-    return Table(
+    return ResultTable(
         "Highest head of each score",
         ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads"),
         [_highest_row(scored, score) for score in SCORES],
@@ -103,9 +103,9 @@ def heads_text(scored: ScoredHeads, score: str, n: int) -> str:
     return ", ".join(f"{_name(head)} {format_number(head['value'])}" for head in heads)
 
 
-def known_heads(scored: ScoredHeads) -> Table:
+def known_heads_table(scored: ScoredHeads) -> ResultTable:
     """Return the table of known heads: score, head, value and rank among all heads."""
-    return Table(
+    return ResultTable(
         "Heads of GPT-2 small described in the literature, outlined in the maps",
         ("score", "head", "value", "rank"),
         [row for score in scored.known for row in _known(scored, score)],
@@ -190,7 +190,7 @@ def _all_heads(rows: pd.DataFrame) -> Fold:
     by_head = rows.set_index(["layer", "head"])
     wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
     title = f"{len(wide)} heads"
-    table = Table(
+    table = ResultTable(
         title,
         ("head", *(score.title.lower() for score in SCORES.values())),
         [

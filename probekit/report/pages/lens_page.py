@@ -16,11 +16,11 @@ from probekit.report.pages.page import (
     Fold,
     Group,
     Page,
-    Section,
-    Text,
+    PageSection,
+    Paragraph,
     figure_json,
 )
-from probekit.report.pages.table import Table
+from probekit.report.pages.table import ResultTable
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.headings import short_heading
 from probekit.report.texts.machine_paths import model_title
@@ -62,7 +62,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         eyebrow=["probekit", "logit lens", model_title(model)],
         title=QUESTION,
         answer=lens_answer(rows),
-        details=[Text(lens_accuracy(rows))],
+        details=[Paragraph(lens_accuracy(rows))],
         sections=[
             _by_layer(rows),
             *(_part(number, of_text, has_table=len(texts) > 1) for number, of_text in texts),
@@ -73,7 +73,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
     ).html()
 
 
-def _by_layer(rows: pd.DataFrame) -> Section:
+def _by_layer(rows: pd.DataFrame) -> PageSection:
     """Return the section with the numbers of the answer: curve and table by layer."""
     summary = lens_summary(rows)
     n, n_next = summary[["n", "n_next"]].iloc[0]
@@ -90,10 +90,11 @@ def _by_layer(rows: pd.DataFrame) -> Section:
         height=19,
         width=0,
     )
-    return Section("", [Group("split", [curve, _table(summary)]), Text(CAVEAT, "note")], "first")
+    numbers = Group("split", [curve, _table(summary)])
+    return PageSection("", [numbers, Paragraph(CAVEAT, "note")], "first")
 
 
-def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> Section:
+def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> PageSection:
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
@@ -109,11 +110,11 @@ def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> Section:
     )
     heading = short_heading(line_label("".join(tokens)))
     tables = [Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []
-    return Section(f"{number} · {heading}", [picture, *tables])
+    return PageSection(f"{number} · {heading}", [picture, *tables])
 
 
-def _table(summary: pd.DataFrame, *, has_title: bool = True) -> Table:
-    return Table(
+def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:
+    return ResultTable(
         BY_LAYER,
         (
             "layer",

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from probekit.report.figures.style import TEMPLATE
-from probekit.report.pages.table import Cell, Table
+from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.template import render
 
 
@@ -70,7 +70,7 @@ class FigurePart:
 
 
 @dataclass(frozen=True)
-class Text:
+class Paragraph:
     """A paragraph, in which parts between backticks are code; `css` is its class."""
 
     kind: ClassVar = "text"
@@ -95,7 +95,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Source:
+class Verbatim:
     """Text with a fixed layout, such as a configuration."""
 
     kind: ClassVar = "source"
@@ -163,7 +163,7 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A section of a page; `css` is its class, `first` for the one that follows the answer."""
 
     kind: ClassVar = "section"
@@ -175,17 +175,17 @@ class Section:
 
 Item = (
     FigurePart
-    | Table
-    | Text
+    | ResultTable
+    | Paragraph
     | Heading
     | Texts
-    | Source
+    | Verbatim
     | Pairs
     | Files
     | View
     | Group
     | Fold
-    | Section
+    | PageSection
 )
 
 

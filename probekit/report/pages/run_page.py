@@ -38,15 +38,15 @@ from probekit.report.pages.page import (
     Heading,
     Item,
     Page,
-    Section,
-    Source,
-    Text,
+    PageSection,
+    Paragraph,
     Texts,
+    Verbatim,
     View,
     pairs_of,
 )
 from probekit.report.pages.parts import norms_part, reliability_part, result_parts
-from probekit.report.pages.table import Cell, Column, Table
+from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.pages.template import unbroken
 from probekit.report.pages.wrong_examples import WrongExamples, errors_section, examples, load_wrong
 from probekit.report.sentences.answer import answer
@@ -164,7 +164,7 @@ def report_page(run_dir: Path) -> str:
         title=record.question or record.run,
         answer=answer(v, record.question),
         sections=list(_sections(run_dir, record, table, paths, causes, attention, wrong)),
-        details=[Text(unbroken(cause_answer(causes)), "finding")] if causes else [],
+        details=[Paragraph(unbroken(cause_answer(causes)), "finding")] if causes else [],
         caveats=caveats(v, record),
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
         styles=("report.css", *EXPLORER_STYLES * bool(attention), *["causes.css"] * bool(causes)),
@@ -193,28 +193,28 @@ def _sections(
     if compared:
         title = "Scores that the selected probe is compared with"
         rows = _compared(compared, title, v)
-        first += [Heading("Comparisons"), rows, Text(RULE, "note")]
+        first += [Heading("Comparisons"), rows, Paragraph(RULE, "note")]
     if first or caveats(v, record):
-        yield Section("", first, "screen")
+        yield PageSection("", first, "screen")
     if causes is not None:
         yield causes_section(run_dir, causes, _layers(table))
-    yield from (Section(part.title, [part]) for part in shown[1:])
+    yield from (PageSection(part.title, [part]) for part in shown[1:])
     yield from _sites(run_dir, record, table, paths)
     if folded:
-        yield Section("More figures", folded, "folds")
+        yield PageSection("More figures", folded, "folds")
     not_drawn = _not_drawn(run_dir, record)
     if not_drawn:
-        yield Text(not_drawn, "note")
+        yield Paragraph(not_drawn, "note")
     yield from _features(run_dir, v)
     if wrong:
         yield errors_section(wrong, is_nested=v.is_nested)
     if attention:
-        yield Section("Attention", [View("attention/explorer.html", {"attention": attention})])
+        yield PageSection("Attention", [View("attention/explorer.html", {"attention": attention})])
     yield _data(record)
     yield _measured(record, paths.hide(_text(run_dir / "config.yaml")))
 
 
-def _compared(rows: Sequence[ComparedScore], title: str, v: Verdict) -> Table:
+def _compared(rows: Sequence[ComparedScore], title: str, v: Verdict) -> ResultTable:
     """Return the table of scores that the selected probe is compared with."""
     cells = [
         (
@@ -238,12 +238,12 @@ def _compared(rows: Sequence[ComparedScore], title: str, v: Verdict) -> Table:
         "difference [95\N{NO-BREAK SPACE}%]",
         "p",
     ]
-    return Table(title, columns, cells, css="compact")
+    return ResultTable(title, columns, cells, css="compact")
 
 
 def _sites(
     run_dir: Path, record: RunRecord, table: pd.DataFrame, paths: MachinePaths
-) -> Iterator[Section]:
+) -> Iterator[PageSection]:
     """Yield the section with all sites, and with all differences; none without a site."""
     v = record.verdict
     sites = site_table(table, v)
@@ -256,7 +256,7 @@ def _sites(
     if n_folded:
         metric = metric_name(v.metric)
         best = f"The {n} sites with the best cross-validated {metric}, best first."
-        items.append(Text(best, "note"))
+        items.append(Paragraph(best, "note"))
     csv = b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode()
     items.append(Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
     if n_folded:
@@ -272,11 +272,11 @@ def _sites(
             else f"Differences from {len(others)} other sites, kinds and controls"
         )
         rows = _compared(others, "Differences from all others", v)
-        items.append(Fold(title, [rows, Text(OTHER_RULE, "note")]))
-    yield Section("All sites", items)
+        items.append(Fold(title, [rows, Paragraph(OTHER_RULE, "note")]))
+    yield PageSection("All sites", items)
 
 
-def _site_rows(rows: Sequence[SiteRow], columns: Sequence[str], title: str) -> Table:
+def _site_rows(rows: Sequence[SiteRow], columns: Sequence[str], title: str) -> ResultTable:
     cells: list[Sequence[Cell | str]] = [
         (
             row.layer,
@@ -288,7 +288,7 @@ def _site_rows(rows: Sequence[SiteRow], columns: Sequence[str], title: str) -> T
         )
         for row in rows
     ]
-    return Table(
+    return ResultTable(
         title,
         ("layer", Column("site", "site", "code"), *columns),
         cells,
@@ -298,7 +298,7 @@ def _site_rows(rows: Sequence[SiteRow], columns: Sequence[str], title: str) -> T
     )
 
 
-def _features(run_dir: Path, v: Verdict) -> Iterator[Section]:
+def _features(run_dir: Path, v: Verdict) -> Iterator[PageSection]:
     """Yield the section with the features of k-sparse probes, if there are any."""
     features = load_features(run_dir)
     if features is None:
@@ -310,16 +310,16 @@ def _features(run_dir: Path, v: Verdict) -> Iterator[Section]:
         rows="all" if v.is_nested else "the training",
     )
     items: list[Item] = [_feature_rows(features.rows, "Table of the best features")]
-    items.append(Text(note, "note"))
+    items.append(Paragraph(note, "note"))
     if features.folded:
         n = len(features.folded)
         rows = _feature_rows(features.folded, "Table of the next features")
         items.append(Fold(f"The next {'feature' if n == 1 else f'{n} features'}", [rows]))
-    yield Section("Features used by the k-sparse probes", items)
+    yield PageSection("Features used by the k-sparse probes", items)
 
 
-def _feature_rows(rows: Sequence[Mapping[Hashable, Any]], title: str) -> Table:
-    return Table(
+def _feature_rows(rows: Sequence[Mapping[Hashable, Any]], title: str) -> ResultTable:
+    return ResultTable(
         title,
         (
             "rank",
@@ -344,11 +344,11 @@ def _feature_rows(rows: Sequence[Mapping[Hashable, Any]], title: str) -> Table:
     )
 
 
-def _data(record: RunRecord) -> Section:
+def _data(record: RunRecord) -> PageSection:
     """Return the section on the data set."""
     data = record.data
     items: list[Item] = [
-        Text(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
+        Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
         Fold("Counts by label and split", [_counts(record)]),
     ]
     if data.findings:
@@ -359,15 +359,15 @@ def _data(record: RunRecord) -> Section:
     if data.examples:
         items.append(Fold("Examples", [examples(data.examples)]))
     if data.card:
-        items.append(Fold("Data card", [Source(data.card)], css="card"))
-    return Section("Data", items)
+        items.append(Fold("Data card", [Verbatim(data.card)], css="card"))
+    return PageSection("Data", items)
 
 
-def _counts(record: RunRecord) -> Table:
+def _counts(record: RunRecord) -> ResultTable:
     splits, groups = record.data.labels, record.data.groups
     labels = dict.fromkeys(chain.from_iterable(splits.values()))
     n_groups = (f"{groups[split]:,}" if split in groups else "–" for split in splits)
-    return Table(
+    return ResultTable(
         "Counts by label and split",
         ("label", *splits),
         [
@@ -382,17 +382,17 @@ def _counts(record: RunRecord) -> Table:
     )
 
 
-def _measured(record: RunRecord, config: str) -> Section:
+def _measured(record: RunRecord, config: str) -> PageSection:
     """Return the section on method, configuration and provenance."""
-    paragraphs = [Text(paragraph) for paragraph in method(record.verdict)]
+    paragraphs = [Paragraph(paragraph) for paragraph in method(record.verdict)]
     items: list[Item] = [Fold("Choice of sites, intervals and p-values", paragraphs)]
     if record.norms:
         norms = norms_part(record.norms)
         items.append(Fold(norms.title, [norms], css="norms"))
-    items.append(Fold("Full configuration", [Source(config)]))
+    items.append(Fold("Full configuration", [Verbatim(config)]))
     facts = pairs_of(_facts(record))
     items.append(Fold("Provenance: model, versions, digests, seeds and times", facts))
-    return Section("How it was measured", items)
+    return PageSection("How it was measured", items)
 
 
 def _not_drawn(run_dir: Path, record: RunRecord) -> str:

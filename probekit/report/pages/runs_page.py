@@ -18,9 +18,17 @@ from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import map_cells, map_colours
 from probekit.report.maps.text_map import cell_text, text_map
 from probekit.report.pages.compare_page import settings_section
-from probekit.report.pages.page import FigurePart, Fold, Page, Pairs, Section, Text, figure_json
+from probekit.report.pages.page import (
+    FigurePart,
+    Fold,
+    Page,
+    PageSection,
+    Pairs,
+    Paragraph,
+    figure_json,
+)
 from probekit.report.pages.parts import title
-from probekit.report.pages.table import Cell, Column, Table
+from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.pages.template import unbroken
 from probekit.report.sentences.answer import answer, chosen_words
 from probekit.report.sentences.captions import colour_words, description
@@ -147,16 +155,16 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
         answer="",
         details=[Pairs(answers, css="verdicts")],
         sections=[
-            *(Section(part.title, [part]) for part in runs_figures(runs)),
-            Section("Selected sites", [_table(runs), Text(SELECTED, "note")]),
+            *(PageSection(part.title, [part]) for part in runs_figures(runs)),
+            PageSection("Selected sites", [_table(runs), Paragraph(SELECTED, "note")]),
             settings_section(names, differing([run.facts for run in runs])),
-            Section("", [Fold("Folders of the runs", [folders])]),
+            PageSection("", [Fold("Folders of the runs", [folders])]),
         ],
         head=f"{experiment}: {len(runs)} runs by {metric}",
     ).html()
 
 
-def _table(runs: Sequence[ShownRun]) -> Table:
+def _table(runs: Sequence[ShownRun]) -> ResultTable:
     """Return the table of the selected sites."""
     numbers = [_numbers(run) for run in runs]
     columns = list(dict.fromkeys(name for cells in numbers for name in cells))
@@ -172,7 +180,7 @@ def _table(runs: Sequence[ShownRun]) -> Table:
         for run, cells in zip(runs, numbers, strict=True)
     ]
     headings: list[Column | str] = [Column("run", "words"), *names, *columns]
-    return Table("Table of selected sites", headings, rows, is_sortable=True)
+    return ResultTable("Table of selected sites", headings, rows, is_sortable=True)
 
 
 def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from probekit.amounts import counted
 from probekit.probes.saved_probe import ProbeFacts
 from probekit.report.figures.style import format_number
-from probekit.report.pages.page import Page, Text, View
+from probekit.report.pages.page import Page, Paragraph, View
 from probekit.report.texts.glyphs import token_label
 from probekit.report.texts.machine_paths import model_title
 from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
@@ -82,7 +82,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         eyebrow=["probekit", model_title(facts.model), facts.site, *view],
         title=_question(classes, facts.kind),
         answer=texts_answer(readings),
-        details=[Text(_trained(facts))],
+        details=[Paragraph(_trained(facts))],
         sections=[View("texts.html", values)],
         method=METHOD,
         facts={"Scores on the probe's own data set": _tested(facts)},

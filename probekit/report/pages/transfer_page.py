@@ -21,7 +21,15 @@ from probekit.report.figures.style import (
 )
 from probekit.report.maps.maps import LEAST_RANGE
 from probekit.report.maps.text_map import Colours, text_map
-from probekit.report.pages.page import FigurePart, Fold, Group, Page, Section, Text, figure_json
+from probekit.report.pages.page import (
+    FigurePart,
+    Fold,
+    Group,
+    Page,
+    PageSection,
+    Paragraph,
+    figure_json,
+)
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
 from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
@@ -60,14 +68,14 @@ SPACES = {
 def transfer_page(transfer: Transfer) -> str:
     """Return a self-contained HTML page with the matrices of every site and kind of probe."""
     others = [place for place in transfer.places() if place != transfer.chosen]
-    sections = [Section("", [_matrices(transfer, *transfer.chosen)], "first")]
+    sections = [PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
     if others:
         folds = [
             Fold(f"Site {' · '.join(place)}", [_matrices(transfer, *place)]) for place in others
         ]
         sections += [
-            Section("All sites", [_summary_part(transfer)]),
-            Section("Other sites and kinds of probe", [Text(OTHERS, "note"), *folds]),
+            PageSection("All sites", [_summary_part(transfer)]),
+            PageSection("Other sites and kinds of probe", [Paragraph(OTHERS, "note"), *folds]),
         ]
     parts = ("transfer", model_title(transfer.model), metric_name(transfer.metric))
     return Page(

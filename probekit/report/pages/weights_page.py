@@ -22,8 +22,8 @@ from probekit.report.figures.weight_figures import (
     vector_curve,
     weight_head_map,
 )
-from probekit.report.pages.page import FigurePart, Fold, Group, Page, Section, figure_json
-from probekit.report.pages.table import Table
+from probekit.report.pages.page import FigurePart, Fold, Group, Page, PageSection, figure_json
+from probekit.report.pages.table import ResultTable
 from probekit.report.texts.machine_paths import model_title
 from probekit.results.network import HeadWeights, WeightTensor
 
@@ -81,13 +81,13 @@ def _render(
     heads: HeadWeights | None = None,
 ) -> str:
     caption = "All tensors" if len(rows) > 1 else "The tensor"
-    summary = Table(caption, (), list(_summary(rows).items()), css="summary")
-    sections = [Section("", [Group("split", [*figures[:1], summary])], "first")]
-    sections += [Section("", [part]) for part in figures[1:]]
+    summary = ResultTable(caption, (), list(_summary(rows).items()), css="summary")
+    sections = [PageSection("", [Group("split", [*figures[:1], summary])], "first")]
+    sections += [PageSection("", [part]) for part in figures[1:]]
     if folded:
-        sections.append(Section("Single heads", [Fold(part.title, [part]) for part in folded]))
+        sections.append(PageSection("Single heads", [Fold(part.title, [part]) for part in folded]))
     if len(rows) > 1:
-        sections.append(Section(f"All {len(rows)} tensors", [_table(rows)]))
+        sections.append(PageSection(f"All {len(rows)} tensors", [_table(rows)]))
     return Page(
         eyebrow=["probekit", "weights", model_title(model)],
         title=title,
@@ -97,8 +97,8 @@ def _render(
     ).html()
 
 
-def _table(rows: pd.DataFrame) -> Table:
-    return Table(
+def _table(rows: pd.DataFrame) -> ResultTable:
+    return ResultTable(
         "Table of tensors",
         ("tensor", "shape", "dtype", "mean", "std", "norm", "min", "max"),
         [

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from probekit.errors import DataError
 from probekit.files import inside
-from probekit.report.pages.page import Section, View
+from probekit.report.pages.page import PageSection, View
 from probekit.report.pages.texts_page import TokenPart, text_part
 from probekit.report.texts.glyphs import class_label
 from probekit.report.texts.paint import DENSEST, Palette
@@ -160,7 +160,7 @@ def load_wrong(run_dir: Path) -> WrongExamples | None:
         ) from error
 
 
-def errors_section(wrong: WrongExamples, *, is_nested: bool) -> Section:
+def errors_section(wrong: WrongExamples, *, is_nested: bool) -> PageSection:
     """Return the section with the worst errors of the selected probe, and of each single probe."""
     values = {
         "wrong": wrong,
@@ -169,7 +169,7 @@ def errors_section(wrong: WrongExamples, *, is_nested: bool) -> Section:
         "label_text": class_label,
         "around_span": _around_span,
     }
-    return Section("Worst errors", [View("errors.html", values)], "errors")
+    return PageSection("Worst errors", [View("errors.html", values)], "errors")
 
 
 def examples(rows: Sequence[ExampleRecord]) -> View:

@@ -26,11 +26,11 @@ from probekit.report.pages.page import (
     Group,
     Item,
     Page,
+    PageSection,
     Pairs,
-    Section,
-    Text,
+    Paragraph,
 )
-from probekit.report.pages.table import Cell, Column, Table
+from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.pages.template import unbroken
 from probekit.report.texts.headings import capitalised
 from probekit.report.texts.machine_paths import model_title
@@ -82,7 +82,7 @@ def causes_page(run_dir: Path) -> str:
     shown, folded = cause_items(tables)
     sections: list[Item] = [Group("causes", shown)]
     if folded:
-        sections.append(Section("More figures", folded, "folds"))
+        sections.append(PageSection("More figures", folded, "folds"))
     return Page(
         eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
         title=record.question or record.name,
@@ -110,7 +110,7 @@ def _facts(record: CausesRecord) -> dict[str, str]:
     return {capitalised(name): words for name, words in named.items() if words}
 
 
-def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -> Section:
+def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -> PageSection:
     """Return the section on interventions of a run's page.
 
     Args:
@@ -122,7 +122,7 @@ def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -
         DataError: a file cannot be read.
     """
     shown, folded = cause_items(tables, layers)
-    return Section("Causes", [*shown, *folded, *table_files(run_dir)], "causes", "causes")
+    return PageSection("Causes", [*shown, *folded, *table_files(run_dir)], "causes", "causes")
 
 
 def cause_items(
@@ -138,7 +138,7 @@ def cause_items(
         *tables.record.warnings,
         *(f"{counted(one.n, 'text')} left out: {one.reason}" for one in tables.record.left_out),
     ]
-    items = [*_verdicts(tables), *(Text(sentence, "note") for sentence in cautions)]
+    items = [*_verdicts(tables), *(Paragraph(sentence, "note") for sentence in cautions)]
     return [*items, Group("cause-figures", figures)], [one for one in parts if not one.is_open]
 
 
@@ -156,8 +156,8 @@ def _verdicts(tables: CauseTables) -> Iterator[Item]:
     yield _directions(found, found.rows, "Verdicts on directions")
     is_single = len(found.rows) == 1
     if is_single and found.rows[0].summary:
-        yield Text(found.rows[0].summary)
-    yield Text(unbroken(NOTE), "note")
+        yield Paragraph(found.rows[0].summary)
+    yield Paragraph(unbroken(NOTE), "note")
     if found.folded:
         n = len(found.folded)
         title = "The other direction" if n == 1 else f"The other {n} directions"
@@ -167,10 +167,10 @@ def _verdicts(tables: CauseTables) -> Iterator[Item]:
         yield Fold("Verdicts in words", [_summaries(found.rows), _summaries(found.folded)])
 
 
-def _directions(found: VerdictTable, rows: Sequence[VerdictRow], title: str) -> Table:
+def _directions(found: VerdictTable, rows: Sequence[VerdictRow], title: str) -> ResultTable:
     """Return the table of some rows of the verdicts."""
     columns = [Column(name, "words", unit=unit) for name, unit in found.columns]
-    return Table(
+    return ResultTable(
         title,
         [Column("direction at", "site"), *columns],
         [(_name(row), *map(_cell, row.cells)) for row in rows],

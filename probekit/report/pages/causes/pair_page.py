@@ -29,11 +29,11 @@ from probekit.report.pages.page import (
     Group,
     Item,
     Page,
-    Section,
-    Text,
+    PageSection,
+    Paragraph,
     figure_json,
 )
-from probekit.report.pages.table import Table
+from probekit.report.pages.table import ResultTable
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.headings import capitalised, short_heading
 from probekit.report.texts.machine_paths import model_title
@@ -145,10 +145,10 @@ def pair_notes(pair: PatchedPair) -> list[str]:
     return notes
 
 
-def strongest_patches(pair: PatchedPair, rows: pd.DataFrame, n: int = MOST_ROWS) -> Table:
+def strongest_patches(pair: PatchedPair, rows: pd.DataFrame, n: int = MOST_ROWS) -> ResultTable:
     """Return the table of the n strongest patches among these rows, strongest first."""
     strongest = [_row(pair, row) for row in pair.strongest(rows, n).to_dict("records")]
-    return Table("Strongest patches", _columns(pair), strongest)
+    return ResultTable("Strongest patches", _columns(pair), strongest)
 
 
 def _row(pair: PatchedPair, row: Mapping[Any, Any]) -> tuple[str, ...]:
@@ -175,21 +175,21 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
     for family, rows in pair.of_positions.groupby(families, sort=False):
         items: list[Item] = [_position_picture(pair, rows, family), _strongest(pair, rows)]
         if sections:
-            sections.append(Section(capitalised(family), [Group("rows", items)]))
+            sections.append(PageSection(capitalised(family), [Group("rows", items)]))
         else:
-            caveat = Text(CAVEAT, "note")
-            sections.append(Section("", [Group("rows", items), caveat], "first"))
+            caveat = Paragraph(CAVEAT, "note")
+            sections.append(PageSection("", [Group("rows", items), caveat], "first"))
     if len(pair.of_heads):
         items = [_head_picture(pair), _strongest(pair, pair.of_heads)]
-        sections.append(Section("Heads", [Group("split", items)]))
+        sections.append(PageSection("Heads", [Group("split", items)]))
     if pair.is_estimated:
-        sections.append(Section("Estimated and verified effects", [_estimate_picture(pair)]))
-    sections.append(Section("All patches", [_all_patches(pair)]))
+        sections.append(PageSection("Estimated and verified effects", [_estimate_picture(pair)]))
+    sections.append(PageSection("All patches", [_all_patches(pair)]))
     return Page(
         eyebrow=["probekit", "activation patching", model_title(model)],
         title=f"Which activations decide between {_quoted(pair.answer)} and {_quoted(pair.wrong)}?",
         answer=pair_answer(pair),
-        details=[Text(pair_detail(pair))],
+        details=[Paragraph(pair_detail(pair))],
         sections=sections,
         method=(*METHOD, *([ESTIMATED] if pair.is_estimated else [])),
         facts={"": facts},
@@ -266,7 +266,7 @@ def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
     return f"effects {'; '.join(named)}."
 
 
-def _strongest(pair: PatchedPair, rows: pd.DataFrame) -> Table:
+def _strongest(pair: PatchedPair, rows: pd.DataFrame) -> ResultTable:
     return replace(strongest_patches(pair, rows), has_title=True, is_sortable=True)
 
 
@@ -276,7 +276,7 @@ def _all_patches(pair: PatchedPair) -> Fold:
     ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
     rows = [_row(pair, row) for row in ordered.to_dict("records")]
     title = f"{len(rows)} patches, largest first"
-    return Fold(title, [Table(title, _columns(pair), rows, is_sortable=True)])
+    return Fold(title, [ResultTable(title, _columns(pair), rows, is_sortable=True)])
 
 
 def _name(pair: PatchedPair, row: Mapping[Any, Any]) -> str:
