@@ -18,9 +18,9 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.transfer import transfer
 from probekit.pipeline.experiment.run import run
 from probekit.report.figures.figure_files import write_figures
-from probekit.report.pages.parts import FigurePart
+from probekit.report.pages.page import FigurePart
 from probekit.report.pages.run_page import run_figures
-from probekit.report.pages.transfer_page import place_part
+from probekit.report.pages.transfer_page import place_parts
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 2_000_000  # limit for all images together
@@ -121,7 +121,7 @@ def _transfer_parts() -> Iterator[FigurePart]:
             quickstart = ROOT / "experiments" / "quickstart.yaml"
             experiments.append(load_experiment(quickstart, overrides))
         result = transfer(experiments, out=Path(folder) / "transfer")
-    for part in place_part(result, *result.chosen).figures:
+    for part in place_parts(result, *result.chosen):
         yield replace(part, title=f"Transfer: {part.title}")
 
 

@@ -164,7 +164,7 @@ def cli() -> None:
 def selftest_command(quick: bool) -> None:
     """Test the engine on data and tiny models with known answers: signals, noise, intervals."""
     from probekit.cli.show.progress import watching
-    from probekit.cli.show.runs import show_verdicts
+    from probekit.cli.show.results import show_verdicts
     from probekit.pipeline.selftest import selftest as run_selftest
 
     with watching() as watcher:

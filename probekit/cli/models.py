@@ -24,7 +24,7 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 @click.argument("model", type=ModelName())
 def sites(model: str) -> None:
     """List the sites of a model with name, shape and formula."""
-    from probekit.cli.show.models import show_sites
+    from probekit.cli.show.catalogues import show_sites
 
     show_sites(model)
 

@@ -45,7 +45,7 @@ def _write(
     **more: str,
 ) -> None:
     """Write a page with the facts of its model, or the rows, if there is an output file."""
-    from probekit.cli.show.pictures import facts_for_page
+    from probekit.cli.show.looks import facts_for_page
     from probekit.pipeline.look.exports import write_page_or_rows
 
     if out is not None:
@@ -85,7 +85,7 @@ def lens(
     Prints the predictions at one position of each text; --out writes all positions.
     """
     from probekit.analysis.logits import SITES
-    from probekit.cli.show.pictures import show_lens
+    from probekit.cli.show.looks import show_lens
     from probekit.cli.show.progress import watching
     from probekit.pipeline.look.lenses import ModelAndTokenizer, read_lens
     from probekit.report.pages.lens_page import lens_page
@@ -113,7 +113,7 @@ def lens(
 @page_or_rows_option
 def attribution(model: str, bos: bool, device: str, out: Path | None, **options: Any) -> None:
     """Decompose a logit, or a difference of two, into contributions of heads and MLPs."""
-    from probekit.cli.show.pictures import show_attribution
+    from probekit.cli.show.looks import show_attribution
     from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute
     from probekit.report.pages.attribution_page import attribution_page
 
@@ -156,7 +156,7 @@ def heads(
     out: Path | None,
 ) -> None:
     """Score every head: previous token, duplicate token, induction, first token, entropy."""
-    from probekit.cli.show.pictures import show_heads
+    from probekit.cli.show.looks import show_heads
     from probekit.cli.show.progress import watching
     from probekit.pipeline.look.lenses import ModelAndTokenizer, score_random_repeats, score_texts
     from probekit.report.pages.heads_page import heads_page
@@ -224,7 +224,7 @@ def patch_command(
     Prints the strongest effects on the logit difference; --out writes the maps of all patches.
     """
     from probekit.analysis.logits import SITES
-    from probekit.cli.show.patching import show_pair
+    from probekit.cli.show.looks import show_pair
     from probekit.pipeline.look.lenses import ModelAndTokenizer
     from probekit.pipeline.look.pairs import patch_pair
     from probekit.report.pages.causes.pair_page import pair_page

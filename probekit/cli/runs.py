@@ -51,9 +51,8 @@ def run_command(
 
     experiment = load_any_experiment(file, overrides)
 
-    from probekit.cli.show.causes import show_causes_of
     from probekit.cli.show.progress import watching
-    from probekit.cli.show.runs import show_results, show_warnings
+    from probekit.cli.show.results import show_causes_of, show_results, show_warnings
     from probekit.pipeline.experiment.run import run as run_experiment
 
     with watching() as watcher:
@@ -73,11 +72,10 @@ def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
 
     experiment = load_any_experiment(file, overrides)
 
-    from probekit.cli.show.runs import show_validation
     from probekit.pipeline.experiment.validate import validate as validate_experiment
 
     validation = validate_experiment(experiment)
-    show_validation(validation)
+    click.echo(str(validation))
     if not validation.ok:
         sys.exit(2)
 
@@ -92,8 +90,8 @@ def cause_command(file: Path, overrides: tuple[str, ...], device: str, out: Path
 
     experiment = load_experiment(file, overrides)
 
-    from probekit.cli.show.causes import show_causes
     from probekit.cli.show.progress import watching
+    from probekit.cli.show.results import show_causes
     from probekit.pipeline.intervene.of_run import cause
 
     with watching() as watcher:
@@ -114,7 +112,7 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
     for run in (run_a, run_b):
         check_finished(run)
 
-    from probekit.cli.show.comparisons import show_comparison
+    from probekit.cli.show.results import show_comparison
     from probekit.pipeline.compare.compare import compare as compare_runs
     from probekit.pipeline.compare.compare import write_comparison
 
@@ -155,8 +153,8 @@ def transfer_command(
     all_overrides = with_choices(overrides, sites, kinds)
     experiments = [load_experiment(file, all_overrides) for file in files]
 
-    from probekit.cli.show.comparisons import show_transfer
     from probekit.cli.show.progress import watching
+    from probekit.cli.show.results import show_transfer
     from probekit.pipeline.compare.transfer import transfer as transfer_all
 
     with watching() as watcher:
@@ -191,8 +189,7 @@ def pretrain_command(file: Path, overrides: tuple[str, ...], device: str, out: P
 @click.command()
 def experiments() -> None:
     """List the bundled experiments and the models that can be used by name."""
-    from probekit.cli.show.experiments import show_experiments
-    from probekit.cli.show.models import show_models
+    from probekit.cli.show.catalogues import show_experiments, show_models
     from probekit.experiment.loader import bundled_experiments
 
     show_experiments(bundled_experiments())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
 from typing import Literal
 
 import pandas as pd
 
 from probekit.amounts import LEVEL
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE, TARGETS
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import only
@@ -79,6 +83,37 @@ class RunComparison:
         return self.a, self.b
 
     @property
+    def is_paired(self) -> bool:
+        """Whether both runs were tested on the same rows."""
+        return self.pairing == "paired"
+
+    @property
+    def chosen(self) -> pd.Series | None:
+        """The row that compares the selected probes; None if they have no common score."""
+        chosen = self.rows[self.rows["what"] == "chosen"]
+        return None if chosen.empty else chosen.iloc[0]
+
+    @property
+    def sites(self) -> pd.DataFrame:
+        """The rows that compare a site of both runs."""
+        return self.rows[self.rows["what"] == "site"]
+
+    @property
+    def easier_baselines(self) -> pd.DataFrame:
+        """Baselines that differ significantly, and as much as the selected probes or more.
+
+        There are none for paired runs, or if the selected probes do not differ significantly.
+        """
+        rows, chosen = self.rows, self.chosen
+        if self.is_paired or chosen is None or not chosen["holds"]:
+            return rows.iloc[:0]
+        same_sign = rows["difference"] * chosen["difference"] > 0
+        as_much = rows["difference"].abs() >= abs(chosen["difference"])
+        is_baseline = (rows["what"] == "baseline") & rows["holds"].astype(bool)
+        easier: pd.DataFrame = rows[is_baseline & same_sign & as_much]
+        return easier
+
+    @property
     def n_significant(self) -> int:
         """Number of differences that are significant at `LEVEL` after adjustment."""
         return int(self.rows["holds"].sum())
@@ -116,6 +151,13 @@ def both_places(row: pd.Series) -> str:
     return a if a == b else f"{a} | {b}"
 
 
+# Verdict on a pair of data sets -> the phrase for the score of the transferred probe.
+TRANSFERS = "works"
+PARTLY = "works less well"
+AT_CHANCE = "is not significantly different from chance"
+BELOW = "is below chance"
+TOO_FEW = "has too few test groups for a verdict"
+UNDEFINED = "has no score"
 _PLACE = ("model", "site", "position", "view", "probe", "train", "test")
 SCORES = (
     *_PLACE,
@@ -176,6 +218,54 @@ class Transfer:
             only(table, site=site, probe=probe) for table in (self.scores, self.cosines)
         )
         return scores, cosines
+
+    @cached_property
+    def verdicts(self) -> pd.DataFrame:
+        """The scores of the selected probes on other data sets, each with its `verdict`."""
+        site, probe = self.chosen
+        rows = only(self.scores, metric=self.metric, site=site, probe=probe)
+        others = rows[rows["train"] != rows["test"]]
+        others = others.sort_values(
+            ["train", "test"], key=lambda names: names.map(list(self.names).index)
+        )
+        lower_is_better = METRICS[self.metric].lower_is_better
+        wider = _wider(len(others))
+        verdicts = [_transfer_verdict(row, lower_is_better, wider) for _, row in others.iterrows()]
+        return others.assign(verdict=verdicts)
+
+
+def _wider(n_pairs: int) -> float:
+    """Return the factor that widens 95 % intervals to hold for all pairs at once (Bonferroni)."""
+    normal, tail = NormalDist(), LEVEL / 2
+    return normal.inv_cdf(1 - tail / max(n_pairs, 1)) / normal.inv_cdf(1 - tail)
+
+
+def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> str:
+    """Return how the score of a transferred probe compares with chance and with the own probe.
+
+    Args:
+        row: a row of `Transfer.verdicts`.
+        lower_is_better: whether lower scores are better.
+        wider: factor of the distances from values to the limits of their intervals.
+    """
+    sign = -1 if lower_is_better else 1
+    if math.isnan(row["value"]):
+        return UNDEFINED
+    if pd.isna(row["ci_low"]) or pd.isna(row["ci_high"]):
+        return TOO_FEW
+    ends = sorted(
+        sign * (row["value"] + wider * (row[end] - row["value"]) - row["chance"])
+        for end in ("ci_low", "ci_high")
+    )
+    if ends[1] < 0:
+        return BELOW
+    if not ends[0] > 0:
+        return AT_CHANCE
+    lost = sorted(
+        sign * (row["difference"] + wider * (row[end] - row["difference"]))
+        for end in ("difference_low", "difference_high")
+    )
+    return PARTLY if lost[1] < 0 else TRANSFERS
 
 
 def matrix(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.DataFrame:

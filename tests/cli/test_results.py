@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from probekit.cli.show.runs import show_results, show_warnings
+from probekit.cli.show.results import show_results, show_warnings
 from probekit.report.sentences.tables import RULE
 from probekit.results.table import RESULTS
 from tests.report.conftest import make_record, make_table, write_shown

@@ -8,7 +8,7 @@ from probekit.report.pages.attribution_page import (
     attribution_detail,
     attribution_page,
 )
-from probekit.report.pages.heads_page import heads_answer, heads_page, known_head_rows
+from probekit.report.pages.heads_page import heads_answer, heads_page, known_heads_table
 from probekit.report.pages.lens_page import (
     lens_accuracy,
     lens_answer,
@@ -157,7 +157,7 @@ def test_contributions_that_cancel_have_no_shares():
 def test_the_table_of_the_largest_contributions_sums_to_the_logit():
     page = attribution_page(attributed(minus=" b"), model="/data/mine/made", facts={})
     assert "<bdi>other 7 of 15 components</bdi>" in page
-    assert "<bdi>100 %</bdi>" in page
+    assert "<td>100 %</td>" in page
     assert "/data/mine" not in page
 
 
@@ -173,7 +173,7 @@ def test_the_name_of_a_menu_stays_on_one_line(browser, pages):
 
 def test_known_heads_have_their_value_and_rank():
     scored = ScoredHeads(head_rows(), "a text", KNOWN)
-    assert known_head_rows(scored) == [
+    assert known_heads_table(scored).rows == [
         ("previous token", "L1H2", "0.300", "6 of 12"),
         ("duplicate token", "L0H1", "–", "undefined for all tokens"),
     ]

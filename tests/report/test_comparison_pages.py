@@ -13,7 +13,7 @@ from probekit.report.pages.compare_page import (
     difference_figure,
     difference_lines,
 )
-from probekit.report.pages.transfer_page import place_part, transfer_page
+from probekit.report.pages.transfer_page import place_parts, transfer_page
 from probekit.results.site_results import NESTED_SITE
 from tests.report.pictures import make_comparison, make_transfer
 
@@ -64,7 +64,7 @@ def test_the_choice_of_nested_cross_validation_is_no_point_of_the_curve(comparis
 def test_a_cosine_says_from_how_many_permutations_it_is_judged(transfer):
     page = transfer_page(transfer)
     assert "based on 20 permutations, so p cannot be below 0.048." in page
-    _, cosines, _ = place_part(transfer, *transfer.chosen).figures
+    _, cosines, _ = place_parts(transfer, *transfer.chosen)
     hover = cosines.figure["data"][0]["hovertext"]
     assert hover[0][1].endswith(
         "with permuted labels: −0.100 to 0.100<br>permutations: 20<br>p: 0.0496"

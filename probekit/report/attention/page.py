@@ -28,7 +28,7 @@ from probekit.report.attention.packing import (
     with_summaries,
     without_first,
 )
-from probekit.report.pages.template import render
+from probekit.report.pages.page import Page, View
 from probekit.report.texts import token_label
 from probekit.results.network import AttentionPrompt
 
@@ -41,6 +41,9 @@ SCORE_NAMES = {
     "entropy": "entropy (nats)",
     "distance": "distance (tokens)",
 }
+EXPLORER_STYLES = ("attention/explorer.css",)
+_PARTS = "data colours sheet box matrix lines text grid words picture state explorer"
+EXPLORER_SCRIPTS = tuple(f"attention/{name}.js" for name in _PARTS.split())  # in order, one module
 OPENING_SCORE = "beyond_distance"  # the page opens on the head with the largest one
 
 
@@ -107,11 +110,15 @@ class AttentionExplorer:
 
     def page(self) -> str:
         """Return the page as HTML."""
-        return render(
-            "attention_page.html",
+        data = attention_data(self.prompts, self.model, self.reduction)
+        return Page(
+            eyebrow=["probekit", self.model],
             title=f"Attention of {self.model}",
-            attention=attention_data(self.prompts, self.model, self.reduction),
-        )
+            answer="",
+            sections=[View("attention/explorer.html", {"attention": data})],
+            styles=("attention/page.css", *EXPLORER_STYLES),
+            scripts=[EXPLORER_SCRIPTS],
+        ).html()
 
     def save(self, path: Path | str) -> Path:
         """Write the page and return its path.

@@ -38,7 +38,8 @@ from probekit.report.causes.edits import (
 from probekit.report.figures.facets import MOST_PANELS
 from probekit.report.figures.style import fixed
 from probekit.report.maps.text_map import MOST_TEXTS
-from probekit.report.pages.parts import FigurePart, figure_json, map_part
+from probekit.report.pages.page import FigurePart, figure_json
+from probekit.report.pages.parts import map_part
 from probekit.report.sentences.answer import p_words
 from probekit.report.texts import capitalised, class_label
 from probekit.results.causes import CauseTables

@@ -11,7 +11,8 @@ from probekit.errors import DataError
 from probekit.report.figures.style import format_number
 from probekit.report.figures.views import step_tables
 from probekit.report.maps.maps import map_cells, step_map
-from probekit.report.pages.parts import FigurePart, map_part, title
+from probekit.report.pages.page import FigurePart
+from probekit.report.pages.parts import map_part, title
 from probekit.report.sentences.captions import map_caption
 from probekit.results.selection import measured_metrics
 from probekit.results.table import check_columns, load_table, metric_name

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from probekit.errors import MissingError
 from probekit.report.figures.figure_files import REM, check_engine
-from probekit.report.pages.parts import FigurePart, figure_json
+from probekit.report.pages.page import FigurePart, figure_json
 
 PLOTLY_TYPE = "application/vnd.plotly.v1+json"
 WIDTH, HEIGHT = 760, 400  # pixels of the picture

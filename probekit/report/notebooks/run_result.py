@@ -14,7 +14,8 @@ import pandas as pd
 from probekit.errors import ConfigError, UnknownNameError, nearest, path_of
 from probekit.report.figures.figure_files import file_names
 from probekit.report.notebooks.result_figure import ResultFigure
-from probekit.report.pages.parts import FigurePart, first_part
+from probekit.report.pages.page import FigurePart
+from probekit.report.pages.parts import first_part
 from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer

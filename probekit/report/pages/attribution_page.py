@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 
@@ -15,7 +16,17 @@ from probekit.report.maps.network_maps import (
     signed,
     step_rows,
 )
-from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.report.pages.page import (
+    ANALYSIS,
+    FigurePart,
+    Fold,
+    Group,
+    Page,
+    PageSection,
+    Paragraph,
+    figure_json,
+)
+from probekit.report.pages.table import ResultTable
 from probekit.report.texts import line_label, model_title, short_heading, token_label
 from probekit.results.network import MEAN, AttributedLogit
 
@@ -145,28 +156,29 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     parts = strongest_parts(attribution)
     difference = abs(attribution.logit - float(parts["value"].sum()))
     exact = f"The contributions of the {len(parts)} components sum to the logit within"
-    return AnalysisPage(
-        eyebrow=f"probekit · direct logit attribution · {model_title(model)}",
+    first = Group("split", [_map(attribution), _largest(attribution)])
+    return Page(
+        eyebrow=["probekit", "direct logit attribution", model_title(model)],
         title=attribution_question(attribution),
         answer=attribution_answer(attribution),
-        detail=attribution_detail(attribution),
-        caveat=CAVEAT,
-        parts=[
-            PageSection("", [_map(attribution)], [_largest(attribution)], "split"),
+        details=[Paragraph(attribution_detail(attribution))],
+        sections=[
+            PageSection("", [first, Paragraph(CAVEAT, "note")], "first"),
             PageSection("Cumulative logit", [_steps(attribution)]),
-            PageSection("All components", tables=[_table(attribution)]),
+            PageSection("All components", [_all_components(attribution)]),
         ],
         method=(*METHOD, f"{exact} {difference:.0e}."),
-        facts=facts,
+        facts={"": facts},
+        styles=ANALYSIS,
     ).html()
 
 
-def _map(attribution: AttributedLogit) -> Picture:
+def _map(attribution: AttributedLogit) -> FigurePart:
     n_layers = int(attribution.rows["layer"].max()) + 1
     n_columns = int(attribution.rows["head"].max()) + 3
-    return Picture(
+    return FigurePart(
         "Contributions of heads and MLPs",
-        {"": attribution_map(attribution.rows)},
+        figure_json(attribution_map(attribution.rows)),
         "Contribution of each component to the logit. “bias” is the bias of the attention output.",
         "Contribution of each head and MLP. Largest: " + largest_parts(attribution, 2 * MOST_NAMED),
         height=8 + 1.9 * n_layers,
@@ -174,12 +186,12 @@ def _map(attribution: AttributedLogit) -> Picture:
     )
 
 
-def _steps(attribution: AttributedLogit) -> Picture:
+def _steps(attribution: AttributedLogit) -> FigurePart:
     n_layers = int(attribution.rows["layer"].max()) + 1
     steps = step_rows(attribution.rows)
-    return Picture(
+    return FigurePart(
         "Cumulative logit",
-        {"": attribution_steps(attribution.rows)},
+        figure_json(attribution_steps(attribution.rows)),
         "Contributions in the order of the forward pass. Each bar starts where the previous one "
         "ends; the last is the logit.",
         "Contributions in order: " + "; ".join(f"{n} {signed(v)}" for n, v in steps.items()),
@@ -198,33 +210,31 @@ def largest_rows(attribution: AttributedLogit) -> list[tuple[str, float]]:
     return [*rows, (attribution_title(attribution), attribution.logit)]
 
 
-def _largest(attribution: AttributedLogit) -> Cells:
+def _largest(attribution: AttributedLogit) -> ResultTable:
+    """Return the table of the largest contributions, with shares of a logit difference."""
+    largest = largest_table(attribution)
+    if attribution.minus:
+        shares = (_share(value, attribution.logit) for _, value in largest_rows(attribution))
+        rows = [(*row, share) for row, share in zip(largest.rows, shares, strict=True)]
+        largest = replace(largest, columns=(*largest.columns, "share"), rows=rows)
+    return replace(largest, has_title=True, is_sortable=True)
+
+
+def largest_table(attribution: AttributedLogit) -> ResultTable:
     """Return the table of the largest contributions, with the sum of the others."""
-    rows = largest_rows(attribution)
-    if not attribution.minus:
-        return Cells(
-            "Largest contributions",
-            ("component", "contribution"),
-            [(name, signed(value)) for name, value in rows],
-            is_open=True,
-        )
-    return Cells(
-        "Largest contributions",
-        ("component", "contribution", "share"),
-        [(name, signed(value), _share(value, attribution.logit)) for name, value in rows],
-        is_open=True,
-    )
+    rows = [(name, signed(value)) for name, value in largest_rows(attribution)]
+    return ResultTable("Largest contributions", ("component", "contribution"), rows)
 
 
 def _share(value: float, total: float) -> str:
     return f"{fixed(100 * value / total, 0)} %" if total else "–"
 
 
-def _table(attribution: AttributedLogit) -> Cells:
+def _all_components(attribution: AttributedLogit) -> Fold:
     parts = strongest_parts(attribution)
     rows = [
         (name, format_number(value))
         for name, value in zip(parts["name"], parts["value"], strict=True)
     ]
     title = f"{len(rows)} components, largest contribution first"
-    return Cells(title, ("component", "contribution"), rows)
+    return Fold(title, [ResultTable(title, ("component", "contribution"), rows, is_sortable=True)])

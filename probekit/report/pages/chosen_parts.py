@@ -20,7 +20,7 @@ from probekit.report.figures.chosen_figures import (
     scatter_plane,
 )
 from probekit.report.figures.style import fixed, format_number
-from probekit.report.pages.parts import FigurePart, figure_json
+from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
 from probekit.report.texts import class_label
 from probekit.results.record import reading_run_file

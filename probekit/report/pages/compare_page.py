@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,8 +17,16 @@ from probekit.report.figures.style import (
     format_p,
     plotly_text,
 )
-from probekit.report.pages.parts import FigurePart, figure_json
-from probekit.report.pages.template import render
+from probekit.report.pages.page import (
+    FigurePart,
+    Fold,
+    Item,
+    Page,
+    PageSection,
+    Paragraph,
+    figure_json,
+)
+from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.comparisons import (
     comparison_answer,
     comparison_question,
@@ -36,47 +43,67 @@ from probekit.results.table import metric_name, placed, tick
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
 _LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
 SELECTED = "selected probe"
+METHOD = (
+    "In the table, p is two-sided, and the interval excludes 0 exactly if p is below 0.05. A "
+    "comparison is significant if its p, adjusted for all comparisons of the page, is below 0.05; "
+    "p and interval of the answer are adjusted in this way.",
+    "Nothing was fitted again: the predictions of both runs for their test rows were compared.",
+)
+SETTINGS = (
+    "Settings, input digests and versions that are not equal in all runs; names, questions and "
+    "folders are ignored."
+)
 _STEP = 0.06  # in layers, from the error bars of one line to those of the next
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of the table of comparisons, formatted as text."""
-
-    place: str
-    sites: str
-    is_chosen: bool
-    a: str
-    b: str
-    difference: str
-    interval: str
-    p: str
-    n: str
-    holds: bool
-    result: str
 
 
 def comparison_page(comparison: RunComparison) -> str:
     """Return a self-contained HTML page with figure, table and the settings that differ."""
-    is_site = comparison.rows["what"] == "site"
-    lines = {
-        name: [_line(row) for _, row in rows.iterrows()]
-        for name, rows in (("main", comparison.rows[~is_site]), ("sites", comparison.rows[is_site]))
-    }
-    settings = _settings(comparison)
-    return render(
-        "compare.html",
-        comparison=comparison,
-        names=comparison.names,
-        question=comparison_question(comparison),
+    sites = comparison.sites
+    main = comparison.rows[comparison.rows["what"] != "site"]
+    names, settings, figures = comparison.names, _settings(comparison), list(_parts(comparison))
+    sections: list[Item] = []
+    if len(main):
+        title = "Selected probes and baselines"
+        sections.append(PageSection(title, [_table(comparison, main, title)], "first"))
+    sections += [Paragraph(note, "note") for note in comparison.notes]
+    sections += [PageSection(part.title, [part]) for part in figures]
+    if len(sites):
+        title = f"{len(sites)} comparisons of the same site in both runs"
+        table = _table(comparison, sites, "Comparisons by site")
+        sections.append(PageSection("", [Fold(title, [table], is_open=not figures)]))
+    settings_differ = settings_words(names, settings)
+    return Page(
+        eyebrow=[
+            "probekit",
+            "comparison of two runs",
+            *filter(None, [comparison.experiment]),
+            metric_name(comparison.metric),
+        ],
+        title=comparison_question(comparison),
         answer=comparison_answer(comparison),
-        differences=settings_words(comparison.names, settings),
-        warnings=comparison_warnings(comparison),
-        metric=metric_name(comparison.metric),
-        figures=list(_parts(comparison)),
-        lines=lines,
-        settings=settings,
-    )
+        details=[Paragraph(settings_differ)] if settings_differ else [],
+        sections=[*sections, settings_section(names, settings)],
+        caveats=comparison_warnings(comparison),
+        method=[comparison.verdict, *METHOD],
+        head=" and ".join(names),
+    ).html()
+
+
+def settings_section(names: Sequence[str], settings: Mapping[str, Sequence[str]]) -> PageSection:
+    """Return the section with the settings that differ between runs.
+
+    Args:
+        names: titles of the runs.
+        settings: the values of each setting in these runs, by its name.
+    """
+    title = "Settings that differ"
+    if not settings:
+        return PageSection(
+            title, [Paragraph("All settings, input digests and versions are equal.")]
+        )
+    columns = [Column("setting"), *(Column(name, "value", "title") for name in names)]
+    rows = [(name, *values) for name, values in settings.items()]
+    return PageSection(title, [ResultTable(title, columns, rows), Paragraph(SETTINGS, "note")])
 
 
 def _settings(comparison: RunComparison) -> dict[str, list[str]]:
@@ -86,20 +113,27 @@ def _settings(comparison: RunComparison) -> dict[str, list[str]]:
     return {name: [paths.hide(text) for text in texts] for name, texts in settings.items()}
 
 
-def _line(row: pd.Series) -> Line:
-    difference, _, interval = difference_words(row).partition(" ")
-    return Line(
-        place=_place(row),
-        sites=_sites(row),
-        is_chosen=row["what"] == "chosen",
-        a=format_number(row["value_a"]),
-        b=format_number(row["value_b"]),
-        difference=difference,
-        interval=interval,
-        p=format_p(row["p"]),
-        n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
-        holds=row["holds"],
-        result=result_words(row),
+def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultTable:
+    names = (Column(name, form="title") for name in comparison.names)
+    cells = []
+    for _, row in rows.iterrows():
+        difference, _, interval = difference_words(row).partition(" ")
+        result = [(result_words(row), "verdict")]
+        cells.append(
+            (
+                Cell(_place(row), [(_sites(row), "badge")]),
+                format_number(row["value_a"]),
+                format_number(row["value_b"]),
+                Cell(difference, [(interval, "")]),
+                Cell(format_p(row["p"]), result, is_strong=row["holds"]),
+            )
+        )
+    return ResultTable(
+        title,
+        ("probe", *names, "difference [95\N{NO-BREAK SPACE}%]", "p"),
+        cells,
+        css="compact stacked",
+        chosen=[n for n, what in enumerate(rows["what"]) if what == "chosen"],
     )
 
 

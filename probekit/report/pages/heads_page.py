@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,17 @@ from probekit.report.maps.network_maps import (
     head_score_map,
     head_score_maps,
 )
-from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.report.pages.page import (
+    ANALYSIS,
+    FigurePart,
+    Fold,
+    Group,
+    Page,
+    PageSection,
+    Paragraph,
+    figure_json,
+)
+from probekit.report.pages.table import ResultTable
 from probekit.report.texts import capitalised, model_title
 from probekit.results.network import ScoredHeads
 
@@ -37,38 +48,35 @@ COUNTED = "A head counts if it gives at least half of its attention weight to th
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
-    parts = [
-        PageSection("", tables=[_highest(scored)]),
-        PageSection("Scores by layer and head", _pictures(scored), note=SCALES),
-        PageSection("All heads", tables=[_table(scored.rows)]),
+    maps = Group("rows", _pictures(scored))
+    sections = [
+        PageSection("", [Group("rows", [_highest(scored)]), Paragraph(CAVEAT, "note")], "first"),
+        PageSection("Scores by layer and head", [maps, Paragraph(SCALES, "note")]),
+        PageSection("All heads", [_all_heads(scored.rows)]),
     ]
     if scored.known:
-        known = Cells(
-            "Heads of GPT-2 small described in the literature, outlined in the maps",
-            ("score", "head", "value", "rank"),
-            known_head_rows(scored),
-            is_open=True,
-        )
-        parts.insert(2, PageSection("Known heads", tables=[known]))
-    return AnalysisPage(
-        eyebrow=f"probekit · heads · {model_title(model)}",
+        known = replace(known_heads_table(scored), has_title=True, is_sortable=True)
+        sections.insert(2, PageSection("Known heads", [Group("rows", [known])]))
+    return Page(
+        eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
         answer=heads_answer(scored),
-        detail=f"{COUNTED} Measured on {scored.read}.",
-        caveat=CAVEAT,
-        parts=parts,
+        details=[Paragraph(f"{COUNTED} Measured on {scored.read}.")],
+        sections=sections,
         method=METHOD,
-        facts=facts,
+        facts={"": facts},
+        styles=ANALYSIS,
     ).html()
 
 
-def _highest(scored: ScoredHeads) -> Cells:
+def _highest(scored: ScoredHeads) -> ResultTable:
     """Return the table of the highest head of each score, and how far it is from the others."""
-    return Cells(
+    return ResultTable(
         "Highest head of each score",
         ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads"),
         [_highest_row(scored, score) for score in SCORES],
-        is_open=True,
+        has_title=True,
+        is_sortable=True,
     )
 
 
@@ -94,9 +102,13 @@ def heads_text(scored: ScoredHeads, score: str, n: int) -> str:
     return ", ".join(f"{_name(head)} {format_number(head['value'])}" for head in heads)
 
 
-def known_head_rows(scored: ScoredHeads) -> list[tuple[str, str, str, str]]:
-    """Return score name, head, value and rank among all heads for each known head."""
-    return [row for score in scored.known for row in _known(scored, score)]
+def known_heads_table(scored: ScoredHeads) -> ResultTable:
+    """Return the table of known heads: score, head, value and rank among all heads."""
+    return ResultTable(
+        "Heads of GPT-2 small described in the literature, outlined in the maps",
+        ("score", "head", "value", "rank"),
+        [row for score in scored.known for row in _known(scored, score)],
+    )
 
 
 def _known(scored: ScoredHeads, score: str) -> Iterator[tuple[str, str, str, str]]:
@@ -136,7 +148,7 @@ def _type_clause(scored: ScoredHeads, score: str) -> str:
     )
 
 
-def _pictures(scored: ScoredHeads) -> list[Picture]:
+def _pictures(scored: ScoredHeads) -> list[FigurePart]:
     """Return the row of maps of attention weights, and a map for each other score."""
     meanings = "; ".join(f"{SCORES[score].title}: {SCORES[score].meaning}" for score in WEIGHTS)
     outlined = " Outlined: known heads." if scored.known else ""
@@ -144,9 +156,9 @@ def _pictures(scored: ScoredHeads) -> list[Picture]:
         f"{SCORES[score].title.lower()} {heads_text(scored, score, 3) or 'none'}"
         for score in WEIGHTS
     ]
-    row = Picture(
+    row = FigurePart(
         "Attention weights",
-        {"": head_score_maps(scored.rows, scored.known)},
+        figure_json(head_score_maps(scored.rows, scored.known)),
         f"{meanings}.{outlined}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=_height(scored),
@@ -159,13 +171,13 @@ def _height(scored: ScoredHeads) -> float:
     return 8 + 1.9 * (int(scored.rows["layer"].max()) + 1)
 
 
-def _picture(scored: ScoredHeads, score: str) -> Picture:
+def _picture(scored: ScoredHeads, score: str) -> FigurePart:
     meaning = SCORES[score].meaning
     known = scored.known.get(score, ())
     n_heads = int(scored.rows["head"].max()) + 1
-    return Picture(
+    return FigurePart(
         SCORES[score].title,
-        {"": head_score_map(scored.rows, score, known)},
+        figure_json(head_score_map(scored.rows, score, known)),
         f"{capitalised(meaning)}{'; outlined: known heads' * bool(known)}.",
         f"{SCORES[score].title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
         height=_height(scored),
@@ -173,14 +185,17 @@ def _picture(scored: ScoredHeads, score: str) -> Picture:
     )
 
 
-def _table(rows: pd.DataFrame) -> Cells:
+def _all_heads(rows: pd.DataFrame) -> Fold:
     by_head = rows.set_index(["layer", "head"])
     wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
-    return Cells(
-        f"{len(wide)} heads",
+    title = f"{len(wide)} heads"
+    table = ResultTable(
+        title,
         ("head", *(score.title.lower() for score in SCORES.values())),
         [
             (f"L{layer}H{head}", *("–" if pd.isna(v) else format_number(v) for v in values))
             for (layer, head), values in zip(wide.index, wide.to_numpy(), strict=True)
         ],
+        is_sortable=True,
     )
+    return Fold(title, [table])

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from probekit.amounts import counted
 from probekit.errors import ProbekitError
 from probekit.files import inside
-from probekit.report.pages.template import render
+from probekit.report.pages.page import Page, View
 from probekit.report.sentences.answer import answer
 from probekit.results.record import (
     STARTED,
@@ -93,7 +93,15 @@ def index_page(root: Path, *, now: float | None = None) -> str:
     entries = [
         entry(root, folder, time.time() if now is None else now) for folder in find_runs(root)
     ]
-    return render("index.html", root=root.resolve().name, entries=entries)
+    return Page(
+        eyebrow=["probekit"],
+        title=f"Runs in {root.resolve().name}",
+        answer="",
+        sections=[View("index.html", {"entries": entries})],
+        styles=["index.css"],
+        scripts=["index.js"],
+        is_live=True,
+    ).html()
 
 
 def entry(root: Path, folder: Path, now: float) -> Entry:

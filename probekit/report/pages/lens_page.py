@@ -9,7 +9,17 @@ import pandas as pd
 from probekit.amounts import counted
 from probekit.report.figures.style import format_number
 from probekit.report.maps.lens_map import MEASURES, MOST_TEXTS, lens_curve, lens_map, site_labels
-from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.report.pages.page import (
+    ANALYSIS,
+    FigurePart,
+    Fold,
+    Group,
+    Page,
+    PageSection,
+    Paragraph,
+    figure_json,
+)
+from probekit.report.pages.table import ResultTable
 from probekit.report.texts import line_label, model_title, short_heading, token_label
 
 QUESTION = "From which layer on does the network predict its next token?"
@@ -32,6 +42,7 @@ CAPTION = (
     "text. The last row is the network's output. Hover over a cell for more tokens."
 )
 LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to see them."
+BY_LAYER = "Most likely token by layer"
 IS_OUTPUT = 1e-4  # nats; mean divergence below which a site is the output of the network
 
 
@@ -44,18 +55,18 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         facts: provenance of the numbers, by name.
     """
     texts = list(rows.groupby("prompt", sort=False))
-    return AnalysisPage(
-        eyebrow=f"probekit · logit lens · {model_title(model)}",
+    return Page(
+        eyebrow=["probekit", "logit lens", model_title(model)],
         title=QUESTION,
         answer=lens_answer(rows),
-        detail=lens_accuracy(rows),
-        caveat=CAVEAT,
-        parts=[
+        details=[Paragraph(lens_accuracy(rows))],
+        sections=[
             _by_layer(rows),
             *(_part(number, of_text, has_table=len(texts) > 1) for number, of_text in texts),
         ],
         method=METHOD,
-        facts=facts,
+        facts={"": facts},
+        styles=ANALYSIS,
     ).html()
 
 
@@ -63,9 +74,9 @@ def _by_layer(rows: pd.DataFrame) -> PageSection:
     """Return the section with the numbers of the answer: curve and table by layer."""
     summary = lens_summary(rows)
     n, n_next = summary[["n", "n_next"]].iloc[0]
-    curve = Picture(
+    curve = FigurePart(
         title="Agreement with the final prediction by layer",
-        views={"": lens_curve(summary)},
+        figure=figure_json(lens_curve(summary)),
         caption=f"Share of {counted(n, 'position')} at which the most likely token of a layer is "
         f"the final one, and share of {n_next} with a next token in the text at which it is that "
         "token.",
@@ -74,30 +85,34 @@ def _by_layer(rows: pd.DataFrame) -> PageSection:
             f"{row['layer']}: {row['as_output']} of {row['n']}" for _, row in summary.iterrows()
         ),
         height=19,
+        width=0,
     )
-    return PageSection("", [curve], [_table(summary, is_open=True)], "split")
+    numbers = Group("split", [curve, _table(summary)])
+    return PageSection("", [numbers, Paragraph(CAVEAT, "note")], "first")
 
 
 def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> PageSection:
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
-    picture = Picture(
+    views = {measure.title: lens_map(rows, name) for name, measure in MEASURES.items()}
+    picture = FigurePart(
         title="Most likely next token by layer and position",
-        views={measure.title: lens_map(rows, name) for name, measure in MEASURES.items()},
+        figure=figure_json(next(iter(views.values()))),
         caption=CAPTION + LEFT_OUT * (not has_texts),
         description=lens_description(rows),
         height=11 + 1.9 * len(by_layer),
         width=9 + len(tokens) * (4.2 if has_texts else 1),
+        views=views,
     )
     heading = short_heading(line_label("".join(tokens)))
-    tables = [_table(by_layer, is_open=False)] if has_table else []
-    return PageSection(f"{number} · {heading}", [picture], tables)
+    tables = [Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []
+    return PageSection(f"{number} · {heading}", [picture, *tables])
 
 
-def _table(summary: pd.DataFrame, *, is_open: bool) -> Cells:
-    return Cells(
-        "Most likely token by layer",
+def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:
+    return ResultTable(
+        BY_LAYER,
         (
             "layer",
             "equals the final prediction",
@@ -117,7 +132,8 @@ def _table(summary: pd.DataFrame, *, is_open: bool) -> Cells:
             )
             for _, row in summary.iterrows()
         ],
-        is_open,
+        has_title=has_title,
+        is_sortable=True,
     )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -27,6 +25,7 @@ from probekit.report.figures.views import (
     position_tables,
 )
 from probekit.report.maps.maps import head_maps, position_map
+from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences import captions
 from probekit.report.sentences.captions import reliability_caption, reliability_description
 from probekit.report.texts import capitalised
@@ -36,27 +35,6 @@ from probekit.results.table import metric_name
 from probekit.results.verdict import Verdict
 
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
-
-
-@dataclass(frozen=True)
-class FigurePart:
-    """A figure on a page, with its caption and a text alternative.
-
-    Attributes:
-        title: heading or summary above the figure.
-        figure: Plotly figure as plain JSON values.
-        caption: text below the figure.
-        description: the main numbers as text, for screen readers.
-        is_open: whether the figure is shown when the page loads; others are folded.
-        height: height in rem; None for the default of the style sheet.
-    """
-
-    title: str
-    figure: dict[str, Any]
-    caption: str
-    description: str
-    is_open: bool = True
-    height: float | None = None
 
 
 def result_parts(table: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> list[FigurePart]:
@@ -194,9 +172,3 @@ def norms_part(norms: list[Norms]) -> FigurePart:
         "Ratio of the norm at position 0 to that at other positions. "
         + ", ".join(f"{site} {r:.1f}" for site, r in zip(rows["site"], ratios, strict=True)),
     )
-
-
-def figure_json(figure: go.Figure) -> dict[str, Any]:
-    """Return a figure as plain JSON values, with NaN as null."""
-    plain: dict[str, Any] = json.loads(figure.to_json())
-    return plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,40 @@ from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.attention.packing import choose_reduction
-from probekit.report.attention.page import SCORE_NAMES, attention_data
+from probekit.report.attention.page import (
+    EXPLORER_SCRIPTS,
+    EXPLORER_STYLES,
+    SCORE_NAMES,
+    attention_data,
+)
+from probekit.report.causes.cause_answer import cause_answer
+from probekit.report.causes.edits import legible
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
-from probekit.report.pages.causes.causes_page import write_causes_page
-from probekit.report.pages.causes.section import cause_figures, causes_section
+from probekit.report.pages.causes.causes_page import (
+    cause_figures,
+    causes_section,
+    write_causes_page,
+)
 from probekit.report.pages.chosen_parts import chosen_parts
-from probekit.report.pages.parts import FigurePart, norms_part, reliability_part, result_parts
-from probekit.report.pages.template import render
-from probekit.report.pages.wrong_examples import WrongExample, WrongRow, load_wrong
+from probekit.report.pages.page import (
+    FigurePart,
+    Files,
+    Fold,
+    Heading,
+    Item,
+    Page,
+    PageSection,
+    Paragraph,
+    Texts,
+    Verbatim,
+    View,
+    pairs_of,
+)
+from probekit.report.pages.parts import norms_part, reliability_part, result_parts
+from probekit.report.pages.table import Cell, Column, ResultTable
+from probekit.report.pages.template import unbroken
+from probekit.report.pages.wrong_examples import WrongExamples, errors_section, examples, load_wrong
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.captions import load_bins
 from probekit.report.sentences.caveats import caveats
@@ -30,18 +56,20 @@ from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.tables import (
     NOT_CONVERGED,
     RULE,
+    ComparedScore,
+    SiteRow,
     comparison_table,
     differences_table,
     load_features,
     site_table,
 )
-from probekit.report.texts import DENSEST, MachinePaths, class_label
+from probekit.report.texts import MachinePaths, class_label
+from probekit.results.causes import CauseTables, has_causes
 from probekit.results.finished_run import load_config
 from probekit.results.judging import other_rivals
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
     MOST_CLASSES,
-    ExampleRecord,
     RunRecord,
     check_finished,
     has_causes_alone,
@@ -50,6 +78,19 @@ from probekit.results.record import (
 )
 from probekit.results.table import DIFFERENCES, load_table, metric_name, placed, read_columns, ticks
 from probekit.results.titles import date_text
+from probekit.results.verdict import Verdict
+
+LONG = 18  # characters of a verdict from which on it takes two lines
+OTHER_RULE = (
+    "An interval excludes 0 exactly if its p < 0.05; * significant for all differences of the run "
+    "together."
+)
+FEATURES = (
+    "At {site}, where k-sparse probes have their best cross-validated score{over_folds}; a probe "
+    "of k features{on_all} uses the first k of this ranking. Share explained: share of a feature's "
+    "variance over {rows} rows that is between labels. Highest mean for: the label with the "
+    "highest mean. The model does not necessarily use a feature that separates the labels."
+)
 
 
 def write_report(run_dir: Path) -> Path:
@@ -114,49 +155,244 @@ def report_page(run_dir: Path) -> str:
     paths = MachinePaths.of(*sections, record.model.source)
     record = paths.hide_in(record)
     table = load_table(run_dir / "results.csv")
+    v = record.verdict
+    causes = legible(CauseTables.open(run_dir)) if has_causes(run_dir) else None
+    attention = _attention(run_dir, record) if record.attention else None
+    wrong = load_wrong(run_dir)
+    return Page(
+        eyebrow=["probekit", record.run, record.model.source],
+        title=record.question or record.run,
+        answer=answer(v, record.question),
+        sections=list(_sections(run_dir, record, table, paths, causes, attention, wrong)),
+        details=[Paragraph(unbroken(cause_answer(causes)), "finding")] if causes else [],
+        caveats=caveats(v, record),
+        aside=list(filter(None, [date_text(record.created), size_words(v)])),
+        styles=("report.css", *EXPLORER_STYLES * bool(attention), *["causes.css"] * bool(causes)),
+        scripts=[
+            *["errors.js"] * bool(wrong and wrong.probes),
+            *[EXPLORER_SCRIPTS] * bool(attention),
+        ],
+    ).html()
+
+
+def _sections(
+    run_dir: Path,
+    record: RunRecord,
+    table: pd.DataFrame,
+    paths: MachinePaths,
+    causes: CauseTables | None,
+    attention: dict[str, Any] | None,
+    wrong: WrongExamples | None,
+) -> Iterator[Item]:
+    v = record.verdict
     figures = _result_figures(run_dir, table, record)
-    return render(
-        "report.html",
-        record=record,
-        **_first_screen(run_dir, record),
-        figures=[part for part in figures if part.is_open],
-        folded_figures=[part for part in figures if not part.is_open],
-        number=format_number,
-        is_nested=record.verdict.is_nested,
-        sites=site_table(table, record.verdict),
-        csv=b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode(),
-        unconverged=NOT_CONVERGED,
-        norms=norms_part(record.norms) if record.norms else None,
-        attention=_attention(run_dir, record) if record.attention else None,
-        causes=causes_section(run_dir, _layers(table)),
-        features=load_features(run_dir),
-        wrong=load_wrong(run_dir),
-        densest=DENSEST,
-        label_text=class_label,
-        not_drawn=_not_drawn(run_dir, record),
-        around_span=_around_span,
-        labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
-        config=paths.hide(_text(run_dir / "config.yaml")),
-        facts=_facts(record),
+    shown = [part for part in figures if part.is_open]
+    folded = [part for part in figures if not part.is_open]
+    compared = comparison_table(v, record.control)
+    first: list[Item] = [*shown[:1]]
+    if compared:
+        title = "Scores that the selected probe is compared with"
+        rows = _compared(compared, title, v)
+        first += [Heading("Comparisons"), rows, Paragraph(RULE, "note")]
+    if first or caveats(v, record):
+        yield PageSection("", first, "screen")
+    if causes is not None:
+        yield causes_section(run_dir, causes, _layers(table))
+    yield from (PageSection(part.title, [part]) for part in shown[1:])
+    yield from _sites(run_dir, record, table, paths)
+    if folded:
+        yield PageSection("More figures", folded, "folds")
+    not_drawn = _not_drawn(run_dir, record)
+    if not_drawn:
+        yield Paragraph(not_drawn, "note")
+    yield from _features(run_dir, v)
+    if wrong:
+        yield errors_section(wrong, is_nested=v.is_nested)
+    if attention:
+        yield PageSection("Attention", [View("attention/explorer.html", {"attention": attention})])
+    yield _data(record)
+    yield _measured(record, paths.hide(_text(run_dir / "config.yaml")))
+
+
+def _compared(rows: Sequence[ComparedScore], title: str, v: Verdict) -> ResultTable:
+    """Return the table of scores that the selected probe is compared with."""
+    cells = [
+        (
+            unbroken(one.name),
+            one.score,
+            Cell(one.difference, [(one.interval, "")]),
+            Cell(
+                one.p,
+                [
+                    (one.verdict, f"verdict{' long' * (len(one.verdict) > LONG)}"),
+                    (one.sided, "sided"),
+                ],
+                css="bad" * (one.verdict == "worse"),
+            ),
+        )
+        for one in rows
+    ]
+    columns: list[Column | str] = [
+        Column("compared with", "site"),
+        metric_name(v.metric),
+        "difference [95\N{NO-BREAK SPACE}%]",
+        "p",
+    ]
+    return ResultTable(title, columns, cells, css="compact")
+
+
+def _sites(
+    run_dir: Path, record: RunRecord, table: pd.DataFrame, paths: MachinePaths
+) -> Iterator[PageSection]:
+    """Yield the section with all sites, and with all differences; none without a site."""
+    v = record.verdict
+    sites = site_table(table, v)
+    if not sites.rows:
+        return
+    n, n_folded = len(sites.rows), len(sites.folded)
+    items: list[Item] = [
+        _site_rows(sites.rows, sites.columns, f"Table of {'the best' if n_folded else 'all'} sites")
+    ]
+    if n_folded:
+        metric = metric_name(v.metric)
+        best = f"The {n} sites with the best cross-validated {metric}, best first."
+        items.append(Paragraph(best, "note"))
+    csv = b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode()
+    items.append(Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
+    if n_folded:
+        title = "The other site" if n_folded == 1 else f"The other {n_folded} sites"
+        rows = _site_rows(sites.folded, sites.columns, "Table of the other sites")
+        items.append(Fold(title, [rows]))
+    differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
+    others = differences_table(other_rivals(differences, v))
+    if others:
+        title = (
+            "Difference from one other site, kind or control"
+            if len(others) == 1
+            else f"Differences from {len(others)} other sites, kinds and controls"
+        )
+        rows = _compared(others, "Differences from all others", v)
+        items.append(Fold(title, [rows, Paragraph(OTHER_RULE, "note")]))
+    yield PageSection("All sites", items)
+
+
+def _site_rows(rows: Sequence[SiteRow], columns: Sequence[str], title: str) -> ResultTable:
+    cells: list[Sequence[Cell | str]] = [
+        (
+            row.layer,
+            Cell(row.site, [(row.series, ""), (row.badge, "badge")]),
+            *(
+                Cell(text, [(below, "")], css="bad" * (below == NOT_CONVERGED))
+                for text, below in (row.cells.get(name, ("–", "")) for name in columns)
+            ),
+        )
+        for row in rows
+    ]
+    return ResultTable(
+        title,
+        ("layer", Column("site", "site", "code"), *columns),
+        cells,
+        is_sortable=True,
+        head=1,
+        chosen=[n for n, row in enumerate(rows) if row.chosen],
     )
 
 
-def _first_screen(run_dir: Path, record: RunRecord) -> dict[str, Any]:
-    """Return the values of the first screen, and of the sections that explain it."""
-    v = record.verdict
-    differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
-    return {
-        "model": record.model.source,
-        "date": date_text(record.created),
-        "size": size_words(v),
-        "metric": metric_name(v.metric),
-        "answer": answer(v, record.question),
-        "compared": comparison_table(v, record.control),
-        "comparison_rule": RULE,
-        "other_comparisons": differences_table(other_rivals(differences, v)),
-        "warnings": caveats(v, record),
-        "method": method(v),
-    }
+def _features(run_dir: Path, v: Verdict) -> Iterator[PageSection]:
+    """Yield the section with the features of k-sparse probes, if there are any."""
+    features = load_features(run_dir)
+    if features is None:
+        return
+    note = FEATURES.format(
+        site=features.site,
+        over_folds=" over all outer folds" * v.is_nested,
+        on_all=", fitted on all rows," * v.is_nested,
+        rows="all" if v.is_nested else "the training",
+    )
+    items: list[Item] = [_feature_rows(features.rows, "Table of the best features")]
+    items.append(Paragraph(note, "note"))
+    if features.folded:
+        n = len(features.folded)
+        rows = _feature_rows(features.folded, "Table of the next features")
+        items.append(Fold(f"The next {'feature' if n == 1 else f'{n} features'}", [rows]))
+    yield PageSection("Features used by the k-sparse probes", items)
+
+
+def _feature_rows(rows: Sequence[Mapping[Hashable, Any]], title: str) -> ResultTable:
+    return ResultTable(
+        title,
+        (
+            "rank",
+            Column("feature", "site", "code"),
+            "smallest k",
+            "share explained",
+            Column("highest mean for", "site"),
+        ),
+        [
+            (
+                str(row["rank"]),
+                row["feature"],
+                str(row["k"]),
+                format_number(row["share"]),
+                class_label(row["label"]),
+            )
+            for row in rows
+        ],
+        css="narrow",
+        is_sortable=True,
+        head=1,
+    )
+
+
+def _data(record: RunRecord) -> PageSection:
+    """Return the section on the data set."""
+    data = record.data
+    items: list[Item] = [
+        Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
+        Fold("Counts by label and split", [_counts(record)]),
+    ]
+    if data.findings:
+        found = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
+        items.append(Fold("Data checks", [Texts(found)]))
+    if data.notes:
+        items.append(Fold("Notes", [Texts(data.notes)]))
+    if data.examples:
+        items.append(Fold("Examples", [examples(data.examples)]))
+    if data.card:
+        items.append(Fold("Data card", [Verbatim(data.card)], css="card"))
+    return PageSection("Data", items)
+
+
+def _counts(record: RunRecord) -> ResultTable:
+    splits, groups = record.data.labels, record.data.groups
+    labels = dict.fromkeys(chain.from_iterable(splits.values()))
+    n_groups = (f"{groups[split]:,}" if split in groups else "–" for split in splits)
+    return ResultTable(
+        "Counts by label and split",
+        ("label", *splits),
+        [
+            (class_label(label), *(f"{counts.get(label, 0):,}" for counts in splits.values()))
+            for label in labels
+        ],
+        css="narrow",
+        foot=[
+            ("rows", *(f"{sum(counts.values()):,}" for counts in splits.values())),
+            ("groups", *n_groups),
+        ],
+    )
+
+
+def _measured(record: RunRecord, config: str) -> PageSection:
+    """Return the section on method, configuration and provenance."""
+    paragraphs = [Paragraph(paragraph) for paragraph in method(record.verdict)]
+    items: list[Item] = [Fold("Choice of sites, intervals and p-values", paragraphs)]
+    if record.norms:
+        norms = norms_part(record.norms)
+        items.append(Fold(norms.title, [norms], css="norms"))
+    items.append(Fold("Full configuration", [Verbatim(config)]))
+    facts = pairs_of(_facts(record))
+    items.append(Fold("Provenance: model, versions, digests, seeds and times", facts))
+    return PageSection("How it was measured", items)
 
 
 def _not_drawn(run_dir: Path, record: RunRecord) -> str:
@@ -199,12 +435,6 @@ def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
         )
         for i, prompt in enumerate(record.attention)
     ]
-
-
-def _around_span(example: ExampleRecord | WrongExample | WrongRow) -> tuple[str, str, str]:
-    """Return the text of an example before, inside and after its span."""
-    start, end = example.span or (len(example.text),) * 2
-    return example.text[:start], example.text[start:end], example.text[end:]
 
 
 def _text(path: Path) -> str:

@@ -17,8 +17,19 @@ from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import map_cells, map_colours
 from probekit.report.maps.text_map import cell_text, text_map
-from probekit.report.pages.parts import FigurePart, figure_json, title
-from probekit.report.pages.template import render
+from probekit.report.pages.compare_page import settings_section
+from probekit.report.pages.page import (
+    FigurePart,
+    Fold,
+    Page,
+    PageSection,
+    Pairs,
+    Paragraph,
+    figure_json,
+)
+from probekit.report.pages.parts import title
+from probekit.report.pages.table import Cell, Column, ResultTable
+from probekit.report.pages.template import unbroken
 from probekit.report.sentences.answer import answer, chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
@@ -34,19 +45,11 @@ from probekit.results.titles import run_titles
 from probekit.results.verdict import Verdict
 
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
+SELECTED = (
+    "Values on held-out rows, with 95 % intervals; each site was selected by cross-validation on "
+    "training rows."
+)
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
-
-
-@dataclass(frozen=True)
-class RunsTableRow:
-    """A row of the table of selected sites: the name of the run, and its cells by column name.
-
-    Cells of `numbers` are pairs of a value and its interval, which is empty if there is none.
-    """
-
-    name: str
-    words: Mapping[str, str]
-    numbers: Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,21 +138,49 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
 
 def runs_page(runs: Sequence[ShownRun]) -> str:
     """Return a self-contained HTML page that compares several runs."""
-    metric = runs[0].verdict.metric
-    rows = [RunsTableRow(run.name, _words(run), _numbers(run)) for run in runs]
+    metric = metric_name(runs[0].verdict.metric)
+    experiment = ", ".join(dict.fromkeys(run.record.run for run in runs))
     questions = {run.record.question for run in runs}
-    return render(
-        "runs.html",
-        runs=runs,
-        experiment=", ".join(dict.fromkeys(run.record.run for run in runs)),
-        question=questions.pop() if len(questions) == 1 else None,
-        metric=metric_name(metric),
-        rows=rows,
-        words=list(rows[0].words),
-        columns=list(dict.fromkeys(name for row in rows for name in row.numbers)),
-        settings=differing([run.facts for run in runs]),
-        figures=runs_figures(runs),
-    )
+    question = questions.pop() if len(questions) == 1 else None
+    own = [run.record.question if not question else None for run in runs]
+    answers = [
+        (run.name, Cell(unbroken(run.answer), [(asked or "", "note")]))
+        for run, asked in zip(runs, own, strict=True)
+    ]
+    names = [run.name for run in runs]
+    folders = Pairs([(run.name, run.identity) for run in runs])
+    return Page(
+        eyebrow=["probekit", experiment, f"{len(runs)} runs", metric],
+        title=question or f"Comparison of {len(runs)} runs",
+        answer="",
+        details=[Pairs(answers, css="verdicts")],
+        sections=[
+            *(PageSection(part.title, [part]) for part in runs_figures(runs)),
+            PageSection("Selected sites", [_table(runs), Paragraph(SELECTED, "note")]),
+            settings_section(names, differing([run.facts for run in runs])),
+            PageSection("", [Fold("Folders of the runs", [folders])]),
+        ],
+        head=f"{experiment}: {len(runs)} runs by {metric}",
+    ).html()
+
+
+def _table(runs: Sequence[ShownRun]) -> ResultTable:
+    """Return the table of the selected sites."""
+    numbers = [_numbers(run) for run in runs]
+    columns = list(dict.fromkeys(name for cells in numbers for name in cells))
+    names = [Column(name, "words", "names") for name in ("model", "data", "chosen")]
+    rows = [
+        (
+            run.name,
+            run.record.model.source,
+            run.record.data.name,
+            chosen_words(run.verdict),
+            *(cells.get(name, "–") for name in columns),
+        )
+        for run, cells in zip(runs, numbers, strict=True)
+    ]
+    headings: list[Column | str] = [Column("run", "words"), *names, *columns]
+    return ResultTable("Table of selected sites", headings, rows, is_sortable=True)
 
 
 def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
@@ -283,31 +314,22 @@ def _probe_words(cells: pd.DataFrame) -> str:
     return f"Each run with the probe and position of its best cross-validated score: {listed}."
 
 
-def _words(run: ShownRun) -> dict[str, str]:
-    """Return the text cells of a run, by column name."""
-    return {
-        "model": run.record.model.source,
-        "data": run.record.data.name,
-        "chosen": chosen_words(run.verdict),
-    }
-
-
-def _numbers(run: ShownRun) -> dict[str, tuple[str, str]]:
-    """Return the numeric cells of a run as pairs of value and interval, by column name."""
+def _numbers(run: ShownRun) -> dict[str, Cell | str]:
+    """Return the numbers of a run, by column name."""
     v = run.verdict
     if not v.is_chosen:
         return {}
-    score = ("–", "")
+    score = Cell("–")
     if v.score is not None:
         interval = v.score.value, v.score.ci_low, v.score.ci_high
         value, _, limits = format_number(*interval).partition(" ")
-        score = value, limits
+        score = Cell(value, [(limits, "")])
     return {
         metric_name(v.metric): score,
         **{
-            target.replace("_", " "): (format_number(v.rivals[target].value), "")
+            target.replace("_", " "): format_number(v.rivals[target].value)
             for target in REFERENCES
             if target in v.rivals
         },
-        "test rows": ("–" if v.score is None else f"{v.score.n:,}", ""),
+        "test rows": "–" if v.score is None else f"{v.score.n:,}",
     }

@@ -50,6 +50,15 @@ def with_code(text: str) -> Markup:
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(visible(text)))))
 
 
+def breakable(text: str) -> Markup:
+    """Return a name that may be broken into two lines after each dot, as HTML.
+
+    >>> breakable("blocks.0")
+    Markup('blocks.<wbr>0')
+    """
+    return Markup(".<wbr>").join(visible(text).split("."))
+
+
 def _asset(name: str) -> Markup:
     """Return a style sheet or script unescaped, for use inside a <style> or <script> element."""
     return Markup(files("probekit.report").joinpath("assets", name).read_text("utf-8"))
@@ -72,5 +81,5 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters |= {"unbroken": unbroken, "with_code": with_code}
+_ENVIRONMENT.filters |= {"breakable": breakable, "unbroken": unbroken, "with_code": with_code}
 _ENVIRONMENT.globals.update(asset=_asset, plotly_js=_plotly_js)

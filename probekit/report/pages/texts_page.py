@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from probekit.amounts import counted
 from probekit.probes.saved_probe import ProbeFacts
 from probekit.report.figures.style import format_number
-from probekit.report.pages.template import render
+from probekit.report.pages.page import Page, Paragraph, View
 from probekit.report.texts import (
     DENSEST,
     HIGH,
@@ -77,23 +77,33 @@ class Legend:
 def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: ProbeFacts) -> str:
     """Return a self-contained HTML page with every token in the colour of its prediction."""
     palette = Palette.of(readings, classes)
-    return render(
-        "texts.html",
-        facts=facts,
-        model=model_title(facts.model),
+    values = {
+        "key": _key(palette),
+        "densest": DENSEST,
+        "has_labels": bool(classes),
+        "names_labels": len(classes) > 2,
+        "texts": [text_part(reading, palette) for reading in readings],
+    }
+    view = [facts.view] if facts.view != "raw" else []
+    return Page(
+        eyebrow=["probekit", model_title(facts.model), facts.site, *view],
         title=_question(classes, facts.kind),
-        summary=texts_answer(readings),
-        position=_position(facts),
-        tested=_tested(facts),
-        untested=facts.untested,
-        key=_key(palette),
-        densest=DENSEST,
-        has_labels=bool(classes),
-        names_labels=len(classes) > 2,
-        texts=[text_part(reading, palette) for reading in readings],
-        read_elsewhere=facts.at != "all",
+        answer=texts_answer(readings),
+        details=[Paragraph(_trained(facts))],
+        sections=[View("texts.html", values)],
         method=METHOD,
-    )
+        facts={"Scores on the probe's own data set": _tested(facts)},
+        styles=["texts.css"],
+        scripts=["texts.js"],
+    ).html()
+
+
+def _trained(facts: ProbeFacts) -> str:
+    """Return the first score on the probe's own data set, and its position, as sentences."""
+    tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
+    elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
+    trained = f"Trained at position `{_position(facts)}`{elsewhere}."
+    return " ".join(filter(None, [*tested[:1], facts.untested, trained]))
 
 
 def texts_answer(readings: Sequence[TextReading]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -24,8 +23,15 @@ from probekit.report.figures.style import (
 )
 from probekit.report.maps.maps import LEAST_RANGE
 from probekit.report.maps.text_map import Colours, text_map
-from probekit.report.pages.parts import FigurePart, figure_json
-from probekit.report.pages.template import render
+from probekit.report.pages.page import (
+    FigurePart,
+    Fold,
+    Group,
+    Page,
+    PageSection,
+    Paragraph,
+    figure_json,
+)
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
 from probekit.report.texts import capitalised, model_title
 from probekit.results.comparison import Transfer, matrix
@@ -38,6 +44,10 @@ METHOD = (
     "A probe works on another data set if the interval of its score is above chance, and less well "
     "if the interval of its difference to the data set's own probe is below 0.",
     "A probe shows what can be decoded, not what the model uses.",
+)
+OTHERS = (
+    "The figures above are of the site and kind of probe with the highest mean cross-validated "
+    "score on the training rows of all data sets."
 )
 MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
 # Formats of hover values that are not scores.
@@ -56,34 +66,37 @@ SPACES = {
 }
 
 
-@dataclass(frozen=True)
-class PlacePart:
-    """Figures of one kind of probe at one site."""
-
-    title: str
-    figures: tuple[FigurePart, ...]
-
-
 def transfer_page(transfer: Transfer) -> str:
     """Return a self-contained HTML page with the matrices of every site and kind of probe."""
-    places = transfer.places()
-    places.sort(key=lambda place: place != transfer.chosen)
-    first, *others = [place_part(transfer, *place) for place in places]
-    return render(
-        "transfer.html",
-        transfer=transfer,
-        model=model_title(transfer.model),
-        question=transfer_question(transfer.names),
+    others = [place for place in transfer.places() if place != transfer.chosen]
+    sections = [PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
+    if others:
+        folds = [
+            Fold(f"Site {' · '.join(place)}", [_matrices(transfer, *place)]) for place in others
+        ]
+        sections += [
+            PageSection("All sites", [_summary_part(transfer)]),
+            PageSection("Other sites and kinds of probe", [Paragraph(OTHERS, "note"), *folds]),
+        ]
+    parts = ("transfer", model_title(transfer.model), metric_name(transfer.metric))
+    return Page(
+        eyebrow=["probekit", *parts, " · ".join(transfer.chosen)],
+        title=transfer_question(transfer.names),
         answer=transfer_answer(transfer),
-        metric=metric_name(transfer.metric),
-        summary=_summary_part(transfer) if len(places) > 1 else None,
-        first=first,
-        others=others,
+        sections=sections,
+        caveats=transfer.notes,
         method=METHOD,
-    )
+        head=f"Transfer between {', '.join(transfer.names)}",
+        styles=("report.css", "transfer.css"),
+    ).html()
 
 
-def place_part(transfer: Transfer, site: str, probe: str) -> PlacePart:
+def _matrices(transfer: Transfer, site: str, probe: str) -> Group:
+    """Return the figures of one kind of probe at one site, next to each other."""
+    return Group("matrices", place_parts(transfer, site, probe), 14 + 5 * len(transfer.names))
+
+
+def place_parts(transfer: Transfer, site: str, probe: str) -> list[FigurePart]:
     """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
     scores, cosines = transfer.at(site, probe)
     figures = [_score_part(only(scores, metric=transfer.metric), transfer)]
@@ -91,7 +104,7 @@ def place_part(transfer: Transfer, site: str, probe: str) -> PlacePart:
         rows = only(cosines, space=space)
         if not rows.empty:
             figures.append(_cosine_part(rows, transfer, title, caption))
-    return PlacePart(f"{site} · {probe}", tuple(figures))
+    return figures
 
 
 def _score_part(rows: pd.DataFrame, transfer: Transfer) -> FigurePart:

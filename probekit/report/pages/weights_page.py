@@ -22,8 +22,8 @@ from probekit.report.figures.weight_figures import (
     vector_curve,
     weight_head_map,
 )
-from probekit.report.pages.parts import FigurePart, figure_json
-from probekit.report.pages.template import render
+from probekit.report.pages.page import FigurePart, Fold, Group, Page, PageSection, figure_json
+from probekit.report.pages.table import ResultTable
 from probekit.report.texts import model_title
 from probekit.results.network import HeadWeights, WeightTensor
 
@@ -80,17 +80,36 @@ def _render(
     folded: list[FigurePart],
     heads: HeadWeights | None = None,
 ) -> str:
-    return render(
-        "weights.html",
-        model=model_title(model),
+    caption = "All tensors" if len(rows) > 1 else "The tensor"
+    summary = ResultTable(caption, (), list(_summary(rows).items()), css="summary")
+    sections = [PageSection("", [Group("split", [*figures[:1], summary])], "first")]
+    sections += [PageSection("", [part]) for part in figures[1:]]
+    if folded:
+        sections.append(PageSection("Single heads", [Fold(part.title, [part]) for part in folded]))
+    if len(rows) > 1:
+        sections.append(PageSection(f"All {len(rows)} tensors", [_table(rows)]))
+    return Page(
+        eyebrow=["probekit", "weights", model_title(model)],
         title=title,
         answer=weights_answer(rows, heads),
-        summary=_summary(rows),
-        rows=[row for _, row in rows.iterrows()],
-        number=format_weight,
-        figures=figures,
-        folded=folded,
+        sections=sections,
         method=METHOD,
+    ).html()
+
+
+def _table(rows: pd.DataFrame) -> ResultTable:
+    return ResultTable(
+        "Table of tensors",
+        ("tensor", "shape", "dtype", "mean", "std", "norm", "min", "max"),
+        [
+            (
+                row["name"],
+                " × ".join(map(str, row["shape"])),
+                row["dtype"],
+                *(format_weight(row[key]) for key in ("mean", "std", "norm", "least", "most")),
+            )
+            for _, row in rows.iterrows()
+        ],
     )
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field, ValidationError, model_validator
 
 from probekit.errors import DataError
 from probekit.files import inside
+from probekit.report.pages.page import PageSection, View
 from probekit.report.pages.texts_page import TokenPart, text_part
-from probekit.report.texts import Palette
+from probekit.report.texts import DENSEST, Palette, class_label
 from probekit.results.network import RowPrediction, TextReading
-from probekit.results.record import RecordPart, reading_run_file
+from probekit.results.record import ExampleRecord, RecordPart, reading_run_file
 from probekit.results.selection import site_with_head
 
 
@@ -155,3 +157,27 @@ def load_wrong(run_dir: Path) -> WrongExamples | None:
             f"{path} does not have the expected content: {error.errors()[0]['msg']}. "
             "Run the experiment again to rewrite it."
         ) from error
+
+
+def errors_section(wrong: WrongExamples, *, is_nested: bool) -> PageSection:
+    """Return the section with the worst errors of the selected probe, and of each single probe."""
+    values = {
+        "wrong": wrong,
+        "is_nested": is_nested,
+        "densest": DENSEST,
+        "label_text": class_label,
+        "around_span": _around_span,
+    }
+    return PageSection("Worst errors", [View("errors.html", values)], "errors")
+
+
+def examples(rows: Sequence[ExampleRecord]) -> View:
+    """Return a list of examples with their labels and splits; the labelled span is marked."""
+    values = {"rows": rows, "label_text": class_label, "around_span": _around_span}
+    return View("examples.html", values)
+
+
+def _around_span(example: ExampleRecord | WrongExample | WrongRow) -> tuple[str, str, str]:
+    """Return the text of an example before, inside and after its span."""
+    start, end = example.span or (len(example.text),) * 2
+    return example.text[:start], example.text[start:end], example.text[end:]

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, counted, joined_names
+from probekit.amounts import counted, joined_names
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.style import decimals, fixed, format_number
 from probekit.report.sentences.answer import p_words
-from probekit.results.comparison import RunComparison, Transfer, place_name
+from probekit.results.comparison import (
+    PARTLY,
+    TRANSFERS,
+    UNDEFINED,
+    RunComparison,
+    Transfer,
+    place_name,
+)
 from probekit.results.site_results import NESTED_SITE
-from probekit.results.table import metric_name, only
+from probekit.results.table import metric_name
 
 MOST_SETTINGS = 3  # named in the sentence under the answer
-
-# Verdict on a pair of data sets -> the phrase for the score of the transferred probe.
-TRANSFERS = "works"
-PARTLY = "works less well"
-AT_CHANCE = "is not significantly different from chance"
-BELOW = "is below chance"
-TOO_FEW = "has too few test groups for a verdict"
-UNDEFINED = "has no score"
 
 
 def comparison_question(comparison: RunComparison) -> str:
     """Return the question that a comparison answers."""
     a, b = comparison.names
-    if _is_paired(comparison):
+    if comparison.is_paired:
         return f"Is {a} better than {b}?"
     return f"Does {a} score higher than {b}?"
 
@@ -40,22 +37,20 @@ def comparison_answer(comparison: RunComparison) -> str:
 
     Interval and p-value are adjusted for all comparisons, as is the verdict.
     """
-    chosen = comparison.rows[comparison.rows["what"] == "chosen"]
-    if chosen.empty:
+    row = comparison.chosen
+    if row is None:
         return f"The selected probes have no scores that can be compared. {comparison.verdict}"
-    row = chosen.iloc[0]
     numbers = (
         f"{metric_name(comparison.metric)} {_values(row, comparison)}, "
         f"difference {_interval(row, ('adjusted_low', 'adjusted_high'))}, {_p(row)}, "
         f"{_rows(row, comparison)}."
     )
-    n_sites = int((comparison.rows["what"] == "site").sum())
-    n_significant = int(comparison.rows.loc[comparison.rows["what"] == "site", "holds"].sum())
-    at_sites = (
-        f" At {n_significant} of {counted(n_sites, 'single site')} the difference is significant."
-        if n_significant and not row["holds"]
-        else ""
-    )
+    sites = comparison.sites
+    n_significant = int(sites["holds"].sum())
+    at_sites = ""
+    if n_significant and not row["holds"]:
+        of_sites = f"{n_significant} of {counted(len(sites), 'single site')}"
+        at_sites = f" At {of_sites} the difference is significant."
     is_nested = row["site_a"] == row["site_b"] == NESTED_SITE
     where = " at the sites that the folds chose" if is_nested else ""
     return f"{_verdict(row, comparison)}{where}: {numbers}{at_sites}"
@@ -63,14 +58,7 @@ def comparison_answer(comparison: RunComparison) -> str:
 
 def comparison_warnings(comparison: RunComparison) -> list[str]:
     """Return a warning if baselines differ as much as the selected probes of unpaired runs."""
-    rows = comparison.rows
-    chosen = rows[rows["what"] == "chosen"]
-    if _is_paired(comparison) or chosen.empty or not chosen["holds"].iloc[0]:
-        return []
-    difference = chosen["difference"].iloc[0]
-    same_sign = rows["difference"] * difference > 0
-    as_much = rows["difference"].abs() >= abs(difference)
-    easier = rows[(rows["what"] == "baseline") & rows["holds"].astype(bool) & same_sign & as_much]
+    easier = comparison.easier_baselines
     if easier.empty:
         return []
     named = [f"{place_name(row, 'a')} ({_interval(row)})" for _, row in easier.iterrows()]
@@ -80,10 +68,6 @@ def comparison_warnings(comparison: RunComparison) -> list[str]:
     ]
 
 
-def _is_paired(comparison: RunComparison) -> bool:
-    return comparison.pairing == "paired"
-
-
 def _verdict(row: pd.Series, comparison: RunComparison) -> str:
     a, b = comparison.names
     if pd.isna(row["p_adjusted"]):
@@ -91,7 +75,7 @@ def _verdict(row: pd.Series, comparison: RunComparison) -> str:
     if not row["holds"]:
         return "No significant difference"
     lower_is_better = METRICS[comparison.metric].lower_is_better
-    if not _is_paired(comparison):
+    if not comparison.is_paired:
         return f"{a if row['difference'] > 0 else b} scores higher"
     return f"{a if (row['difference'] > 0) != lower_is_better else b} is better"
 
@@ -183,7 +167,7 @@ def _rows(row: pd.Series, comparison: RunComparison) -> str:
         f"{row[f'n_{side}']:,.0f} test rows in {row[f'n_groups_{side}']:,.0f} groups"
         for side in ("a", "b")
     )
-    return f"on the same {a}" if _is_paired(comparison) else f"on different rows ({a}; {b})"
+    return f"on the same {a}" if comparison.is_paired else f"on different rows ({a}; {b})"
 
 
 def transfer_answer(transfer: Transfer) -> str:
@@ -192,7 +176,7 @@ def transfer_answer(transfer: Transfer) -> str:
     The probes are those of the selected site and kind. With more than two data sets, the pairs are
     counted and the best and the worst one are named.
     """
-    pairs = transferred(transfer)
+    pairs = transfer.verdicts
     if pairs["value"].isna().all():  # also without pairs
         return "No score of a probe on another data set is defined."
     works = pairs["verdict"].isin([TRANSFERS, PARTLY])
@@ -207,54 +191,6 @@ def transfer_answer(transfer: Transfer) -> str:
         f"{n} of {counted(len(pairs), 'transfer')} {verb} above chance; at best, "
         f"{_pair(ordered.iloc[-1], transfer)}; at worst, {_pair(ordered.iloc[0], transfer)}."
     )
-
-
-def transferred(transfer: Transfer) -> pd.DataFrame:
-    """Return the scores of the selected probes on other data sets, each with its `verdict`."""
-    site, probe = transfer.chosen
-    rows = only(transfer.scores, metric=transfer.metric, site=site, probe=probe)
-    others = rows[rows["train"] != rows["test"]]
-    others = others.sort_values(
-        ["train", "test"], key=lambda names: names.map(list(transfer.names).index)
-    )
-    lower_is_better = METRICS[transfer.metric].lower_is_better
-    wider = _wider(len(others))
-    verdicts = [_transfer_verdict(row, lower_is_better, wider) for _, row in others.iterrows()]
-    return others.assign(verdict=verdicts)
-
-
-def _wider(n_pairs: int) -> float:
-    """Return the factor that widens 95 % intervals to hold for all pairs at once (Bonferroni)."""
-    normal, tail = NormalDist(), LEVEL / 2
-    return normal.inv_cdf(1 - tail / max(n_pairs, 1)) / normal.inv_cdf(1 - tail)
-
-
-def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> str:
-    """Return how the score of a transferred probe compares with chance and with the own probe.
-
-    Args:
-        row: a row of `transferred`.
-        lower_is_better: whether lower scores are better.
-        wider: factor of the distances from values to the limits of their intervals.
-    """
-    sign = -1 if lower_is_better else 1
-    if math.isnan(row["value"]):
-        return UNDEFINED
-    if pd.isna(row["ci_low"]) or pd.isna(row["ci_high"]):
-        return TOO_FEW
-    ends = sorted(
-        sign * (row["value"] + wider * (row[end] - row["value"]) - row["chance"])
-        for end in ("ci_low", "ci_high")
-    )
-    if ends[1] < 0:
-        return BELOW
-    if not ends[0] > 0:
-        return AT_CHANCE
-    lost = sorted(
-        sign * (row["difference"] + wider * (row[end] - row["difference"]))
-        for end in ("difference_low", "difference_high")
-    )
-    return PARTLY if lost[1] < 0 else TRANSFERS
 
 
 def _pair(row: pd.Series, transfer: Transfer) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.cli.show.runs import show_results
+from probekit.cli.show.results import show_results
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare

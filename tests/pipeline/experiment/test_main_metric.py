@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from probekit.cli.show.runs import show_results
+from probekit.cli.show.results import show_results
 from probekit.errors import ConfigError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare

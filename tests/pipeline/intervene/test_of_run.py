@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from probekit import GPT2, Tokenizer, open_run, run
-from probekit.cli.show.causes import show_causes
+from probekit.cli.show.results import show_causes
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.edits import replace, run_edited

@@ -1,6 +1,5 @@
 """The figure of a pretraining run shows its log, during the run and afterwards."""
 
-import json
 import time
 from functools import partial
 
@@ -9,6 +8,7 @@ import pytest
 from probekit.errors import CheckpointError, DataError, MissingError
 from probekit.report.pages.index_page import entry
 from probekit.report.pages.losses import loss_figure, write_losses
+from probekit.results.record import pack_record
 from probekit.training.learner import write_state
 from probekit.training.run_files import LogRow, Progress, read_log, write_log
 from tests.training.recipes import tiny_recipe
@@ -45,7 +45,7 @@ def write_pretraining(folder, hostile):
         "digests": {"corpus": "ab12", "tokens": "cd34"},
         "versions": {"torch": "2"},
     }
-    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "run.json").write_bytes(pack_record(record))
     (folder / "recipe.yaml").write_text(f"name: {hostile}\n")
     return folder
 

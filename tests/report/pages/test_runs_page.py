@@ -97,11 +97,11 @@ def test_the_page_states_each_answer_in_one_line(two, table):
     page = runs_page(load_runs(two))
     header = page.partition("<header>")[2].partition("</header>")[0].replace("\xa0", " ")
     assert (
-        "<bdi>probe.seed 0</bdi></dt>\n      <dd>No evidence: 94 % [92, 96] of held-out rows at "
+        "<bdi>probe.seed 0</bdi></dt><dd><bdi>No evidence: 94 % [92, 96] of held-out rows at "
         "block 2, chance 50 %, p = 0.20, best of 6 sites in cross-validation." in header
     )
     assert (
-        "<bdi>probe.seed 1</bdi></dt>\n      <dd>Best at block 2 (of 6 sites): 94 % [92, 96] of "
+        "<bdi>probe.seed 1</bdi></dt><dd><bdi>Best at block 2 (of 6 sites): 94 % [92, 96] of "
         "held-out rows, chance 50 %, p &lt; 0.001." in header
     )
     assert "3f9a0c" not in header

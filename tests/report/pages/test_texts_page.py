@@ -110,7 +110,7 @@ def test_the_answer_counts_the_labels_of_texts():
 
 def test_a_model_in_a_folder_is_named_without_its_path():
     page = page_of(facts=make_facts(model="/data/mine/models/mine"))
-    assert "probekit · mine ·" in page
+    assert "<bdi>mine</bdi> ·" in page
     assert "/data/mine" not in page
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.report.pages.transfer_page import place_part, score_map, transfer_page
+from probekit.report.pages.transfer_page import place_parts, score_map, transfer_page
 from tests.report.pictures import make_transfer
 
 SCORE = ["value", "ci_low", "ci_high", "difference", "difference_low", "difference_high"]
@@ -37,7 +37,7 @@ def test_a_cell_without_a_score_is_empty(transfer, is_dropped):
     shown = np.arange(9) != 6
     assert np.array_equal(np.ravel(cells.z)[shown], np.ravel(others.z)[shown])
     assert np.array(texts.text)[shown].tolist() == np.array(other_texts.text)[shown].tolist()
-    scores, *_ = place_part(bare, *bare.chosen).figures
+    scores, *_ = place_parts(bare, *bare.chosen)
     assert "nan" not in scores.description
     assert "nan" not in transfer_page(bare).partition("<body")[2].partition("<section")[0]
 
@@ -46,7 +46,7 @@ def test_a_page_of_undefined_scores_has_a_figure_without_cells(transfer):
     nothing = transfer.scores.assign(**dict.fromkeys(SCORE, np.nan))
     bare = replace(transfer, scores=nothing)
     assert "No score of a probe on another data set is defined." in transfer_page(bare)
-    scores, *_ = place_part(bare, *bare.chosen).figures
+    scores, *_ = place_parts(bare, *bare.chosen)
     cells, texts = scores.figure["data"]
     assert (cells["zmin"], cells["zmax"]) == (0.5, 0.55)
     assert set(texts["text"]) == {""}

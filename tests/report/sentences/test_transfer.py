@@ -6,8 +6,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from probekit.report.sentences.comparisons import AT_CHANCE, transfer_answer, transferred
-from probekit.results.comparison import COSINES, SCORES, Transfer
+from probekit.report.sentences.comparisons import transfer_answer
+from probekit.results.comparison import AT_CHANCE, COSINES, SCORES, Transfer
 
 GOOD = {"value": 0.9, "ci_low": 0.8, "ci_high": 0.95, "difference": -0.02,
         "difference_low": -0.1, "difference_high": 0.05}  # fmt: skip
@@ -49,7 +49,7 @@ def test_the_answer_begins_with_the_conclusion(cells, lead):
 
 
 def test_verdicts():
-    found = transferred(made(GOOD, WORSE, CHANCE, BELOW, GOOD, GOOD, names=("x", "y", "z")))
+    found = made(GOOD, WORSE, CHANCE, BELOW, GOOD, GOOD, names=("x", "y", "z")).verdicts
     assert found["verdict"].tolist()[:4] == [
         "works", "works less well", "is not significantly different from chance",
         "is below chance",
@@ -59,8 +59,8 @@ def test_verdicts():
 
 def test_verdicts_hold_for_all_pairs_at_once():
     barely = {**GOOD, "value": 0.6, "ci_low": 0.51, "ci_high": 0.69}
-    assert transferred(made(barely, barely)).iloc[0]["verdict"] == AT_CHANCE
-    assert transferred(made({**barely, "ci_low": 0.53}, barely)).iloc[0]["verdict"] != AT_CHANCE
+    assert made(barely, barely).verdicts.iloc[0]["verdict"] == AT_CHANCE
+    assert made({**barely, "ci_low": 0.53}, barely).verdicts.iloc[0]["verdict"] != AT_CHANCE
 
 
 def test_a_score_without_an_interval_has_no_verdict():
@@ -72,7 +72,7 @@ def test_a_score_without_an_interval_has_no_verdict():
 def test_a_loss_is_better_if_lower():
     loss = {"value": 0.1, "ci_low": 0.05, "ci_high": 0.2, "difference": 0.02,
             "difference_low": 0.01, "difference_high": 0.03}  # fmt: skip
-    found = transferred(made(loss, CHANCE, metric="brier"))
+    found = made(loss, CHANCE, metric="brier").verdicts
     assert found["verdict"].tolist() == [
         "works less well", "is not significantly different from chance",
     ]  # fmt: skip

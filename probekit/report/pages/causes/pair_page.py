@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 
 from probekit.report.figures.style import fixed
 from probekit.report.maps.network_maps import (
@@ -20,7 +22,18 @@ from probekit.report.maps.network_maps import (
     signed,
     site_family,
 )
-from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.report.pages.page import (
+    ANALYSIS,
+    FigurePart,
+    Fold,
+    Group,
+    Item,
+    Page,
+    PageSection,
+    Paragraph,
+    figure_json,
+)
+from probekit.report.pages.table import ResultTable
 from probekit.report.texts import capitalised, line_label, model_title, short_heading, token_label
 from probekit.results.network import PatchedPair
 
@@ -130,9 +143,10 @@ def pair_notes(pair: PatchedPair) -> list[str]:
     return notes
 
 
-def patch_rows(pair: PatchedPair, rows: pd.DataFrame, n: int) -> list[tuple[str, ...]]:
-    """Return the strongest patches as rows of texts, with the headings `patch_columns`."""
-    return [_row(pair, row) for row in pair.strongest(rows, n).to_dict("records")]
+def strongest_patches(pair: PatchedPair, rows: pd.DataFrame, n: int = MOST_ROWS) -> ResultTable:
+    """Return the table of the n strongest patches among these rows, strongest first."""
+    strongest = [_row(pair, row) for row in pair.strongest(rows, n).to_dict("records")]
+    return ResultTable("Strongest patches", _columns(pair), strongest)
 
 
 def _row(pair: PatchedPair, row: Mapping[Any, Any]) -> tuple[str, ...]:
@@ -146,77 +160,80 @@ def _row(pair: PatchedPair, row: Mapping[Any, Any]) -> tuple[str, ...]:
     )
 
 
-def patch_columns(pair: PatchedPair) -> tuple[str, ...]:
-    """Return the headings of `patch_rows`; with estimates, their column follows the name."""
+def _columns(pair: PatchedPair) -> tuple[str, ...]:
+    """Return the headings of tables of patches; with estimates, their column follows the name."""
     estimate = ("estimated effect",) if pair.is_estimated else ()
     return ("patch", *estimate, "logit difference", "effect", "recovery")
 
 
 def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with the maps and tables of the patches of a pair."""
-    families = dict.fromkeys(site_family(site) for site in pair.of_positions["site"])
-    parts = [
-        PageSection(
-            capitalised(family) if number else "",
-            [_position_picture(pair, rows, family)],
-            [_strongest(pair, rows)],
-            "rows",
-        )
-        for number, family in enumerate(families)
-        for rows in [
-            pair.of_positions[[site_family(s) == family for s in pair.of_positions["site"]]]
-        ]
-    ]
+    families = pair.of_positions["site"].map(site_family)
+    sections: list[Item] = []
+    for family, rows in pair.of_positions.groupby(families, sort=False):
+        items: list[Item] = [_position_picture(pair, rows, family), _strongest(pair, rows)]
+        if sections:
+            sections.append(PageSection(capitalised(family), [Group("rows", items)]))
+        else:
+            caveat = Paragraph(CAVEAT, "note")
+            sections.append(PageSection("", [Group("rows", items), caveat], "first"))
     if len(pair.of_heads):
-        tables = [_strongest(pair, pair.of_heads)]
-        parts.append(PageSection("Heads", [_head_picture(pair)], tables, "split"))
+        items = [_head_picture(pair), _strongest(pair, pair.of_heads)]
+        sections.append(PageSection("Heads", [Group("split", items)]))
     if pair.is_estimated:
-        parts.append(PageSection("Estimated and verified effects", [_estimate_picture(pair)]))
-    parts.append(PageSection("All patches", tables=[_table(pair)]))
-    return AnalysisPage(
-        eyebrow=f"probekit · activation patching · {model_title(model)}",
+        sections.append(PageSection("Estimated and verified effects", [_estimate_picture(pair)]))
+    sections.append(PageSection("All patches", [_all_patches(pair)]))
+    return Page(
+        eyebrow=["probekit", "activation patching", model_title(model)],
         title=f"Which activations decide between {_quoted(pair.answer)} and {_quoted(pair.wrong)}?",
         answer=pair_answer(pair),
-        detail=pair_detail(pair),
-        caveat=CAVEAT,
-        parts=parts,
+        details=[Paragraph(pair_detail(pair))],
+        sections=sections,
         method=(*METHOD, *([ESTIMATED] if pair.is_estimated else [])),
-        facts=facts,
+        facts={"": facts},
+        styles=ANALYSIS,
     ).html()
 
 
-def _position_picture(pair: PatchedPair, rows: pd.DataFrame, family: str) -> Picture:
+def _position_picture(pair: PatchedPair, rows: pd.DataFrame, family: str) -> FigurePart:
     labels = pair_labels(pair.clean, pair.corrupt)
     views = {name: patch_position_map(rows, labels, column) for name, column in _views(pair)}
     n_sites = rows["site"].nunique()
-    return Picture(
+    return FigurePart(
         f"{capitalised(family)} by token",
-        views,
+        _first(views),
         f"Each cell: the {family} at one token, replaced by that of the corrupt text. Arrows: "
         f"tokens that differ, clean → corrupt. {_caption(pair)}",
         f"Patches of the {family}. Strongest: {_in_words(pair, rows)}",
         height=11 + 1.7 * n_sites,
         width=8 + 3.0 * len(labels),
+        views=views,
     )
 
 
-def _head_picture(pair: PatchedPair) -> Picture:
+def _head_picture(pair: PatchedPair) -> FigurePart:
     rows = pair.of_heads
     n_heads = int(rows["head"].max()) + 1
-    return Picture(
+    views = {name: patch_head_map(rows, column) for name, column in _views(pair)}
+    return FigurePart(
         "Heads, at all tokens",
-        {name: patch_head_map(rows, column) for name, column in _views(pair)},
+        _first(views),
         f"Each cell: the output of one head (hook_z) at all tokens. {_caption(pair)}",
         f"Patches of heads. Strongest: {_in_words(pair, rows)}",
         height=8 + 1.9 * rows["layer"].nunique(),
         width=9 + 2.9 * n_heads,
+        views=views,
     )
 
 
-def _estimate_picture(pair: PatchedPair) -> Picture:
-    return Picture(
+def _first(views: Mapping[str, go.Figure]) -> dict[str, Any]:
+    return figure_json(next(iter(views.values())))
+
+
+def _estimate_picture(pair: PatchedPair) -> FigurePart:
+    return FigurePart(
         "Estimated and verified effects",
-        {"": estimate_scatter(pair.rows)},
+        figure_json(estimate_scatter(pair.rows)),
         "Each point: a verified patch. On the dashed line, estimate and effect are equal.",
         f"Estimated and verified effects. Strongest: {_in_words(pair, pair.rows)}",
         height=24,
@@ -243,22 +260,21 @@ def _caption(pair: PatchedPair) -> str:
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
-    named = [f"{row[0]} {row[-2]}" for row in patch_rows(pair, rows, MOST_ROWS)]
+    named = [f"{row[0]} {row[-2]}" for row in strongest_patches(pair, rows).rows]
     return f"effects {'; '.join(named)}."
 
 
-def _strongest(pair: PatchedPair, rows: pd.DataFrame) -> Cells:
-    return Cells(
-        "Strongest patches", patch_columns(pair), patch_rows(pair, rows, MOST_ROWS), is_open=True
-    )
+def _strongest(pair: PatchedPair, rows: pd.DataFrame) -> ResultTable:
+    return replace(strongest_patches(pair, rows), has_title=True, is_sortable=True)
 
 
-def _table(pair: PatchedPair) -> Cells:
-    """Return the table of all patches; those that are only estimated have no effect."""
+def _all_patches(pair: PatchedPair) -> Fold:
+    """Return the table of all patches, folded; those that are only estimated have no effect."""
     key = "estimate" if pair.is_estimated else "effect"
     ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
     rows = [_row(pair, row) for row in ordered.to_dict("records")]
-    return Cells(f"{len(rows)} patches, largest first", patch_columns(pair), rows)
+    title = f"{len(rows)} patches, largest first"
+    return Fold(title, [ResultTable(title, _columns(pair), rows, is_sortable=True)])
 
 
 def _name(pair: PatchedPair, row: Mapping[Any, Any]) -> str:

@@ -10,9 +10,9 @@ from probekit.report.pages.causes.pair_page import (
     pair_detail,
     pair_notes,
     pair_page,
-    patch_columns,
-    patch_rows,
+    strongest_patches,
 )
+from probekit.report.pages.template import with_code
 from tests.report.conftest import HOSTILE
 from tests.report.pictures import patched_pair
 
@@ -28,15 +28,16 @@ def test_the_answer_names_the_strongest_positions_and_heads():
 def test_estimates_speak_of_verified_patches_only():
     pair = patched_pair(estimated=True)
     assert pair_answer(pair).startswith("Among the verified patches, the strongest position")
-    assert patch_columns(pair)[1] == "estimated effect"
-    rows = patch_rows(pair, pair.rows, 99)
+    table = strongest_patches(pair, pair.rows, 99)
+    assert table.columns[1] == "estimated effect"
+    rows = table.rows
     assert len(rows) == pair.rows["effect"].notna().sum()
     assert {len(row) for row in rows} == {5}
 
 
 def test_the_strongest_patches_are_sorted_by_absolute_effect():
     pair = patched_pair()
-    rows = patch_rows(pair, pair.of_heads, 2)
+    rows = strongest_patches(pair, pair.of_heads, 2).rows
     assert rows == [("L1H2", "+1.00", "−1.00", "0.50"), ("L1H1", "+2.50", "+0.50", "−0.25")]
 
 
@@ -65,7 +66,7 @@ def test_a_pair_without_a_difference_has_no_recovery():
 
 def test_the_page_says_what_one_pair_can_show():
     page = pair_page(patched_pair(), model="/data/mine/made", facts={"weights": "abc"})
-    assert CAVEAT in page
+    assert with_code(CAVEAT) in page
     assert "n = 1 pair" in page
     assert "/data/mine" not in page
     assert "attn_out by token" in page.lower()

@@ -1,15 +1,15 @@
-"""Results of lens, attribution and heads on stdout."""
+"""Lens, attribution, heads, patches, models, sites and experiments on stdout."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 import pandas as pd
-from rich.table import Table
-from rich.text import Text
 
 from probekit.activations.identity import digest_weights
 from probekit.analysis.logits import position_from_start
-from probekit.cli.show.tables import print_table
+from probekit.cli.show.tables import show_table
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.provenance import versions
 from probekit.report.figures.style import format_number
@@ -18,18 +18,25 @@ from probekit.report.maps.network_maps import SCORES, signed
 from probekit.report.pages.attribution_page import (
     attribution_answer,
     attribution_detail,
-    largest_rows,
+    largest_table,
+)
+from probekit.report.pages.causes.pair_page import (
+    CAVEAT,
+    pair_answer,
+    pair_notes,
+    strongest_patches,
 )
 from probekit.report.pages.heads_page import (
     COUNTED,
     UNITS,
     heads_answer,
     heads_text,
-    known_head_rows,
+    known_heads_table,
 )
 from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer
+from probekit.report.pages.table import Column, ResultTable
 from probekit.report.texts import line_label, model_title, token_label
-from probekit.results.network import AttributedLogit, ScoredHeads
+from probekit.results.network import AttributedLogit, PatchedPair, ScoredHeads
 
 MOST_HEADS = 5
 
@@ -59,33 +66,27 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
         at_place = rows[(rows["prompt"] == number) & (rows["position"] == place)]
         read = line_label("".join(tokens[: place + 1]))
         click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {read}")
-        print_table(_lens_table(at_place))
+        show_table(_lens_table(at_place))
     click.echo(LEGEND)
     click.echo(lens_answer(rows))
     click.echo(lens_accuracy(rows))
 
 
-def _lens_table(rows: pd.DataFrame) -> Table:
-    shown = Table("layer", box=None, pad_edge=False)
-    for name in ("entropy", "KL", "rank of next"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("most probable tokens")
+def _lens_table(rows: pd.DataFrame) -> ResultTable:
+    cells = []
     for label, row in zip(site_labels(rows), rows.to_dict("records"), strict=True):
         ranks = range(1, sum(str(name).startswith("token_") for name in row) + 1)
         top = [f"{token_label(row[f'token_{r}'])} {row[f'probability_{r}']:.3f}" for r in ranks]
         rank = "–" if pd.isna(row["next_rank"]) else f"{row['next_rank']:,}"
         numbers = (format_number(row["entropy"]), format_number(row["kl"]), rank)
-        shown.add_row(label, *numbers, Text("  ".join(top)))
-    return shown
+        cells.append((label, *numbers, "  ".join(top)))
+    most_probable = Column("most probable tokens", "words")
+    return ResultTable("", ("layer", "entropy", "KL", "rank of next", most_probable), cells)
 
 
 def show_attribution(result: AttributedLogit) -> None:
     """Print the largest contributions to a logit, then their sum."""
-    shown = Table("component", box=None, pad_edge=False)
-    shown.add_column("contribution", justify="right")
-    for name, value in largest_rows(result):
-        shown.add_row(Text(name), signed(value))
-    print_table(shown)
+    show_table(largest_table(result))
     click.echo(attribution_answer(result))
     click.echo(attribution_detail(result))
 
@@ -93,17 +94,37 @@ def show_attribution(result: AttributedLogit) -> None:
 def show_heads(result: ScoredHeads) -> None:
     """Print the heads with the highest scores, then the heads known from the literature."""
     click.echo(f"On {result.read}:")
-    shown = Table("score", "highest", box=None, pad_edge=False)
-    for name, score in SCORES.items():
-        shown.add_row(
-            score.title.lower(), heads_text(result, name, MOST_HEADS) or "not defined for any token"
-        )
-    print_table(shown)
+    highest = [
+        (score.title.lower(), heads_text(result, name, MOST_HEADS) or "not defined for any token")
+        for name, score in SCORES.items()
+    ]
+    show_table(ResultTable("", ("score", Column("highest", "words")), highest))
     click.echo(UNITS)
     click.echo(heads_answer(result))
     click.echo(COUNTED)
     if result.known:
-        known = Table("known for GPT-2 small", "head", "here", "rank", box=None, pad_edge=False)
-        for row in known_head_rows(result):
-            known.add_row(*row)
-        print_table(known)
+        names = ("known for GPT-2 small", "head", "here", "rank")
+        columns = [Column(name, "words") for name in names]
+        show_table(replace(known_heads_table(result), columns=columns))
+
+
+def show_pair(pair: PatchedPair, top: int) -> None:
+    """Print the measure after both texts, the strongest patches, and what they show."""
+    answer, wrong = token_label(pair.answer), token_label(pair.wrong)
+    click.echo(f"Logit of {answer} minus logit of {wrong}:")
+    texts = [
+        (name, signed(value), "".join(tokens))
+        for name, tokens, value in (
+            ("clean", pair.clean, pair.base),
+            ("corrupt", pair.corrupt, pair.source),
+        )
+    ]
+    show_table(ResultTable("", [Column("", "words")] * 3, texts), has_heads=False)
+    for rows in filter(len, (pair.of_positions, pair.of_heads)):
+        click.echo()
+        show_table(strongest_patches(pair, rows, top))
+        click.echo()
+    click.echo(pair_answer(pair))
+    for note in pair_notes(pair):
+        click.echo(f"note: {note}", err=True)
+    click.echo(CAVEAT)

@@ -1,0 +1,253 @@
+"""Results of runs, comparisons, transfer and interventions on stdout; warnings on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import click
+import pandas as pd
+
+from probekit.amounts import counted
+from probekit.cli.show.tables import show_table
+from probekit.pipeline.selftest import CheckResult
+from probekit.report.causes.cause_answer import cause_answer, verdict_table
+from probekit.report.causes.edits import directions_in
+from probekit.report.figures.style import format_number, format_p
+from probekit.report.notebooks.run_result import RunResult
+from probekit.report.pages.table import Column, ResultTable
+from probekit.report.sentences.answer import answer
+from probekit.report.sentences.caveats import caveats
+from probekit.report.sentences.comparisons import (
+    comparison_answer,
+    difference_words,
+    result_words,
+    transfer_answer,
+)
+from probekit.report.sentences.tables import (
+    RULE,
+    ComparedScore,
+    SiteRow,
+    comparison_table,
+    filled_columns,
+    site_rows,
+)
+from probekit.report.texts import line_label
+from probekit.results.causes import CauseTables, has_causes
+from probekit.results.comparison import RunComparison, Transfer, both_places
+from probekit.results.record import load_record
+from probekit.results.table import load_table, metric_name, only
+from probekit.results.verdict import Verdict
+
+MOST_SETTINGS = 20  # shown in the terminal
+WORDS = Column("", "words")  # without a heading
+_LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
+_SHORT = {"control task": "control"}
+_LEGEND = {
+    "control task": "control: the same probe on random labels",
+    "random weights": "random weights: the same probe on networks with random weights",
+    "p": "p: association of predictions and labels, one-sided, adjusted for the maximum over all "
+    "sites",
+    "compression": "compression: code length without activations divided by that with them",
+}
+
+
+def show_results(result: RunResult) -> None:
+    """Print the scores of each site, then the answer of the run and what it is compared with.
+
+    There is a table of sites for each kind of probe and position; the selected site is marked.
+    """
+    record = load_record(result.folder / "run.json")
+    v = record.verdict
+    _show_sites(load_table(result.results), v)
+    click.echo(f"\n{answer(v, record.question)}")
+    rows = comparison_table(v, record.control)
+    if rows:
+        click.echo()
+        columns = ("compared with", metric_name(v.metric), "difference", "95 % interval", "p")
+        show_table(ResultTable("", (*columns, WORDS), list(map(_compared, rows))))
+        click.echo(RULE)
+
+
+def _compared(one: ComparedScore) -> tuple[str, ...]:
+    p = f"{one.p} ({one.sided})" if one.sided else one.p
+    return (one.name, one.score, one.difference, _ends(one.interval), p, one.verdict)
+
+
+def _ends(interval: str) -> str:
+    return interval.strip("[]").replace(", ", " to ")
+
+
+def _show_sites(table: pd.DataFrame, v: Verdict) -> None:
+    """Print the table of sites of each kind of probe and position, and a legend."""
+    rows = site_rows(table, v)
+    columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
+    blocks: dict[tuple[str, str], list[SiteRow]] = {}
+    for row in rows:
+        blocks.setdefault((row.probe, row.position), []).append(row)
+    for number, (names, block) in enumerate(blocks.items()):
+        several = [len(set(column)) > 1 for column in zip(*blocks, strict=True)]
+        heading = " at ".join(name for name, differ in zip(names, several, strict=True) if differ)
+        if heading:
+            click.echo(f"{chr(10) * (number > 0)}{heading}")
+        show_table(_block(block, columns))
+    if rows:
+        parts = [text for name, text in _LEGEND.items() if name in columns]
+        if any(row.chosen for row in rows):
+            by = " of at least one outer fold" if v.is_nested else ""
+            parts.insert(0, f"*: selected by cross-validation{by}")
+        main = f"{metric_name(v.metric)}: score on held-out rows with 95 % interval"
+        click.echo(f"{'; '.join([main, *parts])}.")
+
+
+def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> ResultTable:
+    """Return the table of one kind of probe, with the interval of the main score."""
+    filled = [name for name in columns if any(name in row.cells for row in rows)]
+    main = metric_name(rows[0].metric)
+    heads = ["site"]
+    for name in filled:
+        heads += [_SHORT.get(name, name), *["95 % interval"] * (name == main)]
+    cells = []
+    for row in rows:
+        own = [f"{_short(row.site)}{' *' if row.chosen else ''}"]
+        for name in filled:
+            value, below = row.cells.get(name, ("-", ""))
+            own += [value, *[_ends(below)] * (name == main)]
+        cells.append(own)
+    return ResultTable("", heads, cells)
+
+
+def _short(site: str) -> str:
+    """Return the name of a site; of several concatenated ones, the first, the last and the number.
+
+    >>> _short("blocks.0.attn.hook_z + blocks.1.attn.hook_z + blocks.2.attn.hook_z")
+    'blocks.0.attn.hook_z + … + blocks.2.attn.hook_z (3 sites)'
+    """
+    first, *others = site.split(" + ")
+    if len(others) < 2:
+        return site
+    return f"{first} + … + {others[-1]} ({len(others) + 1} sites)"
+
+
+def show_warnings(result: RunResult) -> None:
+    """Print the warnings on stderr."""
+    record = load_record(result.folder / "run.json")
+    if record.control.why_none:
+        click.echo(record.control.why_none)
+    for sentence in caveats(record.verdict, record):
+        click.echo(f"warning: {sentence}", err=True)
+
+
+def show_verdicts(verdicts: Sequence[CheckResult]) -> None:
+    """Print a line for each check, then the number of checks and of failures."""
+    columns = [Column(name, "words") for name in ("check", "kind", "expected", "found", "ok")]
+    rows = [
+        (one.check, one.kind, one.expected, one.found, "yes" if one.ok else "NO")
+        for one in verdicts
+    ]
+    show_table(ResultTable("", columns, rows))
+    n_bad = sum(not one.ok for one in verdicts)
+    click.echo(f"{counted(len(verdicts), 'check')}, {n_bad} failed.")
+
+
+def show_comparison(comparison: RunComparison) -> None:
+    """Print the settings that differ, a line for each comparison, and the verdict."""
+    if comparison.experiment:
+        click.echo(line_label(comparison.experiment))
+    click.echo(f"a: {line_label(comparison.a)}\nb: {line_label(comparison.b)}")
+    for name, values in islice(comparison.settings.items(), MOST_SETTINGS):
+        click.echo(f"  {name}: {' | '.join(map(line_label, values))}")
+    if len(comparison.settings) > MOST_SETTINGS:
+        click.echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
+    if not comparison.settings:
+        click.echo("  no setting, digest or version differs")
+    columns = (f"{comparison.metric}, a - b", "a", "b", "difference", "p", "p_adjusted", "n", WORDS)
+    rows = [_difference(row) for _, row in comparison.rows.iterrows()]
+    show_table(ResultTable("", columns, rows))
+    if comparison.rows["what"].eq("chosen").any():
+        click.echo("*: the selected probes of both runs.")
+    for note in comparison.notes:
+        click.echo(note)
+    click.echo(comparison.verdict)
+    click.echo(line_label(comparison_answer(comparison)))
+
+
+def _difference(row: pd.Series) -> tuple[str, ...]:
+    return (
+        both_places(row) + (" *" if row["what"] == "chosen" else ""),
+        format_number(row["value_a"]),
+        format_number(row["value_b"]),
+        difference_words(row),
+        format_p(row["p"]),
+        format_p(row["p_adjusted"]),
+        " | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
+        result_words(row),
+    )
+
+
+def show_transfer(result: Transfer) -> None:
+    """Print scores and cosines of the selected site as matrices, and the means of every site."""
+    scores, cosines = result.at(*result.chosen)
+    click.echo(line_label(" ".join(result.chosen)))
+    main = only(scores, metric=result.metric)
+    click.echo(f"{metric_name(result.metric)}, trained on (down) and tested on (across):")
+    show_table(_matrix(result.names, main, ("value", "ci_low", "ci_high")))
+    for space, rows in cosines.groupby("space", sort=False):
+        click.echo(f"cosine, {space} features, with 95 % interval under permuted labels:")
+        show_table(_matrix(result.names, rows, ("cosine", "null_low", "null_high")))
+    show_table(_by_site(result))
+    click.echo("*: selected by cross-validation; its scores are those above.")
+    click.echo(line_label(transfer_answer(result)))
+    for note in result.notes:
+        click.echo(f"warning: {note}", err=True)
+
+
+def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, str]) -> ResultTable:
+    cells = {(row["train"], row["test"]): row for _, row in rows.iterrows()}
+    values = [
+        (train, *(format_number(*(cells[train, test][c] for c in columns)) for test in names))
+        for train in names
+    ]
+    return ResultTable("", ("", *names), values)
+
+
+def _by_site(result: Transfer) -> ResultTable:
+    rows = only(result.scores, metric=result.metric)
+    own = rows["train"] == rows["test"]
+    cells = []
+    for site, probe in result.places():
+        is_place = (rows["site"] == site) & (rows["probe"] == probe)
+        means = [format_number(rows.loc[is_place & side, "value"].mean()) for side in (own, ~own)]
+        mark = " *" if (site, probe) == result.chosen else ""
+        cells.append((site + mark, probe, *means))
+    return ResultTable("", ("site", Column("probe", "words"), "own test rows", "others'"), cells)
+
+
+def show_causes(tables: CauseTables) -> None:
+    """Print the answer, the table of verdicts and doubts, such as texts that were left out."""
+    click.echo(f"\n{cause_answer(tables)}")
+    found = verdict_table(directions_in(tables))
+    rows = [*found.rows, *found.folded]
+    if rows:
+        click.echo()
+        columns = [Column(name, "words") for name, _ in found.columns]
+        show_table(ResultTable("", ("direction", *columns), list(map(_direction, rows))))
+    for sentence in tables.record.warnings:
+        click.echo(f"warning: {sentence}", err=True)
+    for one in tables.record.left_out:
+        click.echo(f"warning: Interventions leave out {one.reason}", err=True)
+
+
+def _direction(row: Mapping[str, Any]) -> list[str]:
+    cells = (
+        "" if cell is None else " ".join(filter(None, (cell["answer"], cell["effect"], cell["p"])))
+        for cell in row["cells"]
+    )
+    return [", ".join(filter(None, (row["site"], row["details"]))), *cells]
+
+
+def show_causes_of(result: RunResult) -> None:
+    """Print the interventions of a run, if it has any."""
+    if has_causes(result.folder):
+        show_causes(CauseTables.open(result.folder))

@@ -1,0 +1,245 @@
+"""A page: title, answer, caveats, then sections of figures, tables, texts and views."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from probekit.report.figures.style import TEMPLATE
+from probekit.report.pages.table import Cell, ResultTable
+from probekit.report.pages.template import render
+
+
+def figure_json(figure: go.Figure) -> dict[str, Any]:
+    """Return a figure as plain JSON values, with NaN as null."""
+    plain: dict[str, Any] = json.loads(figure.to_json())
+    return plain
+
+
+@dataclass(frozen=True)
+class FigurePart:
+    """A figure on a page, with its caption and a text alternative.
+
+    Attributes:
+        title: heading or summary above the figure.
+        figure: Plotly figure as plain JSON values.
+        caption: text below the figure.
+        description: the main numbers as text, for screen readers.
+        is_open: whether the figure is shown when the page loads; others are folded.
+        height: height in rem; None for the default of the style sheet.
+        width: smallest width in rem, below which the figure scrolls; None if it always fits.
+        views: versions of the figure with other colours, by menu entry; the first one is `figure`.
+    """
+
+    kind: ClassVar = "figure"
+    title: str
+    figure: dict[str, Any]
+    caption: str
+    description: str
+    is_open: bool = True
+    height: float | None = None
+    width: float | None = None
+    views: Mapping[str, go.Figure] = field(default_factory=dict)
+
+    @property
+    def style(self) -> str:
+        """Height and smallest width as a style of HTML."""
+        sizes = {"height": self.height, "--least": self.width}
+        return "; ".join(f"{name}: {size}rem" for name, size in sizes.items() if size is not None)
+
+    @property
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """How each view differs from the first: its trace properties, and its background colour."""
+        return {
+            name: {
+                "traces": [
+                    {key: value for key, value in trace.items() if value != base.get(key)}
+                    for trace, base in zip(
+                        figure_json(view)["data"], self.figure["data"], strict=True
+                    )
+                ],
+                "ground": view.layout.plot_bgcolor or TEMPLATE.layout.plot_bgcolor,
+            }
+            for name, view in self.views.items()
+        }
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph, in which parts between backticks are code; `css` is its class."""
+
+    kind: ClassVar = "text"
+    text: str
+    css: str = ""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading above items of a section."""
+
+    kind: ClassVar = "heading"
+    text: str
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A list of texts."""
+
+    kind: ClassVar = "texts"
+    rows: Sequence[Cell | str]
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """Text with a fixed layout, such as a configuration."""
+
+    kind: ClassVar = "source"
+    text: str
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Names with their values."""
+
+    kind: ClassVar = "pairs"
+    rows: Sequence[tuple[Cell | str, Cell | str]]
+    css: str = "pairs"
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Links that save CSV files, given as the text of the link, the file name and its base64."""
+
+    kind: ClassVar = "files"
+    rows: Sequence[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of a page with a template of its own: attention, coloured tokens, worst errors."""
+
+    kind: ClassVar = "view"
+    template: str
+    values: Mapping[str, Any]
+
+    @property
+    def html(self) -> Markup:
+        """The view as HTML."""
+        return Markup(render(self.template, **self.values))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Items that share a layout.
+
+    Attributes:
+        layout: class in the style sheet: `rows`, `split` for a figure to the left of a table,
+            `grid` and others for figures next to each other.
+        items: the items.
+        column: smallest width of a column in rem; 0 for the default of the style sheet.
+    """
+
+    kind: ClassVar = "group"
+    layout: str
+    items: Sequence[Item]
+    column: float = 0
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Items that are hidden until the reader opens them; `css` is their class."""
+
+    kind: ClassVar = "fold"
+    title: str
+    items: Sequence[Item]
+    css: str = ""
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """A section of a page; `css` is its class, `first` for the one that follows the answer."""
+
+    kind: ClassVar = "section"
+    title: str
+    items: Sequence[Item]
+    css: str = ""
+    anchor: str = ""
+
+
+Item = (
+    FigurePart
+    | ResultTable
+    | Paragraph
+    | Heading
+    | Texts
+    | Verbatim
+    | Pairs
+    | Files
+    | View
+    | Group
+    | Fold
+    | PageSection
+)
+
+
+def pairs_of(facts: Mapping[str, Mapping[str, Any]]) -> list[Pairs]:
+    """Return names and values for each heading that has any; the heading "" is not shown."""
+    return [
+        Pairs([(name, str(value)) for name, value in values.items()], title=heading)
+        for heading, values in facts.items()
+        if values
+    ]
+
+
+@dataclass(frozen=True)
+class Page:
+    """Contents of a self-contained page.
+
+    Attributes:
+        eyebrow: parts of the line above the title.
+        title: the question that the page answers.
+        answer: the answer as one sentence; "" if `details` contain several.
+        sections: sections, in order; the first one contains the numbers of the answer.
+        details: items below the answer.
+        caveats: warnings, most serious first, shown after the first section.
+        method: how the numbers were computed, in sentences; folded.
+        facts: provenance of the numbers, by heading and name; folded.
+        aside: parts at the right end of the line above the title.
+        head: title of the window; "" for `title`.
+        styles: style sheets; `report.css` is that of pages with figures.
+        scripts: scripts, and groups of scripts that are one module.
+        is_live: whether the page refreshes itself, for which it may request its own address.
+    """
+
+    eyebrow: Sequence[str]
+    title: str
+    answer: str
+    sections: Sequence[Item]
+    details: Sequence[Item] = ()
+    caveats: Sequence[str] = ()
+    method: Sequence[str] = ()
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    aside: Sequence[str] = ()
+    head: str = ""
+    styles: Sequence[str] = ("report.css",)
+    scripts: Sequence[str | Sequence[str]] = ()
+    is_live: bool = False
+
+    @property
+    def provenance(self) -> list[Pairs]:
+        """The facts as a list of pairs for each heading that has any."""
+        return pairs_of(self.facts)
+
+    def html(self) -> str:
+        """Return the page as HTML; equal contents give equal bytes."""
+        return render("page.html", page=self)
+
+
+ANALYSIS = ("report.css", "analysis.css")  # style sheets of pages with wide maps

@@ -1,0 +1,85 @@
+"""A table, which pages show as HTML and commands as text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table with more than a text.
+
+    Attributes:
+        text: main text.
+        small: smaller texts after it, each with its class in the style sheet, or "".
+        lead: word before the text, which is also its class.
+        css: class of the cell in the style sheet.
+        hint: text that is shown when pointing at the cell.
+        is_strong: whether the text is bold.
+    """
+
+    text: str
+    small: Sequence[tuple[str, str]] = ()
+    lead: str = ""
+    css: str = ""
+    hint: str = ""
+    is_strong: bool = False
+
+    @property
+    def line(self) -> str:
+        """The cell as a line of text."""
+        return " ".join(filter(None, [self.lead, self.text, *(text for text, _ in self.small)]))
+
+
+@dataclass(frozen=True)
+class Column:
+    """Heading of a column.
+
+    Attributes:
+        name: title of the column.
+        css: class of its cells in the style sheet: `words` and `value` for texts, `site` for names.
+        form: `code` for names that break at dots, `names` for texts that do; `title` if `name` is
+            free text.
+        unit: smaller text below the title.
+    """
+
+    name: str
+    css: str = ""
+    form: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table, which a page and the terminal show.
+
+    Attributes:
+        title: name of the table.
+        columns: headings; numbers are aligned to the right.
+        rows: cells of each row, one per column.
+        css: further classes in the style sheet.
+        has_title: whether the page shows the title as a heading.
+        is_sortable: whether a click on a heading sorts the rows.
+        head: index of the column that names the rows.
+        chosen: indices of highlighted rows.
+        foot: rows of sums.
+    """
+
+    kind: ClassVar = "table"
+    title: str
+    columns: Sequence[Column | str]
+    rows: Sequence[Sequence[Cell | str]]
+    css: str = ""
+    has_title: bool = False
+    is_sortable: bool = False
+    head: int = 0
+    chosen: Collection[int] = ()
+    foot: Sequence[Sequence[str]] = ()
+
+    @property
+    def headings(self) -> list[Column]:
+        """The columns; those given by name contain numbers."""
+        columns = self.columns or ("",) * len(self.rows[0])
+        return [Column(one) if isinstance(one, str) else one for one in columns]
