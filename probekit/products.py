@@ -57,10 +57,7 @@ def is_forked() -> bool:
 
 
 def linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    activation: Activation | None = None,
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None
 ) -> Tensor:
     """Return x weight^T + bias, shape [... d_out], equal to `F.linear` up to rounding.
 

@@ -72,10 +72,7 @@ def mean_interval(values: Floats, resamples: Resamples) -> Interval:
 
 
 def interval_of(
-    values: Floats,
-    resamples: Resamples,
-    limits: Range = UNBOUNDED,
-    parts: ClassParts | None = None,
+    values: Floats, resamples: Resamples, limits: Range = UNBOUNDED, parts: ClassParts | None = None
 ) -> Interval:
     """Return a statistic of all groups with its interval, or with NaN limits for a single group.
 

@@ -22,13 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.edits import (
-    Edit,
-    EditAt,
-    compose,
-    orthonormal_basis,
-    without_rounding,
-)
+from probekit.interventions.edits import Edit, EditAt, compose, orthonormal_basis, without_rounding
 from probekit.interventions.effects import interval_of, resamples_of
 from probekit.model.network import Network
 from probekit.model.passes.cache import remember
@@ -224,11 +218,7 @@ def downstream_scores(
     resamples = resamples_of(groups[test])
     plain = _features(model, batch, selected, at, [])
     erased = _features(model, batch, selected, at, [erased_at])
-    facts = {
-        "chance": 1 / len(np.unique(codes)),
-        "n": len(test),
-        "groups": resamples.n_groups,
-    }
+    facts = {"chance": 1 / len(np.unique(codes)), "n": len(test), "groups": resamples.n_groups}
     found = []
     for one in selected:
         row: dict[str, Any] = {"site": one.text, "layer": layer_of(one.site)}

@@ -222,12 +222,7 @@ def direction_effect(
 
 
 def silence(
-    base: Floats,
-    erased: Floats,
-    null: Floats,
-    whole: Floats,
-    codes: Codes,
-    resamples: Resamples,
+    base: Floats, erased: Floats, null: Floats, whole: Floats, codes: Codes, resamples: Resamples
 ) -> CausalVerdict:
     """Return the share of the class difference that erasure removes, 1 - after / before.
 
@@ -413,10 +408,7 @@ def why_undecided(verdict: CausalVerdict) -> str:
             "whole vector",
         ),
         (np.isnan(verdict.p_holm), "there is no p-value"),
-        (
-            verdict.p_holm >= LEVEL,
-            f"the p-value, adjusted for the questions, is not below {LEVEL}",
-        ),
+        (verdict.p_holm >= LEVEL, f"the p-value, adjusted for the questions, is not below {LEVEL}"),
         (True, "the effect is within rounding errors"),
     )
     return next(reason for holds, reason in cases if holds)

@@ -158,11 +158,7 @@ class SplitProber:
                 predictions,
                 self.task,
                 FitFacts(
-                    probe="none",
-                    target=target,
-                    n_train=n_train,
-                    C=penalty,
-                    seed=self.settings.seed,
+                    probe="none", target=target, n_train=n_train, C=penalty, seed=self.settings.seed
                 ),
             )
             for target, predictions, n_train, penalty in predict_baselines(

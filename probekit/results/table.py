@@ -92,20 +92,10 @@ DIFFERENCES = (
     TableColumn("ci_low", "lower end of the 95 % interval of the difference", "number"),
     TableColumn("ci_high", "upper end of the 95 % interval of the difference", "number"),
     TableColumn("p", "p-value of the difference, which its interval agrees with", "number"),
+    TableColumn("p_adjusted", "p-value adjusted for all comparisons made together", "number"),
+    TableColumn("adjusted_low", "lower end of the interval for all comparisons together", "number"),
     TableColumn(
-        "p_adjusted",
-        "p-value adjusted for all comparisons made together",
-        "number",
-    ),
-    TableColumn(
-        "adjusted_low",
-        "lower end of the interval for all comparisons together",
-        "number",
-    ),
-    TableColumn(
-        "adjusted_high",
-        "upper end of the interval for all comparisons together",
-        "number",
+        "adjusted_high", "upper end of the interval for all comparisons together", "number"
     ),
     TableColumn("n_test", "number of test rows that both have", "number"),
     TableColumn("n_groups", "number of groups among these rows", "number"),

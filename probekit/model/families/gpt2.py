@@ -90,10 +90,7 @@ WEIGHTS = WeightNames(
     unembedding="lm_head.weight",
     layers="h.",
     n_layers="n_layer",
-    sizes=(
-        ("wte.weight", ("vocab_size", "n_embd")),
-        ("wpe.weight", ("n_positions", "n_embd")),
-    ),
+    sizes=(("wte.weight", ("vocab_size", "n_embd")), ("wpe.weight", ("n_positions", "n_embd"))),
     buffers=r"^h\.\d+\.attn\.(masked_)?bias$",  # causal masks in old checkpoints
     transposed=r"\.(c_attn|c_proj|c_fc)\.weight$",  # the hub stores them as Conv1D
     switches=(

@@ -23,12 +23,7 @@ from torch import Tensor, nn
 
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames, check_between_0_and_1
-from probekit.model.families.rotary import (
-    RotaryConfig,
-    RotaryNetwork,
-    RotaryPositions,
-    rotate,
-)
+from probekit.model.families.rotary import RotaryConfig, RotaryNetwork, RotaryPositions, rotate
 from probekit.model.layers.attention import attend_heads, project_heads
 from probekit.model.layers.modules import LayerNorm, Linear
 from probekit.model.passes.context import BlockContext

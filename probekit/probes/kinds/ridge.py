@@ -139,11 +139,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _choose(
-        self,
-        grid: Floats,
-        X: NDArray[np.floating],
-        y: Floats,
-        groups: NDArray[np.generic],
+        self, grid: Floats, X: NDArray[np.floating], y: Floats, groups: NDArray[np.generic]
     ) -> float:
         if len(grid) == 1:
             return float(grid[0])

@@ -37,10 +37,7 @@ from probekit.probes.score.contributions import (
     has_rare_class,
 )
 from probekit.probes.score.exchange import ROUNDING, holm, sign_patterns
-from probekit.probes.score.intervals import (
-    jackknife_interval,
-    score_interval,
-)
+from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Floats

@@ -104,12 +104,7 @@ class LabelExchange:
 
     @classmethod
     def of(
-        cls,
-        labels: Floats,
-        groups: NDArray[np.generic],
-        fold_of_row: Codes,
-        draws: int,
-        seed: int,
+        cls, labels: Floats, groups: NDArray[np.generic], fold_of_row: Codes, draws: int, seed: int
     ) -> LabelExchange:
         """Return the exchanges for rows with group names `groups` (n_samples,)."""
         return cls(labels, np.unique(groups, return_inverse=True)[1], fold_of_row, draws, seed)
