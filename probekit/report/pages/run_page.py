@@ -36,7 +36,7 @@ from probekit.report.sentences.tables import (
     site_table,
 )
 from probekit.report.texts import DENSEST, MachinePaths, class_label
-from probekit.results.finished_run import load_config
+from probekit.results.finished_run import date_text, load_config
 from probekit.results.judging import other_rivals
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
@@ -49,7 +49,6 @@ from probekit.results.record import (
     reading_run_file,
 )
 from probekit.results.table import DIFFERENCES, load_table, metric_name, placed, read_columns, ticks
-from probekit.results.titles import date_text
 
 
 def write_report(run_dir: Path) -> Path:
