@@ -227,7 +227,15 @@ def group_folds(
     np.add.at(counts, (group_of_row, codes), 1)
     shuffled = np.random.default_rng(seed).permutation(len(names))
     order = shuffled[np.argsort(-counts[shuffled].sum(axis=1), kind="stable")]
-    return _assign(counts, order, folds)[group_of_row]
+    fold_of_group = np.zeros(len(counts), dtype=np.int64)
+    label_counts = np.zeros((folds, len(classes)), dtype=np.int64)
+    share = counts / counts.sum(axis=0)
+    for group in order:
+        # The number of rows breaks ties, so that no fold stays empty.
+        fold = np.lexsort((label_counts.sum(axis=1), label_counts @ share[group]))[0]
+        label_counts[fold] += counts[group]
+        fold_of_group[group] = fold
+    return fold_of_group[group_of_row]
 
 
 def fittable_insides(
@@ -253,19 +261,6 @@ def fittable_insides(
             "a few groups. Use finer groups or more folds."
         )
     return fittable
-
-
-def _assign(counts: NDArray[np.int64], order: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
-    """Return the fold (n_groups,) of each group, given its label counts (n_groups, n_classes)."""
-    fold_of_group = np.zeros(len(counts), dtype=np.int64)
-    label_counts = np.zeros((folds, counts.shape[1]), dtype=np.int64)
-    share = counts / counts.sum(axis=0)
-    for group in order:
-        # The number of rows breaks ties, so that no fold stays empty.
-        fold = np.lexsort((label_counts.sum(axis=1), label_counts @ share[group]))[0]
-        label_counts[fold] += counts[group]
-        fold_of_group[group] = fold
-    return fold_of_group
 
 
 def sample_groups(groups: NDArray[np.generic], limit: int, seed: int) -> NDArray[np.bool_]:

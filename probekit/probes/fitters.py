@@ -250,12 +250,7 @@ class FittedRows:
                 f"metric is {metric}, whose threshold needs at least "
                 f"{LEAST_ALARMS / min(RATES):,.0f} (at 1 %) or {LEAST_ALARMS / max(RATES):,.0f} "
                 f"(at 5 %) training rows that are not of the positive class, but there are "
-                f"{n_negative:,}. "
-                + (
-                    "Set `data.positive`."
-                    if positive is None
-                    else "Choose another metric, such as auprc."
-                )
+                f"{n_negative:,}. Set `data.positive`, or choose another metric, such as auprc."
             )
 
 

@@ -144,33 +144,25 @@ class SplitProber:
             predictions: predictions of the task, or of one draw of the control task.
             draw: the number of that draw; None for the task.
         """
-        return self._chance(self.task if draw is None else self._controls[draw], predictions)
-
-    def _chance(self, column: LabelColumn, predictions: Predictions) -> Predictions:
+        column = self.task if draw is None else self._controls[draw]
         return uninformed(column[self.scored.train], predictions)
 
     def baselines(self) -> list[Scored]:
         """Return the test score of each baseline."""
         if self.settings.reads == "trees":
             return []
-        return [
-            self._scored(
-                predictions,
-                self.task,
-                FitFacts(
-                    probe="none", target=target, n_train=n_train, C=penalty, seed=self.settings.seed
-                ),
-            )
-            for target, predictions, n_train, penalty in predict_baselines(
-                self.fitted, self.scored, self.task
-            )
-        ]
+        scores, seed = [], self.settings.seed
+        predicted = predict_baselines(self.fitted, self.scored, self.task)
+        for target, predictions, n_train, penalty in predicted:
+            facts = FitFacts(probe="none", target=target, n_train=n_train, C=penalty, seed=seed)
+            scores.append(self._scored(predictions, self.task, facts))
+        return scores
 
     def _scored(
         self, predictions: Predictions, column: LabelColumn, facts: FitFacts, **changes: Any
     ) -> Scored:
         """Return predictions for the test rows with those of the chance level."""
-        chance = self._chance(column, predictions)
+        chance = uninformed(column[self.scored.train], predictions)
         return Scored((predictions,), (chance,), self._test_groups, facts, **changes)
 
     def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Scored]:

@@ -124,7 +124,7 @@ def _frequencies(
     if "word_identity" in names:
         logs = word_identity_log_frequencies(*words, n_classes)
         if settings.class_weight is None:
-            yield "word_identity", of_guess(word_identity_guess(*words), logs)
+            yield "word_identity", of_guess(logs.argmax(axis=1), logs)
         else:
             balanced = logs - log_frequencies(train_codes, 1, n_classes)
             predictions = fitted.predictions(LOGISTIC, truth, balanced, train_codes)
@@ -138,7 +138,8 @@ def word_identity_log_frequencies(
 
     Frequencies are smoothed: the label frequencies of all training rows are added to the counts of
     each type, with the weight of one row. A type that was seen once therefore does not get a
-    frequency of 1, and unseen types get the frequencies of all training rows.
+    frequency of 1, unseen types get the frequencies of all training rows, and the most frequent
+    label of a type is the more frequent one of all rows if two are equally frequent.
 
     >>> words, codes = np.array(["run", "run", "cat", "dog"]), np.array([1, 1, 0, 0])
     >>> np.exp(word_identity_log_frequencies(words, codes, np.array(["run", "bird"]), 2)).round(2)
@@ -154,27 +155,6 @@ def word_identity_log_frequencies(
     with np.errstate(divide="ignore"):
         logs: Floats = np.log(own / own.sum(axis=1, keepdims=True))
     return logs
-
-
-def word_identity_guess(
-    train_types: NDArray[np.str_], train_codes: Codes, types: NDArray[np.str_]
-) -> Codes:
-    """Return the most frequent training label of each word type; unseen types get the majority.
-
-    Ties go to the label that is more frequent over all training rows.
-
-    >>> words, codes = np.array(["run", "run", "cat", "dog"]), np.array([1, 1, 0, 0])
-    >>> word_identity_guess(words, codes, np.array(["run", "bird"])).tolist()
-    [1, 0]
-    """
-    names, type_of_row = np.unique(train_types, return_inverse=True)
-    by_frequency = np.argsort(-np.bincount(train_codes), kind="stable")
-    counts = np.zeros((len(names), len(by_frequency)), dtype=np.int64)
-    np.add.at(counts, (type_of_row, train_codes), 1)
-    favourite = by_frequency[counts[:, by_frequency].argmax(axis=1)]
-    place = np.searchsorted(names, types).clip(max=len(names) - 1)
-    guesses: Codes = np.where(names[place] == types, favourite[place], by_frequency[0])
-    return guesses
 
 
 def word_mean_numbers(

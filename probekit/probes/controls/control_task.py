@@ -113,17 +113,11 @@ def comparable_rows(data: ProbeData, settings: ProbeSettings, fitted: Codes) -> 
     if data.words is not None:
         return seen & np.isin(data.words[data.test], data.words[fitted])
     if data.texts is not None:
-        return seen & _has_known_words(data.texts[data.test], data.texts[fitted])
+        texts, known_texts = data.texts[data.test], set(data.texts[fitted])
+        words = {text: set(WORD_OF_TEXT.findall(text.lower())) for text in {*texts, *known_texts}}
+        known = set().union(*(words[text] for text in known_texts))  # case is ignored
+        return seen & np.array([words[text] <= known for text in texts], dtype=bool)
     return seen
-
-
-def _has_known_words(
-    texts: NDArray[np.object_], known_texts: NDArray[np.object_]
-) -> NDArray[np.bool_]:
-    """Return which texts (n_test,) consist of words of other texts (n_fitted,); case is ignored."""
-    words = {text: set(WORD_OF_TEXT.findall(text.lower())) for text in {*texts, *known_texts}}
-    known = set().union(*(words[text] for text in set(known_texts)))
-    return np.array([words[text] <= known for text in texts], dtype=bool)
 
 
 def why_no_control(

@@ -256,7 +256,16 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         texts, order = _texts(rows, units_of(rows, groups))
         if typical is not None:
             texts = replace(texts, typical=typical[order])
-        text_codes = _codes_of_texts(texts, codes[order], self.classes_)
+        of_token = codes[order]
+        text_codes = of_token[texts.starts]
+        differs = np.flatnonzero(of_token != text_codes[texts.text])
+        if len(differs):
+            token = differs[0]
+            one, other = self.classes_[[text_codes[texts.text[token]], of_token[token]]]
+            raise DataError(
+                f"The tokens of one text have the labels {one} and {other}. Give all tokens of a "
+                "text the same label, or use a kind of probe that predicts each token by itself."
+            )
         own = np.arange(len(text_codes))
         if units is not None:
             own = units_of(rows, units)[order][texts.starts]
@@ -345,20 +354,3 @@ def _texts(X: NDArray[np.floating], groups: NDArray[np.generic]) -> tuple[Tokens
     _, text_of_row = np.unique(groups, return_inverse=True)
     order = np.argsort(text_of_row, kind="stable")
     return TokensOfTexts(X[order], text_of_row[order]), order
-
-
-def _codes_of_texts(texts: TokensOfTexts, codes: Codes, classes: NDArray[Any]) -> Codes:
-    """Return the label code (n_texts,) of each text.
-
-    Raises:
-        DataError: The tokens of a text have different labels.
-    """
-    first = codes[texts.starts]
-    differs = np.flatnonzero(codes != first[texts.text])
-    if len(differs):
-        one, other = classes[first[texts.text[differs[0]]]], classes[codes[differs[0]]]
-        raise DataError(
-            f"The tokens of one text have the labels {one} and {other}. Give all tokens of a text "
-            "the same label, or use a kind of probe that predicts each token by itself."
-        )
-    return first

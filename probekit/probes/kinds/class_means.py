@@ -108,7 +108,11 @@ class LdaProbe(LayeredProbe):
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
-        shrinkage = _shrinkage(self.shrinkage)
+        shrinkage = None if self.shrinkage == "auto" else self.shrinkage
+        if isinstance(shrinkage, str) or not 0 <= (shrinkage or 0) <= 1:
+            raise ConfigError(
+                f'shrinkage is {shrinkage!r}, but must be "auto" or a number from 0 to 1.'
+            )
         scaling = Scaling.standard(data.measured)
         rows = scaling.apply(data.X)
         means = class_means(rows, data.codes)
@@ -116,16 +120,6 @@ class LdaProbe(LayeredProbe):
         log_priors = np.log(np.bincount(data.codes) / len(rows))
         layer = scaling.fold(*nearest_rule(means, apply_inverse(means, covariance), log_priors))
         return FittedLayers(np.unique(data.codes), (layer,))
-
-
-def _shrinkage(shrinkage: float | str) -> float | None:
-    if shrinkage == "auto":
-        return None
-    if isinstance(shrinkage, str) or not 0 <= shrinkage <= 1:
-        raise ConfigError(
-            f'shrinkage is {shrinkage!r}, but must be "auto" or a number from 0 to 1.'
-        )
-    return shrinkage
 
 
 class MassMeanProbe(LayeredProbe):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -54,7 +54,7 @@ class Adam:
     rate: float
     first: Reals | float = 0.0
     second: Reals | float = 0.0
-    n_steps: int = field(default=0)
+    n_steps: int = 0
 
     def step(self, gradient: Reals) -> Reals:
         """Return the step to subtract from the weights."""
@@ -172,18 +172,14 @@ def _epoch(
     for _ in range(-(-LEAST_STEPS // n_batches)):
         order = generator.permutation(len(sentences))
         for batch in np.array_split(order, n_batches):
-            gradient = _gradient([sentences[index] for index in batch], weight, loss)
-            weight = weight - adam.step(gradient)
+            own = [sentences[index] for index in batch]
+            rows = np.concatenate([tokens for tokens, _ in own])
+            ends = np.cumsum([len(tokens) for tokens, _ in own])[:-1]
+            projected = zip(np.split(rows @ weight, ends), own, strict=True)
+            slopes = [loss(tokens, gold)[1] for tokens, (_, gold) in projected]
+            # The gradient of the mean loss, by one matrix product for all tokens.
+            weight = weight - adam.step(rows.T @ np.concatenate(slopes) / len(batch))
     return weight
-
-
-def _gradient(batch: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> Reals:
-    """Return the gradient of the batch's mean loss, by one matrix product for all tokens."""
-    rows = np.concatenate([own for own, _ in batch])
-    tokens = np.split(rows @ weight, np.cumsum([len(own) for own, _ in batch])[:-1])
-    slopes = [loss(own, gold)[1] for own, (_, gold) in zip(tokens, batch, strict=True)]
-    gradient: Reals = rows.T @ np.concatenate(slopes) / len(batch)
-    return gradient
 
 
 class _Geometry(NamedTuple):

@@ -12,6 +12,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.stats import rankdata
 
 from probekit.errors import DataError
+from probekit.probes.data import as_number
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Codes, Floats
@@ -66,7 +67,7 @@ def _whole_numbers(heads: ArrayLike) -> Codes:
     try:
         numbers = np.asarray(heads).astype(np.float64)
     except ValueError as error:
-        wrong = next(label for label in np.asarray(heads).ravel() if not _is_number(label))
+        wrong = next(label for label in np.asarray(heads).ravel() if as_number(label) is None)
         raise DataError(
             "Structural probes need the position of each token's head as the label, a number, but "
             f"one label is {str(wrong)!r}. Label the rows by `HEAD`."
@@ -75,14 +76,6 @@ def _whole_numbers(heads: ArrayLike) -> Codes:
         wrong = numbers[numbers != np.round(numbers)][0]
         raise DataError(f"The position of a head must be an integer, but y contains {wrong}.")
     return numbers.astype(np.int64)
-
-
-def _is_number(label: Any) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
 
 
 def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
