@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.base_pass import linear_entry
 from probekit.interventions.directions import (
@@ -32,7 +33,7 @@ from probekit.interventions.directions import (
     mean_differences,
 )
 from probekit.interventions.edits import add, run_edited
-from probekit.interventions.effects import interval_of, mean_interval, resamples_of
+from probekit.interventions.effects import interval_of, resamples_of
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along, Question
 from probekit.interventions.verdicts import (
@@ -57,19 +58,6 @@ from probekit.probes.solve.design import Codes, Floats
 
 
 @dataclass(frozen=True, eq=False)
-class RowSplit:
-    """Rows of one fold, as row numbers.
-
-    Attributes:
-        train: rows that directions are fitted on.
-        test: rows that they act on.
-    """
-
-    train: Codes
-    test: Codes
-
-
-@dataclass(frozen=True, eq=False)
 class CauseData:
     """Texts with a label of two classes, and the measure of the network's answers.
 
@@ -77,7 +65,8 @@ class CauseData:
         batch: the texts.
         codes: labels 0 and 1, (n_rows,).
         groups: group of each row, (n_rows,).
-        splits: the folds; a single one for a split into train and test.
+        splits: the folds; a single one for a split into train and test. Directions are fitted on
+            the training rows, and act on the test rows.
         measure: measure of all rows: the answer is right for the label of the row, the wrong answer
             for the other label.
         at: position of each text that is edited, [n_rows]; None edits all.
@@ -91,7 +80,7 @@ class CauseData:
     batch: TokenBatch
     codes: Codes
     groups: NDArray[np.generic]
-    splits: Sequence[RowSplit]
+    splits: Sequence[Split]
     measure: AnswerMeasure
     at: Tensor | None = None
     measured: Tensor | None = None
@@ -349,7 +338,7 @@ class _Test:
         self, by: float, changes: Floats, beside: Floats, *, is_end: bool
     ) -> dict[str, float]:
         """Return a row of doses.csv; arrays (n_test, n_directions), the observed one first."""
-        own = mean_interval(changes[:, 0], self.resamples)
+        own = interval_of(mean_of_rows(changes[:, 0], self.resamples), self.resamples)
         row = {"by": by, "effect": own.value, "low": own.low, "high": own.high}
         for name, drawn in (("null", changes[:, 1:]), ("matched", beside)):
             row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(drawn.mean(axis=0))

@@ -132,7 +132,10 @@ def directions_of(
     if along == "mean_difference":
         return DirectionSet.of_weights(differences, rows)
     unit = _units(differences)
-    reading = unit @ _inverse_covariance(rows)
+    centred = rows - rows.mean(axis=0)
+    variances, axes = np.linalg.eigh(centred.T @ centred / (len(rows) - 1))
+    inside = variances > TOLERANCE * variances.max(initial=0.0)
+    reading = unit @ ((axes[:, inside] / variances[inside]) @ axes[:, inside].T)
     scale = np.einsum("ij,ij->i", reading, unit)[:, None]
     reading = np.divide(reading, scale, out=np.zeros_like(reading), where=scale > 0)
     return DirectionSet(unit, reading, (rows @ unit.T).std(axis=0), rows.mean(axis=0))
@@ -235,14 +238,6 @@ def _units(weights: Floats) -> Floats:
     lengths = np.linalg.norm(weights, axis=1, keepdims=True)
     unit: Floats = np.divide(weights, lengths, out=np.zeros_like(weights), where=lengths > 0)
     return unit
-
-
-def _inverse_covariance(rows: Floats) -> Floats:
-    centred = rows - rows.mean(axis=0)
-    variances, axes = np.linalg.eigh(centred.T @ centred / (len(rows) - 1))
-    inside = variances > TOLERANCE * variances.max(initial=0.0)
-    inverse: Floats = (axes[:, inside] / variances[inside]) @ axes[:, inside].T
-    return inverse
 
 
 TEXTS_AT_ONCE = 128

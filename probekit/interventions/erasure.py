@@ -118,7 +118,9 @@ def leace(
     inside = variances > tolerance * variances.max(initial=0.0)
     axes, spreads = axes[:, inside], np.sqrt(variances[inside])
     # Columns of equal length: a rare class counts as much as a frequent one.
-    crossed = rows.T @ _indicators(codes) / (len(rows) - 1)
+    columns = (codes[:, None] == np.unique(codes)).astype(np.float64)
+    columns -= columns.mean(axis=0)
+    crossed = rows.T @ (columns / np.linalg.norm(columns, axis=0)) / (len(rows) - 1)
     directions, sizes, _ = np.linalg.svd(axes.T @ crossed / spreads[:, None], full_matrices=False)
     kept = directions[:, sizes > tolerance * sizes.max(initial=0.0)]
     left = without_rounding(axes @ (spreads[:, None] * kept))
@@ -161,14 +163,6 @@ def _centred(X: NDArray[np.floating], codes: Codes) -> tuple[Floats, Floats]:
         raise DataError("All rows have the same label, so there is nothing to erase.")
     mean: Floats = rows.mean(axis=0)
     return rows - mean, mean
-
-
-def _indicators(codes: Codes) -> Floats:
-    """Return centred columns of length 1, one for each class that occurs."""
-    columns = (codes[:, None] == np.unique(codes)).astype(np.float64)
-    columns -= columns.mean(axis=0)
-    scaled: Floats = columns / np.linalg.norm(columns, axis=0)
-    return scaled
 
 
 TEXTS_AT_ONCE = 64

@@ -279,16 +279,9 @@ def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:
     >>> class_gap(np.array([1.0, 4.0]), np.array([0, 1]), Resamples.whole(2)).tolist()
     [3.0]
     """
-    means = []
-    for code in (0, 1):
-        own = codes == code
-        group = resamples.group_of_row[own]
-        total = np.bincount(group, weights=values[own], minlength=resamples.n_groups)
-        n = np.bincount(group, minlength=resamples.n_groups) @ resamples.counts
-        undefined = np.full(n.shape, np.nan)
-        means.append(np.divide(total @ resamples.counts, n, out=undefined, where=n > 0))
-    gap: Floats = means[1] - means[0]
-    return gap
+    sides = (codes == 0, codes == 1)
+    first, second = (mean_of_rows(values[own], resamples.of_rows(own)) for own in sides)
+    return second - first
 
 
 def class_gap_of_many(values: Floats, codes: Codes) -> Floats:

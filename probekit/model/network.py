@@ -115,16 +115,6 @@ class Network(nn.Module):
         """The norm before the unembedding."""
         return cast(Norm, self.get_submodule(self.config.WEIGHTS.norm))
 
-    @property
-    def final_norm_gain(self) -> Tensor:
-        """Gain of the final norm, shape [d_model]."""
-        return self.last_norm.gain
-
-    @property
-    def final_norm_bias(self) -> Tensor | None:
-        """Bias of the final norm, shape [d_model]; None if it has none."""
-        return self.last_norm.bias
-
     def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """Return W_O of the heads of a layer and the bias of their sum.
 

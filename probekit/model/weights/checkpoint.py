@@ -314,7 +314,16 @@ def open_openai(hparams: Path) -> dict[str, StoredTensor]:
         MissingError: the checkpoint is missing, or TensorFlow is not installed.
         CheckpointError: the checkpoint is damaged.
     """
-    path, tensorflow = _newest(hparams.parent), _tensorflow()
+    path = _newest(hparams.parent)
+    # Suppresses log output of TensorFlow; its errors are exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        tensorflow: Any = importlib.import_module("tensorflow")
+    except ImportError as error:
+        raise MissingError(
+            "Reading an original GPT-2 checkpoint needs TensorFlow, which is not installed. "
+            f"Install it with: {install_command('openai')}."
+        ) from error
     failure = tensorflow.errors.OpError
     with reading_tensor(path, failure):
         reader = tensorflow.train.load_checkpoint(str(path))
@@ -352,15 +361,3 @@ def _newest(folder: Path) -> Path:
             "encoder.json and vocab.bpe."
         )
     return path
-
-
-def _tensorflow() -> Any:
-    # Suppresses log output of TensorFlow; its errors are exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        return importlib.import_module("tensorflow")
-    except ImportError as error:
-        raise MissingError(
-            "Reading an original GPT-2 checkpoint needs TensorFlow, which is not installed. "
-            f"Install it with: {install_command('openai')}."
-        ) from error

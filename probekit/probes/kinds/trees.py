@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 from probekit.errors import DataError
 from probekit.probes.data import as_number
 from probekit.probes.score.metric_table import Family
-from probekit.probes.score.metrics import Resamples
+from probekit.probes.score.metrics import Resamples, ratio
 from probekit.probes.solve.design import Codes, Floats
 
 
@@ -170,7 +170,7 @@ def hit_rate(scores: SentenceScores, resamples: Resamples) -> Floats:
     ([0.667], [0.75])
     """
     counts = resamples.counts[resamples.group_of_row]
-    return _ratio(scores.hits @ counts, scores.trials @ counts)
+    return ratio(scores.hits @ counts, scores.trials @ counts)
 
 
 def tree_spearman(scores: SentenceScores, resamples: Resamples) -> Floats:
@@ -184,9 +184,9 @@ def tree_spearman(scores: SentenceScores, resamples: Resamples) -> Floats:
     """
     counts = resamples.counts[resamples.group_of_row]
     of_length = (scores.lengths == np.array(LENGTHS)[:, None]).astype(np.float64)
-    means = _ratio((of_length * scores.correlations) @ counts, of_length @ counts)
+    means = ratio((of_length * scores.correlations) @ counts, of_length @ counts)
     defined = ~np.isnan(means)
-    return _ratio(np.where(defined, means, 0.0).sum(axis=0), defined.sum(axis=0))
+    return ratio(np.where(defined, means, 0.0).sum(axis=0), defined.sum(axis=0))
 
 
 def score_distances(
@@ -259,10 +259,3 @@ def _scores(
         correlations=np.array(correlations),
         hit=hit,
     )
-
-
-def _ratio(numerator: NDArray[np.generic], denominator: NDArray[np.generic]) -> Floats:
-    undefined = np.full(np.shape(denominator), np.nan)
-    defined = np.asarray(denominator) > 0
-    ratio: Floats = np.divide(numerator, denominator, out=undefined, where=defined)
-    return ratio
