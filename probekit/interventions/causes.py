@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.base_pass import linear_entry
 from probekit.interventions.directions import (
@@ -58,6 +57,19 @@ from probekit.probes.solve.design import Codes, Floats
 
 
 @dataclass(frozen=True, eq=False)
+class RowSplit:
+    """Rows of one fold, as row numbers.
+
+    Attributes:
+        train: rows that directions are fitted on.
+        test: rows that they act on.
+    """
+
+    train: Codes
+    test: Codes
+
+
+@dataclass(frozen=True, eq=False)
 class CauseData:
     """Texts with a label of two classes, and the measure of the network's answers.
 
@@ -65,8 +77,7 @@ class CauseData:
         batch: the texts.
         codes: labels 0 and 1, (n_rows,).
         groups: group of each row, (n_rows,).
-        splits: the folds; a single one for a split into train and test. Directions are fitted on
-            the training rows, and act on the test rows.
+        splits: the folds; a single one for a split into train and test.
         measure: measure of all rows: the answer is right for the label of the row, the wrong answer
             for the other label.
         at: position of each text that is edited, [n_rows]; None edits all.
@@ -80,7 +91,7 @@ class CauseData:
     batch: TokenBatch
     codes: Codes
     groups: NDArray[np.generic]
-    splits: Sequence[Split]
+    splits: Sequence[RowSplit]
     measure: AnswerMeasure
     at: Tensor | None = None
     measured: Tensor | None = None

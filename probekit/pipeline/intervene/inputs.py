@@ -15,13 +15,12 @@ from probekit.data.examples import Example, Turns
 from probekit.data.findings import Finding, rows_of
 from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
-from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.locations import bundled_data
 from probekit.experiment.schema import Experiment
 from probekit.interventions.base_pass import BATCH_BYTES, BasePass
-from probekit.interventions.causes import CauseSettings
+from probekit.interventions.causes import CauseSettings, RowSplit
 from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure, lacks_space
 from probekit.model.passes.inputs import TokenBatch
@@ -62,7 +61,7 @@ class CauseInputs:
     tokenizer: Tokenizer
     examples: tuple[Example, ...]
     at: IntArray
-    splits: tuple[Split, ...]
+    splits: tuple[RowSplit, ...]
     left_out: tuple[LeftOut, ...]
 
     @cached_property
@@ -183,7 +182,7 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     def kept(side: IntArray) -> IntArray:
         return np.array([number[row] for row in side.tolist() if row in number], dtype=np.int64)
 
-    splits = tuple(Split(kept(one.train), kept(one.test)) for one in prepared.splits)
+    splits = tuple(RowSplit(kept(one.train), kept(one.test)) for one in prepared.splits)
     if any(not len(side) for split in splits for side in (split.train, split.test)):
         reasons = "; ".join(one.reason for one in left_out)
         raise DataError(f"The interventions have no training or no test rows left: {reasons}")
