@@ -76,8 +76,7 @@ def linear(
         product = F.linear(x, weight, bias)
         return product if activation is None else activation(product)
     name, variant = ("none", "") if activation is None else activation.onednn
-    fused: Tensor = _ONEDNN(x, weight, bias, name, [], variant)
-    return fused
+    return _ONEDNN(x, weight, bias, name, [], variant)
 
 
 def gram(rows: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
 from probekit.probes.kinds.class_means import class_means
 from probekit.probes.score.metrics import ClassPredictions, balanced_accuracy
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.solver import Problem, Solver
 
 # Relative to the largest singular value, in float64. An absolute tolerance would keep the concept
@@ -63,10 +63,9 @@ class Eraser:
         """The rank of the map that is subtracted."""
         return int(self.left.shape[1])
 
-    def __call__(self, X: NDArray[np.floating]) -> Floats:
+    def __call__(self, X: Features) -> Floats:
         """Return rows (n_rows, n_features) after erasure."""
-        erased: Floats = X - (X - self.mean) @ self.right.T @ self.left.T
-        return erased
+        return X - (X - self.mean) @ self.right.T @ self.left.T
 
     def tap(self, at: Tensor | None = None) -> Edit:
         """Return a tap that erases at some positions; see `probekit.interventions.edits`.
@@ -84,7 +83,7 @@ class Eraser:
 
 
 def leace(
-    X: NDArray[np.floating], codes: Codes, *, shrinkage: float = 0.0, tolerance: float = TOLERANCE
+    X: Features, codes: Codes, *, shrinkage: float = 0.0, tolerance: float = TOLERANCE
 ) -> Eraser:
     """Return the eraser after which no linear classifier predicts the labels of the fitted rows.
 
@@ -128,7 +127,7 @@ def leace(
     return Eraser(left, right, mean)
 
 
-def mean_projection(X: NDArray[np.floating], codes: Codes) -> Eraser:
+def mean_projection(X: Features, codes: Codes) -> Eraser:
     """Return the orthogonal projection that removes the differences of the class means.
 
     >>> X = np.array([[0.0, 1.0], [2.0, 1.0]])
@@ -140,7 +139,7 @@ def mean_projection(X: NDArray[np.floating], codes: Codes) -> Eraser:
     return probe_projection(means - means.mean(axis=0), mean)
 
 
-def probe_projection(directions: NDArray[np.floating], mean: NDArray[np.floating]) -> Eraser:
+def probe_projection(directions: Features, mean: Features) -> Eraser:
     """Return the orthogonal projection that removes directions (n, n_features).
 
     >>> eraser = probe_projection(np.array([[0.0, 2.0]]), np.array([7.0, 8.0]))
@@ -151,7 +150,7 @@ def probe_projection(directions: NDArray[np.floating], mean: NDArray[np.floating
     return Eraser(basis, basis.T, np.asarray(mean, np.float64))
 
 
-def _centred(X: NDArray[np.floating], codes: Codes) -> tuple[Floats, Floats]:
+def _centred(X: Features, codes: Codes) -> tuple[Floats, Floats]:
     """Return the centred rows and their mean, both in float64."""
     rows = np.asarray(X, np.float64)
     if rows.ndim != 2 or len(rows) != len(codes):

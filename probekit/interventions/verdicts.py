@@ -194,8 +194,7 @@ def slopes(changes: Floats, by: Sequence[float]) -> Floats:
     """
     doses = np.array([0.0, *by])
     centred = doses - doses.mean()
-    found: Floats = changes @ centred[1:] / np.square(centred).sum()
-    return found
+    return changes @ centred[1:] / np.square(centred).sum()
 
 
 def direction_effect(
@@ -286,8 +285,7 @@ def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:
 
 def class_gap_of_many(values: Floats, codes: Codes) -> Floats:
     """Return mean of class 1 minus mean of class 0 of each column of values (n_rows, n)."""
-    gaps: Floats = values[codes == 1].mean(axis=0) - values[codes == 0].mean(axis=0)
-    return gaps
+    return values[codes == 1].mean(axis=0) - values[codes == 0].mean(axis=0)
 
 
 def two_sided_p(observed: float, null: Floats) -> float:

@@ -29,7 +29,7 @@ from probekit.probes.score.scored import (
     measure,
 )
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.design import Codes, Features
+from probekit.probes.solve.design import Codes, Features, Mask
 from probekit.probes.solve.solver import OnFit
 from probekit.probes.split import SplitProber
 from probekit.probes.targets import NETWORKS, TARGETS
@@ -108,7 +108,7 @@ class Prober:
         )
         return self.settings.control_draws > 0 and reads_rows
 
-    def comparable(self, fold: int | None = None) -> NDArray[np.bool_]:
+    def comparable(self, fold: int | None = None) -> Mask:
         """Return a mask (n_test,) of the test rows that the control task is scored on.
 
         `fold` is the number of one split; None for the test rows of all splits. See

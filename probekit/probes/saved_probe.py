@@ -342,8 +342,7 @@ class SavedProbe:
         lengths = np.linalg.norm(self.directions, axis=1, keepdims=True)
         if not lengths.all():
             raise DataError("All weights of a score are 0, so it has no direction.")
-        unit: Floats = self.directions / lengths
-        return unit
+        return self.directions / lengths
 
     @property
     def direction_names(self) -> tuple[str, ...]:
@@ -381,8 +380,7 @@ class SavedProbe:
         """Return the labels (n_samples,) with the highest score; for numbers, the scores."""
         if not self.classes:
             return scores
-        labels: NDArray[Any] = np.array(self.classes)[self._of_classes(scores).argmax(axis=1)]
-        return labels
+        return np.array(self.classes)[self._of_classes(scores).argmax(axis=1)]
 
     def log_probabilities(self, X: ArrayLike) -> Floats:
         """Return the log probabilities (n_samples, n_classes), in the order of `classes`.
@@ -396,8 +394,7 @@ class SavedProbe:
                 f"The scores of a {self.facts.kind} probe are not logits, so it has no "
                 "probabilities. Use `scores`."
             )
-        logs: Floats = log_softmax(self._of_classes(self.scores(X)), axis=1)
-        return logs
+        return log_softmax(self._of_classes(self.scores(X)), axis=1)
 
     def check_fits(
         self,

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from probekit.probes.controls.baselines import predict_baselines
@@ -43,7 +42,7 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, fixed_thresholds, with_alarms
 from probekit.probes.score.scored import FitFacts, Predictions, Scored, rating, uninformed
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.design import Codes, Features, Floats
+from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import TunedProbeFit, held_out_scores
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import OnFit
@@ -118,7 +117,7 @@ class SplitProber:
         self._sizes = learning_sizes(len(rows), steps) if steps else ()
 
     @cached_property
-    def comparable(self) -> NDArray[np.bool_]:
+    def comparable(self) -> Mask:
         """Mask (n_test,) of the test rows that the control task is scored on."""
         return comparable_rows(self.data, self.settings, self.fitted.rows)
 
@@ -298,8 +297,7 @@ class SplitProber:
         if not column.fitter.spec.logits:
             train_scores = solution.class_scores(column.X[block.fitted], n_classes)
             scores = scores * tempered(train_scores, fitted, prior)
-        logs: Floats = log_softmax(scores + prior, axis=1)
-        return logs
+        return log_softmax(scores + prior, axis=1)
 
     def _learning(self, task: _Column, outside: Floats) -> list[Scored]:
         """Return the points of the learning curve: one test score per training set size.

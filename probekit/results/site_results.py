@@ -64,8 +64,7 @@ def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
                 kind = "logs" if answers.scores_are_log_probabilities else "scores"
                 scores = np.ascontiguousarray(answers.scores, dtype=np.float32)
                 arrays[f"{name}{SEPARATOR}{kind}"] = scores
-    content: bytes = safetensors.numpy.save(arrays)
-    return content
+    return safetensors.numpy.save(arrays)
 
 
 def _folds(

@@ -169,8 +169,7 @@ def word_mean_numbers(
     names, type_of_row = np.unique(train_types, return_inverse=True)
     means = np.bincount(type_of_row, weights=train_y) / np.bincount(type_of_row)
     place = np.searchsorted(names, types).clip(max=len(names) - 1)
-    numbers: Floats = np.where(names[place] == types, means[place], train_y.mean())
-    return numbers
+    return np.where(names[place] == types, means[place], train_y.mean())
 
 
 def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
@@ -181,14 +180,12 @@ def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
     vectorizer = CountVectorizer(
         token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64
     ).fit(train)
-    features: FeatureExtractor = vectorizer.transform
-    return features
+    return vectorizer.transform
 
 
 def word_indicators(train: NDArray[Any]) -> FeatureExtractor:
     """Return a function that one-hot encodes columns of words; words not in `train` are zeros."""
-    features: FeatureExtractor = OneHotEncoder(handle_unknown="ignore").fit(train).transform
-    return features
+    return OneHotEncoder(handle_unknown="ignore").fit(train).transform
 
 
 def decile_features(train: NDArray[Any]) -> FeatureExtractor:
@@ -311,8 +308,7 @@ def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
 
 def _outputs(model: Any, X: Any, n_classes: int | None) -> Floats:
     if n_classes is None:
-        numbers: Floats = model.predict(X)
-        return numbers
+        return model.predict(X)
     log_probabilities = np.full((X.shape[0], n_classes), -np.inf)
     with np.errstate(divide="ignore"):  # a probability may be 0 in float64
         log_probabilities[:, model.classes_] = model.predict_log_proba(X)
@@ -336,5 +332,4 @@ def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) ->
     """
     features = word_counts(train)
     model = _fitted(LogisticRegression(class_weight="balanced"), features(train), codes)
-    guesses: Codes = model.predict(features(others))
-    return guesses
+    return model.predict(features(others))

@@ -23,8 +23,7 @@ def class_means(X: Floats, codes: Codes) -> Floats:
     [[2.0], [7.0]]
     """
     members = codes == np.arange(codes.max() + 1)[:, None]
-    means: Floats = members @ X / members.sum(axis=1, keepdims=True)
-    return means
+    return members @ X / members.sum(axis=1, keepdims=True)
 
 
 def within_covariance(
@@ -48,8 +47,7 @@ def within_covariance(
         return np.eye(len(covariance))
     if shrinkage is None:
         shrinkage = ledoit_wolf_shrinkage(residuals, assume_centered=True)
-    shrunk: Floats = shrunk_covariance(covariance, max(shrinkage, LEAST_SHRINKAGE))
-    return shrunk
+    return shrunk_covariance(covariance, max(shrinkage, LEAST_SHRINKAGE))
 
 
 def apply_inverse(means: Floats, covariance: Floats) -> Floats:

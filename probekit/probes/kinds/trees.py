@@ -15,7 +15,7 @@ from probekit.errors import DataError
 from probekit.probes.data import as_number
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples, ratio
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Features, Floats, Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +37,9 @@ class Tree:
     distances: Codes
 
     @property
-    def edges(self) -> NDArray[np.bool_]:
+    def edges(self) -> Mask:
         """Symmetric adjacency matrix (n_tokens, n_tokens)."""
-        joined: NDArray[np.bool_] = self.distances == 1
-        return joined
+        return self.distances == 1
 
 
 def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
@@ -106,7 +105,7 @@ def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
     return Tree(name, rows, heads, sizes - 1, distances)
 
 
-def spanning_edges(distances: NDArray[np.floating]) -> NDArray[np.bool_]:
+def spanning_edges(distances: Features) -> Mask:
     """Return the symmetric adjacency matrix (n_tokens, n_tokens) of the minimum spanning tree.
 
     >>> line = np.array([0.0, 1.0, 3.0])
@@ -116,8 +115,7 @@ def spanning_edges(distances: NDArray[np.floating]) -> NDArray[np.bool_]:
     # SciPy treats a distance of 0 as no edge; adding a constant does not change the tree.
     weights = distances / max(float(distances.max()), np.finfo(np.float64).tiny) + 1.0
     tree = minimum_spanning_tree(np.triu(weights, k=1)).toarray() > 0
-    joined: NDArray[np.bool_] = tree | tree.T
-    return joined
+    return tree | tree.T
 
 
 # Sentence lengths over which Spearman is averaged. Source: Hewitt and Manning (2019), section 4.1.
@@ -189,9 +187,7 @@ def tree_spearman(scores: SentenceScores, resamples: Resamples) -> Floats:
     return ratio(np.where(defined, means, 0.0).sum(axis=0), defined.sum(axis=0))
 
 
-def score_distances(
-    trees: Sequence[Tree], predicted: Sequence[NDArray[np.floating]]
-) -> SentenceScores:
+def score_distances(trees: Sequence[Tree], predicted: Sequence[Features]) -> SentenceScores:
     """Return UUAS and Spearman scores of the predicted distances of each sentence.
 
     Each sentence has distances of shape (n_tokens, n_tokens). Spearman compares, for each token,
@@ -212,9 +208,7 @@ def score_distances(
     return _scores(trees, hits, edges, correlations, "uuas")
 
 
-def score_depths(
-    trees: Sequence[Tree], predicted: Sequence[NDArray[np.floating]]
-) -> SentenceScores:
+def score_depths(trees: Sequence[Tree], predicted: Sequence[Features]) -> SentenceScores:
     """Return root accuracy and Spearman scores of each sentence, from its predicted depths.
 
     The predicted root is the token of smallest depth.
@@ -244,8 +238,7 @@ def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -
     a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
     norm = np.sqrt(np.sum(a**2, axis=1) * np.sum(b**2, axis=1))
     covariance = np.sum(a * b, axis=1)
-    correlations: Floats = np.divide(covariance, norm, np.zeros_like(covariance), where=norm > 0)
-    return correlations
+    return np.divide(covariance, norm, np.zeros_like(covariance), where=norm > 0)
 
 
 def _scores(

@@ -243,8 +243,7 @@ def _contributions(values: Floats, resamples: Resamples) -> Floats:
     """
     weights = resamples.weights
     whole, without = values[:, :1], values[:, 1:]
-    contributions: Floats = whole * weights + (1 - weights) * (whole - without)
-    return contributions
+    return whole * weights + (1 - weights) * (whole - without)
 
 
 def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
@@ -385,8 +384,7 @@ def _smallest_p(spreads: Sequence[ClassSpread], df: Floats) -> Floats:
         estimated.append(squares / n)
     variances = np.stack(estimated, axis=-1)
     df = satterthwaite(variances, spreads[0].n_effective - 1)
-    smallest: Floats = _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
-    return smallest
+    return _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
 
 
 def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:
@@ -403,5 +401,4 @@ def satterthwaite(variances: Floats, df: Floats) -> Floats:
     10.0
     """
     total, each = np.square(variances.sum(axis=-1)), (np.square(variances) / df).sum(axis=-1)
-    found: Floats = np.divide(total, each, out=np.full_like(total, df.sum()), where=each > 0)
-    return found
+    return np.divide(total, each, out=np.full_like(total, df.sum()), where=each > 0)

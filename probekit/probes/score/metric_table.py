@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from math import inf
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -321,15 +321,9 @@ def metric_functions(
 
 
 def _function(metric: Metric, family: Family) -> MetricFunction:
-    function = _load(metric.functions[family])
+    function = resolve_name(metric.functions[family])
     # Imported here, because this table is read before any numerics are imported.
-    return _load(_WITHIN_FOLDS)(function) if metric.is_rank else function
-
-
-def _load(path: str) -> MetricFunction:
-    module, _, name = path.partition(":")
-    function: MetricFunction = getattr(import_module(module), name)
-    return function
+    return resolve_name(_WITHIN_FOLDS)(function) if metric.is_rank else function
 
 
 def association(metric: str, family: Family) -> MetricFunction | None:
@@ -339,7 +333,7 @@ def association(metric: str, family: Family) -> MetricFunction | None:
     'of_accuracy'
     """
     path = METRICS[metric].associations.get(family)
-    return None if path is None else _load(path)
+    return None if path is None else resolve_name(path)
 
 
 def class_parts(metric: str) -> MetricFunction | None:
@@ -349,4 +343,4 @@ def class_parts(metric: str) -> MetricFunction | None:
     'parts_of_balanced_accuracy'
     """
     path = METRICS[metric].parts
-    return _load(path) if path else None
+    return resolve_name(path) if path else None

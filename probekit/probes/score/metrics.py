@@ -20,7 +20,7 @@ from scipy.special import log_softmax
 
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import Family
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Floats, Mask
 
 # Maximum number of units that are left out one at a time; more groups are joined to units.
 MOST_UNITS = 1000
@@ -163,8 +163,7 @@ class Resamples:
         """The share of the rows (n_units,) that each unit holds."""
         n_rows = np.bincount(self.group_of_row, minlength=self.n_groups)
         left_out = n_rows @ (1.0 - self.counts[:, 1:])
-        shares: Floats = left_out / len(self.group_of_row)
-        return shares
+        return left_out / len(self.group_of_row)
 
     @property
     def n_effective(self) -> float:
@@ -277,8 +276,7 @@ def _summed(values: NDArray[np.generic] | None, resamples: Resamples) -> Floats:
     """Return the sum (1 + n_units,) of values over the rows of each resample; None counts rows."""
     groups = resamples.group_of_row
     by_group = np.bincount(groups, weights=values, minlength=resamples.n_groups)
-    total: Floats = by_group.astype(np.float64) @ resamples.counts
-    return total
+    return by_group.astype(np.float64) @ resamples.counts
 
 
 def ratio(numerators: NDArray[np.generic], denominators: NDArray[np.generic]) -> Floats:
@@ -288,8 +286,7 @@ def ratio(numerators: NDArray[np.generic], denominators: NDArray[np.generic]) ->
     [0.5, nan]
     """
     undefined, is_defined = np.full(denominators.shape, np.nan), np.greater(denominators, 0)
-    found: Floats = np.divide(numerators, denominators, out=undefined, where=is_defined)
-    return found
+    return np.divide(numerators, denominators, out=undefined, where=is_defined)
 
 
 def _in_blocks(function: Callable[..., Floats], resamples: Resamples, *tables: Any) -> Floats:
@@ -300,7 +297,7 @@ def _in_blocks(function: Callable[..., Floats], resamples: Resamples, *tables: A
 
 
 def tally(
-    rows: NDArray[np.int64], columns: Codes, shape: tuple[int, int], weight: float | Floats = 1.0
+    rows: Codes, columns: Codes, shape: tuple[int, int], weight: float | Floats = 1.0
 ) -> csr_array:
     """Return a sparse matrix with `weight` added at each (row, column).
 
@@ -318,8 +315,7 @@ def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floa
 
     def counted(codes: Codes, groups: Codes) -> Floats:
         table = tally(codes, groups, (predictions.n_classes, resamples.n_groups))
-        counts: Floats = table @ resamples.counts
-        return counts
+        return table @ resamples.counts
 
     groups, correct = resamples.group_of_row, predictions.truth == predictions.guess
     return (
@@ -336,7 +332,7 @@ def mean_of_defined(numerators: Floats, denominators: Floats) -> Floats:
     return ratio(ratios.sum(axis=0), defined.sum(axis=0))
 
 
-def _area(scores: Floats, positive: NDArray[np.bool_], resamples: Resamples) -> Floats:
+def _area(scores: Floats, positive: Mask, resamples: Resamples) -> Floats:
     """Return the number of pairs that the positive row wins, and of all pairs (2, 1 + n_units).
 
     A pair is a positive and a negative row; the row with the higher score wins.
@@ -418,7 +414,7 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
     negatives = tally(level[counts], groups[~is_positive][counts], shape)
     sums = _in_blocks(_precision_of, resamples, positives, negatives)
     n_negative = np.bincount(groups[~is_positive], minlength=resamples.n_groups)
-    has_negatives: NDArray[np.bool_] = n_negative @ resamples.counts > 0
+    has_negatives: Mask = n_negative @ resamples.counts > 0
     return sums * has_negatives
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats
+from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats, Mask
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, Solver
 
@@ -76,12 +76,12 @@ DEFAULT_TUNING = Tuning()
 def fit_columns(
     X: Features,
     columns: Sequence[Codes],
-    fold_of_row: NDArray[np.int64],
+    fold_of_row: Codes,
     grid: Sequence[float],
     *,
     tuning: Tuning = DEFAULT_TUNING,
     weights: Features | None = None,
-    typical: NDArray[np.bool_] | None = None,
+    typical: Mask | None = None,
     device: str = "cpu",
     on_fit: OnFit | None = None,
 ) -> list[TunedProbeFit[Fit]]:
@@ -190,12 +190,9 @@ def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
     )
 
 
-def _best_by_accuracy(
-    columns: Sequence[Codes], held_out: Codes, counts: Features
-) -> NDArray[np.int64]:
+def _best_by_accuracy(columns: Sequence[Codes], held_out: Codes, counts: Features) -> Codes:
     correct = held_out == np.stack(columns)[:, None, :]
-    best: NDArray[np.int64] = (correct @ counts.astype(np.float64)).argmax(axis=1)
-    return best
+    return (correct @ counts.astype(np.float64)).argmax(axis=1)
 
 
 def best_rated(judge: Judge, truth: NDArray[Any], outputs: NDArray[Any], fold_of_row: Codes) -> int:
@@ -213,7 +210,7 @@ def _best_by_judge(
     columns: Sequence[Codes],
     paths: NDArray[np.object_],
     fold_of_row: Codes,
-) -> NDArray[np.int64]:
+) -> Codes:
     """Return the index (n_columns,) of the best C of each column; see `_held_out` for `paths`."""
     best = []
     for codes, path in zip(columns, paths, strict=True):
@@ -223,7 +220,7 @@ def _best_by_judge(
 
 
 def held_out_scores(
-    X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.int64], n_classes: int
+    X: Features, paths: NDArray[np.object_], fold_of_row: Codes, n_classes: int
 ) -> Floats:
     """Return the class scores (n_grid, n_samples, n_classes) by the fit that held out each row.
 
@@ -239,7 +236,7 @@ def held_out_scores(
     return scores
 
 
-def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.int64]) -> Codes:
+def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: Codes) -> Codes:
     """Return the held-out predictions (n_columns, n_grid, n_samples) of the search.
 
     `paths` (n_columns, n_grid, n_folds) holds its fits. Rows are read in blocks, because they may
