@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 from scipy.optimize import brentq
@@ -45,8 +44,6 @@ from probekit.probes.solve.design import Floats
 DRAWS = 10_000  # number of random sign patterns, if there are too many to use all
 DRAWS_OF_GROUPS = 4000  # number of simulated data sets, if a class is rare
 MOST_SIMULATED = 50  # groups of a class that are simulated; more estimate a variance well
-
-A = TypeVar("A")
 
 
 @dataclass(frozen=True)

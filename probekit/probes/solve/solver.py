@@ -216,14 +216,11 @@ def _tasks(
         labels_key = id(problem.codes), classes.tobytes(), problem.balanced
         key = *labels_key, problem.C, signatures[share].tobytes()
         group = groups.setdefault(key, len(groups))
-        weights = _class_weights(design, share, own) if problem.balanced else None
+        weights = None
+        if problem.balanced:  # all classes get the same total weight
+            sums = np.bincount(own, weights=design.weights[share].cpu().double().numpy())
+            weights = sums.sum() / (len(sums) * sums)
         yield _Task(number, group, problem.C, share, classes, own, weights, problem.start)
-
-
-def _class_weights(design: Design, share: int, codes: Codes) -> Floats:
-    """Return the weight (n_classes,) of each class that gives all the same total in a share."""
-    totals = np.bincount(codes, weights=design.weights[share].cpu().double().numpy())
-    return totals.sum() / (len(totals) * totals)
 
 
 def _solved(
