@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -183,7 +183,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
 
     def read(name: str) -> Tensor:
         with reading_tensor(path), safe_open(path, "pt") as file:
-            return cast(Tensor, file.get_tensor(name))
+            return file.get_tensor(name)
 
     return {name: StoredTensor(shape, partial(read, name)) for name, shape in shapes.items()}
 
