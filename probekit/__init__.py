@@ -43,7 +43,9 @@ Names are imported on first access, so that the command line starts without torc
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -79,39 +81,10 @@ if TYPE_CHECKING:
     from probekit.report.notebooks.run_result import RunResult as RunResult
     from probekit.report.notebooks.run_result import open_run as open_run
 
-_HOME = {
-    "ActivationCache": "probekit.model.passes.cache",
-    "ActivationStore": "probekit.activations.store",
-    "AnswerMeasure": "probekit.interventions.measures",
-    "CauseData": "probekit.interventions.causes",
-    "Experiment": "probekit.experiment.schema",
-    "GPT2": "probekit.model.families.gpt2",
-    "GPT2Config": "probekit.model.families.gpt2",
-    "KeyValueCache": "probekit.model.passes.context",
-    "LinearProbe": "probekit.probes.kinds.logistic",
-    "Recording": "probekit.model.passes.cache",
-    "RunResult": "probekit.report.notebooks.run_result",
-    "SavedProbe": "probekit.probes.saved_probe",
-    "StopStrings": "probekit.model.generation",
-    "TokenBatch": "probekit.model.passes.inputs",
-    "Tokenizer": "probekit.model.text.tokenizer",
-    "apply_probe": "probekit.pipeline.look.apply",
-    "cause": "probekit.pipeline.intervene.of_run",
-    "causes_of": "probekit.interventions.causes",
-    "explore_attention": "probekit.pipeline.look.attention",
-    "from_transformers": "probekit.model.families.table",
-    "generate": "probekit.model.generation",
-    "load_model": "probekit.model.families.table",
-    "open_run": "probekit.report.notebooks.run_result",
-    "patch": "probekit.interventions.patching",
-    "pretrain": "probekit.pipeline.pretrain",
-    "probe": "probekit.pipeline.given.probe",
-    "run": "probekit.pipeline.experiment.run",
-    "run_edited": "probekit.interventions.edits",
-    "validate": "probekit.pipeline.experiment.validate",
-    "verify_model": "probekit.analysis.verification",
-}
-__all__ = ["__version__", *_HOME]
+# The module of each public name, read from the imports above, so that there is one list of them.
+_IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
+_HOME = {name: home for home, name in _IMPORT.findall(Path(__file__).read_text("utf-8"))}
+__all__ = ["__version__", *sorted(_HOME)]
 
 
 def __dir__() -> list[str]:

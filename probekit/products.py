@@ -57,10 +57,7 @@ def is_forked() -> bool:
 
 
 def linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    activation: Activation | None = None,
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None
 ) -> Tensor:
     """Return x weight^T + bias, shape [... d_out], equal to `F.linear` up to rounding.
 
@@ -79,8 +76,7 @@ def linear(
         product = F.linear(x, weight, bias)
         return product if activation is None else activation(product)
     name, variant = ("none", "") if activation is None else activation.onednn
-    fused: Tensor = _ONEDNN(x, weight, bias, name, [], variant)
-    return fused
+    return _ONEDNN(x, weight, bias, name, [], variant)
 
 
 def gram(rows: Tensor) -> Tensor:

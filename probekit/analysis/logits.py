@@ -150,7 +150,7 @@ def _difference(values: Tensor, token: int, minus: int | None, minus_mean: bool)
 
 def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterator[dict[str, Any]]:
     """Yield the contributions in forward order, computed in float64 so that they sum precisely."""
-    weighted = model.final_norm_gain.double() * direction
+    weighted = model.last_norm.gain.double() * direction
     # Centring the direction once equals centring every component; an RMS norm does not centre.
     centred = weighted - weighted.mean() if model.config.norm_is_centred else weighted
     along = centred / cache["ln_final.hook_scale"][0, -1].double()
@@ -175,8 +175,8 @@ def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterato
         if b_o is not None:
             yield part("attn_bias", b_o.double() @ into_stream, layer)
         yield part("mlp", cache["mlp_out", layer][0, -1].double() @ along, layer)
-    if model.final_norm_bias is not None:
-        yield part("final_bias", model.final_norm_bias.double() @ direction)
+    if model.last_norm.bias is not None:
+        yield part("final_bias", model.last_norm.bias.double() @ direction)
 
 
 def logits_of(model: Network, resid: Tensor) -> Tensor:

@@ -191,18 +191,16 @@ class _Reference:
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text."""
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def chat_ids(self, text: str) -> list[int]:
         """Return the ids of a text as the user's turn, without today's date."""
-        ids: list[int] = self.tokenizer.apply_chat_template(
+        return self.tokenizer.apply_chat_template(
             [{"role": "user", "content": text}],
             chat_template="{% set strftime_now = undefined %}" + self.tokenizer.chat_template,
             add_generation_prompt=True,
             return_dict=True,
         )["input_ids"]
-        return ids
 
 
 class _WithoutRounding(TorchFunctionMode):

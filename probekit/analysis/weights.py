@@ -115,8 +115,7 @@ def product_spectra(a: Floats, b: Floats) -> Wide:
     array([[25.]])
     """
     r, s = (np.linalg.qr(m.astype(np.float64)).R for m in (a, b))
-    spectra: Wide = np.linalg.svd(r @ s.transpose(0, 2, 1), compute_uv=False)
-    return spectra
+    return np.linalg.svd(r @ s.transpose(0, 2, 1), compute_uv=False)
 
 
 def head_norms(parts: dict[str, Floats]) -> Wide:

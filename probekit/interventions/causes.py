@@ -32,7 +32,7 @@ from probekit.interventions.directions import (
     mean_differences,
 )
 from probekit.interventions.edits import add, run_edited
-from probekit.interventions.effects import interval_of, mean_interval, resamples_of
+from probekit.interventions.effects import interval_of, resamples_of
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along, Question
 from probekit.interventions.verdicts import (
@@ -349,7 +349,7 @@ class _Test:
         self, by: float, changes: Floats, beside: Floats, *, is_end: bool
     ) -> dict[str, float]:
         """Return a row of doses.csv; arrays (n_test, n_directions), the observed one first."""
-        own = mean_interval(changes[:, 0], self.resamples)
+        own = interval_of(mean_of_rows(changes[:, 0], self.resamples), self.resamples)
         row = {"by": by, "effect": own.value, "low": own.low, "high": own.high}
         for name, drawn in (("null", changes[:, 1:]), ("matched", beside)):
             row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(drawn.mean(axis=0))

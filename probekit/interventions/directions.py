@@ -32,7 +32,7 @@ from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
 from probekit.probes.score.exchange import permuted_labels
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.solver import Problem, Solver
 
 LabelSets = NDArray[np.integer]  # (1 + draws, n_rows), the true labels first
@@ -61,7 +61,7 @@ class DirectionSet:
         return len(self.unit)
 
     @classmethod
-    def of_weights(cls, weights: Floats, X: NDArray[np.floating]) -> DirectionSet:
+    def of_weights(cls, weights: Floats, X: Features) -> DirectionSet:
         """Return orthogonal directions along weights (n_directions, n_features) on raw features.
 
         X (n_rows, n_features) are the training rows.
@@ -97,9 +97,7 @@ def label_sets(
     return sets
 
 
-def directions_of(
-    along: Along, X: NDArray[np.floating], labels: LabelSets, *, C: float = 1.0
-) -> DirectionSet:
+def directions_of(along: Along, X: Features, labels: LabelSets, *, C: float = 1.0) -> DirectionSet:
     """Return the directions of a method for each set of labels (0 and 1), (n_sets, n_rows).
 
     All probes are fitted in one batch. X (n_rows, n_features) are the training rows; C is the
@@ -132,7 +130,10 @@ def directions_of(
     if along == "mean_difference":
         return DirectionSet.of_weights(differences, rows)
     unit = _units(differences)
-    reading = unit @ _inverse_covariance(rows)
+    centred = rows - rows.mean(axis=0)
+    variances, axes = np.linalg.eigh(centred.T @ centred / (len(rows) - 1))
+    inside = variances > TOLERANCE * variances.max(initial=0.0)
+    reading = unit @ ((axes[:, inside] / variances[inside]) @ axes[:, inside].T)
     scale = np.einsum("ij,ij->i", reading, unit)[:, None]
     reading = np.divide(reading, scale, out=np.zeros_like(reading), where=scale > 0)
     return DirectionSet(unit, reading, (rows @ unit.T).std(axis=0), rows.mean(axis=0))
@@ -150,11 +151,10 @@ def mean_differences(X: Floats, labels: LabelSets) -> Floats:
     sums = ones @ X
     with np.errstate(divide="ignore", invalid="ignore"):
         differences = sums / n - (total - sums) / (labels.shape[1] - n)
-    finite: Floats = np.nan_to_num(differences, posinf=0.0, neginf=0.0)
-    return finite
+    return np.nan_to_num(differences, posinf=0.0, neginf=0.0)
 
 
-def matched_directions(X: NDArray[np.floating], draws: int, seed: int) -> DirectionSet:
+def matched_directions(X: Features, draws: int, seed: int) -> DirectionSet:
     """Return random directions with the covariance of the features, shape (draws, n_features).
 
     They are as long as every other direction. Isotropic directions would mostly point where
@@ -170,7 +170,7 @@ def matched_directions(X: NDArray[np.floating], draws: int, seed: int) -> Direct
     return DirectionSet.of_weights(noise @ (rows - rows.mean(axis=0)), rows)
 
 
-def kernel_share(direction: NDArray[np.floating], matrix: NDArray[np.floating]) -> float:
+def kernel_share(direction: Features, matrix: Features) -> float:
     """Return the share of a direction's squared length that a matrix maps to zero.
 
     The part of a direction in the kernel of the output matrix has no effect on the residual stream.
@@ -192,7 +192,7 @@ def kernel_share(direction: NDArray[np.floating], matrix: NDArray[np.floating]) 
     return float(1 - np.square(image @ own).sum() / np.square(own).sum())
 
 
-def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[NDArray[np.floating]]) -> float:
+def dose_limit(directions: Sequence[DirectionSet], rows: Sequence[Features]) -> float:
     """Return the range of the training rows along directions, in standard deviations.
 
     It is the 99 % quantile of |u'(x - mean)| / s, the median over all directions. It depends
@@ -233,16 +233,7 @@ def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
 
 def _units(weights: Floats) -> Floats:
     lengths = np.linalg.norm(weights, axis=1, keepdims=True)
-    unit: Floats = np.divide(weights, lengths, out=np.zeros_like(weights), where=lengths > 0)
-    return unit
-
-
-def _inverse_covariance(rows: Floats) -> Floats:
-    centred = rows - rows.mean(axis=0)
-    variances, axes = np.linalg.eigh(centred.T @ centred / (len(rows) - 1))
-    inside = variances > TOLERANCE * variances.max(initial=0.0)
-    inverse: Floats = (axes[:, inside] / variances[inside]) @ axes[:, inside].T
-    return inverse
+    return np.divide(weights, lengths, out=np.zeros_like(weights), where=lengths > 0)
 
 
 TEXTS_AT_ONCE = 128

@@ -200,8 +200,7 @@ def without_rounding(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     sizes = np.abs(columns)
     small = sizes <= LEAST_ENTRY * sizes.max(axis=0, initial=0.0)
-    cleaned: NDArray[np.float64] = np.where(small, 0.0, columns)
-    return cleaned
+    return np.where(small, 0.0, columns)
 
 
 def project_out(

@@ -62,20 +62,8 @@ def resamples_of(groups: NDArray[np.generic], widening: float = 1.0) -> Resample
     return Resamples.leave_one_out(groups, widening=widening)
 
 
-def mean_interval(values: Floats, resamples: Resamples) -> Interval:
-    """Return the mean of values (n_rows,) with its 95 % interval.
-
-    >>> mean_interval(np.array([1.0, 3.0]), resamples_of(np.array([0, 0]))).value
-    2.0
-    """
-    return interval_of(mean_of_rows(values, resamples), resamples)
-
-
 def interval_of(
-    values: Floats,
-    resamples: Resamples,
-    limits: Range = UNBOUNDED,
-    parts: ClassParts | None = None,
+    values: Floats, resamples: Resamples, limits: Range = UNBOUNDED, parts: ClassParts | None = None
 ) -> Interval:
     """Return a statistic of all groups with its interval, or with NaN limits for a single group.
 
@@ -311,22 +299,15 @@ def effects_of(
         # A pair without the position has no effect there.
         means = [mean_of_rows(np.where(np.isnan(own), 0.0, own), resamples) for own in changes]
         tests = paired_differences([(own, np.zeros_like(own)) for own in means], resamples)
-        deviations = np.stack([_deviations(own, resamples) for own in changes])
-        tested = patch_p_values(tests, deviations)
+        deviations = []
+        for own in changes:
+            shares = np.where(np.isnan(own), 0.0, (own - np.nanmean(own)) / len(own))
+            by_group = np.bincount(resamples.group_of_row, shares, resamples.n_groups)
+            deviations.append(by_group @ (1.0 - resamples.counts[:, 1:]))
+        tested = patch_p_values(tests, np.stack(deviations))
         p, p_best = tested.single, tested.maximum
     rows = zip(values.patched, p.tolist(), p_best.tolist(), strict=True)
     return [_effect(key, values, measure, groups, p=own, p_best=best) for key, own, best in rows]
-
-
-def _deviations(changes: Floats, resamples: Resamples) -> Floats:
-    """Return the share (n_units,) of each unit in the mean of changes (n_pairs,), minus its mean.
-
-    A pair without the position, NaN, has the share 0.
-    """
-    deviations = (changes - np.nanmean(changes)) / len(changes)
-    deviations[np.isnan(changes)] = 0.0
-    by_group = np.bincount(resamples.group_of_row, deviations, resamples.n_groups)
-    return by_group @ (1.0 - resamples.counts[:, 1:])
 
 
 def _effect(

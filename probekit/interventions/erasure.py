@@ -22,13 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.edits import (
-    Edit,
-    EditAt,
-    compose,
-    orthonormal_basis,
-    without_rounding,
-)
+from probekit.interventions.edits import Edit, EditAt, compose, orthonormal_basis, without_rounding
 from probekit.interventions.effects import interval_of, resamples_of
 from probekit.model.network import Network
 from probekit.model.passes.cache import remember
@@ -38,7 +32,7 @@ from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
 from probekit.probes.kinds.class_means import class_means
 from probekit.probes.score.metrics import ClassPredictions, balanced_accuracy
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.solver import Problem, Solver
 
 # Relative to the largest singular value, in float64. An absolute tolerance would keep the concept
@@ -69,10 +63,9 @@ class Eraser:
         """The rank of the map that is subtracted."""
         return int(self.left.shape[1])
 
-    def __call__(self, X: NDArray[np.floating]) -> Floats:
+    def __call__(self, X: Features) -> Floats:
         """Return rows (n_rows, n_features) after erasure."""
-        erased: Floats = X - (X - self.mean) @ self.right.T @ self.left.T
-        return erased
+        return X - (X - self.mean) @ self.right.T @ self.left.T
 
     def tap(self, at: Tensor | None = None) -> Edit:
         """Return a tap that erases at some positions; see `probekit.interventions.edits`.
@@ -90,7 +83,7 @@ class Eraser:
 
 
 def leace(
-    X: NDArray[np.floating], codes: Codes, *, shrinkage: float = 0.0, tolerance: float = TOLERANCE
+    X: Features, codes: Codes, *, shrinkage: float = 0.0, tolerance: float = TOLERANCE
 ) -> Eraser:
     """Return the eraser after which no linear classifier predicts the labels of the fitted rows.
 
@@ -124,7 +117,9 @@ def leace(
     inside = variances > tolerance * variances.max(initial=0.0)
     axes, spreads = axes[:, inside], np.sqrt(variances[inside])
     # Columns of equal length: a rare class counts as much as a frequent one.
-    crossed = rows.T @ _indicators(codes) / (len(rows) - 1)
+    columns = (codes[:, None] == np.unique(codes)).astype(np.float64)
+    columns -= columns.mean(axis=0)
+    crossed = rows.T @ (columns / np.linalg.norm(columns, axis=0)) / (len(rows) - 1)
     directions, sizes, _ = np.linalg.svd(axes.T @ crossed / spreads[:, None], full_matrices=False)
     kept = directions[:, sizes > tolerance * sizes.max(initial=0.0)]
     left = without_rounding(axes @ (spreads[:, None] * kept))
@@ -132,7 +127,7 @@ def leace(
     return Eraser(left, right, mean)
 
 
-def mean_projection(X: NDArray[np.floating], codes: Codes) -> Eraser:
+def mean_projection(X: Features, codes: Codes) -> Eraser:
     """Return the orthogonal projection that removes the differences of the class means.
 
     >>> X = np.array([[0.0, 1.0], [2.0, 1.0]])
@@ -144,7 +139,7 @@ def mean_projection(X: NDArray[np.floating], codes: Codes) -> Eraser:
     return probe_projection(means - means.mean(axis=0), mean)
 
 
-def probe_projection(directions: NDArray[np.floating], mean: NDArray[np.floating]) -> Eraser:
+def probe_projection(directions: Features, mean: Features) -> Eraser:
     """Return the orthogonal projection that removes directions (n, n_features).
 
     >>> eraser = probe_projection(np.array([[0.0, 2.0]]), np.array([7.0, 8.0]))
@@ -155,7 +150,7 @@ def probe_projection(directions: NDArray[np.floating], mean: NDArray[np.floating
     return Eraser(basis, basis.T, np.asarray(mean, np.float64))
 
 
-def _centred(X: NDArray[np.floating], codes: Codes) -> tuple[Floats, Floats]:
+def _centred(X: Features, codes: Codes) -> tuple[Floats, Floats]:
     """Return the centred rows and their mean, both in float64."""
     rows = np.asarray(X, np.float64)
     if rows.ndim != 2 or len(rows) != len(codes):
@@ -167,14 +162,6 @@ def _centred(X: NDArray[np.floating], codes: Codes) -> tuple[Floats, Floats]:
         raise DataError("All rows have the same label, so there is nothing to erase.")
     mean: Floats = rows.mean(axis=0)
     return rows - mean, mean
-
-
-def _indicators(codes: Codes) -> Floats:
-    """Return centred columns of length 1, one for each class that occurs."""
-    columns = (codes[:, None] == np.unique(codes)).astype(np.float64)
-    columns -= columns.mean(axis=0)
-    scaled: Floats = columns / np.linalg.norm(columns, axis=0)
-    return scaled
 
 
 TEXTS_AT_ONCE = 64
@@ -224,11 +211,7 @@ def downstream_scores(
     resamples = resamples_of(groups[test])
     plain = _features(model, batch, selected, at, [])
     erased = _features(model, batch, selected, at, [erased_at])
-    facts = {
-        "chance": 1 / len(np.unique(codes)),
-        "n": len(test),
-        "groups": resamples.n_groups,
-    }
+    facts = {"chance": 1 / len(np.unique(codes)), "n": len(test), "groups": resamples.n_groups}
     found = []
     for one in selected:
         row: dict[str, Any] = {"site": one.text, "layer": layer_of(one.site)}

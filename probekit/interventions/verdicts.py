@@ -194,8 +194,7 @@ def slopes(changes: Floats, by: Sequence[float]) -> Floats:
     """
     doses = np.array([0.0, *by])
     centred = doses - doses.mean()
-    found: Floats = changes @ centred[1:] / np.square(centred).sum()
-    return found
+    return changes @ centred[1:] / np.square(centred).sum()
 
 
 def direction_effect(
@@ -222,12 +221,7 @@ def direction_effect(
 
 
 def silence(
-    base: Floats,
-    erased: Floats,
-    null: Floats,
-    whole: Floats,
-    codes: Codes,
-    resamples: Resamples,
+    base: Floats, erased: Floats, null: Floats, whole: Floats, codes: Codes, resamples: Resamples
 ) -> CausalVerdict:
     """Return the share of the class difference that erasure removes, 1 - after / before.
 
@@ -284,22 +278,14 @@ def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:
     >>> class_gap(np.array([1.0, 4.0]), np.array([0, 1]), Resamples.whole(2)).tolist()
     [3.0]
     """
-    means = []
-    for code in (0, 1):
-        own = codes == code
-        group = resamples.group_of_row[own]
-        total = np.bincount(group, weights=values[own], minlength=resamples.n_groups)
-        n = np.bincount(group, minlength=resamples.n_groups) @ resamples.counts
-        undefined = np.full(n.shape, np.nan)
-        means.append(np.divide(total @ resamples.counts, n, out=undefined, where=n > 0))
-    gap: Floats = means[1] - means[0]
-    return gap
+    sides = (codes == 0, codes == 1)
+    first, second = (mean_of_rows(values[own], resamples.of_rows(own)) for own in sides)
+    return second - first
 
 
 def class_gap_of_many(values: Floats, codes: Codes) -> Floats:
     """Return mean of class 1 minus mean of class 0 of each column of values (n_rows, n)."""
-    gaps: Floats = values[codes == 1].mean(axis=0) - values[codes == 0].mean(axis=0)
-    return gaps
+    return values[codes == 1].mean(axis=0) - values[codes == 0].mean(axis=0)
 
 
 def two_sided_p(observed: float, null: Floats) -> float:
@@ -413,10 +399,7 @@ def why_undecided(verdict: CausalVerdict) -> str:
             "whole vector",
         ),
         (np.isnan(verdict.p_holm), "there is no p-value"),
-        (
-            verdict.p_holm >= LEVEL,
-            f"the p-value, adjusted for the questions, is not below {LEVEL}",
-        ),
+        (verdict.p_holm >= LEVEL, f"the p-value, adjusted for the questions, is not below {LEVEL}"),
         (True, "the effect is within rounding errors"),
     )
     return next(reason for holds, reason in cases if holds)

@@ -231,16 +231,7 @@ def generate(
         DataError: the prompts are invalid, or exceed the context together with the new tokens; the
             logits are not finite; or `slide` is used with a `Recording`.
     """
-    decoding = Decoding(
-        max_new_tokens,
-        temperature,
-        top_k,
-        top_p,
-        num_samples=num_samples,
-        seed=seed,
-        stop=stop,
-        slide=slide,
-    )
+    decoding = Decoding(max_new_tokens, temperature, top_k, top_p, num_samples, seed, stop, slide)
     steps = new_tokens(model, tokens, decoding, mask=mask, tap=tap, sites=sites)
     return torch.stack(list(steps), dim=1)
 

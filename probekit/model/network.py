@@ -115,16 +115,6 @@ class Network(nn.Module):
         """The norm before the unembedding."""
         return cast(Norm, self.get_submodule(self.config.WEIGHTS.norm))
 
-    @property
-    def final_norm_gain(self) -> Tensor:
-        """Gain of the final norm, shape [d_model]."""
-        return self.last_norm.gain
-
-    @property
-    def final_norm_bias(self) -> Tensor | None:
-        """Bias of the final norm, shape [d_model]; None if it has none."""
-        return self.last_norm.bias
-
     def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """Return W_O of the heads of a layer and the bias of their sum.
 
@@ -178,7 +168,7 @@ class Network(nn.Module):
 
     def final_norm(self, resid: Tensor, tap: Taps | None = None) -> Tensor:
         """Return the final norm of residuals, shape [... d_model]; its taps are at `ln_final`."""
-        return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
+        return self.last_norm(resid, tap or Taps(None))
 
     def unembed(self, x: Tensor) -> Tensor:
         """Return the logits of the output of the final norm, shape [... d_vocab]."""

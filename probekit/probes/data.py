@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import DataError, TooFewGroupsError, nearest
-from probekit.probes.solve.design import Codes
+from probekit.probes.solve.design import Codes, Floats, Mask
 
 LARGEST_NUMBER = 1e100  # largest numeric label: sums of squares of larger ones overflow
 # Smallest share of typical rows; the spread of fewer does not represent that of all rows.
@@ -56,13 +56,13 @@ class ProbeData:
     y: NDArray[np.str_]
     groups: NDArray[np.str_]
     types: NDArray[np.str_]
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
-    typical: NDArray[np.bool_] | None = None
+    train: Codes
+    test: Codes
+    typical: Mask | None = None
     words: NDArray[np.str_] | None = None
     texts: NDArray[np.object_] | None = None
     neighbours: NDArray[np.object_] | None = None
-    examples: NDArray[np.int64] | None = None
+    examples: Codes | None = None
     positive: str | None = None
 
     def __post_init__(self) -> None:
@@ -130,7 +130,7 @@ class ProbeData:
         return int(2 * n_second <= len(self.train))
 
 
-def typical_rows(data: ProbeData, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+def typical_rows(data: ProbeData, rows: Codes) -> Mask | None:
     """Return which of `rows` are typical, as a mask for feature scaling; None means all rows.
 
     It is None if the data do not mark typical rows, or if fewer than half of `rows` are typical.
@@ -157,7 +157,7 @@ def check_known(data: ProbeData) -> None:
         )
 
 
-def numbers(labels: NDArray[np.str_], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def numbers(labels: NDArray[np.str_], rows: Codes) -> Floats:
     """Return the labels (n_rows,) of some rows as numbers (n_rows,); NaN for all other rows.
 
     Raises:
@@ -203,7 +203,7 @@ def check_numbers(labels: Sequence[str] | NDArray[Any], where: Sequence[str]) ->
 
 def group_folds(
     labels: NDArray[np.generic], groups: NDArray[np.generic], folds: int, seed: int
-) -> NDArray[np.int64]:
+) -> Codes:
     """Return the fold number (n_samples,) of each row, for stratified group cross-validation.
 
     All rows of a group are in one fold. Groups are shuffled, then assigned largest first, each to
@@ -227,12 +227,18 @@ def group_folds(
     np.add.at(counts, (group_of_row, codes), 1)
     shuffled = np.random.default_rng(seed).permutation(len(names))
     order = shuffled[np.argsort(-counts[shuffled].sum(axis=1), kind="stable")]
-    return _assign(counts, order, folds)[group_of_row]
+    fold_of_group = np.zeros(len(counts), dtype=np.int64)
+    label_counts = np.zeros((folds, len(classes)), dtype=np.int64)
+    share = counts / counts.sum(axis=0)
+    for group in order:
+        # The number of rows breaks ties, so that no fold stays empty.
+        fold = np.lexsort((label_counts.sum(axis=1), label_counts @ share[group]))[0]
+        label_counts[fold] += counts[group]
+        fold_of_group[group] = fold
+    return fold_of_group[group_of_row]
 
 
-def fittable_insides(
-    labels: NDArray[np.generic], fold_of_row: NDArray[np.int64]
-) -> list[NDArray[np.bool_]]:
+def fittable_insides(labels: NDArray[np.generic], fold_of_row: Codes) -> list[Mask]:
     """Return a mask (n_samples,) of the fitted rows, those not held out, for each fold.
 
     A fold whose fitted rows all have the same label is omitted, because every penalty gives the
@@ -255,20 +261,7 @@ def fittable_insides(
     return fittable
 
 
-def _assign(counts: NDArray[np.int64], order: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
-    """Return the fold (n_groups,) of each group, given its label counts (n_groups, n_classes)."""
-    fold_of_group = np.zeros(len(counts), dtype=np.int64)
-    label_counts = np.zeros((folds, counts.shape[1]), dtype=np.int64)
-    share = counts / counts.sum(axis=0)
-    for group in order:
-        # The number of rows breaks ties, so that no fold stays empty.
-        fold = np.lexsort((label_counts.sum(axis=1), label_counts @ share[group]))[0]
-        label_counts[fold] += counts[group]
-        fold_of_group[group] = fold
-    return fold_of_group
-
-
-def sample_groups(groups: NDArray[np.generic], limit: int, seed: int) -> NDArray[np.bool_]:
+def sample_groups(groups: NDArray[np.generic], limit: int, seed: int) -> Mask:
     """Return a mask (n_samples,) of a random sample of whole groups with at most `limit` rows.
 
     Raises:
@@ -303,7 +296,7 @@ class GroupedTokens:
     first: Codes
 
     @classmethod
-    def of(cls, rows: Codes, examples: NDArray[np.int64] | None) -> GroupedTokens:
+    def of(cls, rows: Codes, examples: Codes | None) -> GroupedTokens:
         """Return the rows grouped by example; without `examples` each row is its own example.
 
         >>> GroupedTokens.of(np.array([3, 4, 5]), np.array([0, 0, 0, 7, 7, 8])).first.tolist()

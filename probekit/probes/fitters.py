@@ -36,13 +36,12 @@ from probekit.probes.score.metrics import (
 from probekit.probes.score.scored import log_frequencies, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import Codes, Features, Floats
+from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import Judge, TunedProbeFit, Tuning, best_rated, fit_columns
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.solve.solver import OnFit, Problem, Solver
 
 LabelColumn = NDArray[Any]  # label codes, or numbers
-Mask = NDArray[np.bool_]
 RowPredictions = ClassPredictions | NumberPredictions
 
 
@@ -229,8 +228,7 @@ class FittedRows:
         """
         if self.settings.class_weight is None:
             return None
-        logs: Floats = log_frequencies(fitted, 1, self.n_classes)[0]
-        return logs
+        return log_frequencies(fitted, 1, self.n_classes)[0]
 
     def check_metric_is_defined(self) -> None:
         """Raise ConfigError if the main metric needs a threshold that cannot be fixed.
@@ -250,12 +248,8 @@ class FittedRows:
                 f"metric is {metric}, whose threshold needs at least "
                 f"{LEAST_ALARMS / min(RATES):,.0f} (at 1 %) or {LEAST_ALARMS / max(RATES):,.0f} "
                 f"(at 5 %) training rows that are not of the positive class, but there are "
-                f"{n_negative:,}. "
-                + (
-                    "Set `data.positive`."
-                    if positive is None
-                    else "Choose another metric, such as auprc."
-                )
+                f"{n_negative:,}. Choose another metric, such as auprc; without a "
+                "positive class, set `data.positive`."
             )
 
 
@@ -361,8 +355,7 @@ class Fitter:
             np.stack([outputs_of(fit, X[fold_of_row == fold], n_classes) for fit in path])
             for fold, path in enumerate(paths)
         ]
-        outputs: Floats = np.concatenate(parts, axis=1)[:, np.argsort(order)]
-        return outputs
+        return np.concatenate(parts, axis=1)[:, np.argsort(order)]
 
 
 class _LogisticFitter(Fitter):

@@ -29,7 +29,7 @@ from probekit.probes.score.scored import (
     measure,
 )
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.design import Codes, Features
+from probekit.probes.solve.design import Codes, Features, Mask
 from probekit.probes.solve.solver import OnFit
 from probekit.probes.split import SplitProber
 from probekit.probes.targets import NETWORKS, TARGETS
@@ -84,7 +84,12 @@ class Prober:
                 "least two groups. Give test at least two groups."
             )
         self._splits = [SplitProber(split, self.settings) for split in splits]
-        self.why_no_control = self._why_no_control()
+        self.why_no_control = ""
+        if self._requests_control:
+            fitted = [split.fitted.rows for split in self._splits]
+            self.why_no_control = why_no_control(
+                self.data, self.settings, fitted, self.test_rows, self.comparable()
+            )
         if self.has_control:
             for split in self._splits:
                 split.draw_controls()
@@ -103,13 +108,7 @@ class Prober:
         )
         return self.settings.control_draws > 0 and reads_rows
 
-    def _why_no_control(self) -> str:
-        if not self._requests_control:
-            return ""
-        fitted = [split.fitted.rows for split in self._splits]
-        return why_no_control(self.data, self.settings, fitted, self.test_rows, self.comparable())
-
-    def comparable(self, fold: int | None = None) -> NDArray[np.bool_]:
+    def comparable(self, fold: int | None = None) -> Mask:
         """Return a mask (n_test,) of the test rows that the control task is scored on.
 
         `fold` is the number of one split; None for the test rows of all splits. See

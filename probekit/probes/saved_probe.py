@@ -71,17 +71,15 @@ class ProbeFacts(Facts):
         compute: the floating-point format of the forward pass.
         dtype: the floating-point format of the stored rows.
         weights: the digest of the model's weights.
-        n_heads: the number of heads of the model, which the weights do not determine. None in
-            probes of older releases.
-        layer_norm_epsilon: the epsilon of the model's layer norms. None in probes of older
-            releases.
+        n_heads: the number of heads of the model, which the weights do not determine; None if it
+            is not known.
+        layer_norm_epsilon: the epsilon of the model's layer norms; None if it is not known.
         tokenizer: the digest of the vocabulary.
         cache: the key of the cache that the rows were read from.
         hyperparameters: the hyperparameters of the fit, such as the selected C.
         metrics: scores on the test rows, by the name of the metric.
         projection_sd: the standard deviation over the fitted rows of the projection on each of
-            `SavedProbe.unit_directions`, the unit of steering. Empty in probes of older releases
-            and for probes without directions.
+            `SavedProbe.unit_directions`, the unit of steering; empty for probes without directions.
         is_tested: whether rows were held out to test it. Not after a nested cross-validation, whose
             saved probes are fitted on all rows.
         seed: the random seed for folds and draws.
@@ -232,7 +230,7 @@ def _layers(tensors: Mapping[str, NDArray[Any]]) -> tuple[LayerArrays, ...]:
 def _read_record(path: Path) -> _Record:
     content = _read_bytes(path)
     try:
-        record = json.loads(content, parse_constant=_refuse_constant)
+        record = json.loads(content)
         if not isinstance(record, dict):
             raise TypeError("it is not a JSON object")
         is_exact = pretty_json(record).encode() == content
@@ -255,10 +253,6 @@ def _read_record(path: Path) -> _Record:
             for fault in error.errors(include_url=False)
         ]
         raise damaged_probe(path, "; ".join(problems)) from error
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"it contains {name}")
 
 
 def _run_of(path: Path) -> Path | None:
@@ -348,8 +342,7 @@ class SavedProbe:
         lengths = np.linalg.norm(self.directions, axis=1, keepdims=True)
         if not lengths.all():
             raise DataError("All weights of a score are 0, so it has no direction.")
-        unit: Floats = self.directions / lengths
-        return unit
+        return self.directions / lengths
 
     @property
     def direction_names(self) -> tuple[str, ...]:
@@ -387,8 +380,7 @@ class SavedProbe:
         """Return the labels (n_samples,) with the highest score; for numbers, the scores."""
         if not self.classes:
             return scores
-        labels: NDArray[Any] = np.array(self.classes)[self._of_classes(scores).argmax(axis=1)]
-        return labels
+        return np.array(self.classes)[self._of_classes(scores).argmax(axis=1)]
 
     def log_probabilities(self, X: ArrayLike) -> Floats:
         """Return the log probabilities (n_samples, n_classes), in the order of `classes`.
@@ -402,8 +394,7 @@ class SavedProbe:
                 f"The scores of a {self.facts.kind} probe are not logits, so it has no "
                 "probabilities. Use `scores`."
             )
-        logs: Floats = log_softmax(self._of_classes(self.scores(X)), axis=1)
-        return logs
+        return log_softmax(self._of_classes(self.scores(X)), axis=1)
 
     def check_fits(
         self,

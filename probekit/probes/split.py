@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from probekit.probes.controls.baselines import predict_baselines
@@ -43,7 +42,7 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, fixed_thresholds, with_alarms
 from probekit.probes.score.scored import FitFacts, Predictions, Scored, rating, uninformed
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.design import Codes, Features, Floats
+from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import TunedProbeFit, held_out_scores
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import OnFit
@@ -118,7 +117,7 @@ class SplitProber:
         self._sizes = learning_sizes(len(rows), steps) if steps else ()
 
     @cached_property
-    def comparable(self) -> NDArray[np.bool_]:
+    def comparable(self) -> Mask:
         """Mask (n_test,) of the test rows that the control task is scored on."""
         return comparable_rows(self.data, self.settings, self.fitted.rows)
 
@@ -144,37 +143,25 @@ class SplitProber:
             predictions: predictions of the task, or of one draw of the control task.
             draw: the number of that draw; None for the task.
         """
-        return self._chance(self.task if draw is None else self._controls[draw], predictions)
-
-    def _chance(self, column: LabelColumn, predictions: Predictions) -> Predictions:
+        column = self.task if draw is None else self._controls[draw]
         return uninformed(column[self.scored.train], predictions)
 
     def baselines(self) -> list[Scored]:
         """Return the test score of each baseline."""
         if self.settings.reads == "trees":
             return []
-        return [
-            self._scored(
-                predictions,
-                self.task,
-                FitFacts(
-                    probe="none",
-                    target=target,
-                    n_train=n_train,
-                    C=penalty,
-                    seed=self.settings.seed,
-                ),
-            )
-            for target, predictions, n_train, penalty in predict_baselines(
-                self.fitted, self.scored, self.task
-            )
-        ]
+        scores, seed = [], self.settings.seed
+        predicted = predict_baselines(self.fitted, self.scored, self.task)
+        for target, predictions, n_train, penalty in predicted:
+            facts = FitFacts(probe="none", target=target, n_train=n_train, C=penalty, seed=seed)
+            scores.append(self._scored(predictions, self.task, facts))
+        return scores
 
     def _scored(
         self, predictions: Predictions, column: LabelColumn, facts: FitFacts, **changes: Any
     ) -> Scored:
         """Return predictions for the test rows with those of the chance level."""
-        chance = self._chance(column, predictions)
+        chance = uninformed(column[self.scored.train], predictions)
         return Scored((predictions,), (chance,), self._test_groups, facts, **changes)
 
     def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Scored]:
@@ -310,8 +297,7 @@ class SplitProber:
         if not column.fitter.spec.logits:
             train_scores = solution.class_scores(column.X[block.fitted], n_classes)
             scores = scores * tempered(train_scores, fitted, prior)
-        logs: Floats = log_softmax(scores + prior, axis=1)
-        return logs
+        return log_softmax(scores + prior, axis=1)
 
     def _learning(self, task: _Column, outside: Floats) -> list[Scored]:
         """Return the points of the learning curve: one test score per training set size.

@@ -17,10 +17,9 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
-from probekit.errors import DataError
 from probekit.files import inside
 from probekit.results.record import parse_record, reading_run_file
-from probekit.results.table import TableColumn, check_layers, read_columns
+from probekit.results.table import TableColumn, check_layers, make_table, raise_if, read_columns
 
 _SITE = (
     TableColumn("site", "edited site, with its head or neuron"),
@@ -261,43 +260,27 @@ class CauseTables:
             content = inside(path).read_bytes()
         record = parse_record(content, path, CausesRecord)
         tables = {name: _table(folder / f"{name}.csv", columns) for name, columns in TABLES.items()}
-        _check_questions(tables["verdicts"], folder / "verdicts.csv")
+        verdicts, path = tables["verdicts"], folder / "verdicts.csv"
+        answers, questions = verdicts["answer"], verdicts["question"]
+        twice = verdicts.duplicated([*DIRECTION, "question"])
+        raise_if(twice, questions, path, "The direction has another row for this question.")
+        unanswered = answers.eq("") & questions.ne("swap")
+        raise_if(unanswered, answers, path, "Allowed: yes, no, undecided.")
         return cls(run_dir, record, **tables)
 
 
 def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     if not path.exists() and not path.is_symlink():
-        return _converted_types(pd.DataFrame(columns=[column.name for column in columns]), columns)
+        types = {"number": "float64", "boolean": "boolean", "text": "str"}
+        return make_table([], columns).astype({one.name: types[one.type] for one in columns})
     table = read_columns(path, columns)
     for name in ("site", "erased"):
         if name in table:
-            _check(table[name] != "", table[name], path, "Give the name of a site.")
+            raise_if(table[name] == "", table[name], path, "Give the name of a site.")
             check_layers(table[name], path)
     for name in _ALWAYS:
         if name in table:
             cells = table[name]
             is_integer = cells.isna() | ((cells >= 0) & (cells % 1 == 0) & np.isfinite(cells))
-            _check(is_integer, cells, path, "Allowed: an integer from 0.")
+            raise_if(~is_integer, cells, path, "Allowed: an integer from 0.")
     return table
-
-
-def _converted_types(table: pd.DataFrame, columns: Sequence[TableColumn]) -> pd.DataFrame:
-    types = {"number": "float64", "boolean": "boolean", "text": "str"}
-    return table.astype({column.name: types[column.type] for column in columns})
-
-
-def _check(is_valid: pd.Series[bool], cells: pd.Series, path: Path, remedy: str) -> None:
-    if not is_valid.all():
-        row = int(np.flatnonzero(~is_valid)[0])
-        raise DataError(
-            f"{path}, line {row + 2}, column {cells.name!r}: {cells.iloc[row]!r} cannot be read. "
-            f"{remedy} Run the experiment again to rewrite the file."
-        )
-
-
-def _check_questions(verdicts: pd.DataFrame, path: Path) -> None:
-    """Raise DataError if a direction has two rows for a question, or one without a verdict."""
-    twice = verdicts.duplicated([*DIRECTION, "question"])
-    _check(~twice, verdicts["question"], path, "The direction has another row for this question.")
-    has_answer = verdicts["answer"].ne("") | verdicts["question"].eq("swap")
-    _check(has_answer, verdicts["answer"], path, "Allowed: yes, no, undecided.")

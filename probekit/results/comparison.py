@@ -17,36 +17,17 @@ from probekit.probes.targets import HEADLINE, TARGETS
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import only
 
+
+def _of_both(*names: str) -> list[str]:
+    """Return the columns of the two sides: of each name, those with the endings _a and _b."""
+    return [f"{name}_{side}" for name in names for side in "ab"]
+
+
 COLUMNS = (
-    "what",
-    "target",
-    "site_a",
-    "site_b",
-    "position_a",
-    "position_b",
-    "view_a",
-    "view_b",
-    "probe_a",
-    "probe_b",
-    "metric",
-    "value_a",
-    "value_b",
-    "difference",
-    "ci_low",
-    "ci_high",
-    "p",
-    "p_adjusted",
-    "adjusted_low",
-    "adjusted_high",
-    "holds",
-    "pairing",
-    "n_a",
-    "n_b",
-    "n_groups_a",
-    "n_groups_b",
-    "selectivity_a",
-    "selectivity_b",
-    "seed",
+    *("what", "target", *_of_both("site", "position", "view", "probe")),
+    *("metric", *_of_both("value"), "difference", "ci_low", "ci_high"),
+    *("p", "p_adjusted", "adjusted_low", "adjusted_high", "holds", "pairing"),
+    *(*_of_both("n", "n_groups", "selectivity"), "seed"),
 )
 
 Pairing = Literal["paired", "unpaired"]
@@ -160,23 +141,9 @@ TOO_FEW = "has too few test groups for a verdict"
 UNDEFINED = "has no score"
 _PLACE = ("model", "site", "position", "view", "probe", "train", "test")
 SCORES = (
-    *_PLACE,
-    "metric",
-    "value",
-    "ci_low",
-    "ci_high",
-    "chance",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "n_train",
-    "n_test",
-    "n_groups",
-    "C",
-    "converged",
-    "known_texts",
-    "known_groups",
-    "seed",
+    *(*_PLACE, "metric", "value", "ci_low", "ci_high", "chance"),
+    *("difference", "difference_low", "difference_high", "n_train", "n_test", "n_groups"),
+    *("C", "converged", "known_texts", "known_groups", "seed"),
 )
 COSINES = (*_PLACE, "space", "cosine", "null_low", "null_high", "p", "n_null")
 

@@ -1,12 +1,13 @@
-"""Finished runs, read from their folders: settings, scores, predictions and saved probes."""
+"""Finished runs, read from their folders: settings, titles, scores, predictions, saved probes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -45,6 +46,8 @@ WITHOUT_EFFECT = (
     "attention.texts",
 )
 ABSENT = "–"
+MOST_SETTINGS = 3  # in the title of a run
+LONGEST_VALUE = 30  # characters of a value in a title
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -97,6 +100,44 @@ def differing(facts: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
     names = dict.fromkeys(name for one in facts for name in one)
     values = {name: tuple(one.get(name, ABSENT) for one in facts) for name in names}
     return {name: texts for name, texts in values.items() if len(set(texts)) > 1}
+
+
+def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]:
+    """Return a unique title for each run: its name, and settings in which runs of a name differ.
+
+    A name that all runs have is left out. Titles that would be equal are numbered.
+
+    Args:
+        runs: the record of each run, and its settings as `settings_of` returns them.
+    """
+    has_names, titles = len(runs) == 1 or len({record.run for record, _ in runs}) > 1, []
+    for record, settings in runs:
+        differ = differing([other for one, other in runs if one.run == record.run])
+        parts = [f"{key} {_short(settings.get(key, ABSENT))}" for key in differ][:MOST_SETTINGS]
+        titles.append(" · ".join([record.run] * has_names + parts))
+    return [
+        title if titles.count(title) == 1 else f"{title} · run {number}".removeprefix(" · ")
+        for number, title in enumerate(titles, start=1)
+    ]
+
+
+def _short(text: str) -> str:
+    """Return the end of a value; of an absolute path, its last part."""
+    text = PurePosixPath(text).name if text.startswith("/") else text
+    return text if len(text) <= LONGEST_VALUE else f"…{text[1 - LONGEST_VALUE :]}"
+
+
+def date_text(created: str, time: str = "") -> str:
+    """Return the date of a time in ISO 8601, with its time in this format; other text unchanged.
+
+    >>> date_text("2026-11-02T01:39:33+00:00"), date_text("2026-11-02T01:39:33+00:00", " %H:%M")
+    ('2 Nov 2026', '2 Nov 2026 01:39')
+    """
+    try:
+        moment = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return f"{moment.day} {moment:%b %Y}{moment.strftime(time)}"
 
 
 def flat(value: Any) -> dict[str, str]:
@@ -250,14 +291,9 @@ class FinishedRun(Generic[Settings]):
         return {
             predictor: predictions
             for predictor, predictions in result.predictions.items()
-            if _is_by_row(predictions)
+            if not isinstance(predictions, ClassPredictions)
+            or len(predictions.guess) == len(predictions.truth)
         }
-
-
-def _is_by_row(predictions: Predictions) -> bool:
-    if not isinstance(predictions, ClassPredictions):
-        return True
-    return len(predictions.guess) == len(predictions.truth)
 
 
 FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
@@ -274,22 +310,10 @@ def load_probe(path: Path) -> SavedProbe:
         DataError: a file is damaged, or a file of the probe or run.json was changed after the run.
     """
     probe = SavedProbe.load(path)
-    run_dir = _run_of(path.absolute())
-    if run_dir is not None:
+    folders = (one.parent for one in path.absolute().parents if one.name == "probes")
+    run_dir = next(folders, None)
+    if run_dir is not None and any((run_dir / name).exists() for name in (STARTED, "run.json")):
+        check_finished(run_dir)
         names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]
         open_record(run_dir, names)
     return probe
-
-
-def _run_of(path: Path) -> Path | None:
-    """Return the folder of the run that contains a probe; None if there is none.
-
-    Raises:
-        MissingError: The run is not finished.
-    """
-    folders = (parent.parent for parent in path.parents if parent.name == "probes")
-    run_dir = next(folders, None)
-    if run_dir is None or not any((run_dir / name).exists() for name in (STARTED, "run.json")):
-        return None
-    check_finished(run_dir)
-    return run_dir

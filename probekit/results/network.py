@@ -132,36 +132,12 @@ class AttentionPrompt:
         """Validate the patterns and set default layer and head numbers.
 
         Raises:
-            DataError: The patterns have the wrong shape or are not attention patterns.
+            DataError: The patterns are not attention patterns.
         """
-        _check_shape(self)
         object.__setattr__(self, "layers", self.layers or tuple(range(self.patterns.shape[0])))
         object.__setattr__(self, "heads", self.heads or tuple(range(self.patterns.shape[1])))
         for number, layer in zip(self.layers, self.patterns, strict=True):
             _check_weights(layer, number, self.heads)
-
-
-def _check_shape(prompt: AttentionPrompt) -> None:
-    n = len(prompt.tokens)
-    shape = prompt.patterns.shape
-    if len(shape) != 4 or shape[2:] != (n, n) or 0 in shape:
-        raise DataError(
-            f"Attention patterns of shape {shape} do not match {n} tokens. "
-            f"The shape must be (n_layers, n_heads, {n}, {n}), without zeros."
-        )
-    for name, numbers, size in (
-        ("layers", prompt.layers, shape[0]),
-        ("heads", prompt.heads, shape[1]),
-    ):
-        if numbers and len(numbers) != size:
-            raise DataError(
-                f"{len(numbers)} {name} {numbers} are given, but the patterns have {size}."
-            )
-    for name, score in prompt.scores.items():
-        if score.shape != shape[:2]:
-            raise DataError(
-                f"The score {name!r} has shape {score.shape}, but must have shape {shape[:2]}."
-            )
 
 
 def _check_weights(patterns: NDArray[np.float32], layer: int, heads: tuple[int, ...]) -> None:

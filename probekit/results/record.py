@@ -213,9 +213,10 @@ def check_finished(folder: Path) -> None:
         MissingError: The folder does not exist or contains no finished run.
     """
     if not folder.is_dir():
-        is_file = " is a file, not the folder of a run" if folder.exists() else ""
+        problem = "is a file, not the folder of a run" if folder.exists() else "does not exist"
         raise MissingError(
-            f"{folder}{is_file}. {_GIVE}" if is_file else f"There is no folder {folder}. {_GIVE}"
+            f"{folder} {problem}. Give the folder of a run: the one that contains the report whose "
+            "path `probekit run` prints."
         )
     if (folder / STARTED).exists():
         raise MissingError(
@@ -225,16 +226,10 @@ def check_finished(folder: Path) -> None:
     if not (folder / "run.json").exists():
         records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
         runs = sorted(str(path.parent.relative_to(folder)) for path in records)[:MOST_RUNS]
-        raise MissingError(
-            f"{folder} is not the folder of a run: it has no run.json. "
-            + (f"It contains runs; give one of them: {', '.join(runs)}." if runs else _WHERE)
-        )
-
-
-_GIVE = (
-    "Give the folder of a run: the one that contains the report whose path `probekit run` prints."
-)
-_WHERE = "`probekit run` writes runs to OUT/NAME/KEY; `probekit cause` runs no probes."
+        remedy = "`probekit run` writes runs to OUT/NAME/KEY; `probekit cause` runs no probes."
+        if runs:
+            remedy = f"It contains runs; give one of them: {', '.join(runs)}."
+        raise MissingError(f"{folder} is not the folder of a run: it has no run.json. {remedy}")
 
 
 @contextmanager
@@ -284,18 +279,18 @@ def open_record(run_dir: Path, names: Collection[str] | None = None) -> RunRecor
     added = (n for n in to_check if n not in record.files and (run_dir / n).exists())
     damages += [(name, "was added after the run") for name in added]
     if damages:
-        raise _damaged(run_dir, damages)
+        listed = _first_of([f"{name} {what}" for name, what in damages])
+        raise DataError(
+            f"{run_dir} is damaged: {listed}. Run the experiment again with the same --out to "
+            "rewrite the files."
+        )
     return record
 
 
-def _damaged(run_dir: Path, damages: Sequence[tuple[str, str]]) -> DataError:
-    listed = "; ".join(f"{name} {what}" for name, what in damages[:MOST_NAMED])
+def _first_of(damages: Sequence[str]) -> str:
     n_more = len(damages) - MOST_NAMED
-    more = f"; and {n_more} more" if n_more > 0 else ""
-    return DataError(
-        f"{run_dir} is damaged: {listed}{more}. Run the experiment again with the same --out to "
-        "rewrite the files."
-    )
+    more = [f"and {n_more} more"] if n_more > 0 else []
+    return "; ".join([*damages[:MOST_NAMED], *more])
 
 
 def changed_files(run_dir: Path, digests: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -342,11 +337,9 @@ def parse_record(content: bytes, path: Path, kind: type[Record]) -> Record:
             f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
             for problem in error.errors(include_url=False)
         ]
-        n_more = len(problems) - MOST_NAMED
-        more = f"; and {n_more} more" if n_more > 0 else ""
         raise DataError(
-            f"{path} is damaged, or not the record of such a run. "
-            f"{'; '.join(problems[:MOST_NAMED])}{more}. Run the same command again to rewrite it."
+            f"{path} is damaged, or not the record of such a run. {_first_of(problems)}. "
+            "Run the same command again to rewrite it."
         ) from error
 
 

@@ -10,7 +10,6 @@ biased, because its validation scores come from rows that other folds test.
                   single split                      nested cross-validation
     chosen_row    validation row of selected site   validation row of the final probe
     headline_row  None                              test row of the nested choice
-    reported_row  validation row of selected site   test row of the nested choice
     single_choice validation row of selected site   None
     choices       [validation row of selected site] validation row selected by each fold
 """
@@ -123,16 +122,6 @@ def headline_row(table: pd.DataFrame) -> pd.Series | None:
     return next((row for _, row in rows.iterrows()), None)
 
 
-def reported_row(table: pd.DataFrame) -> pd.Series | None:
-    """Return `headline_row` for a nested cross-validation, `chosen_row` for a single split.
-
-    Use it to name and look up the score that the run reports. Its `value` is the test score for a
-    nested cross-validation, but the validation score for a single split. None if nothing was
-    selected.
-    """
-    return headline_row(table) if is_nested(table) else chosen_row(table)
-
-
 def choices(table: pd.DataFrame) -> list[pd.Series]:
     """Return the validation row that each outer fold selected; a single split is one fold."""
     chosen = chosen_row(table)
@@ -205,15 +194,17 @@ def answers_name(row: Mapping[str, Any] | pd.Series[Any], target: str = "task") 
 def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str, str]]:
     """Return the rivals of the selected probe: name in differences.csv -> key and display name.
 
-    The rivals are determined by cross-validation only; test rows are not used.
+    The rivals are determined by cross-validation only; test rows are not used. Those of a nested
+    choice are the baselines, and the nested choices of other targets.
     """
+    named = {target: (target, TARGETS[target].title) for target in BASELINES}
     if is_nested(table):
-        return _named_of_folds()
+        nested = {name: target for target, name in NESTED.items() if name != HEADLINE}
+        return named | {name: (target, TARGETS[name].title) for name, target in nested.items()}
     tasks = placed(only(table, target="task", split="validation"))
     tasks = only(tasks, position=chosen["position"], run=chosen["run"])
     line = only(tasks, line=chosen["line"], probe=chosen["probe"])
     at_site = only(tasks, line=chosen["line"], site=chosen["site"])
-    named = {target: (target, TARGETS[target].title) for target in BASELINES}
     networks = NESTED["random_weights"]
     if (table["target"] == networks).any():
         named[networks] = ("random_weights", TARGETS[networks].title)
@@ -231,18 +222,6 @@ def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str,
         if row["probe"] != chosen["probe"] and row["probe"] not in hidden:
             named[answers_name(row)] = ("", f"{row['probe']}, same site")
     return named
-
-
-def _named_of_folds() -> dict[str, tuple[str, str]]:
-    """Return the rivals of a nested choice: name in differences.csv -> key and display name.
-
-    The rivals are the baselines, and the nested choices of other targets.
-    """
-    baselines = {target: (target, TARGETS[target].title) for target in BASELINES}
-    nested = {
-        name: (target, TARGETS[name].title) for target, name in NESTED.items() if name != HEADLINE
-    }
-    return baselines | nested
 
 
 def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:

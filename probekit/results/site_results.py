@@ -64,8 +64,7 @@ def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
                 kind = "logs" if answers.scores_are_log_probabilities else "scores"
                 scores = np.ascontiguousarray(answers.scores, dtype=np.float32)
                 arrays[f"{name}{SEPARATOR}{kind}"] = scores
-    content: bytes = safetensors.numpy.save(arrays)
-    return content
+    return safetensors.numpy.save(arrays)
 
 
 def _folds(
@@ -163,33 +162,6 @@ def file_name(text: str) -> str:
     return f"{re.sub('[^A-Za-z0-9_-]', '_', text)}-{digest_json(text)[:12]}"
 
 
-def _read_site(
-    run_dir: Path,
-    stem: Path,
-    origin: Mapping[str, str],
-    truth_of: Callable[[str], NDArray[np.generic]],
-    n_classes: int,
-) -> SiteResult | None:
-    """Return the result saved under a stem; None if missing, damaged or of another origin."""
-    names = _names(stem)
-    try:
-        data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
-        content = json.loads(data)
-        contents = [FORMAT, origin, content["measurements"], digest([answers]), content["probes"]]
-        if content["digest"] != digest_json(contents):
-            return None
-        if pretty_json(content).encode() != data:  # the digest does not cover white space
-            return None
-        measurements = [Measurement(**entry) for entry in content["measurements"]]
-        files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
-        predictions = unpack(answers, truth_of, n_classes)
-        return SiteResult(measurements, predictions, probes=content["probes"], files=files)
-    except (FileNotFoundError, *_READ_ERRORS):
-        return None
-    except OSError as error:
-        raise StoreError(f"{run_dir / stem} cannot be read: {error.strerror}.") from error
-
-
 class SavedSiteResults:
     """Reads and writes the results of the sites of a run.
 
@@ -218,15 +190,33 @@ class SavedSiteResults:
         Raises:
             StoreError: The operating system denies access to a file.
         """
-        site = _read_site(self._run_dir, stem, origin, self._truth_of, self._n_classes)
-        if site is None or any(changed_files(self._run_dir, site.probes)):
+        run_dir, names = self._run_dir, _names(stem)
+        try:
+            data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
+            content = json.loads(data)
+            entries, probes = content["measurements"], content["probes"]
+            if content["digest"] != digest_json(
+                [FORMAT, origin, entries, digest([answers]), probes]
+            ):
+                return None
+            if pretty_json(content).encode() != data:  # the digest does not cover white space
+                return None
+            measurements = [Measurement(**entry) for entry in entries]
+            predictions = unpack(answers, self._truth_of, self._n_classes)
+        except (FileNotFoundError, *_READ_ERRORS):
+            return None
+        except OSError as error:
+            raise StoreError(f"{run_dir / stem} cannot be read: {error.strerror}.") from error
+        if any(changed_files(run_dir, probes)):
             return None
         try:
-            for weights in site.probes:
-                read_probe(self._run_dir / weights)
+            for weights in probes:
+                read_probe(run_dir / weights)
         except (DataError, MissingError):
             return None
-        return replace(site, files=site.files | self._probe_files(site))
+        files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
+        site = SiteResult(measurements, predictions, probes=probes, files=files)
+        return replace(site, files=files | self._probe_files(site))
 
     def write(self, stem: Path, origin: Mapping[str, str], site: SiteResult) -> SiteResult:
         """Write a result and return it with the digests of its files.

@@ -92,20 +92,10 @@ DIFFERENCES = (
     TableColumn("ci_low", "lower end of the 95 % interval of the difference", "number"),
     TableColumn("ci_high", "upper end of the 95 % interval of the difference", "number"),
     TableColumn("p", "p-value of the difference, which its interval agrees with", "number"),
+    TableColumn("p_adjusted", "p-value adjusted for all comparisons made together", "number"),
+    TableColumn("adjusted_low", "lower end of the interval for all comparisons together", "number"),
     TableColumn(
-        "p_adjusted",
-        "p-value adjusted for all comparisons made together",
-        "number",
-    ),
-    TableColumn(
-        "adjusted_low",
-        "lower end of the interval for all comparisons together",
-        "number",
-    ),
-    TableColumn(
-        "adjusted_high",
-        "upper end of the interval for all comparisons together",
-        "number",
+        "adjusted_high", "upper end of the interval for all comparisons together", "number"
     ),
     TableColumn("n_test", "number of test rows that both have", "number"),
     TableColumn("n_groups", "number of groups among these rows", "number"),
@@ -169,7 +159,7 @@ def check_layers(sites: pd.Series[str], path: Path) -> None:
         DataError: a layer is too large.
     """
     layers = pd.to_numeric(sites.str.extract(SITE)["layer"], errors="coerce")
-    _raise_if(layers > MAX_LAYERS, sites, path, f"Layers must be at most {MAX_LAYERS}.")
+    raise_if(layers > MAX_LAYERS, sites, path, f"Layers must be at most {MAX_LAYERS}.")
 
 
 def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
@@ -205,25 +195,25 @@ def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None
 
 def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Series[Any]:
     if column.type == "number":
-        return _numbers(cells, path)
+        numbers = pd.to_numeric(cells, errors="coerce").astype(float)
+        is_wrong = numbers.isna() & ~cells.str.lower().isin(["", "nan"])
+        raise_if(is_wrong, cells, path, "Allowed: a number or an empty cell.")
+        return numbers
     allowed = ("True", "False", "") if column.type == "boolean" else column.allowed
     if allowed:
         text = f"Allowed: {', '.join(filter(None, allowed))}."
-        _raise_if(~cells.isin(allowed), cells, path, text)
+        raise_if(~cells.isin(allowed), cells, path, text)
     if column.type == "boolean":
         return cells.map({"True": True, "False": False}).astype("boolean")
     return cells
 
 
-def _numbers(cells: pd.Series[str], path: Path) -> pd.Series[float]:
-    numbers = pd.to_numeric(cells, errors="coerce").astype(float)
-    empty = cells.str.lower().isin(["", "nan"])
-    _raise_if(numbers.isna() & ~empty, cells, path, "Allowed: a number or an empty cell.")
-    return numbers
+def raise_if(invalid: pd.Series[bool], cells: pd.Series[Any], path: Path, allowed: str) -> None:
+    """Raise DataError for the first invalid cell of a column read from `path`, if there is one.
 
-
-def _raise_if(invalid: pd.Series[bool], cells: pd.Series[str], path: Path, allowed: str) -> None:
-    """Raise DataError for the first invalid cell, if there is one."""
+    Raises:
+        DataError: A cell is invalid.
+    """
     if invalid.any():
         row = int(np.flatnonzero(invalid)[0])
         raise DataError(
@@ -300,15 +290,10 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
     """Return the label of each depth from the shallowest to the deepest of the placed rows."""
     blocks = n_blocks(rows)
     depths = range(int(rows["depth"].min()), int(rows["depth"].max()) + 1)
-    if not is_given(rows):
+    if "order" not in rows or rows["order"].isna().any():
         return {depth: tick(depth, blocks) for depth in depths}
     labels = {row["depth"]: row_tick(row, blocks) for _, row in rows.iterrows()}
     return {depth: labels.get(depth, "") for depth in depths}
-
-
-def is_given(rows: pd.DataFrame) -> bool:
-    """Return whether all rows are those of sites with a place of their own on the layer axis."""
-    return "order" in rows and bool(rows["order"].notna().all())
 
 
 def row_tick(row: pd.Series, blocks: int) -> str:

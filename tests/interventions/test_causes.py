@@ -13,17 +13,7 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.verdicts import best_p_values, summary
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
-from tests.interventions.hand_set import (
-    IDLE,
-    LAST,
-    N_NOISE,
-    NO,
-    READ,
-    SIZE,
-    YES,
-    hand_set,
-    texts,
-)
+from tests.interventions.hand_set import IDLE, LAST, N_NOISE, NO, READ, SIZE, YES, hand_set, texts
 
 PRE = SiteSelection("blocks.0.hook_resid_pre")
 SETTINGS = CauseSettings(along="mean_difference", draws=99, matched=19)

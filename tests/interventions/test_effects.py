@@ -7,7 +7,6 @@ from probekit.interventions.effects import (
     bootstrap_p_values,
     holds_zero,
     interval_of,
-    mean_interval,
     patch_p_values,
     ratio_of_sums,
     resamples_of,
@@ -27,7 +26,8 @@ def test_recovery_is_the_ratio_of_sums_not_the_mean_of_ratios():
 def test_no_ratio_where_the_interval_of_the_denominator_holds_zero():
     generator = np.random.default_rng(0)
     denominators = generator.normal(size=30)
-    assert holds_zero(mean_interval(denominators, resamples_of(np.arange(30))))
+    resamples = resamples_of(np.arange(30))
+    assert holds_zero(interval_of(mean_of_rows(denominators, resamples), resamples))
     found = ratio_of_sums(np.ones(30), denominators, resamples_of(np.arange(30)))
     assert np.isnan([found.value, found.low, found.high]).all()
 

@@ -52,13 +52,13 @@ def test_members_are_the_weights_by_their_names_in_checkpoints(bias):
     matrix, head_bias = model.head_output(2)
     assert torch.equal(matrix, weights["h.2.attn.c_proj.weight"])
     assert torch.equal(model.position_embedding, weights["wpe.weight"])
-    assert torch.equal(model.final_norm_gain, weights["ln_f.weight"])
+    assert torch.equal(model.last_norm.gain, weights["ln_f.weight"])
     if bias:
         assert torch.equal(head_bias, weights["h.2.attn.c_proj.bias"])
-        assert torch.equal(model.final_norm_bias, weights["ln_f.bias"])
+        assert torch.equal(model.last_norm.bias, weights["ln_f.bias"])
     else:
         assert head_bias is None
-        assert model.final_norm_bias is None
+        assert model.last_norm.bias is None
 
 
 CONFIG = replace(TINY, n_layer=2)

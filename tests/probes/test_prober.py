@@ -9,15 +9,7 @@ from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from tests.probes.made_rows import (
-    N_TRAIN,
-    SETTINGS,
-    baselines,
-    make_data,
-    pick,
-    signal,
-    site,
-)
+from tests.probes.made_rows import N_TRAIN, SETTINGS, baselines, make_data, pick, signal, site
 
 
 def test_a_strong_signal_is_found_and_measured_with_all_its_facts():

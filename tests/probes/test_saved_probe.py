@@ -369,7 +369,7 @@ def test_what_fits_is_let_through_and_what_differs_is_listed(make_probe, make_fa
     assert "width: 7 for the probe, 768 for the rows" in message
     assert "weights: ww for the probe, other for the rows" in message
     assert "tokenizer" not in message
-    saved.check_fits(n_heads=12, layer_norm_epsilon=1e-5)  # not in probes of older releases
+    saved.check_fits(n_heads=12, layer_norm_epsilon=1e-5)  # not known of this probe
     newer = make_probe(facts=make_facts(n_heads=4, layer_norm_epsilon=1e-5))
     newer.check_fits(n_heads=4, layer_norm_epsilon=1e-5)
     with pytest.raises(ConfigError, match="n_heads: 4 for the probe, 12 for the rows"):

@@ -29,20 +29,3 @@ def test_what_is_no_attention_pattern_is_refused_with_its_place(patterns, place,
     patterns[place] = value
     with pytest.raises(DataError, match=rf"Layer 1, head 2, destination 3, source \d: .*{problem}"):
         prompt(patterns)
-
-
-@pytest.mark.parametrize("shape", [(4, 3, 5, 6), (4, 3, 4, 4), (3, 5, 5), (0, 3, 5, 5)])
-def test_other_shapes_are_refused(shape):
-    with pytest.raises(DataError, match="do not match 5 tokens"):
-        prompt(np.zeros(shape, np.float32))
-
-
-def test_numbers_of_layers_that_do_not_fit_are_refused(patterns):
-    with pytest.raises(DataError, match="2 layers"):
-        prompt(patterns, layers=(0, 1))
-
-
-def test_scores_of_other_heads_are_refused(patterns):
-    assert prompt(patterns, scores={"entropy": np.zeros((4, 3), np.float32)}).scores
-    with pytest.raises(DataError, match=r"'entropy' has shape \(3, 4\)"):
-        prompt(patterns, scores={"entropy": np.zeros((3, 4), np.float32)})

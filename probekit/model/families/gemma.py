@@ -154,11 +154,7 @@ class GemmaConfig(GatedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in (
-            "query_pre_attn_scalar",
-            "attn_logit_softcapping",
-            "final_logit_softcapping",
-        ):
+        for name in ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"):
             value = getattr(self, name)
             is_absent = value is None and name.endswith("softcapping")
             if not is_absent and (not is_number(value) or not value > 0):

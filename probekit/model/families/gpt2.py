@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
@@ -90,10 +90,7 @@ WEIGHTS = WeightNames(
     unembedding="lm_head.weight",
     layers="h.",
     n_layers="n_layer",
-    sizes=(
-        ("wte.weight", ("vocab_size", "n_embd")),
-        ("wpe.weight", ("n_positions", "n_embd")),
-    ),
+    sizes=(("wte.weight", ("vocab_size", "n_embd")), ("wpe.weight", ("n_positions", "n_embd"))),
     buffers=r"^h\.\d+\.attn\.(masked_)?bias$",  # causal masks in old checkpoints
     transposed=r"\.(c_attn|c_proj|c_fc)\.weight$",  # the hub stores them as Conv1D
     switches=(
@@ -301,7 +298,7 @@ class MLP(nn.Module):
         """Return the output of the MLP, shape [batch pos d_model]."""
         # GPT-2 was trained with this approximation; the exact GELU gives slightly wrong logits.
         post = self.c_fc.activated(x, GELU_TANH, tap)  # [batch pos d_mlp]
-        return cast(Tensor, self.c_proj(tap("hook_post", post)))
+        return self.c_proj(tap("hook_post", post))
 
 
 class Block(nn.Module):

@@ -16,19 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from einops import rearrange
 from torch import Tensor, nn
 
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames, check_between_0_and_1
-from probekit.model.families.rotary import (
-    RotaryConfig,
-    RotaryNetwork,
-    RotaryPositions,
-    rotate,
-)
+from probekit.model.families.rotary import RotaryConfig, RotaryNetwork, RotaryPositions, rotate
 from probekit.model.layers.attention import attend_heads, project_heads
 from probekit.model.layers.modules import LayerNorm, Linear
 from probekit.model.passes.context import BlockContext
@@ -232,7 +227,7 @@ class NeoXMLP(nn.Module):
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return the output of the MLP, shape [batch pos d_model]."""
         post = self.dense_h_to_4h.activated(x, self.activation, tap)  # [batch pos d_mlp]
-        return cast(Tensor, self.dense_4h_to_h(tap("hook_post", post)))
+        return self.dense_4h_to_h(tap("hook_post", post))
 
 
 class NeoXBlock(nn.Module):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 from probekit.errors import CheckpointError
 from probekit.model.config import ModelConfig, read_entries
@@ -41,7 +41,7 @@ class NetworkFamily:
     @property
     def config(self) -> type[ModelConfig]:
         """The class of the configs."""
-        return cast(type[ModelConfig], imported(self.network).CONFIG)
+        return resolve_name(self.network).CONFIG
 
 
 _FAMILIES = "probekit.model.families."
@@ -113,7 +113,7 @@ def find_config(source: str | Path) -> ModelConfig:
         CheckpointError: the config describes a network that no family computes.
     """
     if source in PUBLISHED_NAMES:
-        return cast(ModelConfig, imported(_FAMILIES + "gpt2:PUBLISHED")[source])
+        return resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source]
     return model_config(find_model(source, "config"))
 
 
@@ -128,7 +128,7 @@ def read_tokenizer(source: str | Path) -> Any:
     if (folder / "config.json").exists():
         family = family_of(read_entries(folder), folder / "config.json")
     files = find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
-    return imported(family.tokenizer).from_folder(files)
+    return resolve_name(family.tokenizer).from_folder(files)
 
 
 def network_class(config: ModelConfig) -> type[Network]:
@@ -139,7 +139,7 @@ def network_class(config: ModelConfig) -> type[Network]:
     'GPT2'
     """
     family = next(one for one in FAMILIES if one.network.startswith(f"{type(config).__module__}:"))
-    return cast("type[Network]", imported(family.network))
+    return resolve_name(family.network)
 
 
 def load_model(
@@ -203,9 +203,3 @@ def random_network(config: ModelConfig, seed: int) -> Network:
     1
     """
     return network_class(config)(config, seed)
-
-
-def imported(path: str) -> Any:
-    """Return the object at an import path such as `package.module:Name`."""
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -76,7 +75,7 @@ def project_heads(z: Tensor, output: nn.Linear, tap: Taps) -> Tensor:
         output: map of the concatenated heads to the residual stream.
         tap: taps at the sites of the attention module.
     """
-    attn_out = cast(Tensor, output(z.flatten(2)))
+    attn_out: Tensor = output(z.flatten(2))
     if not tap.wants("hook_result"):
         return attn_out
     w_o = rearrange(

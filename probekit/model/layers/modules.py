@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
@@ -116,4 +114,4 @@ class GatedMLP(nn.Module):
         gate = self.gate_proj.activated(x, self.activation, tap)  # [batch pos d_mlp]
         pre_linear = tap("hook_pre_linear", self.up_proj(x))  # [batch pos d_mlp]
         post = tap("hook_post", gate * pre_linear)
-        return cast(Tensor, self.down_proj(post))
+        return self.down_proj(post)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import SupportsIndex, cast, get_args, overload
@@ -56,11 +56,6 @@ class SiteSelection:
     def axis(self) -> str | None:
         """The axis that the number selects from, such as `n_heads`; None for a whole site."""
         return None if self.selector is None else SELECTED_AXES[self.selector]
-
-    @property
-    def without_head(self) -> SiteSelection:
-        """The same selection without the restriction to a head."""
-        return replace(self, head=None)
 
     @property
     def text(self) -> str:

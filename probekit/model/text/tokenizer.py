@@ -63,8 +63,7 @@ class Tokenizer(ABC):
             MissingError: no model has this name, or it has no vocabulary.
             CheckpointError: the vocabulary is damaged, or not of a kind that is supported.
         """
-        tokenizer: Tokenizer = read_tokenizer(source)
-        return tokenizer
+        return read_tokenizer(source)
 
     @abstractmethod
     def save_pretrained(self, folder: str | Path) -> None:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -183,7 +183,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
 
     def read(name: str) -> Tensor:
         with reading_tensor(path), safe_open(path, "pt") as file:
-            return cast(Tensor, file.get_tensor(name))
+            return file.get_tensor(name)
 
     return {name: StoredTensor(shape, partial(read, name)) for name, shape in shapes.items()}
 
@@ -314,7 +314,16 @@ def open_openai(hparams: Path) -> dict[str, StoredTensor]:
         MissingError: the checkpoint is missing, or TensorFlow is not installed.
         CheckpointError: the checkpoint is damaged.
     """
-    path, tensorflow = _newest(hparams.parent), _tensorflow()
+    path = _newest(hparams.parent)
+    # Suppresses log output of TensorFlow; its errors are exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        tensorflow: Any = importlib.import_module("tensorflow")
+    except ImportError as error:
+        raise MissingError(
+            "Reading an original GPT-2 checkpoint needs TensorFlow, which is not installed. "
+            f"Install it with: {install_command('openai')}."
+        ) from error
     failure = tensorflow.errors.OpError
     with reading_tensor(path, failure):
         reader = tensorflow.train.load_checkpoint(str(path))
@@ -352,15 +361,3 @@ def _newest(folder: Path) -> Path:
             "encoder.json and vocab.bpe."
         )
     return path
-
-
-def _tensorflow() -> Any:
-    # Suppresses log output of TensorFlow; its errors are exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        return importlib.import_module("tensorflow")
-    except ImportError as error:
-        raise MissingError(
-            "Reading an original GPT-2 checkpoint needs TensorFlow, which is not installed. "
-            f"Install it with: {install_command('openai')}."
-        ) from error

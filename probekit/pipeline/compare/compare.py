@@ -45,8 +45,7 @@ from probekit.probes.score.scored import Predictions, metrics_of, parts_of
 from probekit.probes.solve.design import Floats
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
-from probekit.results.finished_run import FinishedRun, load_config, settings_of
-from probekit.results.titles import run_titles
+from probekit.results.finished_run import FinishedRun, load_config, run_titles, settings_of
 
 Key = TypeVar("Key")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate

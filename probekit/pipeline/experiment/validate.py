@@ -25,7 +25,7 @@ from probekit.pipeline.experiment.rows import Rows
 from probekit.pipeline.given.source import read_given
 from probekit.pipeline.intervene.inputs import cause_findings
 from probekit.pipeline.measure.probing import make_probers
-from probekit.probes.controls.baselines import quick_word_guess, word_identity_guess
+from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 
 _BYTES = {"float32": 4, "float16": 2}
 
@@ -135,9 +135,10 @@ def _separating_words(of_run: TextRows) -> list[Finding]:
     )
     if len(np.unique(codes[train])) < 2:
         return []
+    of_words = word_identity_log_frequencies(types[train], codes[train], types[test], len(classes))
     guesses = {
         "a bag of words of the text": quick_word_guess(texts[train], codes[train], texts[test]),
-        "the probed word": word_identity_guess(types[train], codes[train], types[test]),
+        "the probed word": of_words.argmax(axis=1),
     }
     truth = codes[test]
     scores = {

@@ -160,7 +160,7 @@ def _site_columns(selection: Probed | None, view: str) -> dict[str, Any]:
     place |= {"site": selection.text, "component": JOINT.join(components)}
     if isinstance(selection, SiteSelection):
         place |= {
-            "site": selection.without_head.text,
+            "site": replace(selection, head=None).text,
             "layer": layer_of(selection.site),
             "head": selection.head,
         }

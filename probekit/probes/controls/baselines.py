@@ -124,7 +124,7 @@ def _frequencies(
     if "word_identity" in names:
         logs = word_identity_log_frequencies(*words, n_classes)
         if settings.class_weight is None:
-            yield "word_identity", of_guess(word_identity_guess(*words), logs)
+            yield "word_identity", of_guess(logs.argmax(axis=1), logs)
         else:
             balanced = logs - log_frequencies(train_codes, 1, n_classes)
             predictions = fitted.predictions(LOGISTIC, truth, balanced, train_codes)
@@ -138,7 +138,8 @@ def word_identity_log_frequencies(
 
     Frequencies are smoothed: the label frequencies of all training rows are added to the counts of
     each type, with the weight of one row. A type that was seen once therefore does not get a
-    frequency of 1, and unseen types get the frequencies of all training rows.
+    frequency of 1, unseen types get the frequencies of all training rows, and the most frequent
+    label of a type is the more frequent one of all rows if two are equally frequent.
 
     >>> words, codes = np.array(["run", "run", "cat", "dog"]), np.array([1, 1, 0, 0])
     >>> np.exp(word_identity_log_frequencies(words, codes, np.array(["run", "bird"]), 2)).round(2)
@@ -156,27 +157,6 @@ def word_identity_log_frequencies(
     return logs
 
 
-def word_identity_guess(
-    train_types: NDArray[np.str_], train_codes: Codes, types: NDArray[np.str_]
-) -> Codes:
-    """Return the most frequent training label of each word type; unseen types get the majority.
-
-    Ties go to the label that is more frequent over all training rows.
-
-    >>> words, codes = np.array(["run", "run", "cat", "dog"]), np.array([1, 1, 0, 0])
-    >>> word_identity_guess(words, codes, np.array(["run", "bird"])).tolist()
-    [1, 0]
-    """
-    names, type_of_row = np.unique(train_types, return_inverse=True)
-    by_frequency = np.argsort(-np.bincount(train_codes), kind="stable")
-    counts = np.zeros((len(names), len(by_frequency)), dtype=np.int64)
-    np.add.at(counts, (type_of_row, train_codes), 1)
-    favourite = by_frequency[counts[:, by_frequency].argmax(axis=1)]
-    place = np.searchsorted(names, types).clip(max=len(names) - 1)
-    guesses: Codes = np.where(names[place] == types, favourite[place], by_frequency[0])
-    return guesses
-
-
 def word_mean_numbers(
     train_types: NDArray[np.str_], train_y: Floats, types: NDArray[np.str_]
 ) -> Floats:
@@ -189,8 +169,7 @@ def word_mean_numbers(
     names, type_of_row = np.unique(train_types, return_inverse=True)
     means = np.bincount(type_of_row, weights=train_y) / np.bincount(type_of_row)
     place = np.searchsorted(names, types).clip(max=len(names) - 1)
-    numbers: Floats = np.where(names[place] == types, means[place], train_y.mean())
-    return numbers
+    return np.where(names[place] == types, means[place], train_y.mean())
 
 
 def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
@@ -201,14 +180,12 @@ def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
     vectorizer = CountVectorizer(
         token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64
     ).fit(train)
-    features: FeatureExtractor = vectorizer.transform
-    return features
+    return vectorizer.transform
 
 
 def word_indicators(train: NDArray[Any]) -> FeatureExtractor:
     """Return a function that one-hot encodes columns of words; words not in `train` are zeros."""
-    features: FeatureExtractor = OneHotEncoder(handle_unknown="ignore").fit(train).transform
-    return features
+    return OneHotEncoder(handle_unknown="ignore").fit(train).transform
 
 
 def decile_features(train: NDArray[Any]) -> FeatureExtractor:
@@ -331,8 +308,7 @@ def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
 
 def _outputs(model: Any, X: Any, n_classes: int | None) -> Floats:
     if n_classes is None:
-        numbers: Floats = model.predict(X)
-        return numbers
+        return model.predict(X)
     log_probabilities = np.full((X.shape[0], n_classes), -np.inf)
     with np.errstate(divide="ignore"):  # a probability may be 0 in float64
         log_probabilities[:, model.classes_] = model.predict_log_proba(X)
@@ -356,5 +332,4 @@ def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) ->
     """
     features = word_counts(train)
     model = _fitted(LogisticRegression(class_weight="balanced"), features(train), codes)
-    guesses: Codes = model.predict(features(others))
-    return guesses
+    return model.predict(features(others))

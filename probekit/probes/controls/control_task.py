@@ -21,7 +21,7 @@ from probekit.amounts import counted
 from probekit.errors import ConfigError
 from probekit.probes.data import ProbeData
 from probekit.probes.settings import ProbeSettings
-from probekit.probes.solve.design import Codes
+from probekit.probes.solve.design import Codes, Mask
 from probekit.probes.targets import NO_CONTROL_TASK
 
 HASH_BYTES = 8
@@ -78,8 +78,7 @@ def control_labels(
     edges = np.cumsum(counts) / counts.sum()
     names, type_of_row = np.unique(types, return_inverse=True)
     uniform = np.array([_uniform(seed, draw, str(name)) for name in names])
-    drawn: NDArray[np.str_] = labels[np.searchsorted(edges, uniform, side="right")][type_of_row]
-    return drawn
+    return labels[np.searchsorted(edges, uniform, side="right")][type_of_row]
 
 
 def _uniform(seed: int, draw: int, name: str) -> float:
@@ -97,7 +96,7 @@ def control_types(data: ProbeData, settings: ProbeSettings) -> NDArray[np.str_]:
     return data.types if settings.control_by == "word" else data.groups
 
 
-def comparable_rows(data: ProbeData, settings: ProbeSettings, fitted: Codes) -> NDArray[np.bool_]:
+def comparable_rows(data: ProbeData, settings: ProbeSettings, fitted: Codes) -> Mask:
     """Return a mask (n_test,) of test rows with a control type and task words seen in training.
 
     The task word is the labelled word of a row; without one, all words of its text are task words.
@@ -109,29 +108,19 @@ def comparable_rows(data: ProbeData, settings: ProbeSettings, fitted: Codes) -> 
         fitted: the row numbers (n_fitted,) of the rows that probes are fitted on.
     """
     types = control_types(data, settings)
-    seen: NDArray[np.bool_] = np.isin(types[data.test], types[fitted])
+    seen: Mask = np.isin(types[data.test], types[fitted])
     if data.words is not None:
         return seen & np.isin(data.words[data.test], data.words[fitted])
     if data.texts is not None:
-        return seen & _has_known_words(data.texts[data.test], data.texts[fitted])
+        texts, known_texts = data.texts[data.test], set(data.texts[fitted])
+        words = {text: set(WORD_OF_TEXT.findall(text.lower())) for text in {*texts, *known_texts}}
+        known = set().union(*(words[text] for text in known_texts))  # case is ignored
+        return seen & np.array([words[text] <= known for text in texts], dtype=bool)
     return seen
 
 
-def _has_known_words(
-    texts: NDArray[np.object_], known_texts: NDArray[np.object_]
-) -> NDArray[np.bool_]:
-    """Return which texts (n_test,) consist of words of other texts (n_fitted,); case is ignored."""
-    words = {text: set(WORD_OF_TEXT.findall(text.lower())) for text in {*texts, *known_texts}}
-    known = set().union(*(words[text] for text in set(known_texts)))
-    return np.array([words[text] <= known for text in texts], dtype=bool)
-
-
 def why_no_control(
-    data: ProbeData,
-    settings: ProbeSettings,
-    fitted: Sequence[Codes],
-    test: Codes,
-    comparable: NDArray[np.bool_],
+    data: ProbeData, settings: ProbeSettings, fitted: Sequence[Codes], test: Codes, comparable: Mask
 ) -> str:
     """Return why there can be no control task; "" if there can.
 

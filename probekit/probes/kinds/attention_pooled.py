@@ -23,7 +23,7 @@ from probekit.probes.kinds.base import (
     warn_if_flat,
 )
 from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import Judge, best_rated
 from probekit.probes.solve.layers import FittedLayers, with_reference
 
@@ -47,16 +47,16 @@ class TokensOfTexts:
     [0, 2]
     """
 
-    tokens: NDArray[np.floating]
+    tokens: Features
     text: Codes
-    typical: NDArray[np.bool_] | None = None
+    typical: Mask | None = None
 
     @property
     def starts(self) -> Codes:
         """The index (n_texts,) of the first token of each text."""
         return np.flatnonzero(np.diff(self.text, prepend=-1))
 
-    def take(self, texts: NDArray[np.bool_]) -> TokensOfTexts:
+    def take(self, texts: Mask) -> TokensOfTexts:
         """Return the texts selected by a mask (n_texts,), renumbered from 0."""
         selected = texts[self.text]
         typical = None if self.typical is None else self.typical[selected]
@@ -71,8 +71,7 @@ class TokensOfTexts:
         [0.5, 0.5, 1.0]
         """
         odds = np.exp(scores - np.maximum.reduceat(scores, self.starts)[self.text])
-        weights: Floats = odds / np.add.reduceat(odds, self.starts)[self.text]
-        return weights
+        return odds / np.add.reduceat(odds, self.starts)[self.text]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -230,7 +229,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         X: ArrayLike,
         y: ArrayLike,
         groups: ArrayLike | None = None,
-        typical: NDArray[np.bool_] | None = None,
+        typical: Mask | None = None,
         units: ArrayLike | None = None,
         judge: Judge | None = None,
     ) -> Self:
@@ -256,7 +255,16 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         texts, order = _texts(rows, units_of(rows, groups))
         if typical is not None:
             texts = replace(texts, typical=typical[order])
-        text_codes = _codes_of_texts(texts, codes[order], self.classes_)
+        of_token = codes[order]
+        text_codes = of_token[texts.starts]
+        differs = np.flatnonzero(of_token != text_codes[texts.text])
+        if len(differs):
+            token = differs[0]
+            one, other = self.classes_[[text_codes[texts.text[token]], of_token[token]]]
+            raise DataError(
+                f"The tokens of one text have the labels {one} and {other}. Give all tokens of a "
+                "text the same label, or use a kind of probe that predicts each token by itself."
+            )
         own = np.arange(len(text_codes))
         if units is not None:
             own = units_of(rows, units)[order][texts.starts]
@@ -314,8 +322,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[Any]:
         """Return the predicted label (n_tokens,) of each token's text."""
         scores = with_reference(self._scores(X, groups).T, len(self.classes_))
-        labels: NDArray[Any] = self.classes_[scores.argmax(axis=0)]
-        return labels
+        return self.classes_[scores.argmax(axis=0)]
 
     def attention(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
         """Return the attention weight (n_tokens,) of each token; the weights of a text sum to 1."""
@@ -340,25 +347,8 @@ def _accuracy(truth: Codes, scores: Floats, _fold_of_row: Codes) -> float:
     return float(np.sum(truth == scores.argmax(axis=1)))
 
 
-def _texts(X: NDArray[np.floating], groups: NDArray[np.generic]) -> tuple[TokensOfTexts, Codes]:
+def _texts(X: Features, groups: NDArray[np.generic]) -> tuple[TokensOfTexts, Codes]:
     """Return the tokens sorted by text, and the original row (n_tokens,) of each of them."""
     _, text_of_row = np.unique(groups, return_inverse=True)
     order = np.argsort(text_of_row, kind="stable")
     return TokensOfTexts(X[order], text_of_row[order]), order
-
-
-def _codes_of_texts(texts: TokensOfTexts, codes: Codes, classes: NDArray[Any]) -> Codes:
-    """Return the label code (n_texts,) of each text.
-
-    Raises:
-        DataError: The tokens of a text have different labels.
-    """
-    first = codes[texts.starts]
-    differs = np.flatnonzero(codes != first[texts.text])
-    if len(differs):
-        one, other = classes[first[texts.text[differs[0]]]], classes[codes[differs[0]]]
-        raise DataError(
-            f"The tokens of one text have the labels {one} and {other}. Give all tokens of a text "
-            "the same label, or use a kind of probe that predicts each token by itself."
-        )
-    return first

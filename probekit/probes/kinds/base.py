@@ -20,13 +20,13 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from probekit.errors import DataError
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.registry import at_least, positive_grid
-from probekit.probes.solve.design import Codes, Floats, moments
+from probekit.probes.solve.design import Codes, Features, Floats, Mask, moments
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers, with_reference
 
 
 def labelled_rows(
     estimator: Any, X: ArrayLike, y: ArrayLike
-) -> tuple[NDArray[np.floating], NDArray[Any], Codes]:
+) -> tuple[Features, NDArray[Any], Codes]:
     """Return validated rows (n_samples, n_features), classes (n_classes,) and codes (n_samples,).
 
     Raises:
@@ -114,7 +114,7 @@ def warn_if_flat(weights: Floats) -> None:
         )
 
 
-def units_of(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
+def units_of(X: Features, groups: ArrayLike | None) -> NDArray[Any]:
     """Return the groups (n_samples,) as an array; without groups each row is its own group.
 
     Raises:
@@ -137,7 +137,7 @@ def units_of(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
     return units
 
 
-def weights_of(X: NDArray[np.floating], sample_weight: ArrayLike | None) -> NDArray[np.floating]:
+def weights_of(X: Features, sample_weight: ArrayLike | None) -> Features:
     """Return the weight (n_samples,) of each row in the dtype of X; without weights all are 1.
 
     Raises:
@@ -176,7 +176,7 @@ class Scaling:
     scale: Floats
 
     @classmethod
-    def centred(cls, X: NDArray[np.floating]) -> Scaling:
+    def centred(cls, X: Features) -> Scaling:
         """Return the scaling that only subtracts the mean of X (n_samples, n_features).
 
         >>> Scaling.centred(np.array([[1.0, 5.0], [3.0, 5.0]])).mean.tolist()
@@ -186,7 +186,7 @@ class Scaling:
         return cls(mean, np.ones_like(mean))
 
     @classmethod
-    def standard(cls, X: NDArray[np.floating]) -> Scaling:
+    def standard(cls, X: Features) -> Scaling:
         """Return the scaling to mean 0 and standard deviation 1; constant features become 0.
 
         >>> Scaling.standard(np.array([[1.0, 5.0], [3.0, 5.0]])).scale.tolist()
@@ -194,7 +194,7 @@ class Scaling:
         """
         return cls(*moments(X, np.ones(len(X)), np.ones(len(X), dtype=bool)))
 
-    def apply(self, X: NDArray[np.floating]) -> Floats:
+    def apply(self, X: Features) -> Floats:
         """Return X (n_samples, n_features) scaled, in float64.
 
         >>> Scaling(np.array([1.0]), np.array([2.0])).apply(np.array([[5.0]])).tolist()
@@ -218,7 +218,7 @@ class Scaling:
         return AffineLayer(raw, bias - raw @ self.mean)
 
 
-def measured(X: NDArray[np.floating], typical: NDArray[np.bool_] | None) -> NDArray[np.floating]:
+def measured(X: Features, typical: Mask | None) -> Features:
     """Return the rows of X (n_samples, n_features) that feature scaling is estimated from.
 
     These are the `typical` rows (n_samples,). All rows are returned if `typical` is None or selects
@@ -240,16 +240,15 @@ def balanced_weights(labels: NDArray[np.generic]) -> Floats:
     [0.67, 0.67, 0.67, 2.0]
     """
     _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    weights: Floats = (len(codes) / (len(counts) * counts))[codes]
-    return weights
+    return (len(codes) / (len(counts) * counts))[codes]
 
 
-Losses = Callable[[NDArray[np.bool_]], Sequence[float] | Floats]
+Losses = Callable[[Mask], Sequence[float] | Floats]
 
 
 def inner_folds(
     labels: NDArray[np.generic], groups: NDArray[np.generic], folds: int, seed: int
-) -> list[NDArray[np.bool_]]:
+) -> list[Mask]:
     """Return a mask (n_samples,) of the fitted rows, those not held out, for each fold.
 
     Folds whose fitted rows have only one label are omitted; see `fittable_insides`.
@@ -263,7 +262,7 @@ def inner_folds(
     return fittable_insides(labels, group_folds(labels, groups, folds, seed))
 
 
-def choose(values: Floats, insides: Sequence[NDArray[np.bool_]], losses: Losses) -> float:
+def choose(values: Floats, insides: Sequence[Mask], losses: Losses) -> float:
     """Return the value with the smallest loss summed over the folds; the first of equal ones.
 
     `losses` takes the mask of the fitted rows of a fold and returns the held-out loss of each
@@ -288,17 +287,17 @@ class TrainingRows:
         typical: Which rows (n_samples,) feature scaling is estimated from; None means all.
     """
 
-    X: NDArray[np.floating]
+    X: Features
     codes: Codes
     groups: NDArray[np.generic]
-    typical: NDArray[np.bool_] | None = None
+    typical: Mask | None = None
 
     @property
-    def measured(self) -> NDArray[np.floating]:
+    def measured(self) -> Features:
         """The rows (n_typical, n_features) that feature scaling is estimated from."""
         return measured(self.X, self.typical)
 
-    def take(self, rows: NDArray[np.bool_]) -> TrainingRows:
+    def take(self, rows: Mask) -> TrainingRows:
         """Return the rows selected by a mask (n_samples,)."""
         typical = None if self.typical is None else self.typical[rows]
         return TrainingRows(self.X[rows], self.codes[rows], self.groups[rows], typical)
@@ -352,8 +351,7 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the label (n_samples,) with the highest score for each row."""
         scores = with_reference(self._scores(X).T, len(self.classes_))
-        labels: NDArray[Any] = self.classes_[scores.argmax(axis=0)]
-        return labels
+        return self.classes_[scores.argmax(axis=0)]
 
     def _scores(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)
@@ -383,7 +381,7 @@ class TunedProbe(LayeredProbe):
         grid = np.array(positive_grid(self.penalty, getattr(self, self.penalty)))
         grid = grid[:: -1 if self.penalty == "alpha" else 1]
 
-        def n_errors(inside: NDArray[np.bool_]) -> list[int]:
+        def n_errors(inside: Mask) -> list[int]:
             held_out = data.take(~inside)
             path = self.path(grid, data.take(inside))
             return [int(np.sum(fit.guess(held_out.X) != held_out.codes)) for fit in path]

@@ -23,8 +23,7 @@ def class_means(X: Floats, codes: Codes) -> Floats:
     [[2.0], [7.0]]
     """
     members = codes == np.arange(codes.max() + 1)[:, None]
-    means: Floats = members @ X / members.sum(axis=1, keepdims=True)
-    return means
+    return members @ X / members.sum(axis=1, keepdims=True)
 
 
 def within_covariance(
@@ -48,8 +47,7 @@ def within_covariance(
         return np.eye(len(covariance))
     if shrinkage is None:
         shrinkage = ledoit_wolf_shrinkage(residuals, assume_centered=True)
-    shrunk: Floats = shrunk_covariance(covariance, max(shrinkage, LEAST_SHRINKAGE))
-    return shrunk
+    return shrunk_covariance(covariance, max(shrinkage, LEAST_SHRINKAGE))
 
 
 def apply_inverse(means: Floats, covariance: Floats) -> Floats:
@@ -108,7 +106,11 @@ class LdaProbe(LayeredProbe):
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
-        shrinkage = _shrinkage(self.shrinkage)
+        shrinkage = None if self.shrinkage == "auto" else self.shrinkage
+        if isinstance(shrinkage, str) or not 0 <= (shrinkage or 0) <= 1:
+            raise ConfigError(
+                f'shrinkage is {shrinkage!r}, but must be "auto" or a number from 0 to 1.'
+            )
         scaling = Scaling.standard(data.measured)
         rows = scaling.apply(data.X)
         means = class_means(rows, data.codes)
@@ -116,16 +118,6 @@ class LdaProbe(LayeredProbe):
         log_priors = np.log(np.bincount(data.codes) / len(rows))
         layer = scaling.fold(*nearest_rule(means, apply_inverse(means, covariance), log_priors))
         return FittedLayers(np.unique(data.codes), (layer,))
-
-
-def _shrinkage(shrinkage: float | str) -> float | None:
-    if shrinkage == "auto":
-        return None
-    if isinstance(shrinkage, str) or not 0 <= shrinkage <= 1:
-        raise ConfigError(
-            f'shrinkage is {shrinkage!r}, but must be "auto" or a number from 0 to 1.'
-        )
-    return shrinkage
 
 
 class MassMeanProbe(LayeredProbe):

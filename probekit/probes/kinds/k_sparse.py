@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
 from probekit.probes.kinds.base import Scaling, TrainingRows, TunedProbe
 from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Fit, Problem, Solver
 
@@ -96,9 +95,7 @@ class KSparseProbe(TunedProbe):
         return FittedLayers(fit.classes, (layer,), max(fit.n_iter, 1), fit.converged)
 
 
-def best_features(
-    X: NDArray[np.floating], codes: Codes, k: int, typical: NDArray[np.bool_] | None = None
-) -> Codes:
+def best_features(X: Features, codes: Codes, k: int, typical: Mask | None = None) -> Codes:
     """Return the indices (k,) of the features with the highest ANOVA F, best first.
 
     Features are ranked by the share of their variance that the classes explain, which increases
@@ -109,13 +106,10 @@ def best_features(
     >>> best_features(X, np.array([0, 0, 1, 1]), k=2).tolist()
     [1, 2]
     """
-    best: Codes = np.argsort(-explained_shares(X, codes, typical), kind="stable")[:k]
-    return best
+    return np.argsort(-explained_shares(X, codes, typical), kind="stable")[:k]
 
 
-def explained_shares(
-    X: NDArray[np.floating], codes: Codes, typical: NDArray[np.bool_] | None = None
-) -> Floats:
+def explained_shares(X: Features, codes: Codes, typical: Mask | None = None) -> Floats:
     """Return the share (n_features,) of each feature's variance that the classes explain, 0 to 1.
 
     If `typical` (n_samples,) is given, only those rows are used, unless they have a single class.
@@ -131,5 +125,4 @@ def explained_shares(
     between = np.sum((members @ rows) ** 2 / sizes[:, None], axis=0)
     total = np.sum(rows**2, axis=0)
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
-    rounded: Floats = share.round(SCORE_DIGITS)
-    return rounded
+    return share.round(SCORE_DIGITS)

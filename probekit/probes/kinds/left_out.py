@@ -25,7 +25,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import expit
 
 from probekit.probes.kinds.base import Scaling, measured
-from probekit.probes.solve.design import BLOCK_ROWS, Features, Floats
+from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats, Mask
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 
 SMALLEST_CURVATURE = 1e-12
@@ -37,7 +37,7 @@ def ridge_left_out(
     layer: AffineLayer,
     groups: NDArray[np.generic],
     alpha: float,
-    typical: NDArray[np.bool_] | None = None,
+    typical: Mask | None = None,
     weights: Floats | None = None,
 ) -> Floats:
     """Return the scores (n_samples, n_targets) of a ridge fit without the group of each row.
@@ -69,11 +69,11 @@ def ridge_left_out(
 
 def logistic_left_out(
     X: Features,
-    is_second: NDArray[np.bool_],
+    is_second: Mask,
     layer: AffineLayer,
     groups: NDArray[np.generic],
     C: float,
-    typical: NDArray[np.bool_] | None = None,
+    typical: Mask | None = None,
     weights: Floats | None = None,
 ) -> Floats:
     """Return approximate scores (n_samples, 1) of a logistic fit without the group of each row.
@@ -113,7 +113,7 @@ def _without_group(
     curvature: Floats,
     groups: NDArray[np.generic],
     penalty: float,
-    typical: NDArray[np.bool_] | None,
+    typical: Mask | None,
 ) -> Floats:
     """Return the scores (n_samples, n_out) after a Newton step that removes the group of each row.
 
@@ -165,7 +165,7 @@ def _step(B: Floats, curvature: Floats, slopes: Floats) -> Floats:
     return step
 
 
-def _blocks(groups: NDArray[np.generic]) -> Iterator[list[NDArray[np.int64]]]:
+def _blocks(groups: NDArray[np.generic]) -> Iterator[list[Codes]]:
     """Yield the row numbers of each group, as lists of groups with about `BLOCK_ROWS` rows."""
     _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     places = np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes)[:-1])

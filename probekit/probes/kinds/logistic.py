@@ -23,7 +23,7 @@ from probekit.probes.kinds.base import (
 )
 from probekit.probes.kinds.registry import C_GRID, at_least, positive_grid
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import Codes
+from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.fits import Tuning, fit_columns
 from probekit.probes.solve.layers import AffineLayer, with_reference
 from probekit.probes.solve.solver import Fit, Problem, Solver
@@ -149,12 +149,12 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         self.classes_, codes = class_codes(column_or_1d(y, warn=True))
         return [codes]
 
-    def _weighted(self, codes: Codes, sample_weight: NDArray[np.floating]) -> NDArray[np.floating]:
+    def _weighted(self, codes: Codes, sample_weight: Features) -> Features:
         """Return the weight (n_samples,) of each row, multiplied by the weight of its class."""
         if self.class_weight == "balanced":
             totals = np.bincount(codes, weights=sample_weight)
             even = sample_weight.sum() / np.count_nonzero(totals)
-            weights: NDArray[np.floating] = sample_weight * even / totals[codes]
+            weights: Features = sample_weight * even / totals[codes]
         else:
             labels = codes if self.multilabel_ else self.classes_[codes]
             weights = sample_weight * compute_sample_weight(self.class_weight, labels)
@@ -165,7 +165,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         X: NDArray[Any],
         columns: Sequence[Codes],
         units: NDArray[Any],
-        weights: NDArray[np.floating],
+        weights: Features,
         grid: tuple[float, ...],
     ) -> list[Fit]:
         stopping = StoppingRule(TOLERANCES[X.dtype.name], self.max_iter)
@@ -185,14 +185,14 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
             rows = [_one_row(fit) for fit in fits]
             self.coef_ = np.stack([coef for coef, _ in rows])
             self.intercept_ = np.array([intercept for _, intercept in rows])
-            self.C_: float | NDArray[np.float64] = np.array([fit.C for fit in fits])
+            self.C_: float | Floats = np.array([fit.C for fit in fits])
         else:
             self.coef_, self.intercept_, self.C_ = fits[0].coef, fits[0].intercept, fits[0].C
         self.n_iter_ = max(fit.n_iter for fit in fits)
         self.converged_ = all(fit.converged for fit in fits)
         self.gradient_norm_ = max(fit.gradient_norm for fit in fits)
 
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+    def decision_function(self, X: ArrayLike) -> Floats:
         """Return the scores of all classes (n_samples, n_classes).
 
         For two classes, return only the score (n_samples,) of the second.
@@ -200,20 +200,19 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         scores = self._scores(X)
         return scores.T if self.multilabel_ or len(scores) > 1 else scores[0]
 
-    def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
         """Return the log probabilities (n_samples, n_classes), in the order of `classes_`.
 
         For multilabel y, return the log probability that each label is 1.
         """
         scores = self._scores(X)
-        logs: NDArray[np.float64] = (
+        return (
             log_expit(scores).T
             if self.multilabel_
             else log_softmax(with_reference(scores, len(self.classes_)), axis=0).T
         )
-        return logs
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probabilities (n_samples, n_classes); see `predict_log_proba`."""
         return np.exp(self.predict_log_proba(X))
 
@@ -225,19 +224,15 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         scores = self._scores(X)
         if self.multilabel_:
             return (scores.T > 0).astype(np.int64)
-        labels: NDArray[Any] = self.classes_[
-            with_reference(scores, len(self.classes_)).argmax(axis=0)
-        ]
-        return labels
+        return self.classes_[with_reference(scores, len(self.classes_)).argmax(axis=0)]
 
-    def _scores(self, X: ArrayLike) -> NDArray[np.float64]:
+    def _scores(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        scores: NDArray[np.float64] = self.coef_ @ rows.T + self.intercept_[:, None]
-        return scores
+        return self.coef_ @ rows.T + self.intercept_[:, None]
 
 
-def _one_row(fit: Fit) -> tuple[NDArray[np.float64], float]:
+def _one_row(fit: Fit) -> tuple[Floats, float]:
     """Return weights and bias of a binary column; a constant column gets an infinite bias."""
     if len(fit.classes) == 2:
         return fit.coef[0], fit.intercept[0]

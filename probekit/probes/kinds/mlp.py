@@ -12,7 +12,7 @@ from sklearn.neural_network import MLPClassifier
 
 from probekit.probes.kinds.base import Scaling, TrainingRows, TunedProbe
 from probekit.probes.kinds.registry import MLP_ALPHAS
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
 # With scikit-learn's default of 0.001, a fit on a few hundred rows (two batches per epoch) is far
@@ -72,7 +72,14 @@ class MlpProbe(TunedProbe):
             random_state=self.random_state,
             learning_rate_init=LEARNING_RATE,
         )
-        _fit(network, rows, data.codes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # recorded in `converged`
+            warnings.filterwarnings("error", "Training interrupted", UserWarning)
+            try:
+                network.fit(rows, data.codes)
+            except UserWarning as warning:
+                # scikit-learn turns a KeyboardInterrupt into a warning, whose context it is.
+                raise warning.__context__ or warning from None
         (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
         layers = (
             scaling.fold(first.T, first_bias),
@@ -80,15 +87,3 @@ class MlpProbe(TunedProbe):
         )
         classes = np.asarray(network.classes_)
         return FittedLayers(classes, layers, network.n_iter_, network.n_iter_ < self.max_iter)
-
-
-def _fit(network: MLPClassifier, rows: NDArray[np.float32], codes: Codes) -> None:
-    """Fit the network; re-raise a KeyboardInterrupt, which scikit-learn turns into a warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # recorded in `converged_`
-        warnings.filterwarnings("error", "Training interrupted", UserWarning)
-        try:
-            network.fit(rows, codes)
-        except UserWarning as warning:
-            # The warning is raised while the interrupt is handled, so the interrupt is its context.
-            raise warning.__context__ or warning from None

@@ -120,8 +120,7 @@ class ProbeKind:
     @property
     def estimator(self) -> type[BaseEstimator]:
         """The class of the estimator."""
-        estimator: type[BaseEstimator] = resolve_name(self.path)
-        return estimator
+        return resolve_name(self.path)
 
     def build(
         self,

@@ -24,7 +24,7 @@ from probekit.probes.kinds.base import (
 )
 from probekit.probes.kinds.left_out import ridge_left_out
 from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 
 
@@ -138,17 +138,11 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         warn_if_flat(self.coef_)
         return self
 
-    def _choose(
-        self,
-        grid: Floats,
-        X: NDArray[np.floating],
-        y: Floats,
-        groups: NDArray[np.generic],
-    ) -> float:
+    def _choose(self, grid: Floats, X: Features, y: Floats, groups: NDArray[np.generic]) -> float:
         if len(grid) == 1:
             return float(grid[0])
 
-        def errors(inside: NDArray[np.bool_]) -> list[float]:
+        def errors(inside: Mask) -> list[float]:
             path = ridge_path(X[inside], y[inside, None], grid)
             guesses = [apply_layers((layer,), X[~inside])[:, 0] for layer in path]
             return [float(np.sum((guess - y[~inside]) ** 2)) for guess in guesses]
@@ -165,10 +159,10 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def ridge_path(
-    X: NDArray[np.floating],
+    X: Features,
     targets: Floats,
     alphas: Floats,
-    typical: NDArray[np.bool_] | None = None,
+    typical: Mask | None = None,
     weights: Floats | None = None,
 ) -> tuple[AffineLayer, ...]:
     """Return, for each alpha, the layer that minimises squared error + alpha |weight|^2.

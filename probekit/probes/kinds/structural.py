@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from probekit.probes.kinds.trees import (
     tree_spearman,
 )
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.solve.design import Floats
+from probekit.probes.solve.design import Features, Floats, Mask
 
 # (projected tokens (n_tokens, rank), gold values) -> (loss, gradient in the tokens).
 Reals = NDArray[np.floating]
@@ -54,7 +54,7 @@ class Adam:
     rate: float
     first: Reals | float = 0.0
     second: Reals | float = 0.0
-    n_steps: int = field(default=0)
+    n_steps: int = 0
 
     def step(self, gradient: Reals) -> Reals:
         """Return the step to subtract from the weights."""
@@ -63,8 +63,7 @@ class Adam:
         self.second = 0.999 * self.second + 0.001 * gradient**2
         mean = self.first / (1 - 0.9**self.n_steps)
         size = np.sqrt(self.second / (1 - 0.999**self.n_steps))
-        step: Reals = self.rate * mean / (size + 1e-8)
-        return step
+        return self.rate * mean / (size + 1e-8)
 
 
 def distance_loss(tokens: Reals, gold: Reals) -> tuple[float, Reals]:
@@ -95,7 +94,7 @@ def depth_loss(tokens: Reals, gold: Reals) -> tuple[float, Reals]:
     return float(np.abs(error).mean()), 2 * sign[:, None] * tokens
 
 
-def squared_distances(tokens: NDArray[np.floating]) -> NDArray[np.floating]:
+def squared_distances(tokens: Features) -> Features:
     """Return the pairwise squared distances (n_tokens, n_tokens) of tokens (n_tokens, rank).
 
     >>> squared_distances(np.array([[0.0], [3.0]])).tolist()
@@ -109,8 +108,7 @@ def squared_distances(tokens: NDArray[np.floating]) -> NDArray[np.floating]:
 
 def squared_norms(tokens: Reals) -> Reals:
     """Return the squared norm (n_tokens,) of each token (n_tokens, rank)."""
-    norms: Reals = np.sum(tokens**2, axis=1)
-    return norms
+    return np.sum(tokens**2, axis=1)
 
 
 def _chain_distances(positions: Reals) -> Reals:
@@ -172,18 +170,14 @@ def _epoch(
     for _ in range(-(-LEAST_STEPS // n_batches)):
         order = generator.permutation(len(sentences))
         for batch in np.array_split(order, n_batches):
-            gradient = _gradient([sentences[index] for index in batch], weight, loss)
-            weight = weight - adam.step(gradient)
+            own = [sentences[index] for index in batch]
+            rows = np.concatenate([tokens for tokens, _ in own])
+            ends = np.cumsum([len(tokens) for tokens, _ in own])[:-1]
+            projected = zip(np.split(rows @ weight, ends), own, strict=True)
+            slopes = [loss(tokens, gold)[1] for tokens, (_, gold) in projected]
+            # The gradient of the mean loss, by one matrix product for all tokens.
+            weight = weight - adam.step(rows.T @ np.concatenate(slopes) / len(batch))
     return weight
-
-
-def _gradient(batch: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> Reals:
-    """Return the gradient of the batch's mean loss, by one matrix product for all tokens."""
-    rows = np.concatenate([own for own, _ in batch])
-    tokens = np.split(rows @ weight, np.cumsum([len(own) for own, _ in batch])[:-1])
-    slopes = [loss(own, gold)[1] for own, (_, gold) in zip(tokens, batch, strict=True)]
-    gradient: Reals = rows.T @ np.concatenate(slopes) / len(batch)
-    return gradient
 
 
 class _Geometry(NamedTuple):
@@ -231,7 +225,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         X: ArrayLike,
         y: ArrayLike,
         groups: ArrayLike | None = None,
-        typical: NDArray[np.bool_] | None = None,
+        typical: Mask | None = None,
     ) -> Self:
         """Return self, fitted on tokens X (n_tokens, n_features) with heads y (n_tokens,).
 
@@ -267,8 +261,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         """Return the projected tokens (n_tokens, rank) of X (n_tokens, n_features)."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        tokens: Floats = rows @ self.coef_.T + self.intercept_
-        return tokens
+        return rows @ self.coef_.T + self.intercept_
 
     def spearman(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
         """Return the mean Spearman correlation with the trees for sentences of 5 to 50 tokens.
@@ -366,5 +359,5 @@ class DepthProbe(StructuralProbe):
         return self._metric(hit_rate, X, y, groups)
 
 
-def _sentences(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
+def _sentences(X: Features, groups: ArrayLike | None) -> NDArray[Any]:
     return np.zeros(len(X), dtype=np.int64) if groups is None else units_of(X, groups)

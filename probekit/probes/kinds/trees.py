@@ -12,9 +12,10 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.stats import rankdata
 
 from probekit.errors import DataError
+from probekit.probes.data import as_number
 from probekit.probes.score.metric_table import Family
-from probekit.probes.score.metrics import Resamples
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.score.metrics import Resamples, ratio
+from probekit.probes.solve.design import Codes, Features, Floats, Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +37,9 @@ class Tree:
     distances: Codes
 
     @property
-    def edges(self) -> NDArray[np.bool_]:
+    def edges(self) -> Mask:
         """Symmetric adjacency matrix (n_tokens, n_tokens)."""
-        joined: NDArray[np.bool_] = self.distances == 1
-        return joined
+        return self.distances == 1
 
 
 def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
@@ -66,7 +66,7 @@ def _whole_numbers(heads: ArrayLike) -> Codes:
     try:
         numbers = np.asarray(heads).astype(np.float64)
     except ValueError as error:
-        wrong = next(label for label in np.asarray(heads).ravel() if not _is_number(label))
+        wrong = next(label for label in np.asarray(heads).ravel() if as_number(label) is None)
         raise DataError(
             "Structural probes need the position of each token's head as the label, a number, but "
             f"one label is {str(wrong)!r}. Label the rows by `HEAD`."
@@ -75,14 +75,6 @@ def _whole_numbers(heads: ArrayLike) -> Codes:
         wrong = numbers[numbers != np.round(numbers)][0]
         raise DataError(f"The position of a head must be an integer, but y contains {wrong}.")
     return numbers.astype(np.int64)
-
-
-def _is_number(label: Any) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
 
 
 def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
@@ -113,7 +105,7 @@ def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
     return Tree(name, rows, heads, sizes - 1, distances)
 
 
-def spanning_edges(distances: NDArray[np.floating]) -> NDArray[np.bool_]:
+def spanning_edges(distances: Features) -> Mask:
     """Return the symmetric adjacency matrix (n_tokens, n_tokens) of the minimum spanning tree.
 
     >>> line = np.array([0.0, 1.0, 3.0])
@@ -123,8 +115,7 @@ def spanning_edges(distances: NDArray[np.floating]) -> NDArray[np.bool_]:
     # SciPy treats a distance of 0 as no edge; adding a constant does not change the tree.
     weights = distances / max(float(distances.max()), np.finfo(np.float64).tiny) + 1.0
     tree = minimum_spanning_tree(np.triu(weights, k=1)).toarray() > 0
-    joined: NDArray[np.bool_] = tree | tree.T
-    return joined
+    return tree | tree.T
 
 
 # Sentence lengths over which Spearman is averaged. Source: Hewitt and Manning (2019), section 4.1.
@@ -177,7 +168,7 @@ def hit_rate(scores: SentenceScores, resamples: Resamples) -> Floats:
     ([0.667], [0.75])
     """
     counts = resamples.counts[resamples.group_of_row]
-    return _ratio(scores.hits @ counts, scores.trials @ counts)
+    return ratio(scores.hits @ counts, scores.trials @ counts)
 
 
 def tree_spearman(scores: SentenceScores, resamples: Resamples) -> Floats:
@@ -191,14 +182,12 @@ def tree_spearman(scores: SentenceScores, resamples: Resamples) -> Floats:
     """
     counts = resamples.counts[resamples.group_of_row]
     of_length = (scores.lengths == np.array(LENGTHS)[:, None]).astype(np.float64)
-    means = _ratio((of_length * scores.correlations) @ counts, of_length @ counts)
+    means = ratio((of_length * scores.correlations) @ counts, of_length @ counts)
     defined = ~np.isnan(means)
-    return _ratio(np.where(defined, means, 0.0).sum(axis=0), defined.sum(axis=0))
+    return ratio(np.where(defined, means, 0.0).sum(axis=0), defined.sum(axis=0))
 
 
-def score_distances(
-    trees: Sequence[Tree], predicted: Sequence[NDArray[np.floating]]
-) -> SentenceScores:
+def score_distances(trees: Sequence[Tree], predicted: Sequence[Features]) -> SentenceScores:
     """Return UUAS and Spearman scores of the predicted distances of each sentence.
 
     Each sentence has distances of shape (n_tokens, n_tokens). Spearman compares, for each token,
@@ -219,9 +208,7 @@ def score_distances(
     return _scores(trees, hits, edges, correlations, "uuas")
 
 
-def score_depths(
-    trees: Sequence[Tree], predicted: Sequence[NDArray[np.floating]]
-) -> SentenceScores:
+def score_depths(trees: Sequence[Tree], predicted: Sequence[Features]) -> SentenceScores:
     """Return root accuracy and Spearman scores of each sentence, from its predicted depths.
 
     The predicted root is the token of smallest depth.
@@ -251,8 +238,7 @@ def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -
     a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
     norm = np.sqrt(np.sum(a**2, axis=1) * np.sum(b**2, axis=1))
     covariance = np.sum(a * b, axis=1)
-    correlations: Floats = np.divide(covariance, norm, np.zeros_like(covariance), where=norm > 0)
-    return correlations
+    return np.divide(covariance, norm, np.zeros_like(covariance), where=norm > 0)
 
 
 def _scores(
@@ -266,10 +252,3 @@ def _scores(
         correlations=np.array(correlations),
         hit=hit,
     )
-
-
-def _ratio(numerator: NDArray[np.generic], denominator: NDArray[np.generic]) -> Floats:
-    undefined = np.full(np.shape(denominator), np.nan)
-    defined = np.asarray(denominator) > 0
-    ratio: Floats = np.divide(numerator, denominator, out=undefined, where=defined)
-    return ratio

@@ -73,8 +73,7 @@ def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     )
     # Within a bin |accuracy - confidence| * n_rows is the size of the summed difference.
     errors = np.abs(n_correct - stated) - _mean_deviation(n_rows, stated)
-    error: Floats = errors.sum(axis=0) / n_rows.sum(axis=0)
-    return error
+    return errors.sum(axis=0) / n_rows.sum(axis=0)
 
 
 def _mean_deviation(n_rows: Floats, expected: Floats) -> Floats:
@@ -89,8 +88,7 @@ def _mean_deviation(n_rows: Floats, expected: Floats) -> Floats:
     inside = below >= 0
     binomial = gammaln(n_rows + 1) - gammaln(above + 1) - gammaln(np.where(inside, below, 0) + 1)
     logs = binomial + xlogy(above, share) + xlog1py(np.where(inside, below + 1, 1), -share)
-    deviation: Floats = np.where(inside, 2 * above * np.exp(logs), 0.0)
-    return deviation
+    return np.where(inside, 2 * above * np.exp(logs), 0.0)
 
 
 @dataclass(frozen=True)
@@ -154,8 +152,7 @@ def _probabilities(predictions: ClassPredictions, metric: str) -> Floats:
             f"{'no scores' if predictions.scores is None else 'other scores'}. Give log "
             "probabilities as `scores`, and set `scores_are_log_probabilities`."
         )
-    probabilities: Floats = np.exp(predictions.scores)
-    return probabilities
+    return np.exp(predictions.scores)
 
 
 def _confidence(predictions: ClassPredictions, metric: str) -> Floats:

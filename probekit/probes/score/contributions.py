@@ -222,8 +222,7 @@ def _counted(codes: Codes, n_classes: int) -> Floats:
 
 
 def _inverse(counts: Floats) -> Floats:
-    inverse: Floats = np.divide(1.0, counts, out=np.zeros_like(counts), where=counts > 0)
-    return inverse
+    return np.divide(1.0, counts, out=np.zeros_like(counts), where=counts > 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,7 @@ from scipy.special import log_softmax
 from probekit.errors import ConfigError
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples, mean_of_rows
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Floats, Mask
 
 
 def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int,
     return tuple(np.unique(sizes).tolist())
 
 
-def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> NDArray[np.bool_]:
+def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> Mask:
     """Return nested samples of whole groups, one for each size, as masks (n_sizes, n_samples).
 
     Groups are added in one random order until a sample has at least `size` rows; it may have a few
@@ -73,8 +73,7 @@ def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> NDA
     rank = np.random.default_rng(seed).permutation(len(names))
     n_rows = np.cumsum(np.bincount(rank[group_of_row]))
     n_groups = np.searchsorted(n_rows, sizes, side="left") + 1
-    selected: NDArray[np.bool_] = rank[group_of_row] < n_groups[:, None]
-    return selected
+    return rank[group_of_row] < n_groups[:, None]
 
 
 # Fractions of the rows at which blocks end and a new probe is fitted.
@@ -137,8 +136,7 @@ def code_lengths(log_probabilities: Floats, truth: Codes, n_fitted: int) -> Floa
     """
     n_samples, n_classes = log_probabilities.shape
     p = np.exp(log_probabilities[np.arange(n_samples), truth])
-    lengths: Floats = np.log2(n_fitted + n_classes) - np.log2(n_fitted * p + 1)
-    return lengths
+    return np.log2(n_fitted + n_classes) - np.log2(n_fitted * p + 1)
 
 
 def count_lengths(coded: Sequence[CodedBlock], truth: Codes, n_classes: int) -> Floats:
@@ -235,8 +233,7 @@ def compression(code: OnlineCode, resamples: Resamples) -> Floats:
     [1.5]
     """
     reference = mean_of_rows(code.reference_bits, resamples)
-    ratio: Floats = reference / mean_of_rows(code.bits, resamples)
-    return ratio
+    return reference / mean_of_rows(code.bits, resamples)
 
 
 def tempered(scores: Floats, truth: Codes, log_prior: Floats | float = 0.0) -> float:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 from scipy.optimize import brentq
@@ -37,10 +36,7 @@ from probekit.probes.score.contributions import (
     has_rare_class,
 )
 from probekit.probes.score.exchange import ROUNDING, holm, sign_patterns
-from probekit.probes.score.intervals import (
-    jackknife_interval,
-    score_interval,
-)
+from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Floats
@@ -48,8 +44,6 @@ from probekit.probes.solve.design import Floats
 DRAWS = 10_000  # number of random sign patterns, if there are too many to use all
 DRAWS_OF_GROUPS = 4000  # number of simulated data sets, if a class is rare
 MOST_SIMULATED = 50  # groups of a class that are simulated; more estimate a variance well
-
-A = TypeVar("A")
 
 
 @dataclass(frozen=True)
@@ -246,8 +240,7 @@ def _contributions(values: Floats, resamples: Resamples) -> Floats:
     """
     weights = resamples.weights
     whole, without = values[:, :1], values[:, 1:]
-    contributions: Floats = whole * weights + (1 - weights) * (whole - without)
-    return contributions
+    return whole * weights + (1 - weights) * (whole - without)
 
 
 def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
@@ -388,8 +381,7 @@ def _smallest_p(spreads: Sequence[ClassSpread], df: Floats) -> Floats:
         estimated.append(squares / n)
     variances = np.stack(estimated, axis=-1)
     df = satterthwaite(variances, spreads[0].n_effective - 1)
-    smallest: Floats = _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
-    return smallest
+    return _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
 
 
 def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:
@@ -406,5 +398,4 @@ def satterthwaite(variances: Floats, df: Floats) -> Floats:
     10.0
     """
     total, each = np.square(variances.sum(axis=-1)), (np.square(variances) / df).sum(axis=-1)
-    found: Floats = np.divide(total, each, out=np.full_like(total, df.sum()), where=each > 0)
-    return found
+    return np.divide(total, each, out=np.full_like(total, df.sum()), where=each > 0)

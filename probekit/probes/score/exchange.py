@@ -41,7 +41,7 @@ from scipy.special import gammaln
 from probekit.errors import DataError
 from probekit.probes.score.contributions import RowScores
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Floats, Mask
 
 # With fewer distinct arrangements no p-value is given: the smallest possible one is above 0.05.
 FEWEST_ARRANGEMENTS = 20
@@ -104,12 +104,7 @@ class LabelExchange:
 
     @classmethod
     def of(
-        cls,
-        labels: Floats,
-        groups: NDArray[np.generic],
-        fold_of_row: Codes,
-        draws: int,
-        seed: int,
+        cls, labels: Floats, groups: NDArray[np.generic], fold_of_row: Codes, draws: int, seed: int
     ) -> LabelExchange:
         """Return the exchanges for rows with group names `groups` (n_samples,)."""
         return cls(labels, np.unique(groups, return_inverse=True)[1], fold_of_row, draws, seed)
@@ -134,8 +129,7 @@ class LabelExchange:
     @cached_property
     def _first(self) -> Codes:
         """The first row (n_groups,) of each group."""
-        first: Codes = np.unique(self.group_of_row, return_index=True)[1]
-        return first
+        return np.unique(self.group_of_row, return_index=True)[1]
 
     @property
     def _n_classes(self) -> int:
@@ -148,11 +142,10 @@ class LabelExchange:
         return self.labels.argmax(axis=1) if self._n_classes else self.labels[:, 0]
 
     @cached_property
-    def _mixed(self) -> NDArray[np.bool_]:
+    def _mixed(self) -> Mask:
         """Which groups (n_groups,) have several labels."""
         differs = self._values != self._values[self._first][self.group_of_row]
-        mixed: NDArray[np.bool_] = np.bincount(self.group_of_row, weights=differs) > 0
-        return mixed
+        return np.bincount(self.group_of_row, weights=differs) > 0
 
     @cached_property
     def _whole(self) -> Codes:
@@ -417,8 +410,7 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     draws = permuted.shape[1]
 
     def share(scores: Floats) -> Floats:
-        counted: Floats = (1 + (scores >= least).sum(axis=1)) / (1 + draws)
-        return counted
+        return (1 + (scores >= least).sum(axis=1)) / (1 + draws)
 
     return PValues(single=share(permuted), maximum=share(permuted.max(axis=0, keepdims=True)))
 
@@ -443,13 +435,12 @@ def holm(p: Floats) -> Floats:
     return adjusted
 
 
-def _have_one_label(truth: Codes, group_of_row: Codes) -> NDArray[np.bool_]:
+def _have_one_label(truth: Codes, group_of_row: Codes) -> Mask:
     """Return a mask (n_groups,) of the groups whose rows all have the same label."""
     n_labels = np.zeros(group_of_row.max() + 1, dtype=np.int64)
     pairs = np.unique(np.stack([group_of_row, truth]), axis=1)
     np.add.at(n_labels, pairs[0], 1)
-    one: NDArray[np.bool_] = n_labels == 1
-    return one
+    return n_labels == 1
 
 
 def _shuffled(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from math import inf
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -99,9 +99,8 @@ class Metric:
 
 
 _SCORE = "probekit.probes.score"
-_ASSOCIATION = f"{_SCORE}.contributions"
-_TREE = "probekit.probes.kinds.trees"
 _PARTS = f"{_SCORE}.contributions"
+_TREE = "probekit.probes.kinds.trees"
 _WITHIN_FOLDS = f"{_SCORE}.metrics:within_folds"
 
 _AT_FPR = (
@@ -117,7 +116,7 @@ _ROWS = (
         "accuracy",
         {"class": f"{_SCORE}.metrics:accuracy"},
         is_main=True,
-        associations={"class": f"{_ASSOCIATION}:of_accuracy"},
+        associations={"class": f"{_PARTS}:of_accuracy"},
         sentence="{score} of held-out {unit}",
         in_percent=True,
     ),
@@ -125,7 +124,7 @@ _ROWS = (
         "balanced_accuracy",
         "balanced accuracy",
         {"class": f"{_SCORE}.metrics:balanced_accuracy"},
-        associations={"class": f"{_ASSOCIATION}:of_balanced_accuracy"},
+        associations={"class": f"{_PARTS}:of_balanced_accuracy"},
         parts=f"{_PARTS}:parts_of_balanced_accuracy",
         in_percent=True,
     ),
@@ -133,7 +132,7 @@ _ROWS = (
         "macro_f1",
         "macro F1",
         {"class": f"{_SCORE}.metrics:macro_f1"},
-        associations={"class": f"{_ASSOCIATION}:of_macro_f1"},
+        associations={"class": f"{_PARTS}:of_macro_f1"},
     ),
     Metric(
         "auroc",
@@ -141,7 +140,7 @@ _ROWS = (
         {"class": f"{_SCORE}.metrics:auroc"},
         needs="scores",
         is_rank=True,
-        associations={"class": f"{_ASSOCIATION}:of_auroc"},
+        associations={"class": f"{_PARTS}:of_auroc"},
         parts=f"{_PARTS}:parts_of_auroc",
     ),
     Metric(
@@ -150,7 +149,7 @@ _ROWS = (
         {"class": f"{_SCORE}.metrics:auprc"},
         needs="scores",
         is_rank=True,
-        associations={"class": f"{_ASSOCIATION}:of_auprc"},
+        associations={"class": f"{_PARTS}:of_auprc"},
         is_linear=False,
         explanation=(
             "Average precision of the positive class, by default the rarer of two labels; "
@@ -162,7 +161,7 @@ _ROWS = (
         "TPR at 1 % FPR",
         {"class": f"{_SCORE}.metrics:tpr_at_fpr_1"},
         needs="alarms",
-        associations={"class": f"{_ASSOCIATION}:of_tpr_at_fpr_1"},
+        associations={"class": f"{_PARTS}:of_tpr_at_fpr_1"},
         parts=f"{_PARTS}:parts_of_tpr_at_fpr_1",
         explanation=_AT_FPR.format("1 %"),
     ),
@@ -171,7 +170,7 @@ _ROWS = (
         "TPR at 5 % FPR",
         {"class": f"{_SCORE}.metrics:tpr_at_fpr_5"},
         needs="alarms",
-        associations={"class": f"{_ASSOCIATION}:of_tpr_at_fpr_5"},
+        associations={"class": f"{_PARTS}:of_tpr_at_fpr_5"},
         parts=f"{_PARTS}:parts_of_tpr_at_fpr_5",
         explanation=_AT_FPR.format("5 %"),
     ),
@@ -200,7 +199,7 @@ _ROWS = (
         beats_the_mean=True,
         is_main=True,
         range=(-inf, 1.0),
-        associations={"number": f"{_ASSOCIATION}:of_r2"},
+        associations={"number": f"{_PARTS}:of_r2"},
     ),
     Metric(
         "uuas",
@@ -235,7 +234,7 @@ _ROWS = (
         beats_the_mean=True,
         is_rank=True,
         range=(-1.0, 1.0),
-        associations={"number": f"{_ASSOCIATION}:of_spearman"},
+        associations={"number": f"{_PARTS}:of_spearman"},
     ),
     Metric(
         "brier",
@@ -322,15 +321,9 @@ def metric_functions(
 
 
 def _function(metric: Metric, family: Family) -> MetricFunction:
-    function = _load(metric.functions[family])
+    function = resolve_name(metric.functions[family])
     # Imported here, because this table is read before any numerics are imported.
-    return _load(_WITHIN_FOLDS)(function) if metric.is_rank else function
-
-
-def _load(path: str) -> MetricFunction:
-    module, _, name = path.partition(":")
-    function: MetricFunction = getattr(import_module(module), name)
-    return function
+    return resolve_name(_WITHIN_FOLDS)(function) if metric.is_rank else function
 
 
 def association(metric: str, family: Family) -> MetricFunction | None:
@@ -340,7 +333,7 @@ def association(metric: str, family: Family) -> MetricFunction | None:
     'of_accuracy'
     """
     path = METRICS[metric].associations.get(family)
-    return None if path is None else _load(path)
+    return None if path is None else resolve_name(path)
 
 
 def class_parts(metric: str) -> MetricFunction | None:
@@ -350,4 +343,4 @@ def class_parts(metric: str) -> MetricFunction | None:
     'parts_of_balanced_accuracy'
     """
     path = METRICS[metric].parts
-    return _load(path) if path else None
+    return resolve_name(path) if path else None

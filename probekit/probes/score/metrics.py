@@ -20,7 +20,7 @@ from scipy.special import log_softmax
 
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import Family
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Codes, Floats, Mask
 
 # Maximum number of units that are left out one at a time; more groups are joined to units.
 MOST_UNITS = 1000
@@ -144,6 +144,10 @@ class Resamples:
         """
         return cls(np.arange(n_rows), np.ones((n_rows, 1), dtype=np.float32))
 
+    def of_rows(self, rows: NDArray[np.generic]) -> Resamples:
+        """Return the same resamples for some rows, given by a mask or by row numbers."""
+        return replace(self, group_of_row=self.group_of_row[rows])
+
     @property
     def undrawn(self) -> Resamples:
         """The original sample only."""
@@ -159,8 +163,7 @@ class Resamples:
         """The share of the rows (n_units,) that each unit holds."""
         n_rows = np.bincount(self.group_of_row, minlength=self.n_groups)
         left_out = n_rows @ (1.0 - self.counts[:, 1:])
-        shares: Floats = left_out / len(self.group_of_row)
-        return shares
+        return left_out / len(self.group_of_row)
 
     @property
     def n_effective(self) -> float:
@@ -266,16 +269,35 @@ def mean_of_rows(values: NDArray[np.generic], resamples: Resamples) -> Floats:
     >>> mean_of_rows(np.array([1.0, 4.0]), Resamples.whole(2)).tolist()
     [2.5]
     """
+    return ratio(_summed(values, resamples), _summed(None, resamples))
+
+
+def _summed(values: NDArray[np.generic] | None, resamples: Resamples) -> Floats:
+    """Return the sum (1 + n_units,) of values over the rows of each resample; None counts rows."""
     groups = resamples.group_of_row
-    total = np.bincount(groups, weights=values, minlength=resamples.n_groups)
-    n_rows = np.bincount(groups, minlength=resamples.n_groups) @ resamples.counts
-    undefined = np.full(n_rows.shape, np.nan)  # without rows, if there is one group only
-    mean: Floats = np.divide(total @ resamples.counts, n_rows, out=undefined, where=n_rows > 0)
-    return mean
+    by_group = np.bincount(groups, weights=values, minlength=resamples.n_groups)
+    return by_group.astype(np.float64) @ resamples.counts
+
+
+def ratio(numerators: NDArray[np.generic], denominators: NDArray[np.generic]) -> Floats:
+    """Return the quotient of two arrays; NaN where the denominator is not positive.
+
+    >>> ratio(np.array([1.0, 1.0]), np.array([2.0, 0.0])).tolist()
+    [0.5, nan]
+    """
+    undefined, is_defined = np.full(denominators.shape, np.nan), np.greater(denominators, 0)
+    return np.divide(numerators, denominators, out=undefined, where=is_defined)
+
+
+def _in_blocks(function: Callable[..., Floats], resamples: Resamples, *tables: Any) -> Floats:
+    """Return a function of tables and counts for all resamples, computed `BLOCK` at a time."""
+    blocks = range(0, resamples.counts.shape[1], BLOCK)
+    counts = (resamples.counts[:, at : at + BLOCK] for at in blocks)
+    return np.concatenate([function(*tables, some) for some in counts], axis=-1)
 
 
 def tally(
-    rows: NDArray[np.int64], columns: Codes, shape: tuple[int, int], weight: float | Floats = 1.0
+    rows: Codes, columns: Codes, shape: tuple[int, int], weight: float | Floats = 1.0
 ) -> csr_array:
     """Return a sparse matrix with `weight` added at each (row, column).
 
@@ -293,8 +315,7 @@ def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floa
 
     def counted(codes: Codes, groups: Codes) -> Floats:
         table = tally(codes, groups, (predictions.n_classes, resamples.n_groups))
-        counts: Floats = table @ resamples.counts
-        return counts
+        return table @ resamples.counts
 
     groups, correct = resamples.group_of_row, predictions.truth == predictions.guess
     return (
@@ -308,13 +329,10 @@ def mean_of_defined(numerators: Floats, denominators: Floats) -> Floats:
     """Return the mean ratio over axis 0, ignoring zero denominators; NaN if all are zero."""
     defined = denominators > 0
     ratios = np.divide(numerators, denominators, out=np.zeros_like(denominators), where=defined)
-    n_defined = defined.sum(axis=0)
-    undefined = np.full(n_defined.shape, np.nan)
-    mean: Floats = np.divide(ratios.sum(axis=0), n_defined, out=undefined, where=n_defined > 0)
-    return mean
+    return ratio(ratios.sum(axis=0), defined.sum(axis=0))
 
 
-def _area(scores: Floats, positive: NDArray[np.bool_], resamples: Resamples) -> Floats:
+def _area(scores: Floats, positive: Mask, resamples: Resamples) -> Floats:
     """Return the number of pairs that the positive row wins, and of all pairs (2, 1 + n_units).
 
     A pair is a positive and a negative row; the row with the higher score wins.
@@ -331,11 +349,7 @@ def _area(scores: Floats, positive: NDArray[np.bool_], resamples: Resamples) -> 
         tally(np.searchsorted(levels, scores[~positive], side=side), groups[~positive], shape, 0.5)
         for side in ("left", "right")
     )
-    blocks = range(0, resamples.counts.shape[1], BLOCK)
-    return np.concatenate(
-        [_pairs(positives, negatives, resamples.counts[:, at : at + BLOCK]) for at in blocks],
-        axis=1,
-    )
+    return _in_blocks(_pairs, resamples, positives, negatives)
 
 
 def _pairs(positives: csr_array, negatives: csr_array, counts: NDArray[np.float32]) -> Floats:
@@ -398,16 +412,9 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
     level = np.searchsorted(levels, scores[~is_positive], side="right") - 1
     counts = level >= 0
     negatives = tally(level[counts], groups[~is_positive][counts], shape)
-    blocks = range(0, resamples.counts.shape[1], BLOCK)
-    sums = np.concatenate(
-        [
-            _precision_of(positives, negatives, resamples.counts[:, at : at + BLOCK])
-            for at in blocks
-        ],
-        axis=1,
-    )
+    sums = _in_blocks(_precision_of, resamples, positives, negatives)
     n_negative = np.bincount(groups[~is_positive], minlength=resamples.n_groups)
-    has_negatives: NDArray[np.bool_] = n_negative @ resamples.counts > 0
+    has_negatives: Mask = n_negative @ resamples.counts > 0
     return sums * has_negatives
 
 
@@ -479,7 +486,7 @@ def _alarm_rate(
         raise DataError("These predictions have no alarms. Give them with `with_alarms`.")
     alarms = predictions.alarms[:, RATES.index(rate)]
     own = (predictions.truth == predictions.positive) == of_positives
-    return mean_of_rows(alarms[own], replace(resamples, group_of_row=resamples.group_of_row[own]))
+    return mean_of_rows(alarms[own], resamples.of_rows(own))
 
 
 # Rates at the thresholds that allow a false positive rate of 1 % or 5 % on training rows.
@@ -539,18 +546,10 @@ def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     """
     # Centring by the overall mean, close to that of any draw, avoids cancellation.
     centred = predictions.truth - predictions.truth.mean()
-    parts = (
-        np.ones_like(centred),
-        centred,
-        centred**2,
-        (predictions.truth - predictions.guess) ** 2,
-    )
+    parts = (None, centred, centred**2, (predictions.truth - predictions.guess) ** 2)
     n_rows, total, square, error = (_summed(values, resamples) for values in parts)
     spread = square - total**2 / n_rows
-    defined = spread > SMALLEST_SPREAD * square
-    undefined = np.full(spread.shape, np.nan)
-    value: Floats = 1 - np.divide(error, spread, out=undefined, where=defined)
-    return value
+    return 1 - ratio(error, np.where(spread > SMALLEST_SPREAD * square, spread, 0.0))
 
 
 def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
@@ -570,10 +569,7 @@ def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     for values in (predictions.truth, predictions.guess):
         levels, of_row = np.unique(values, return_inverse=True)
         sides.append((of_row, tally(of_row, groups, (len(levels), n_groups))))
-    blocks = range(0, resamples.counts.shape[1], BLOCK)
-    return np.concatenate(
-        [_correlation(sides, groups, resamples.counts[:, at : at + BLOCK]) for at in blocks]
-    )
+    return _in_blocks(_correlation, resamples, sides, groups)
 
 
 def _correlation(
@@ -592,10 +588,8 @@ def _correlation(
     )
     squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
     products = np.einsum("rd,rd,rd->d", counts[groups], a[of_a], b[of_b])
-    undefined = np.full(squares.shape, np.nan)
     # Ranks are multiples of 1/2, so these sums are exact: a single level gives exactly 0.
-    correlation: Floats = np.divide(products, np.sqrt(squares), out=undefined, where=squares > 0)
-    return correlation
+    return ratio(products, np.sqrt(squares))
 
 
 def _centred_ranks(n_rows: Floats) -> tuple[Floats, Floats]:
@@ -603,14 +597,6 @@ def _centred_ranks(n_rows: Floats) -> tuple[Floats, Floats]:
     above: Floats = np.cumsum(n_rows, axis=0)
     # The ranks of a level are above - n_rows + 1 to above; all ranks are 1 to above[-1].
     return above - (n_rows + above[-1]) / 2, n_rows
-
-
-def _summed(values: Floats, resamples: Resamples) -> Floats:
-    """Return the sum (1 + n_units,) of the values over the rows of each resample."""
-    groups, n_groups = resamples.group_of_row, resamples.n_groups
-    by_group = np.bincount(groups, weights=values, minlength=n_groups)
-    total: Floats = by_group.astype(np.float64) @ resamples.counts
-    return total
 
 
 if TYPE_CHECKING:
@@ -677,20 +663,11 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
         n_rows = np.zeros_like(total)
         for fold in np.unique(predictions.folds):
             rows = predictions.folds == fold
-            own = replace(resamples, group_of_row=resamples.group_of_row[rows])
+            own = resamples.of_rows(rows)
             value = metric(take(predictions, rows), own)
-            weight = np.where(np.isnan(value), 0.0, _rows_drawn(own))
+            weight = np.where(np.isnan(value), 0.0, _summed(None, own))
             total += weight * np.nan_to_num(value)
             n_rows += weight
-        undefined = np.full(total.shape, np.nan)
-        mean: Floats = np.divide(total, n_rows, out=undefined, where=n_rows > 0)
-        return mean
+        return ratio(total, n_rows)
 
     return averaged
-
-
-def _rows_drawn(resamples: Resamples) -> Floats:
-    """Return the number of rows (1 + n_draws,) in each column of the resamples."""
-    n_rows = np.bincount(resamples.group_of_row, minlength=resamples.n_groups)
-    drawn: Floats = n_rows.astype(np.float64) @ resamples.counts
-    return drawn

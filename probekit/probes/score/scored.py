@@ -262,8 +262,7 @@ def _common_metrics(several: Sequence[Predictions]) -> list[str]:
 
 
 def _mean_score(metric: str, several: Sequence[Predictions], resamples: Resamples) -> Floats:
-    mean: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
-    return mean
+    return np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
 
 
 def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float:

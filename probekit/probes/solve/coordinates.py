@@ -156,8 +156,7 @@ class Coordinates:
 
     def own_norms(self, gradient: Tensor) -> Tensor:
         """Return the norms (F,) of gradients (F, c, q + 1) in each fit's own coordinates."""
-        norms: Tensor = self.own.of_gradient(centred(gradient)).flatten(1).norm(dim=1)
-        return norms
+        return self.own.of_gradient(centred(gradient)).flatten(1).norm(dim=1)
 
     def _each(self, tensor: Tensor, convert: Callable[[_Part, Tensor], Tensor]) -> Tensor:
         converted = torch.empty_like(tensor)

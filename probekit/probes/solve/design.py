@@ -20,6 +20,7 @@ from probekit.products import gram, linear
 Floats = NDArray[np.float64]
 Features = NDArray[np.floating]
 Codes = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 BLOCK_ROWS = 4096
 # Matrices larger than this are not stored standardised, but standardised by block in each pass.
@@ -130,9 +131,7 @@ class Design:
         return coef, intercept + raw @ self.mean
 
 
-def shared(
-    X: Features, weights: Sequence[Features], typical: NDArray[np.bool_], device: str = "cpu"
-) -> Design:
+def shared(X: Features, weights: Sequence[Features], typical: Mask, device: str = "cpu") -> Design:
     """Return the design of rows X (n_samples, n_features) for fits on several shares of them.
 
     `weights` holds the row weights (n_samples,) of each share; feature scaling is estimated from
@@ -192,7 +191,7 @@ def _representable(values: Floats, dtype: torch.dtype) -> Floats:
     return torch.as_tensor(values).to(dtype).double().numpy()
 
 
-def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str = "cpu") -> Design:
+def dual(X: Features, weights: Features, typical: Mask, device: str = "cpu") -> Design:
     """Return the dual design of one share, with at most as many coordinates as rows.
 
     The solution of a penalised fit is a linear combination of its rows, so that the span of the
@@ -222,7 +221,7 @@ def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str
     )
 
 
-def moments(X: Features, weights: Features, typical: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def moments(X: Features, weights: Features, typical: Mask) -> tuple[Floats, Floats]:
     """Return weighted mean and standard deviation (n_features,) of the typical rows of X.
 
     With fewer than two typical rows, all rows are used. A constant feature has an infinite standard
@@ -250,7 +249,7 @@ def _rounding(X: Features) -> float:
     return max(10 * float(np.finfo(X.dtype).eps), len(X) * float(np.finfo(np.float64).eps))
 
 
-def _spread(rows: DesignRows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
+def _spread(rows: DesignRows, weights: Tensor, typical: Mask) -> Tensor:
     """Return the standard deviation (n_shares, n_features) of `rows` within each share."""
     scaled_by = weights * torch.as_tensor(typical, device=weights.device)
     few = (scaled_by > 0).sum(dim=1, keepdim=True) < 2

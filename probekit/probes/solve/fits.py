@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats
+from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats, Mask
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, Solver
 
@@ -76,12 +76,12 @@ DEFAULT_TUNING = Tuning()
 def fit_columns(
     X: Features,
     columns: Sequence[Codes],
-    fold_of_row: NDArray[np.int64],
+    fold_of_row: Codes,
     grid: Sequence[float],
     *,
     tuning: Tuning = DEFAULT_TUNING,
     weights: Features | None = None,
-    typical: NDArray[np.bool_] | None = None,
+    typical: Mask | None = None,
     device: str = "cpu",
     on_fit: OnFit | None = None,
 ) -> list[TunedProbeFit[Fit]]:
@@ -121,9 +121,13 @@ def fit_columns(
     paths = _paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
     if tuning.judge is None:
-        best = _best_by_accuracy(columns, held_out, counts)
+        correct = held_out == np.stack(columns)[:, None, :]
+        best = (correct @ counts.astype(np.float64)).argmax(axis=1).tolist()
     else:
-        best = _best_by_judge(tuning.judge, X, columns, paths, fold_of_row)
+        best = []
+        for codes, path in zip(columns, paths, strict=True):
+            scores = held_out_scores(X, path, fold_of_row, int(codes.max()) + 1)
+            best.append(best_rated(tuning.judge, codes, scores, fold_of_row))
     chosen = [tuple(path[place]) for path, place in zip(paths, best, strict=True)]
     finals = [
         Problem(codes, grid[place], n_folds, _mean(codes, fits), tuning.balanced)
@@ -147,7 +151,9 @@ def _paths(
     stopping, tolerance = tuning.stopping, max(tuning.stopping.tolerance, SEARCH_TOLERANCE)
     stopping = replace(stopping, tolerance=tolerance, aim=tolerance)
     n_folds = len(solver.shares) - 1
-    at_once = _number_at_once(columns, n_folds)
+    n_classes = [int(codes.max()) + 1 for codes in columns]
+    n_scores = n_folds * sum(1 if n <= 2 else n for n in n_classes)
+    at_once = max(1, PATH_SCORES // n_scores)  # values of C whose fits make one batch
     if all(solver.is_dual(fold) for fold in range(n_folds)):
         at_once = len(grid)
     fits: dict[tuple[int, int, int], Fit] = {}
@@ -164,13 +170,6 @@ def _paths(
     for place_of_fit, fit in fits.items():
         paths[place_of_fit] = fit
     return paths
-
-
-def _number_at_once(columns: Sequence[Codes], n_folds: int) -> int:
-    """Return the number of values of C whose fits, for all columns and folds, make one batch."""
-    n_classes = [int(codes.max()) + 1 for codes in columns]
-    n_scores = n_folds * sum(1 if n <= 2 else n for n in n_classes)
-    return max(1, PATH_SCORES // n_scores)
 
 
 def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
@@ -190,14 +189,6 @@ def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
     )
 
 
-def _best_by_accuracy(
-    columns: Sequence[Codes], held_out: Codes, counts: Features
-) -> NDArray[np.int64]:
-    correct = held_out == np.stack(columns)[:, None, :]
-    best: NDArray[np.int64] = (correct @ counts.astype(np.float64)).argmax(axis=1)
-    return best
-
-
 def best_rated(judge: Judge, truth: NDArray[Any], outputs: NDArray[Any], fold_of_row: Codes) -> int:
     """Return the index of the best of several outputs (n_grid, n_samples, ...), the first of ties.
 
@@ -207,23 +198,8 @@ def best_rated(judge: Judge, truth: NDArray[Any], outputs: NDArray[Any], fold_of
     return int(np.where(np.isnan(ratings), -np.inf, ratings).argmax())
 
 
-def _best_by_judge(
-    judge: Judge,
-    X: Features,
-    columns: Sequence[Codes],
-    paths: NDArray[np.object_],
-    fold_of_row: Codes,
-) -> NDArray[np.int64]:
-    """Return the index (n_columns,) of the best C of each column; see `_held_out` for `paths`."""
-    best = []
-    for codes, path in zip(columns, paths, strict=True):
-        scores = held_out_scores(X, path, fold_of_row, int(codes.max()) + 1)
-        best.append(best_rated(judge, codes, scores, fold_of_row))
-    return np.array(best)
-
-
 def held_out_scores(
-    X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.int64], n_classes: int
+    X: Features, paths: NDArray[np.object_], fold_of_row: Codes, n_classes: int
 ) -> Floats:
     """Return the class scores (n_grid, n_samples, n_classes) by the fit that held out each row.
 
@@ -239,7 +215,7 @@ def held_out_scores(
     return scores
 
 
-def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.int64]) -> Codes:
+def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: Codes) -> Codes:
     """Return the held-out predictions (n_columns, n_grid, n_samples) of the search.
 
     `paths` (n_columns, n_grid, n_folds) holds its fits. Rows are read in blocks, because they may

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL
-from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.design import Codes, Features, Floats
 
 
 class AffineLayer(NamedTuple):
@@ -33,17 +32,17 @@ class FittedLayers:
         gradient_norm: Final gradient norm; None if the solver does not report it.
     """
 
-    classes: NDArray[np.int64]
+    classes: Codes
     layers: tuple[AffineLayer, ...]
     n_iter: int = 1
     converged: bool = True
     gradient_norm: float | None = None
 
-    def scores(self, X: NDArray[np.floating]) -> Floats:
+    def scores(self, X: Features) -> Floats:
         """Return the scores (n_samples, n_out) of raw rows (n_samples, n_features)."""
         return apply_layers(self.layers, X)
 
-    def class_scores(self, X: NDArray[np.floating], n_classes: int) -> Floats:
+    def class_scores(self, X: Features, n_classes: int) -> Floats:
         """Return the scores (n_samples, n_classes); -inf for a class that was not fitted."""
         return self.by_class(self.scores(X), n_classes)
 
@@ -53,14 +52,13 @@ class FittedLayers:
         of_classes[:, self.classes] = with_reference(scores.T, len(self.classes)).T
         return of_classes
 
-    def guess(self, X: NDArray[np.floating]) -> NDArray[np.int64]:
+    def guess(self, X: Features) -> Codes:
         """Return the label code (n_samples,) with the highest score for each row."""
         scores = with_reference(self.scores(X).T, len(self.classes))
-        codes: NDArray[np.int64] = self.classes[scores.argmax(axis=0)]
-        return codes
+        return self.classes[scores.argmax(axis=0)]
 
 
-def apply_layers(layers: tuple[AffineLayer, ...], X: NDArray[np.floating]) -> Floats:
+def apply_layers(layers: tuple[AffineLayer, ...], X: Features) -> Floats:
     """Return the output (n_samples, n_out) of the layers, with a ReLU after each hidden layer.
 
     >>> twice = AffineLayer(np.array([[2.0]]), np.array([0.0]))
@@ -146,8 +144,7 @@ def null_cosines(directions: Floats, draws: Floats) -> Floats:
     >>> null_cosines(np.array([[1.0, 0.0]]), np.array([[[0.0, 1.0]], [[0.6, 0.8]]])).tolist()
     [0.0, 0.6]
     """
-    cosines: Floats = np.einsum("cf,ncf->n", directions, draws) / len(directions)
-    return cosines
+    return np.einsum("cf,ncf->n", directions, draws) / len(directions)
 
 
 def bound_of_null(null: Floats) -> float:
@@ -176,5 +173,4 @@ def pooled_spread(parts: Sequence[Features]) -> Floats:
     n_rows = sum(map(len, parts))
     mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / n_rows
     squares = sum(np.square(part - mean).sum(axis=0) for part in parts)
-    spread: Floats = np.sqrt(squares / n_rows)
-    return spread
+    return np.sqrt(squares / n_rows)

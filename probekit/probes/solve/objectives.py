@@ -96,5 +96,4 @@ def probabilities(scores: Tensor) -> Tensor:
 
 def dot(first: Tensor, second: Tensor) -> Tensor:
     """Return the inner product (F,) of each fit."""
-    product: Tensor = torch.linalg.vecdot(first.flatten(1), second.flatten(1))
-    return product
+    return torch.linalg.vecdot(first.flatten(1), second.flatten(1))

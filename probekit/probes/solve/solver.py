@@ -18,12 +18,11 @@ from operator import attrgetter
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
-from probekit.probes.solve.design import Codes, Design, Features, Floats, dual, shared
+from probekit.probes.solve.design import Codes, Design, Features, Floats, Mask, dual, shared
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
 from probekit.probes.solve.objectives import Objectives
 
@@ -87,8 +86,7 @@ class Fit(FittedLayers):
     def predict(self, X: Features) -> Codes:
         """Return the most probable label code (n_samples,) of raw rows (n_samples, n_features)."""
         scores = with_reference(self.coef @ X.T + self.intercept[:, None], len(self.classes))
-        codes: Codes = self.classes[scores.argmax(axis=0)]
-        return codes
+        return self.classes[scores.argmax(axis=0)]
 
 
 DEFAULT_STOPPING = StoppingRule()
@@ -122,7 +120,7 @@ class Solver:
         X: Features,
         shares: Sequence[Features],
         *,
-        typical: NDArray[np.bool_] | None = None,
+        typical: Mask | None = None,
         device: str = "cpu",
     ) -> None:
         self.X = X
@@ -218,15 +216,11 @@ def _tasks(
         labels_key = id(problem.codes), classes.tobytes(), problem.balanced
         key = *labels_key, problem.C, signatures[share].tobytes()
         group = groups.setdefault(key, len(groups))
-        weights = _class_weights(design, share, own) if problem.balanced else None
+        weights = None
+        if problem.balanced:  # all classes get the same total weight
+            sums = np.bincount(own, weights=design.weights[share].cpu().double().numpy())
+            weights = sums.sum() / (len(sums) * sums)
         yield _Task(number, group, problem.C, share, classes, own, weights, problem.start)
-
-
-def _class_weights(design: Design, share: int, codes: Codes) -> Floats:
-    """Return the weight (n_classes,) of each class that gives all the same total in a share."""
-    totals = np.bincount(codes, weights=design.weights[share].cpu().double().numpy())
-    weights: Floats = totals.sum() / (len(totals) * totals)
-    return weights
 
 
 def _solved(

@@ -15,6 +15,7 @@ from probekit.errors import ProbekitError
 from probekit.files import inside
 from probekit.report.pages.page import Page, View
 from probekit.report.sentences.answer import answer
+from probekit.results.finished_run import date_text
 from probekit.results.record import (
     STARTED,
     RecordPart,
@@ -23,7 +24,6 @@ from probekit.results.record import (
     parse_record,
     reading_run_file,
 )
-from probekit.results.titles import date_text
 from probekit.training.run_files import (
     LOG,
     STATE,

@@ -65,7 +65,7 @@ from probekit.report.sentences.tables import (
 )
 from probekit.report.texts import MachinePaths, class_label
 from probekit.results.causes import CauseTables, has_causes
-from probekit.results.finished_run import load_config
+from probekit.results.finished_run import date_text, load_config
 from probekit.results.judging import other_rivals
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
@@ -77,7 +77,6 @@ from probekit.results.record import (
     reading_run_file,
 )
 from probekit.results.table import DIFFERENCES, load_table, metric_name, placed, read_columns, ticks
-from probekit.results.titles import date_text
 from probekit.results.verdict import Verdict
 
 LONG = 18  # characters of a verdict from which on it takes two lines

@@ -34,14 +34,13 @@ from probekit.report.sentences.answer import answer, chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
 from probekit.report.texts import MachinePaths
-from probekit.results.finished_run import differing, load_config, run_facts, settings_of
+from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
 from probekit.results.record import RunRecord, check_finished, open_record
 from probekit.results.selection import (
     measured_metrics,
     ranked_rows,
 )
 from probekit.results.table import differs, load_table, metric_name, only, placed, ticks
-from probekit.results.titles import run_titles
 from probekit.results.verdict import Verdict
 
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map

@@ -272,10 +272,7 @@ def test_bad_sizes_are_refused_by_name(sizes, name):
         GPT2Config(**sizes)
 
 
-CASES = [
-    pytest.param(TINY, [5, 1, 8, 3], id="tiny"),
-    pytest.param(SMALL, [7, 2], id="gpt2-shape"),
-]
+CASES = [pytest.param(TINY, [5, 1, 8, 3], id="tiny"), pytest.param(SMALL, [7, 2], id="gpt2-shape")]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -102,7 +102,7 @@ def test_random_weights_follow_the_seed_and_gains_are_one(model):
     first, again, other = (random_network(model.config, seed) for seed in (1, 1, 2))
     assert torch.equal(first(TOKENS), again(TOKENS))
     assert not torch.equal(first(TOKENS), other(TOKENS))
-    assert bool((first.final_norm_gain == 1).all())
+    assert bool((first.last_norm.gain == 1).all())
     for module in first.modules():
         if type(module).__name__ in ("RMSNorm", "LayerNorm"):
             assert bool((module.weight == 1).all())

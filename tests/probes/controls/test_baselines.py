@@ -9,7 +9,7 @@ from probekit.probes.controls.baselines import (
     PENALTIES,
     TEXT_BASELINES,
     text_model,
-    word_identity_guess,
+    word_identity_log_frequencies,
     word_mean_numbers,
 )
 from probekit.probes.data import ProbeData
@@ -165,15 +165,16 @@ def test_majority_is_the_most_frequent_training_label():
 def test_word_identity_knows_seen_words_and_falls_back_on_the_majority():
     words = np.array(["run", "run", "run", "cat", "cat", "sea", "sea"])
     codes = np.array([1, 1, 0, 2, 2, 1, 2])
-    guess = word_identity_guess(words, codes, np.array(["cat", "run", "zoo", "aardvark", "sea"]))
+    tested = np.array(["cat", "run", "zoo", "aardvark", "sea"])
+    logs = word_identity_log_frequencies(words, codes, tested, 3)
     # "zoo" and "aardvark" are unseen; 1 and 2 are equally frequent, for "sea" and over all.
-    assert guess.tolist() == [2, 1, 1, 1, 1]
+    assert logs.argmax(axis=1).tolist() == [2, 1, 1, 1, 1]
 
 
 def test_word_identity_breaks_a_tie_by_the_overall_frequency():
     words = np.array(["sea", "sea", "cat", "cat"])
-    guess = word_identity_guess(words, np.array([0, 2, 2, 2]), np.array(["sea"]))
-    assert guess.tolist() == [2]
+    logs = word_identity_log_frequencies(words, np.array([0, 2, 2, 2]), np.array(["sea"]), 3)
+    assert logs.argmax(axis=1).tolist() == [2]
 
 
 def test_numbers_of_words_are_means_of_training_rows():

@@ -4,13 +4,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.kinds.base import (
-    Scaling,
-    choose,
-    inner_folds,
-    refuse_mixed_types,
-    units_of,
-)
+from probekit.probes.kinds.base import Scaling, choose, inner_folds, refuse_mixed_types, units_of
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.registry import positive_grid
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe

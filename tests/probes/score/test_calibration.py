@@ -6,12 +6,7 @@ from scipy.stats import binom
 from sklearn.metrics import brier_score_loss
 
 from probekit.errors import DataError
-from probekit.probes.score.calibration import (
-    BINS,
-    brier,
-    ece,
-    reliability_bins,
-)
+from probekit.probes.score.calibration import BINS, brier, ece, reliability_bins
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples

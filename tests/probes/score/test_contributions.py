@@ -151,11 +151,7 @@ def test_ranks_of_several_fits_are_not_compared_with_each_other(of_metric, n_cla
     plain = classes(n_classes)
     one_class = np.eye(n_classes)[1]
     shifted = ClassPredictions(
-        plain.truth,
-        plain.guess,
-        n_classes,
-        plain.scores + SHIFTS[:, None] * one_class,
-        folds=FOLDS,
+        plain.truth, plain.guess, n_classes, plain.scores + SHIFTS[:, None] * one_class, folds=FOLDS
     )
     together = ClassPredictions(plain.truth, plain.guess, n_classes, plain.scores, folds=FOLDS)
     np.testing.assert_array_equal(of_metric(shifted).scores, of_metric(together).scores)

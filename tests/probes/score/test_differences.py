@@ -7,12 +7,7 @@ import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
-from probekit.probes.score.differences import (
-    DRAWS,
-    Side,
-    paired_differences,
-    unpaired_differences,
-)
+from probekit.probes.score.differences import DRAWS, Side, paired_differences, unpaired_differences
 from probekit.probes.score.exchange import holm
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import (

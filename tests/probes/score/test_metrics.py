@@ -138,10 +138,7 @@ def test_area_is_undefined_where_one_class_is_alone():
 
 def test_area_needs_scores():
     with pytest.raises(ValueError, match="needs scores"):
-        auroc(
-            ClassPredictions(np.array([0, 1]), np.array([0, 1]), 2),
-            Resamples.whole(2),
-        )
+        auroc(ClassPredictions(np.array([0, 1]), np.array([0, 1]), 2), Resamples.whole(2))
 
 
 def test_balanced_accuracy_reveals_what_accuracy_hides():
@@ -318,10 +315,7 @@ def test_sites_are_selected_by_detection_if_there_are_enough_rows():
 
 
 OF_NUMBERS = metric_functions("number")
-PLAIN = {
-    "r2": r2_score,
-    "spearman": lambda truth, guess: spearmanr(truth, guess).statistic,
-}
+PLAIN = {"r2": r2_score, "spearman": lambda truth, guess: spearmanr(truth, guess).statistic}
 
 
 def numbers(tied, n_rows=120):
