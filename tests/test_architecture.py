@@ -155,7 +155,6 @@ LONELY_MODULES = {
 LONELY_RECORDS = {
     "FeatureTable",
     "HeadScoreText",
-    "Limits",
     "RunsTableRow",
     "SiteTable",
     "_Sides",

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.cli.options import (
-    IntegerInRange,
     ModelName,
-    NumberInRange,
     bos_option,
     device_option,
     model_option,
@@ -26,11 +24,17 @@ if TYPE_CHECKING:
 
     from probekit.pipeline.look.lenses import ModelAndTokenizer
 
+_SITES = click.option(
+    "--site",
+    "sites",
+    multiple=True,
+    metavar="SITE",
+    help="Name or glob of sites; repeatable.  [default: the residual stream after each block]",
+)
 _POSITION = click.option(
     "--position",
     type=int,
     default=-1,
-    show_default=True,
     help="Index of a token; negative values count from the end.",
 )
 
@@ -58,16 +62,8 @@ def _write(
 @model_option
 @texts_options
 @bos_option()
-@click.option(
-    "--site",
-    "sites",
-    multiple=True,
-    metavar="SITE",
-    help="Name or glob of sites; repeatable.  [default: the residual stream after each block]",
-)
-@click.option(
-    "--top-k", type=int, default=5, show_default=True, help="Number of tokens shown per cell."
-)
+@_SITES
+@click.option("--top-k", type=int, default=5, help="Number of tokens shown per cell.")
 @_POSITION
 @device_option
 @page_or_rows_option
@@ -128,20 +124,17 @@ def attribution(model: str, bos: bool, device: str, out: Path | None, **options:
 @optional_texts_options
 @click.option(
     "--random-repeats",
-    type=IntegerInRange(min=1),
+    type=click.IntRange(min=1),
     metavar="N",
     help="Number of sequences of repeated random tokens.  [default without texts: 10]",
 )
 @click.option(
     "--length",
-    type=IntegerInRange(min=1),
+    type=click.IntRange(min=1),
     default=50,
-    show_default=True,
     help="Length of the repeated sequence in tokens.",
 )
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Random seed for the random tokens."
-)
+@click.option("--seed", type=int, default=0, help="Random seed for the random tokens.")
 @bos_option()
 @device_option
 @page_or_rows_option
@@ -185,14 +178,7 @@ def heads(
     "--answer", required=True, help="Right token after the base text, with the space before a word."
 )
 @click.option("--wrong", required=True, help="Token whose logit is subtracted.")
-@click.option(
-    "--site",
-    "sites",
-    multiple=True,
-    metavar="SITE",
-    help="Name or glob of sites, patched at each token; repeatable.  [default: the residual stream "
-    "after each block]",
-)
+@_SITES
 @click.option("--heads", is_flag=True, help="Patches of each head at all tokens, too.")
 @click.option(
     "--attribution",
@@ -201,9 +187,8 @@ def heads(
 )
 @click.option(
     "--top",
-    type=IntegerInRange(min=1),
+    type=click.IntRange(min=1),
     default=10,
-    show_default=True,
     help="Number of patches in each table and, with --attribution, of verified estimates.",
 )
 @bos_option("both texts")
@@ -245,9 +230,8 @@ def patch_command(
 @device_option
 @click.option(
     "--max-mb",
-    type=NumberInRange(0, min_open=True),
+    type=click.FloatRange(0, min_open=True),
     default=25,
-    show_default=True,
     help="Maximum size of the page in MB.",
 )
 @page_option
@@ -272,17 +256,17 @@ def attention(model: str, texts: tuple[str, ...], out: Path, max_mb: float, **op
 @click.option(
     "--column",
     "columns",
-    type=IntegerInRange(0),
+    type=click.IntRange(0),
     multiple=True,
     help="Column to plot as a curve; repeatable.  [default for wpe.weight: 150, 200, 250]",
 )
 @click.option(
     "--corner",
-    type=IntegerInRange(1, 2000),
+    type=click.IntRange(1, 2000),
     help="Number of rows and columns shown of a matrix too large to show in full.  [default: 300]",
 )
 @click.option(
-    "--n-head", type=IntegerInRange(1), help="Number of heads, if there is no config.json."
+    "--n-head", type=click.IntRange(1), help="Number of heads, if there is no config.json."
 )
 @page_option
 def weights(model: str, out: Path, **options: Any) -> None:

@@ -118,12 +118,6 @@ def test_empty_root_is_reported(probekit, tmp_path):
     assert json.loads(probekit("verify", "--json", root=tmp_path).stdout) == {}
 
 
-@pytest.mark.parametrize("days", ["x", "-1"])
-def test_invalid_age_is_refused_with_the_allowed_values(probekit, root, days):
-    done = probekit("gc", "--older-than", days, root=root, code=2)
-    assert f"'{days}'. It must be a number of days, such as 30 or 0.5, at least 0." in done.stderr
-
-
 def test_mistyped_command_is_distinguished_from_a_file(probekit, root, tmp_path):
     assert "Nearest: verify" in probekit("vrify", root=root, code=2).stderr
     assert "nothing.yaml" in probekit("nothing.yaml", root=root, code=3).stderr
