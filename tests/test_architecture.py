@@ -157,10 +157,8 @@ LONELY_RECORDS = {
     "HeadScoreText",
     "RunsTableRow",
     "SiteTable",
-    "_Sides",
 }
 FORWARDERS = {
-    "dump_experiment",
     "load_experiment",
 }
 

@@ -71,11 +71,9 @@ def tables_in(data: Any) -> tuple[MemoryData, ...]:
         tables = tuple(MemoryData(data[side], side) for side in _SIDES)
     else:
         keys = ", ".join([repr(key) for key in data][:6] + ["..."] * (len(data) > 6))
-        one = next((f"data[{key!r}]" for key in _SIDES if key in data), None)
-        remedy = f"one table, pass {one}" if one else "columns, pass pandas.DataFrame(data)"
         raise ConfigError(
             f"data is a {type(data).__name__} with the keys {keys or 'of an empty dict'}. "
-            f"{_ALLOWED} To read {remedy}."
+            f"{_ALLOWED} To read columns, pass pandas.DataFrame(data)."
         )
     for table in tables:
         _check_type(table)
@@ -247,22 +245,15 @@ def _check_type(table: MemoryData) -> None:
         return
     name = f"data[{table.side!r}]" if table.side else "data"
     kind = type(table.rows)
-    if isinstance(table.rows, str) or hasattr(table.rows, "__fspath__"):
-        raise ConfigError(
-            f"{name} is the {kind.__name__} {str(table.rows)[:80]!r}. For a file, set `format` and "
-            f"`file` in the section `data` of the experiment. {_ALLOWED}"
-        )
-    if kind.__name__ in ("LazyFrame", "IterableDataset"):
-        remedy = ".collect()" if kind.__name__ == "LazyFrame" else "datasets.Dataset.from_list(...)"
-        raise ConfigError(
-            f"{name} is of type {kind.__name__}: its rows are not in memory. Read them with "
-            f"{remedy}."
-        )
     import narwhals as nw
 
     # Duplicate names are reported with the table, when it is read.
-    if not nw.dependencies.is_into_dataframe(table.rows):
-        raise ConfigError(f"{name} is of type {kind.__module__}.{kind.__qualname__}. {_ALLOWED}")
+    is_lazy = kind.__name__ in ("LazyFrame", "IterableDataset")
+    if is_lazy or not nw.dependencies.is_into_dataframe(table.rows):
+        raise ConfigError(
+            f"{name} is of type {kind.__module__}.{kind.__qualname__}. {_ALLOWED} Collect "
+            "lazy rows first; for a file, set `format` and `file` in the section `data`."
+        )
 
 
 def _is_list(rows: Any) -> bool:

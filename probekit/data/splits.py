@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, StringArray, TextSpan
-from probekit.errors import ConfigError, DataError, nearest
+from probekit.errors import DataError, nearest
 
 IntArray = npt.NDArray[np.int64]
 
@@ -57,7 +57,6 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
         seed: random seed for the order of groups.
 
     Raises:
-        ConfigError: `test` is not between 0 and 1.
         DataError: there is only one label, a label cannot be on both sides, or test would have
             fewer than two groups.
 
@@ -65,8 +64,6 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
     >>> split.train.size, split.test.size
     (8, 4)
     """
-    if not 0 < test < 1:
-        raise ConfigError(f"test: {test} is not between 0 and 1. Set a share, such as 0.2.")
     counts = labels_of_groups(labels, groups)
     targets = _target_rows(counts, test)
     chosen = _choose_groups(counts, targets, np.random.default_rng(seed))
@@ -116,14 +113,11 @@ def unlabelled_split(groups: Strings, *, test: float, seed: int) -> Split:
     two groups.
 
     Raises:
-        ConfigError: `test` is not between 0 and 1.
         DataError: there are fewer than three groups.
 
     >>> unlabelled_split("aabbccddee", test=0.4, seed=0).test.tolist()
     [4, 5, 8, 9]
     """
-    if not 0 < test < 1:
-        raise ConfigError(f"test: {test} is not between 0 and 1. Set a share, such as 0.2.")
     sizes = Counter(groups)
     if len(sizes) <= _MIN_TEST_GROUPS:
         raise DataError(

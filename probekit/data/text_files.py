@@ -18,8 +18,6 @@ from probekit.data.examples import RowSource
 from probekit.data.table import Table, TableRow
 from probekit.errors import DataError, MissingError
 
-_SHOWN = 60  # characters of a cell in a message
-
 
 def read_text(path: Path) -> str:
     r"""Return the contents of a UTF-8 file without byte order mark, with line endings unchanged.
@@ -67,10 +65,10 @@ def _table(path: Path, _columns: Collection[str], *, delimiter: str | None) -> T
     # The first line that is not blank is the header or the first row.
     header = text[: len(text) - len(text.lstrip())].count("\n") + 1
     where = f"{path}:{header}"
-    if delimiter is None:
-        return Table(where, _json_rows(path, text))
-    _require_no_json(where, text)
-    return Table(where, _delimited_rows(path, text, delimiter))
+    is_json = delimiter is None
+    return Table(
+        where, _json_rows(path, text) if is_json else _delimited_rows(path, text, delimiter)
+    )
 
 
 csv_table = partial(_table, delimiter=",")
@@ -89,7 +87,11 @@ def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]
                 _require_unique(f"{path}:{line}", header)
             elif cells:  # skips blank lines
                 if len(cells) != len(header):
-                    raise DataError(f"{path}:{line}: {_other_length(header, cells)}")
+                    raise DataError(
+                        f"{path}:{line}: the row has {counted(len(cells), 'cell')}, the header has "
+                        f"{len(header)}. Put cells with a delimiter in quotes, and fill in missing "
+                        "cells."
+                    )
                 yield TableRow(RowSource(str(path), line), dict(zip(header, cells, strict=True)))
             line = reader.line_num + 1
     except csv.Error as error:
@@ -98,29 +100,6 @@ def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]
             'Put a cell with a quote in quotes, and double its own quotes: "". '
             f"A cell has at most {csv.field_size_limit():,} characters."
         ) from error
-
-
-def _other_length(header: list[str], cells: list[str]) -> str:
-    n_missing = len(header) - len(cells)
-    return f"the row has {counted(len(cells), 'cell')}, the header has {len(header)}: " + (
-        f"the last, {cells[-1][:_SHOWN]!r}, has no column. Put cells with a delimiter in quotes."
-        if n_missing < 0
-        else f"there is none for {', '.join(header[-n_missing:])}. Fill in the missing cells, or "
-        "remove the row."
-    )
-
-
-def _require_no_json(where: str, text: str) -> None:
-    """Raise DataError if the first line of a table is a JSON object."""
-    first = text.lstrip().partition("\n")[0]
-    try:
-        is_object = first.startswith("{") and isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
-        return
-    if is_object:
-        raise DataError(
-            f"{where}: the line is a JSON object, not the header of a table. Set `format: jsonl`."
-        )
 
 
 def _json_rows(path: Path, text: str) -> Iterator[TableRow]:

@@ -146,10 +146,9 @@ class HubSection(Section):
             (
                 not is_folder and not _COMMIT.fullmatch(commit),
                 key,
-                f"`revision` is {commit or 'missing'}. It must be the hash of a commit, with 40 "
-                "characters: a branch changes, and the run could not be repeated. The hash is "
-                f"shown by `git ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If "
-                f"{self.name} is a folder, it does not exist at this path)",
+                f"`revision` is {commit or 'missing'}. It must be the hash of a commit: `git "
+                f"ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If {self.name} is "
+                "a folder, it does not exist at this path)",
             ),
             (
                 (self.train is None) != (self.test is None) or (self.train and self.split),
@@ -258,9 +257,8 @@ class DataSection(Section):
         for key, info in type(columns).model_fields.items():
             is_given = getattr(columns, key) != info.default
             if is_given and key not in allowed:
-                own = ", ".join(f"`{one}`" for one in allowed)
-                problem = f"`columns.{key}` is for tables; for the format {self.format} only"
-                raise rule_error(f"{problem} {own} apply", "columns", key)
+                own = f"the format {self.format} has {', '.join(allowed)}"
+                raise rule_error(f"`columns.{key}` is for tables; {own}", "columns", key)
         return self
 
     @model_validator(mode="after")
@@ -279,14 +277,12 @@ class DataSection(Section):
             (
                 not is_file and files,
                 "".join(files[:1]),
-                f"the format is {self.format}, which has no files; set `format` to that of the "
-                f"file, or remove the file",
+                f"the format is {self.format}, which has no files; set that of the file",
             ),
             (
                 excluded,
                 "".join(excluded[:1]),
-                f"the section {' and '.join(excluded)} excludes the format {self.format}; remove "
-                "one of them",
+                f"the section {' and '.join(excluded)} excludes the format {self.format}",
             ),
             (
                 self.format == "hub" and self.hub is None,
@@ -421,15 +417,11 @@ def _columns(
 
 def _no_rows(data: DataSection) -> str:
     """Return the message for data in memory that are not there."""
-    if data.memory is None:
-        return (
-            "the section names no file, so that rows must be passed in Python: "
-            "probekit.run(EXPERIMENT, data=ROWS). For a file, set `format` and `file`."
-        )
-    facts = data.memory
+    facts, missing = data.memory, "the section names no file"
+    if facts is not None:
+        rows = f"{facts.kind}, {facts.n_rows:,} rows, digest {facts.digest[:12]}"
+        missing = f"the rows of this run were passed in Python ({rows}) and are not stored with it"
     return (
-        f"the rows of this run were passed in Python ({facts.kind}, {facts.n_rows:,} rows, digest "
-        f"{facts.digest[:12]}) and are not stored with it. Pass the same rows again: "
-        "probekit.run(EXPERIMENT, data=ROWS). To run on a file, remove `format` and `memory`, and "
-        "set `format` and `file`."
+        f"{missing}. Pass the rows: probekit.run(EXPERIMENT, data=ROWS). To run on a file, remove "
+        "`memory`, and set `format` and `file`."
     )

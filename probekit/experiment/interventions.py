@@ -223,50 +223,48 @@ def check_interventions(
         PydanticCustomError: a patch without counterfactuals, interventions without a measure, a
             measure without interventions, or a sweep of positions.
     """
-    if measures and not interventions:
-        raise rule_error("`measure` is for `interventions`, but there are none", "measure")
-    if not interventions:
+    check_rules(
+        (
+            measures and not interventions,
+            "measure",
+            "`measure` is for `interventions`, but there are none",
+        ),
+        (
+            interventions and not measures,
+            "interventions",
+            "`interventions` require `measure`, such as [{logit_difference: {answer: verb}}]",
+        ),
+    )
+    if not measures:
         return
-    first = measures[0] if measures else MeasureSection(name="kl", answer="none")
+    first = measures[0]
     needs_sign = any(one.has_direction for one in interventions)
     is_signed = first.wrong is not None and first.name in ("logit_difference", "probability")
     check_rules(
-        (
-            not measures,
-            "interventions",
-            "`interventions` require `measure`, such as [{logit_difference: {answer: verb, wrong: "
-            "other_verb}}]",
-        ),
         (
             sweep,
             "tokens.sweep",
             "`interventions` edit a single position; remove `sweep`, or give one `position`",
         ),
-        *(
-            (
-                pairs is None and one.do in ("patch", "swap"),
-                "interventions",
-                f"`do: {one.do}` requires `data.pairs`, the column with the counterfactual text",
-            )
-            for one in interventions
+        (
+            pairs is None and any(one.do in ("patch", "swap") for one in interventions),
+            "interventions",
+            "`do: patch` and `do: swap` require `data.pairs`, the column with the counterfactual",
         ),
         (
             first.answer is None,
             "measure",
             "the first measure needs `answer`: a column, or a token such as ' is'",
         ),
-        *(
-            (
-                one.name == "logit_difference" and (one.wrong or first.wrong) is None,
-                "measure",
-                "`logit_difference` requires `wrong`",
-            )
-            for one in measures
+        (
+            first.wrong is None
+            and any(one.name == "logit_difference" and one.wrong is None for one in measures),
+            "measure",
+            "`logit_difference` requires `wrong`",
         ),
         (
             needs_sign and not is_signed,
             "measure",
-            "erase, swap and steer require a first measure with a direction: `logit_difference`, "
-            "or `probability` with `wrong`",
+            "erase, swap and steer require a first measure with a direction, which has `wrong`",
         ),
     )

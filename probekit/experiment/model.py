@@ -120,11 +120,8 @@ class ModelSection(Section):
     @model_validator(mode="after")
     def _checkpoints_are_somewhere(self) -> ModelSection:
         if self.checkpoints is not None and self.path is None and not self.steps_on_hub:
-            raise rule_error(
-                "`checkpoints` requires the `path` of a pretraining run, or a `source` on the hub "
-                "and a list of steps without `revision`",
-                "checkpoints",
-            )
+            needed = "the `path` of a pretraining run, or steps of a `source` without `revision`"
+            raise rule_error(f"`checkpoints` requires {needed}", "checkpoints")
         return self
 
     @property
@@ -214,8 +211,7 @@ class PositionSection(Section):
             (
                 self.at not in ("span", "word", *TURNS),
                 key,
-                f"`{key}` is counted from a span, word or turn: it requires `at: span`, "
-                f"`at: word`, `at: user_last` or `at: assistant_last`, not `at: {self.at}`",
+                f"`{key}` is counted from a span, word or turn, not from `at: {self.at}`",
             ),
             (
                 self.pieces == "all",
@@ -280,20 +276,17 @@ class TokensSection(Section):
             (
                 self.chat and self.bos,
                 "bos",
-                "`chat: true` excludes `bos: true`: the chat template writes the "
-                "beginning-of-text token; remove `bos`",
+                "`chat: true` excludes `bos: true`: the chat template writes that token",
             ),
             (
                 self.position.at in TURNS and not self.chat,
                 "position.at",
-                f"`at: {self.position.at}` is a token of a conversation: it requires "
-                "`tokens.chat: true`",
+                f"`at: {self.position.at}` requires `tokens.chat: true`",
             ),
             (
                 self.chat and self.too_long == "truncate",
                 "too_long",
-                "`chat: true` excludes `too_long: truncate`, which would cut off the end of the "
-                "chat template; use `error` or `skip`",
+                "`chat: true` excludes `too_long: truncate`; use `error` or `skip`",
             ),
         )
         return self

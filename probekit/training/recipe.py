@@ -1,19 +1,13 @@
-"""A pretraining recipe: every key with its type, default and description, and its schedule.
-
-`python -m probekit.training.recipe FILE` writes the JSON schema that editors use to check recipes.
-"""
+"""A pretraining recipe: every key with its type, default and description, and its schedule."""
 
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from probekit.files import write_atomic
-from probekit.section import FolderName, Section, Seed, SettingsFile, json_schema, rule_error
+from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error
 
 if TYPE_CHECKING:
     from probekit.model.families.gpt2 import GPT2Config
@@ -307,12 +301,3 @@ def fixed_settings(recipe: Recipe) -> dict[str, Any]:
         for key, value in values.items()
         if key not in _MAY_CHANGE.get(section, ())
     }
-
-
-def recipe_schema() -> str:
-    """Return the JSON schema of recipes, which is stored in experiments/."""
-    return json_schema(Recipe, "probekit pretraining recipe")
-
-
-if __name__ == "__main__":
-    write_atomic(Path(sys.argv[1]), recipe_schema())
