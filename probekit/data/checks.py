@@ -114,7 +114,7 @@ def check_dataset(
     ...     print(f"{finding.level}: {finding.message}")
     warning: 2 labels with fewer than 5 examples in train: n, y.
     warning: 1 label of train does not occur in test: n.
-    warning: There is only 1 test group: intervals over fewer than 20 groups are approximate.
+    warning: Only 1 test group: intervals over fewer than 20 groups are approximate.
     """
     parts = tuple(
         (dataset.select(split.train).examples, dataset.select(split.test).examples)
@@ -222,12 +222,11 @@ def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
 def _few_groups(splits: _Splits) -> Iterator[Finding]:
     n_groups = len({example.group for example in splits.tested})
     if n_groups < _FEW_GROUPS:
-        verb = "is" if n_groups == 1 else "are"
         yield Finding(
             "warning",
             "few-groups",
-            f"There {verb} only {counted(n_groups, 'test group')}: intervals over fewer than "
-            f"{_FEW_GROUPS} groups are approximate.",
+            f"Only {counted(n_groups, 'test group')}: intervals over fewer than {_FEW_GROUPS} "
+            "groups are approximate.",
         )
 
 

@@ -164,6 +164,7 @@ def frame_table(
     [("DataFrame index 'q7'", {'label': True})]
     """
     import narwhals as nw
+    import numpy as np
 
     # The columns of pyarrow are not names.
     names = frame.column_names if hasattr(frame, "column_names") else frame.columns
@@ -177,10 +178,10 @@ def frame_table(
         if text in of_text:
             cells = [_plain(value) for value in narrow.get_column(of_text[text]).to_list()]
             classes = (class_names or {}).get(text)
-            if classes is not None:
-                cells = [_class_of(cell, classes) for cell in cells]
-            elif narrow.schema[of_text[text]] == nw.Float32:
-                cells = [None if cell is None else _narrow_text(cell) for cell in cells]
+            if classes is not None:  # the hub leaves out labels by negative numbers
+                cells = [None if cell is None or cell < 0 else classes[cell] for cell in cells]
+            elif narrow.schema[of_text[text]] == nw.Float32:  # in its shortest form
+                cells = [None if cell is None else str(np.float32(cell)) for cell in cells]
             read[text] = cells
     keys = [str(position) for position in range(len(narrow))]
     if narrow.implementation.is_pandas_like():
@@ -276,15 +277,3 @@ def _plain(value: Any) -> Any:
     if is_scalar and hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _class_of(number: int | None, names: Sequence[str]) -> str | None:
-    """Return the name of a class; the hub leaves out labels by negative numbers."""
-    return None if number is None or number < 0 else names[number]
-
-
-def _narrow_text(value: float) -> str:
-    """Return the shortest text of a 32-bit float."""
-    import numpy as np
-
-    return str(np.float32(value))

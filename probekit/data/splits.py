@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, StringArray, TextSpan
-from probekit.errors import DataError, nearest
+from probekit.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
 
@@ -149,11 +149,8 @@ def given_split(dataset: Dataset, *, has_classes: bool = True) -> Split:
     """
     others = [example for example in dataset.examples if example.split not in _SIDES]
     if others:
-        given = others[0].split
-        near = nearest(given or "", _SIDES)
-        allowed = "" if near.startswith("Allowed") else " Allowed: test, train."
         raise DataError(
-            f"{others[0].where}: the split is {given!r}. {near}{allowed} "
+            f"{others[0].where}: the split is {others[0].split!r}. Allowed: test, train. "
             f"{counted(len(others), 'row')} with such a value: correct or remove them."
         )
     split = _split(example.split == "test" for example in dataset.examples)

@@ -65,10 +65,9 @@ def _table(path: Path, _columns: Collection[str], *, delimiter: str | None) -> T
     # The first line that is not blank is the header or the first row.
     header = text[: len(text) - len(text.lstrip())].count("\n") + 1
     where = f"{path}:{header}"
-    is_json = delimiter is None
-    return Table(
-        where, _json_rows(path, text) if is_json else _delimited_rows(path, text, delimiter)
-    )
+    if delimiter is None:
+        return Table(where, _json_rows(path, text))
+    return Table(where, _delimited_rows(path, text, delimiter))
 
 
 csv_table = partial(_table, delimiter=",")

@@ -161,8 +161,7 @@ class Experiment(SettingsFile):
         probekit.errors.ConfigError: tokens.position.at is 'lats'. Nearest: last. Allowed: ...
         """
         if not isinstance(values, Mapping):
-            kind = type(values).__name__
-            raise ConfigError(f"The settings are of type {kind}. Pass a dict of the keys.")
+            raise ConfigError(f"The settings are of type {type(values).__name__}. Pass a dict.")
         return Document(values).settings(cls, resolve_experiment)
 
     def with_data(self, data: Any) -> Experiment:

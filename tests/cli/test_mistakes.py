@@ -18,7 +18,6 @@ tokens:
 capture: {sites: [blocks.0.hook_resid_post]}
 probe: {folds: 2, control_draws: 0, description: false, permutations: 0}
 """
-JSON_LINE = '{"text": "One, two.", "label": "past", "group": "a"}\n'
 GROUP = "group: group}"
 WITH_SPANS = {GROUP: "group: group, start: start, end: end}", "at: last": "at: word"}
 WITH_SPLIT = {GROUP: "group: group, split: split}"}
@@ -106,18 +105,12 @@ MISTAKES = [
     ),
     Mistake(
         "JSON lines read as CSV",
-        ("rows.csv:1: the line is a JSON object", "Set `format: jsonl`."),
-        rows=JSON_LINE,
-    ),
-    Mistake(
-        "JSON lines read as TSV",
-        ("rows.csv:1: the line is a JSON object", "Set `format: jsonl`."),
-        {"format: csv": "format: tsv"},
-        JSON_LINE,
+        ("line 7: ", "rows.csv:1: no column 'text'."),
+        rows='{"text": "One, two.", "label": "past", "group": "a"}\n',
     ),
     Mistake(
         "wrong case in a column name",
-        ("line 7: ", "rows.csv:1: no column 'LABEL'. Nearest: label.", "case-sensitive"),
+        ("line 7: ", "rows.csv:1: no column 'LABEL'. Nearest: label."),
         {"label: label": "label: LABEL"},
     ),
     Mistake(
@@ -132,7 +125,7 @@ MISTAKES = [
     ),
     Mistake(
         "a bad split value",
-        ("rows.csv:7: the split is 'Train'. Nearest: train. Allowed: test, train. 2 rows",),
+        ("rows.csv:7: the split is 'Train'. Allowed: test, train. 2 rows",),
         WITH_SPLIT,
         table((5, "split", "Train"), (9, "split", "dev")),
     ),
@@ -158,16 +151,8 @@ MISTAKES = [
     ),
     Mistake(
         "a short row",
-        ("rows.csv:50: the row has 1 cell, the header has 6: there is none for label, group,",),
+        ("rows.csv:50: the row has 1 cell, the header has 6. Put cells with a delimiter in quo",),
         rows=table() + "The one\n",
-    ),
-    Mistake(
-        "a long row",
-        (
-            "rows.csv:50: the row has 8 cells, the header has 6: the last, 'h', has no column",
-            "in quotes",
-        ),
-        rows=table() + "a,b,c,d,e,f,g,h\n",
     ),
 ]
 

@@ -164,7 +164,6 @@ def zipped():
         ("books.tar.xz", tar("w:xz")),
         ("books.gz", tar("w:gz")),
         ("books.tgz", tar("w:gz")),
-        ("books.7z", b"7z"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # the bytes hold the time
 )
