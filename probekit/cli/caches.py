@@ -70,9 +70,7 @@ def cache() -> None:
     "`probekit worker`.",
 )
 @click.option("--engine", type=click.Choice(["processes", "ray"]), help="Type of workers.")
-@click.option(
-    "--address", help="Address of the Ray cluster.  [default: RAY_ADDRESS, or this machine]"
-)
+@click.option("--address", help="Address of the Ray cluster.  [default: RAY_ADDRESS]")
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -142,9 +140,7 @@ def capture_command(
     help="Random seed for the order of shards.  [default: different for each worker]",
 )
 @click.option("--job", hidden=True, help="Name of the only job to do.")
-@click.option(
-    "--parent", type=int, hidden=True, help="Id of the process with which the worker exits."
-)
+@click.option("--parent", type=int, hidden=True, help="Process with which the worker exits.")
 @click.option("--json", "as_json", is_flag=True, help="Output as one line of JSON per shard.")
 def worker(
     place: Location,

@@ -32,10 +32,7 @@ _SITES = click.option(
     help="Name or glob of sites; repeatable.  [default: the residual stream after each block]",
 )
 _POSITION = click.option(
-    "--position",
-    type=int,
-    default=-1,
-    help="Index of a token; negative values count from the end.",
+    "--position", type=int, default=-1, help="Index of a token; negative values count from the end."
 )
 
 
@@ -96,11 +93,7 @@ def lens(
 @click.command()
 @model_option
 @click.option("--text", required=True, help="Input text.")
-@click.option(
-    "--token",
-    help="Token whose logit is decomposed, with the space before a word.  [default: the most "
-    "probable one]",
-)
+@click.option("--token", help="Token whose logit is decomposed.  [default: the most probable]")
 @click.option("--minus", help="Token whose logit is subtracted.")
 @click.option("--minus-mean", is_flag=True, help="Subtraction of the mean logit of all tokens.")
 @_POSITION
@@ -129,10 +122,7 @@ def attribution(model: str, bos: bool, device: str, out: Path | None, **options:
     help="Number of sequences of repeated random tokens.  [default without texts: 10]",
 )
 @click.option(
-    "--length",
-    type=click.IntRange(min=1),
-    default=50,
-    help="Length of the repeated sequence in tokens.",
+    "--length", type=click.IntRange(min=1), default=50, help="Tokens of a repeated sequence."
 )
 @click.option("--seed", type=int, default=0, help="Random seed for the random tokens.")
 @bos_option()
@@ -171,19 +161,13 @@ def heads(
 @click.command()
 @model_option
 @click.option("--clean", required=True, help="Base text.")
-@click.option(
-    "--corrupt", required=True, help="Counterfactual text, with as many tokens as the base text."
-)
-@click.option(
-    "--answer", required=True, help="Right token after the base text, with the space before a word."
-)
+@click.option("--corrupt", required=True, help="Counterfactual text, with as many tokens.")
+@click.option("--answer", required=True, help="Right token after the base text.")
 @click.option("--wrong", required=True, help="Token whose logit is subtracted.")
 @_SITES
 @click.option("--heads", is_flag=True, help="Patches of each head at all tokens, too.")
 @click.option(
-    "--attribution",
-    is_flag=True,
-    help="Estimates of all patches from gradients; only the --top largest are patched.",
+    "--attribution", is_flag=True, help="Estimates from gradients; the --top largest are verified."
 )
 @click.option(
     "--top",
@@ -247,10 +231,7 @@ def attention(model: str, texts: tuple[str, ...], out: Path, max_mb: float, **op
 
 @click.command()
 @click.option(
-    "--model",
-    type=ModelName(or_file=True),
-    required=True,
-    help="Model: `mini`, a hub name, a folder or a file of weights.",
+    "--model", type=ModelName(or_file=True), required=True, help="Model, or a file of weights."
 )
 @click.option("--tensor", help="Tensor to plot, e.g. wpe.weight.  [default: an overview of all]")
 @click.option(
@@ -263,7 +244,7 @@ def attention(model: str, texts: tuple[str, ...], out: Path, max_mb: float, **op
 @click.option(
     "--corner",
     type=click.IntRange(1, 2000),
-    help="Number of rows and columns shown of a matrix too large to show in full.  [default: 300]",
+    help="Rows and columns shown of a matrix too large to show in full.  [default: 300]",
 )
 @click.option(
     "--n-head", type=click.IntRange(1), help="Number of heads, if there is no config.json."

@@ -233,11 +233,7 @@ def pretrain_command(file: Path, overrides: tuple[str, ...], device: str, out: P
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    type=OutputFile(".html"),
-    help="Output page when several runs are given.  [default: runs.html]",
-)
+@click.option("--out", type=OutputFile(".html"), help="Page of several runs.  [default: runs.html]")
 @figure_options
 def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], columns: int) -> None:
     """Rebuild the page of a run from its files; with several RUNS, a page of all.

@@ -36,39 +36,19 @@ if TYPE_CHECKING:
     help="Sampling temperature; 0 always takes the most probable token.",
 )
 @click.option("--top-k", type=int, help="Number of most probable tokens to sample from.")
-@click.option(
-    "--top-p", type=float, help="Total probability of the most probable tokens to sample from."
-)
-@click.option(
-    "--num-samples",
-    type=int,
-    default=1,
-    help="Number of samples per prompt.",
-)
+@click.option("--top-p", type=float, help="Total probability of the tokens to sample from.")
+@click.option("--num-samples", type=int, default=1, help="Number of samples per prompt.")
 @click.option("--seed", type=int, default=0, help="Random seed for sampling.")
 @click.option(
-    "--slide",
-    is_flag=True,
-    help="Sliding window: drop the earliest tokens when the context is full.",
+    "--slide", is_flag=True, help="Sliding window: drop the earliest tokens of a full context."
 )
 @click.option("--stop", "stops", multiple=True, help="String that ends generation; repeatable.")
-@click.option(
-    "--stream", is_flag=True, help="Streaming output; for a single prompt and sample only."
-)
+@click.option("--stream", is_flag=True, help="Streaming output of a single text.")
 @bos_option("the prompt")
 @device_option
 @click.option("--steer", type=click.Path(path_type=Path), help="Saved probe to steer along.")
-@click.option(
-    "--by",
-    type=float,
-    multiple=True,
-    help="Dose in standard deviations of the probe's projection; repeatable.",
-)
-@click.option(
-    "--towards",
-    metavar="LABEL",
-    help="Label to steer to.  [default: the second of two labels]",
-)
+@click.option("--by", type=float, multiple=True, help="Dose in standard deviations; repeatable.")
+@click.option("--towards", metavar="LABEL", help="Label to steer to.  [default: the second of two]")
 @click.option("--at-site", help="Steered site.  [default: the site of the probe]")
 def generate_command(
     model: str,

@@ -34,9 +34,7 @@ class ActivationsSection(Section):
     )
     sites: Strings = Field(("*",), min_length=1, description="names or globs of the probed sites")
     position: int | None = Field(
-        None,
-        description="for arrays of shape (n_rows, n_positions, n_features): index of the position; "
-        "negative values count from the end",
+        None, description="for arrays (n_rows, n_positions, n_features): index of the position"
     )
 
 
@@ -56,8 +54,7 @@ class RowColumns(Section):
     )
     token: str | None = Field(
         None,
-        description="column with the word or token of a row, for the control task and the "
-        "word-identity baseline",
+        description="column with the word of a row, for the control task and the word identity",
     )
     split: str | None = Field(None, description="column with `train` or `test`")
 

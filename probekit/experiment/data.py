@@ -76,35 +76,30 @@ class ColumnsSection(Section):
     """Names of the columns of the data."""
 
     text: ColumnName = Field(
-        "text",
-        description="column with the text; for the format `columns` the number of the column of "
-        "words, from 1",
+        "text", description="column with the text; for the format `columns` its number, from 1"
     )
     label: ColumnName = Field(
         "label",
-        description="column with the label to predict from the activations; for CoNLL-U one of "
-        "UPOS, XPOS, DEPREL, HEAD, LEMMA, FORM or `FEATS:Name`; for the format `columns` the "
-        "number of the column, from 1",
+        description="column with the label to predict; for CoNLL-U UPOS, XPOS, DEPREL, HEAD, "
+        "LEMMA, FORM or `FEATS:Name`; for the format `columns` its number, from 1",
     )
     group: OptionalColumn = Field(
         None,
-        description="column with the group of a row; a group is never split between train and "
-        "test; for CoNLL-U and for the format `columns`: `sentence` (the default) or `document`; "
-        "otherwise null makes every row its own group",
+        description="column with the group of a row; a group is never split in train and test; "
+        "for words `sentence` (the default) or `document`; null makes every row its own group",
     )
     id: OptionalColumn = Field(
         None, description="column with a unique name of the row; null numbers the rows"
     )
     start: OptionalColumn = Field(
-        None, description="column with the index of the first character of the probed span"
+        None, description="column with the first character of the probed span"
     )
     end: OptionalColumn = Field(
-        None, description="column with the index after the last character of the span"
+        None, description="column with the character after the last one of the span"
     )
     split: OptionalColumn = Field(None, description="column with `train` or `test`")
     reply: OptionalColumn = Field(
-        None,
-        description="column with the assistant's turn after the text, for `tokens.chat: true`",
+        None, description="column with the assistant's turn, for `tokens.chat: true`"
     )
 
     @model_validator(mode="after")
@@ -124,17 +119,11 @@ class HubSection(Section):
         description="name on the hub, or a folder: one written by `save_to_disk`, or one with "
         "Parquet, CSV or JSON files; a relative path is resolved like that of `model.source`",
     )
-    revision: str | None = Field(
-        None, description="hash of a commit of a data set on the hub; null for a folder"
-    )
+    revision: str | None = Field(None, description="hash of a commit; null for a folder")
     config: str | None = Field(None, description="name of the configuration, if there are several")
     split: str | None = Field(None, description="name of the split; null for the only one")
-    train: str | None = Field(
-        None, description="instead of `split`: name of the split of the training rows"
-    )
-    test: str | None = Field(
-        None, description="name of the split of the test rows, together with `train`"
-    )
+    train: str | None = Field(None, description="instead of `split`: split of the training rows")
+    test: str | None = Field(None, description="split of the test rows, together with `train`")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> HubSection:
@@ -190,7 +179,7 @@ class DataSection(Section):
     name: DataName
     format: FormatName = Field(
         description="format of the files; `columns` has a word in each line; not needed with the "
-        "section `hub`, nor for rows passed in Python (`memory`)",
+        "section `hub`, nor for rows passed in Python"
     )
     root: Root = "."
     file: str | None = Field(
