@@ -22,7 +22,8 @@ from probekit.provenance import install_command
 _SIDES = ("train", "test")
 _ALLOWED = (
     "Allowed: a data frame of pandas or polars, a list of dicts, a `datasets.Dataset`, or a dict "
-    'with two of these: {"train": ..., "test": ...}.'
+    'with two of these: {"train": ..., "test": ...}. Collect lazy rows first; for a file, set '
+    "`format` and `file` in the section `data`; for a dict of columns, pass pandas.DataFrame(data)."
 )
 
 
@@ -65,18 +66,21 @@ def tables_in(data: Any) -> tuple[MemoryData, ...]:
     Raises:
         ConfigError: the type of `data` is not supported, or there are other tables.
     """
-    if not isinstance(data, Mapping):
-        tables: tuple[MemoryData, ...] = (MemoryData(data),)
-    elif set(data) == set(_SIDES):
+    import narwhals as nw
+
+    tables: tuple[MemoryData, ...] = (MemoryData(data),)
+    if isinstance(data, Mapping) and set(data) == set(_SIDES):
         tables = tuple(MemoryData(data[side], side) for side in _SIDES)
-    else:
-        keys = ", ".join([repr(key) for key in data][:6] + ["..."] * (len(data) > 6))
-        raise ConfigError(
-            f"data is a {type(data).__name__} with the keys {keys or 'of an empty dict'}. "
-            f"{_ALLOWED} To read columns, pass pandas.DataFrame(data)."
-        )
     for table in tables:
-        _check_type(table)
+        kind = type(table.rows)
+        is_lazy = kind.__name__ in ("LazyFrame", "IterableDataset")
+        # Duplicate names are reported with the table, when it is read.
+        is_frame = not is_lazy and nw.dependencies.is_into_dataframe(table.rows)
+        if not (is_frame or _is_list(table.rows) or _is_dataset(table.rows)):
+            name = f"data[{table.side!r}]" if table.side else "data"
+            raise ConfigError(
+                f"{name} is of type {kind.__module__}.{kind.__qualname__}. {_ALLOWED}"
+            )
     return tables
 
 
@@ -238,23 +242,6 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
         for position, cells in enumerate(read)
     )
     return Table(data.name, table, None, number_text)
-
-
-def _check_type(table: MemoryData) -> None:
-    """Raise ConfigError unless the type of a table is supported."""
-    if _is_list(table.rows) or _is_dataset(table.rows):
-        return
-    name = f"data[{table.side!r}]" if table.side else "data"
-    kind = type(table.rows)
-    import narwhals as nw
-
-    # Duplicate names are reported with the table, when it is read.
-    is_lazy = kind.__name__ in ("LazyFrame", "IterableDataset")
-    if is_lazy or not nw.dependencies.is_into_dataframe(table.rows):
-        raise ConfigError(
-            f"{name} is of type {kind.__module__}.{kind.__qualname__}. {_ALLOWED} Collect "
-            "lazy rows first; for a file, set `format` and `file` in the section `data`."
-        )
 
 
 def _is_list(rows: Any) -> bool:

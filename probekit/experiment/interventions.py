@@ -72,8 +72,8 @@ class InterventionSection(Section):
     along: Alongs | None = Field(
         None,
         min_length=1,
-        description="for erase, swap and steer: methods of the direction; by default the weights "
-        "of a probe",
+        description="for erase, swap and steer: methods of the direction; by default a probe's "
+        "weights",
         json_schema_extra=_strings_or_one,
     )
     rank: Literal[1] | None = Field(None, description="for swap: number of directions")
@@ -87,7 +87,7 @@ class InterventionSection(Section):
         ge=LEAST_DRAWS,
         le=100_000,
         description="for erase, swap and steer: number of directions on permuted labels; by "
-        f"default 999, at least {LEAST_DRAWS}",
+        "default 999",
     )
     sites: Names = Field(
         (CHOSEN,),
@@ -151,11 +151,11 @@ class MeasureSection(Section):
     answer: str | None = Field(
         None,
         min_length=1,
-        description="column with the right answer, or a literal token such as ' is'; null takes "
-        "that of the first measure",
+        description="column or literal token with the right answer; null: that of the first "
+        "measure",
     )
     wrong: str | None = Field(
-        None, min_length=1, description="column with the wrong answer, or a literal token"
+        None, min_length=1, description="column or literal token with the wrong answer"
     )
 
     @model_validator(mode="before")

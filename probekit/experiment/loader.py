@@ -111,9 +111,9 @@ def make_experiment(
     elif isinstance(given, Experiment | ActivationExperiment):
         experiment = given
     else:
-        kind = type(given).__name__
         raise ConfigError(
-            f"The experiment is of type {kind}. Pass an Experiment, a dict or a path."
+            f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict or a "
+            "path."
         )
     if data is None:
         return experiment
@@ -242,15 +242,12 @@ def _checked(name: str) -> str:
     try:
         return str(TypeAdapter(FolderName).validate_python(name))
     except ValidationError as error:
-        fault = error.errors()[0]
         plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:80] or _NAME
-        reason = (
-            "It begins with a letter or digit and consists of at most 80 letters, digits and the "
-            f"characters . _ -; try {plain!r}"
-            if fault["type"].startswith("string")
-            else fault["msg"]
-        )
-        raise ConfigError(f"{name!r} cannot be the name of an experiment. {reason}.") from error
+        other = f"my_{name}" if plain == name else plain  # a name that Windows reserves
+        raise ConfigError(
+            f"{name!r} cannot be the name of an experiment, which has at most 80 letters, digits "
+            f"and the characters . _ -; try {other!r}."
+        ) from error
 
 
 def _refuse_existing(contents: dict[Path, str]) -> None:

@@ -66,15 +66,14 @@ class ModelSection(Section):
         None,
         min_length=1,
         examples=["runs/my_model"],
-        description="instead of `source`: folder of a run of `probekit pretrain`; its last "
-        "checkpoint is probed, or the last of `checkpoints`",
+        description="instead of `source`: folder of a run of `probekit pretrain`, of which the "
+        "last of `checkpoints` is probed",
     )
     revision: str | None = Field(
         None,
         min_length=1,
         examples=["step1000"],
-        description="commit, tag or branch of a `source` on the hub; the same as "
-        "`source: org/name@revision`",
+        description="commit, tag or branch of a `source` on the hub",
     )
     checkpoints: Steps = Field(
         None,
@@ -95,9 +94,7 @@ class ModelSection(Section):
         f"also probed; true means {NETWORKS_BY_DEFAULT}, false 0",
         json_schema_extra=_allows_a_switch,
     )
-    random_seed: Seed = Field(
-        0, description="random seed of the first untrained network; the others have the next seeds"
-    )
+    random_seed: Seed = Field(0, description="random seed of the first untrained network")
 
     @model_validator(mode="before")
     @classmethod
@@ -165,13 +162,13 @@ class PositionSection(Section):
     )
     skip_first: bool = Field(
         True,
-        description="whether means and the scaling of features exclude position 0, whose norm is "
-        "about 30 times larger",
+        description="whether means and scaling exclude position 0, whose norm is about 30 times "
+        "larger",
     )
     offset: Offset = Field(
         0,
-        description="for spans, words and turns: offset in tokens; -1 is the token before the "
-        "first one, 1 the token after the last one, 0 the span, the word or the end of the turn",
+        description="offset in tokens from a span, word or turn: -1 is the token before it, 1 the "
+        "one after it",
     )
 
     @property
@@ -234,13 +231,12 @@ class TokensSection(Section):
     model_config = ConfigDict(json_schema_extra=_bos_or_chat)
 
     bos: bool = Field(
-        description="whether to prepend the beginning-of-text token, such as <|endoftext|>; leave "
-        "it out with `chat`, because a chat template writes it"
+        description="whether to prepend the beginning-of-text token; a chat template writes it "
+        "itself"
     )
     chat: bool = Field(
         False,
-        description="whether each text is the user's turn of a conversation, written by the "
-        "model's chat template",
+        description="whether each text is the user's turn, written by the model's chat template",
     )
     too_long: Literal["error", "truncate", "skip"] = Field(
         "error", description="handling of texts that exceed the context"
@@ -248,8 +244,8 @@ class TokensSection(Section):
     position: PositionSection
     sweep: Offsets = Field(
         (),
-        description="offsets from `position` that are each probed, on the same examples; an empty "
-        "list probes only the position itself",
+        description="offsets from `position` that are each probed; an empty list probes the "
+        "position itself",
         examples=[-1, 0, 1],
     )
 

@@ -52,13 +52,11 @@ class SplitSection(Section):
     seed: Seed = Field(0, description="random seed for the selection of test groups")
     drop_repeated: bool = Field(
         False,
-        description="whether to remove test rows whose text and span also occur in train; with "
-        "`folds`, rows whose text and span also occur in an earlier group",
+        description="whether to remove test rows whose text and span also occur in train, or an "
+        "earlier group",
     )
     word_disjoint: bool = Field(
-        False,
-        description="whether to remove rows so that no probed word is in both train and test, "
-        "ignoring case",
+        False, description="whether to remove rows so that no probed word is in both train and test"
     )
 
     @model_validator(mode="after")
@@ -80,8 +78,8 @@ class CaptureSection(Section):
     )
     concatenate: SiteLists = Field(
         (),
-        description="lists of sites whose features are concatenated and probed together, in "
-        "addition to `sites`",
+        description="lists of sites that are concatenated and probed together, in addition to "
+        "`sites`",
         examples=["[blocks.*.hook_resid_post]"],
     )
     view: Literal["raw", "normalized"] = Field(

@@ -42,6 +42,7 @@ _INSIDE_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")
 _TEXT = re.compile(r".*\.txt(\.(gz|bz2|xz))?", re.DOTALL)
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": partial(zlib.decompressobj, wbits=31),
+    ".tgz": partial(zlib.decompressobj, wbits=31),
     ".bz2": BZ2Decompressor,
     ".xz": partial(LZMADecompressor, FORMAT_XZ),
 }

@@ -40,9 +40,8 @@ def test_ls_and_show_list_the_contents(probekit, root):
     shown = probekit("show", KEY[:6], root=root).stdout
     assert f"root {entry['root']}" in shown
     assert "weights: w" in shown
-    assert (
-        json.loads(probekit("show", KEY, "--json", root=root).stdout)["identity"]["tokens"] == "s"
-    )
+    as_json = json.loads(probekit("show", KEY, "--json", root=root).stdout)
+    assert as_json["identity"]["tokens"] == "s"
     assert "0 caches" in probekit("ls", root=root / "none").stdout
     assert json.loads(probekit("ls", "--json", root=root / "none").stdout) == []
 

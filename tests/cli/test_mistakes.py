@@ -106,7 +106,7 @@ MISTAKES = [
     Mistake(
         "JSON lines read as CSV",
         ("line 7: ", "rows.csv:1: no column 'text'."),
-        rows='{"text": "One, two.", "label": "past", "group": "a"}\n',
+        rows='{"text": "One, two.", "label": "past", "group": "a"}\n' * 2,
     ),
     Mistake(
         "wrong case in a column name",
