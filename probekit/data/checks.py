@@ -15,8 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from probekit.amounts import FEWEST_UNITS, counted
-from probekit.data.examples import Dataset, Example, TextSpan
-from probekit.data.findings import Finding, Severity, by_level, rows_of
+from probekit.data.examples import Dataset, Example, Finding, Severity, TextSpan, by_level, rows_of
 from probekit.data.labels import (
     is_inside_word,
     missing_groups,

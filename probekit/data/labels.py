@@ -13,8 +13,7 @@ from decimal import Decimal
 from typing import Literal, TypeAlias
 
 from probekit.amounts import counted, joined_names
-from probekit.data.examples import Example
-from probekit.data.findings import Finding, rows_of
+from probekit.data.examples import Example, Finding, rows_of
 
 _MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
 _MAX_LABELS = 200  # with more, labels are words: case matters, and many differ by one letter

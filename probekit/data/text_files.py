@@ -51,11 +51,9 @@ def read_text(path: Path) -> str:
 def require_file(path: Path) -> None:
     """Raise MissingError if a path is not that of an existing file."""
     try:
-        is_folder, is_file = path.is_dir(), path.is_file()
+        is_file = path.is_file()
     except OSError as error:
         raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
-    if is_folder:
-        raise MissingError(f"{path.absolute()} is a folder. Give the path of a data file.")
     if not is_file:
         raise MissingError(f"The data file {path.absolute()} does not exist. Check the path.")
 

@@ -123,7 +123,7 @@ def test_invalid_spans_are_reported_with_file_and_line(read, end):
 
 
 def test_a_folder_and_an_endless_name_are_no_data_files(tmp_path):
-    with pytest.raises(MissingError, match="is a folder"):
+    with pytest.raises(MissingError, match="does not exist"):
         read_dataset(tmp_path, format="csv")
     with pytest.raises(MissingError, match="cannot be read"):
         read_dataset(tmp_path / ("x" * 300), format="csv")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from probekit.cli.main import cli
-from probekit.data.findings import Finding
+from probekit.data.examples import Finding
 from probekit.errors import ConfigError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.schema import Experiment
