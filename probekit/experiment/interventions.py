@@ -72,8 +72,7 @@ class InterventionSection(Section):
     along: Alongs | None = Field(
         None,
         min_length=1,
-        description="for erase, swap and steer: methods of the direction; by default a probe's "
-        "weights",
+        description="for erase, swap and steer: methods of the direction; default: probe",
         json_schema_extra=_strings_or_one,
     )
     rank: Literal[1] | None = Field(None, description="for swap: number of directions")
@@ -86,8 +85,7 @@ class InterventionSection(Section):
         None,
         ge=LEAST_DRAWS,
         le=100_000,
-        description="for erase, swap and steer: number of directions on permuted labels; by "
-        "default 999",
+        description="for erase, swap and steer: directions on permuted labels; default: 999",
     )
     sites: Names = Field(
         (CHOSEN,),
@@ -151,8 +149,7 @@ class MeasureSection(Section):
     answer: str | None = Field(
         None,
         min_length=1,
-        description="column or literal token with the right answer; null: that of the first "
-        "measure",
+        description="column or token with the right answer; null: that of the first measure",
     )
     wrong: str | None = Field(
         None, min_length=1, description="column or literal token with the wrong answer"

@@ -66,8 +66,7 @@ class ModelSection(Section):
         None,
         min_length=1,
         examples=["runs/my_model"],
-        description="instead of `source`: folder of a run of `probekit pretrain`, of which the "
-        "last of `checkpoints` is probed",
+        description="instead of `source`: folder of a run of `probekit pretrain`",
     )
     revision: str | None = Field(
         None,
@@ -161,14 +160,10 @@ class PositionSection(Section):
         description="for `at: index`: index of the token; negative values count from the end",
     )
     skip_first: bool = Field(
-        True,
-        description="whether means and scaling exclude position 0, whose norm is about 30 times "
-        "larger",
+        True, description="whether means and scaling exclude position 0, whose norm is far larger"
     )
     offset: Offset = Field(
-        0,
-        description="offset in tokens from a span, word or turn: -1 is the token before it, 1 the "
-        "one after it",
+        0, description="offset in tokens from a span, word or turn; -1 is before it, 1 after it"
     )
 
     @property
@@ -230,10 +225,7 @@ class TokensSection(Section):
 
     model_config = ConfigDict(json_schema_extra=_bos_or_chat)
 
-    bos: bool = Field(
-        description="whether to prepend the beginning-of-text token; a chat template writes it "
-        "itself"
-    )
+    bos: bool = Field(description="whether to prepend the beginning-of-text token; not with `chat`")
     chat: bool = Field(
         False,
         description="whether each text is the user's turn, written by the model's chat template",
@@ -244,8 +236,7 @@ class TokensSection(Section):
     position: PositionSection
     sweep: Offsets = Field(
         (),
-        description="offsets from `position` that are each probed; an empty list probes the "
-        "position itself",
+        description="offsets from `position` that are each probed; empty: the position itself",
         examples=[-1, 0, 1],
     )
 

@@ -52,8 +52,8 @@ class SplitSection(Section):
     seed: Seed = Field(0, description="random seed for the selection of test groups")
     drop_repeated: bool = Field(
         False,
-        description="whether to remove test rows whose text and span also occur in train, or an "
-        "earlier group",
+        description="whether to remove test rows whose text and span are also in train; with "
+        "`folds`, rows whose text and span are in an earlier group",
     )
     word_disjoint: bool = Field(
         False, description="whether to remove rows so that no probed word is in both train and test"
@@ -78,8 +78,7 @@ class CaptureSection(Section):
     )
     concatenate: SiteLists = Field(
         (),
-        description="lists of sites that are concatenated and probed together, in addition to "
-        "`sites`",
+        description="lists of sites whose features are concatenated, in addition to `sites`",
         examples=["[blocks.*.hook_resid_post]"],
     )
     view: Literal["raw", "normalized"] = Field(
