@@ -18,12 +18,12 @@ BUDGETS = {
     "probes": 6083,
     "model": 4503,
     "activations": 2453,
-    "cli": 2237,
+    "cli": 2047,
     "interventions": 2008,
-    "experiment": 1862,
-    "data": 1946,
+    "experiment": 1750,
+    "data": 1859,
     "results": 1906,
-    "training": 911,
+    "training": 873,
     "analysis": 528,
     "": 1156,  # the files at the top
 }

@@ -51,20 +51,11 @@ def test_multiclass_and_regression_probes_are_printed(keep, call):
     assert row.keys() == {"number", "score", "text"}
 
 
-FILES = {
-    "a.txt": ("The keys\nA dog\n", []),
-    "a.csv": ("id,said\n1,The keys\n2,A dog\n", ["--format", "csv", "--column", "said"]),
-    "a.tsv": ("said\nThe keys\nA dog\n", ["--format", "tsv", "--column", "said"]),
-    "a.jsonl": ('{"text": "The keys"}\n{"text": "A dog"}\n', ["--format", "jsonl"]),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_texts_are_read_from_files(keep, call, tmp_path, name):
+def test_texts_are_read_from_files(keep, call, tmp_path):
     keep()
-    content, options = FILES[name]
-    (tmp_path / name).write_text(content)
-    code, out, errors = call("apply", "probe", "--file", name, *options)
+    (tmp_path / "a.csv").write_text("id,said\n1,The keys\n2,A dog\n")
+    options = ("--file", "a.csv", "--format", "csv", "--column", "said")
+    code, out, errors = call("apply", "probe", *options)
     assert code == 0, errors
     assert [row["text"] for row in columns(out)] == ["The keys", "A dog"]
 

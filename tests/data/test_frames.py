@@ -169,20 +169,6 @@ def test_other_types_are_refused(data, message):
         tables_in(data)
 
 
-@pytest.mark.parametrize(
-    ("data", "kind", "name"),
-    [
-        (TWO, "pandas DataFrame", "DataFrame"),
-        (pl.from_pandas(TWO), "polars DataFrame", "DataFrame"),
-        (DICTS, "list of dicts", "list"),
-        (datasets.Dataset.from_list(DICTS), "datasets Dataset", "Dataset"),
-    ],
-)
-def test_the_type_of_the_rows_is_recorded(data, kind, name):
-    (table,) = tables_in(data)
-    assert (table.kind, table.name) == (kind, name)
-
-
 def test_two_tables_are_training_and_test_rows():
     for data in (
         {"test": DICTS, "train": TWO},

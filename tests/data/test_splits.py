@@ -217,15 +217,3 @@ def test_groups_stay_separate_if_merged_ones_cannot_be_split():
     groups = ["a", "b", "c", "d"]
     assert joined_groups("xyyx", groups, ["the", "the", "the", "a"]).tolist() == groups
     assert joined_groups("xxyy", groups, ["p", "p", "q", "q"]).tolist() == groups
-
-
-def test_words_of_the_english_treebank_are_held_out_with_every_tag(ewt):
-    examples = [*ewt["train"].examples[:30_000], *ewt["test"].examples]
-    labels = np.array([example.label for example in examples], dtype=object)
-    words = [example.text[slice(*example.span)] for example in examples]
-    split = Split(np.arange(30_000), np.arange(30_000, len(examples)))
-    new = without_shared_words(split, labels, words, test=0.25, seed=0)
-    assert not folded(words[row] for row in new.train) & folded(words[row] for row in new.test)
-    assert len(new.train) > 0.5 * len(split.train)
-    assert len(new.test) > 0.25 * len(split.test)
-    assert set(labels[new.train]) == set(labels)
