@@ -57,9 +57,7 @@ data: .venv/installed
 	$(BIN)/python -m scripts.bundled data
 
 schema: .venv/installed
-	$(BIN)/python -m probekit.experiment.schema experiments/experiment.schema.json
-	$(BIN)/python -m probekit.experiment.activations experiments/activations.schema.json
-	$(BIN)/python -m probekit.training.recipe experiments/recipe.schema.json
+	$(BIN)/python -m probekit.experiment.loader experiments
 
 # The documentation, with every notebook executed; warnings are errors. It needs no network.
 docs: .venv/installed-docs

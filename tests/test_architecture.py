@@ -155,12 +155,9 @@ LONELY_MODULES = {
 LONELY_RECORDS = {
     "FeatureTable",
     "HeadScoreText",
-    "Limits",
     "SiteTable",
-    "_Sides",
 }
 FORWARDERS = {
-    "dump_experiment",
     "load_experiment",
 }
 

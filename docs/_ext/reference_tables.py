@@ -17,8 +17,8 @@ from sphinx.util.docutils import SphinxDirective
 
 import probekit
 from probekit.cli.main import cli
-from probekit.experiment.activations import activation_schema
-from probekit.experiment.schema import experiment_schema
+from probekit.experiment.activations import ActivationExperiment
+from probekit.experiment.schema import Experiment
 from probekit.model.config import ModelConfig
 from probekit.model.families.gemma import GemmaConfig
 from probekit.model.families.gpt2 import GPT2Config
@@ -57,12 +57,12 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def experiment_keys() -> str:
     """Return every key of an experiment file: type, default and description."""
-    return "\n".join(_sections(json.loads(experiment_schema())))
+    return "\n".join(_sections(json.loads(json_schema(Experiment, "experiment"))))
 
 
 def activations_keys() -> str:
     """Return the section of an experiment on given activations that others do not have."""
-    schema = json.loads(activation_schema())
+    schema = json.loads(json_schema(ActivationExperiment, "activations"))
     section = _target(schema["properties"]["activations"], schema["$defs"])
     return "\n".join(_keys(section or {}, schema, "`activations`", "activations"))
 

@@ -1,24 +1,34 @@
-"""`probekit cache`: capturing the activations of an experiment and maintaining the caches."""
+"""`probekit cache` and `probekit worker`: capturing activations, and maintaining the caches."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import wraps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from probekit.amounts import counted, size_in_words
-from probekit.cli.captures import capture_command, plan
-from probekit.cli.options import Days, Decorator, PlaceType, cache_option, json_option, out_option
+from probekit.cli.options import (
+    cache_option,
+    capture_options,
+    json_option,
+    out_option,
+    place_of,
+    set_option,
+    together,
+)
+from probekit.errors import nearest
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
     from probekit.activations.records import Location
+    from probekit.pipeline.capture.local_workers import Workers
 
 
 class _CacheGroup(click.Group):
@@ -26,8 +36,21 @@ class _CacheGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            self._refuse_mistyped(args[0])
             args = ["capture", *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_mistyped(self, given: str) -> None:
+        """Raise UsageError if an argument is likely a mistyped command."""
+        from probekit.experiment.locations import bundled_files, is_experiment
+
+        if given.startswith("-") or Path(given).suffix or Path(given).exists():
+            return
+        if not is_experiment(given):
+            raise click.UsageError(
+                f"There is no file and no bundled experiment {given}, and no such command. "
+                f"{nearest(given, [*self.commands, *bundled_files()])}"
+            )
 
 
 @click.group(cls=_CacheGroup)
@@ -38,32 +61,214 @@ def cache() -> None:
     """
 
 
-cache.add_command(capture_command)
-cache.add_command(plan)
+@cache.command()
+@capture_options
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    help="Number of parallel processes or Ray actors; 0 only creates the caches, to be filled by "
+    "`probekit worker`.",
+)
+@click.option("--engine", type=click.Choice(["processes", "ray"]), help="Type of workers.")
+@click.option("--address", help="Address of the Ray cluster.  [default: RAY_ADDRESS]")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Threads per worker.  [default: cores divided by workers; Ray: 1]",
+)
+def capture_command(
+    file: Path,
+    overrides: tuple[str, ...],
+    cache_root: Location | None,
+    device: str,
+    workers: int | None,
+    engine: str | None,
+    address: str | None,
+    threads: int | None,
+) -> None:
+    """Capture the activations of an experiment without probing them."""
+    from probekit.experiment.loader import load_experiment
+
+    if address is not None and engine != "ray":
+        raise click.UsageError("--address requires --engine ray.")
+    if threads is not None and workers is None and engine is None:
+        raise click.UsageError("--threads requires --workers.")
+    experiment = load_experiment(file, overrides)
+
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.capture.captures import capture_only, lay_out
+
+    if workers == 0:
+        for target, store in lay_out(experiment, cache_root=cache_root, device=device).items():
+            click.echo(
+                f"{target}: {counted(store.n_rows, 'row')} in "
+                f"{counted(store.spec.sizes.shards, 'shard')}; start any number of workers with:  "
+                f"probekit worker {store.folder}"
+            )
+        return
+    with watching() as watcher:
+        shared: dict[str, Any] = {"device": device, "n_threads": threads, "watcher": watcher}
+        crew: Workers | None = None  # this process alone
+        if engine == "ray":
+            from probekit.pipeline.capture.ray_workers import by_ray
+
+            crew = partial(by_ray, n_workers=workers, address=address, **shared)
+        elif workers is not None or engine is not None:
+            from probekit.pipeline.capture.local_workers import by_processes
+            from probekit.products import check_device
+
+            check_device(device)  # local workers use this machine; Ray actors may run on others
+            crew = partial(by_processes, n_workers=workers or os.cpu_count() or 1, **shared)
+        captured = capture_only(
+            experiment, cache_root=cache_root, device=device, watcher=watcher, crew=crew
+        )
+    for target, part in captured.items():
+        click.echo(
+            f"{target}: {counted(part.store.n_rows, 'row')}, "
+            f"{counted(part.computed, 'shard')} computed, {part.reused} reused, "
+            f"digest {part.root[:16]}, {part.store.folder}"
+        )
 
 
-def _of_caches(n_args: int) -> Decorator:
-    """Return a decorator that passes the locations of the named caches to a command."""
+@click.command()
+@click.argument("place", type=place_of, metavar="CACHE_DIR")
+@click.option("--device", help="Compute device, e.g. cuda:1.  [default: that of the cache]")
+@click.option("--threads", type=click.IntRange(min=1), help="Number of CPU threads.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help="Random seed for the order of shards.  [default: different for each worker]",
+)
+@click.option("--job", hidden=True, help="Name of the only job to do.")
+@click.option("--parent", type=int, hidden=True, help="Process with which the worker exits.")
+@click.option("--json", "as_json", is_flag=True, help="Output as one line of JSON per shard.")
+def worker(
+    place: Location,
+    device: str | None,
+    threads: int | None,
+    seed: int | None,
+    job: str | None,
+    parent: int | None,
+    as_json: bool,
+) -> None:
+    """Fill a cache that `probekit cache FILE.yaml --workers 0` has created.
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @click.argument("names", nargs=n_args, metavar="CACHE" if n_args == 1 else "[CACHE]...")
-        @cache_option
-        @json_option
-        @wraps(function)
-        def command(names: Any, cache_root: Location | None, **others: Any) -> Any:
-            from probekit.activations.upkeep import caches_in, find_cache
+    CACHE_DIR is a cache, or a folder or URL with several caches. Any number of workers can be
+    started at any time on any machine with access to it; each exits when no shard is missing.
+    """
+    from probekit.activations.upkeep import caches_at
 
-            root = _root(cache_root)
-            if n_args == 1:
-                return function(place=find_cache(names, root), **others)
-            places = [find_cache(name, root) for name in names] or caches_in(root)
-            if not places:
-                click.echo(f"There are no caches in {root}.", err=True)
-            return function(places=places, **others)
+    caches_at(place)  # raises an error before torch is imported
 
-        return command
+    from joblib import cpu_count
 
-    return decorate
+    from probekit.pipeline.capture.jobs import work_at
+    from probekit.workers import exit_with_parent
+    from probekit.workers import threads as with_threads
+
+    if parent is not None:
+        exit_with_parent(parent)
+    used_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+    n_done = 0
+    with with_threads(threads or cpu_count()):
+        for cache, done in work_at(place, only=job, device=device, seed=used_seed):
+            n_done += 1
+            content = {"cache": str(cache), **done._asdict()}
+            click.echo(
+                json.dumps(content)
+                if as_json
+                else f"{cache}: shard {done.shard}, {done.rows} rows of {done.sites} sites, "
+                f"{done.seconds:.1f} s"
+            )
+    click.echo(f"{counted(n_done, 'shard')} computed; no shard is missing in {place}", err=True)
+
+
+@cache.command()
+@click.argument("what", metavar="MODEL|FILE.yaml")
+@click.option("--tokens", type=float, help="Number of tokens, such as 100e6; for a MODEL only.")
+@click.option(
+    "--sites",
+    multiple=True,
+    help="Name or glob of sites; for a MODEL; repeatable.  [default: blocks.*.hook_resid_post]",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float16", "float32"]),
+    help="Data type on disk; for a MODEL.  [default: float16]",
+)
+@set_option("; for a FILE only")
+@click.option("--device", default="cuda", help="Compute device of the workers.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, help="Number of workers.")
+@click.option(
+    "--throughput",
+    type=click.FloatRange(0, min_open=True),
+    metavar="TOKENS/S",
+    help="Measured throughput of one worker, for the time.",
+)
+@json_option
+def plan(
+    what: str,
+    tokens: float | None,
+    sites: tuple[str, ...],
+    dtype: str | None,
+    overrides: tuple[str, ...],
+    device: str,
+    workers: int,
+    throughput: float | None,
+    as_json: bool,
+) -> None:
+    """Estimate the bytes, files and hours of a capture without capturing.
+
+    Either for --tokens tokens of a MODEL, or for an experiment FILE.yaml, whose data are read.
+    """
+    from probekit.experiment.locations import is_experiment
+
+    if is_experiment(what):
+        from probekit.experiment.loader import load_experiment
+
+        for name, value in {"tokens": tokens, "sites": sites, "dtype": dtype}.items():
+            if value:
+                raise click.UsageError(f"--{name} is for a MODEL; set it in {what}.")
+        experiment = load_experiment(what, overrides)
+
+        from probekit.pipeline.capture.captures import plan_experiment
+
+        numbers = plan_experiment(experiment, device)
+    else:
+        from probekit.model.weights.sources import local_folder
+
+        if overrides:
+            raise click.UsageError("--set requires a FILE.yaml.")
+        if tokens is None or not 1 <= tokens <= 1e15 or tokens != int(tokens):
+            raise click.UsageError("Give the number of tokens, such as --tokens 100e6.")
+        local_folder(what)
+
+        from probekit.pipeline.capture.captures import plan_tokens
+
+        sites, dtype = sites or ("blocks.*.hook_resid_post",), dtype or "float16"
+        numbers = plan_tokens(what, int(tokens), sites=sites, dtype=dtype, device=device)
+    parallel = min(workers, numbers["shards_of_a_site"])
+    seconds = None if throughput is None else numbers["caches"] * numbers["tokens"] / throughput
+    numbers["hours"] = None if seconds is None else seconds / parallel / 3600
+    if as_json:
+        click.echo(json_text(numbers))
+        return
+    n, several = numbers, numbers["caches"] > 1
+    time = "unknown; give --throughput" if seconds is None else f"{n['hours']:,.2f}"
+    for name, value in {
+        "tokens read": f"{n['tokens']:,}" + (f", by {n['caches']} models" if several else ""),
+        "rows": f"{n['rows_of_a_site']:,} at {counted(len(n['sites']), 'site')}, as {n['dtype']}",
+        "sites": " to ".join(dict.fromkeys([n["sites"][0], n["sites"][-1]])),
+        "bytes": f"{size_in_words(n['bytes'])}, {size_in_words(n['bytes'] / n['tokens'])} a token",
+        "files": f"{n['files']:,}, in {counted(n['shards_of_a_site'], 'shard')} of each site",
+        "hours": time + (f", by {counted(parallel, 'worker')}" if seconds is not None else ""),
+    }.items():
+        click.echo(f"{name:12} {value}")
+
+
+_common_options = together(cache_option, json_option)
+_one_cache = together(click.argument("name", metavar="CACHE"), _common_options)
+_several_caches = together(click.argument("names", nargs=-1, metavar="[CACHE]..."), _common_options)
 
 
 def _root(cache_root: Location | None) -> Location:
@@ -72,9 +277,19 @@ def _root(cache_root: Location | None) -> Location:
     return default_root() if cache_root is None else cache_root
 
 
+def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Location]:
+    """Return the locations of the named caches, or of all without names."""
+    from probekit.activations.upkeep import caches_in, find_cache
+
+    root = _root(cache_root)
+    places = [find_cache(name, root) for name in names] or caches_in(root)
+    if not places:
+        click.echo(f"There are no caches in {root}.", err=True)
+    return places
+
+
 @cache.command("ls")
-@cache_option
-@json_option
+@_common_options
 def list_caches(cache_root: Location | None, as_json: bool) -> None:
     """List all caches with key, size, age and contents."""
     from probekit.activations.upkeep import caches_in, summarize
@@ -92,14 +307,13 @@ def list_caches(cache_root: Location | None, as_json: bool) -> None:
 
 
 @cache.command()
-@_of_caches(1)
-def show_command(place: Location, as_json: bool) -> None:
+@_one_cache
+def show_command(name: str, cache_root: Location | None, as_json: bool) -> None:
     """Show the contents of a cache: rows, sites, identity, root digest."""
-    from probekit.activations.records import Location as AnyPlace
     from probekit.activations.store import ActivationStore
     from probekit.activations.upkeep import summarize
 
-    assert isinstance(place, AnyPlace)
+    (place,) = _find([name], cache_root)
     summary = summarize(place)
     if summary.problem is not None:
         _show(as_json, {"problem": summary.problem}, [summary.problem])
@@ -110,21 +324,21 @@ def show_command(place: Location, as_json: bool) -> None:
     for site, n_rows in summary.sites.items():
         partly = "" if n_rows == summary.rows else f" ({n_rows / summary.rows:.0%})"
         lines.append(f"  {site}: {n_rows:,} rows{partly}")
-    for name, value in identity.items():
-        lines.append(f"  {name}: {json.dumps(value) if isinstance(value, dict) else value}")
+    for key, value in identity.items():
+        lines.append(f"  {key}: {json.dumps(value) if isinstance(value, dict) else value}")
     _show(as_json, asdict(summary) | {"identity": identity}, lines)
 
 
 @cache.command()
-@_of_caches(-1)
-def verify_command(places: Sequence[Location], as_json: bool) -> None:
+@_several_caches
+def verify_command(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None:
     """Verify the checksum of every file of the caches (default: all) and list damaged files."""
     from probekit.activations.store import ActivationStore
     from probekit.activations.upkeep import find_damage
     from probekit.errors import StoreError
 
     damages: dict[str, list[dict[str, str]]] = {}
-    for place in places:
+    for place in _find(names, cache_root):
         try:
             store = ActivationStore.open(place)
             damages[str(place)] = [damage._asdict() for damage in find_damage(store)]
@@ -141,12 +355,13 @@ def verify_command(places: Sequence[Location], as_json: bool) -> None:
 
 
 @cache.command()
-@_of_caches(1)
-def repair_command(place: Location, as_json: bool) -> None:
+@_one_cache
+def repair_command(name: str, cache_root: Location | None, as_json: bool) -> None:
     """Remove damaged files, so that the next capture computes them again."""
     from probekit.activations.store import ActivationStore
     from probekit.activations.upkeep import repair_cache as repair_store
 
+    (place,) = _find([name], cache_root)
     damages = repair_store(ActivationStore.open(place))
     content = [damage._asdict() for damage in damages]
     if _show(as_json, content, [f"{damage.file}: {damage.why}" for damage in damages]):
@@ -156,14 +371,12 @@ def repair_command(place: Location, as_json: bool) -> None:
 
 @cache.command()
 @click.argument("names", nargs=-1, required=True, metavar="CACHE...")
-@cache_option
-@json_option
+@_common_options
 def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None:
     """Remove caches."""
-    from probekit.activations.upkeep import find_cache, remove_cache
+    from probekit.activations.upkeep import remove_cache
 
-    places = [find_cache(name, _root(cache_root)) for name in names]
-    left = {str(place): remove_cache(place) for place in places}
+    left = {str(place): remove_cache(place) for place in _find(names, cache_root)}
     _show(as_json, left, [f"removed {place}" for place, files in left.items() if not files])
     for place, files in left.items():
         if files:
@@ -172,20 +385,26 @@ def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None
 
 
 @cache.command()
-@_of_caches(-1)
+@_several_caches
 @click.option(
     "--older-than",
-    type=Days(0),
+    type=click.FloatRange(0),
     metavar="DAYS",
     help="Minimum age in days since the last write of caches to remove as well.",
 )
 @click.option("--dry-run", is_flag=True, help="List of caches to remove, without removing them.")
-def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_run: bool) -> None:
+def gc(
+    names: Sequence[str],
+    cache_root: Location | None,
+    as_json: bool,
+    older_than: float | None,
+    dry_run: bool,
+) -> None:
     """Remove temporary files of killed writers from caches (default: all); committed rows stay."""
     from probekit.activations.upkeep import collect_garbage, is_older, remove_cache, summarize
 
     removed: dict[str, Any] = {}
-    for place in places:
+    for place in _find(names, cache_root):
         summary = summarize(place)
         if older_than is not None and is_older(summary, older_than):
             if not dry_run:
@@ -202,44 +421,46 @@ def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_
 
 
 @cache.command()
-@_of_caches(1)
+@_one_cache
 @click.option(
-    "--format",
-    "format_",
-    default="npy",
-    show_default=True,
-    help="Output format: npy, safetensors or parquet.",
+    "--format", "format_", default="npy", help="Output format: npy, safetensors or parquet."
 )
 @click.option(
     "--site", "sites", multiple=True, help="Full name of a site; repeatable.  [default: all]"
 )
 @out_option
 def export_command(
-    place: Location, as_json: bool, format_: str, sites: tuple[str, ...], out: Path
+    name: str,
+    cache_root: Location | None,
+    as_json: bool,
+    format_: str,
+    sites: tuple[str, ...],
+    out: Path,
 ) -> None:
     """Export the rows of sites to other formats, in the order of the data set."""
     from probekit.activations.export import export_cache as export_rows
     from probekit.activations.store import ActivationStore
 
+    (place,) = _find([name], cache_root)
     paths = [*map(str, export_rows(ActivationStore.open(place), out, format_, sites or None))]
     _show(as_json, paths, paths)
 
 
 @cache.command()
-@click.argument("url", type=PlaceType())
+@click.argument("url", type=place_of)
 @click.option("--root", "pin", metavar="DIGEST", help="Expected root digest of the cache.")
-@cache_option
-@json_option
+@_common_options
 def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: bool) -> None:
     """Copy the cache at URL (or in a folder) to the local caches and verify its checksums."""
     _copy(url, _root(cache_root), pin, as_json)
 
 
 @cache.command()
-@_of_caches(1)
-@click.argument("url", type=PlaceType())
-def push(place: Location, as_json: bool, url: Location) -> None:
+@_one_cache
+@click.argument("url", type=place_of)
+def push(name: str, cache_root: Location | None, as_json: bool, url: Location) -> None:
     """Copy a cache to URL/KEY (or a folder) and verify its checksums."""
+    (place,) = _find([name], cache_root)
     _copy(place, url, None, as_json)
 
 

@@ -20,22 +20,7 @@ from typing import Any
 
 import click
 
-from probekit.cli.caches import cache
-from probekit.cli.captures import worker
-from probekit.cli.models import params, sites, verify_model_command
-from probekit.cli.pages import report, view
-from probekit.cli.pictures import attention, attribution, heads, lens, patch_command, weights
-from probekit.cli.runs import (
-    cause_command,
-    compare_command,
-    experiments,
-    init,
-    pretrain_command,
-    run_command,
-    transfer_command,
-    validate_command,
-)
-from probekit.cli.texts import apply, generate_command
+from probekit.cli import caches, models, pictures, runs, texts
 from probekit.errors import ProbekitError, nearest
 from probekit.terminal import Interruptible, escape_streams
 
@@ -108,7 +93,7 @@ class _Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command; raise UsageError with suggestions if it is unknown."""
         if args[0] not in self.commands and not args[0].startswith("-"):
-            known = [*self.commands, *(f"cache {name}" for name in cache.commands)]
+            known = [*self.commands, *(f"cache {name}" for name in caches.cache.commands)]
             similar = [name for name in known if name.endswith(f" {args[0]}")]
             advice = f"Did you mean: {similar[0]}?" if similar else nearest(args[0], known)
             raise click.UsageError(f"No such command {args[0]!r}. {advice}", ctx)
@@ -145,6 +130,7 @@ def _show_versions(ctx: click.Context, _: click.Parameter, is_given: bool) -> No
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
         "color": True,
+        "show_default": True,
     },
 )
 @click.option(
@@ -175,28 +161,28 @@ def selftest_command(quick: bool) -> None:
 
 
 for _command in (
-    apply,
-    attention,
-    attribution,
-    cache,
-    cause_command,
-    compare_command,
-    experiments,
-    generate_command,
-    heads,
-    init,
-    lens,
-    params,
-    patch_command,
-    pretrain_command,
-    report,
-    run_command,
-    sites,
-    transfer_command,
-    validate_command,
-    verify_model_command,
-    view,
-    weights,
-    worker,
+    caches.cache,
+    caches.worker,
+    models.params,
+    models.sites,
+    models.verify_model_command,
+    pictures.attention,
+    pictures.attribution,
+    pictures.heads,
+    pictures.lens,
+    pictures.patch_command,
+    pictures.weights,
+    runs.cause_command,
+    runs.compare_command,
+    runs.experiments,
+    runs.init,
+    runs.pretrain_command,
+    runs.report,
+    runs.run_command,
+    runs.transfer_command,
+    runs.validate_command,
+    runs.view,
+    texts.apply,
+    texts.generate_command,
 ):
     cli.add_command(_command)

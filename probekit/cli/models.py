@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,7 @@ from probekit.cli.options import ModelName, json_option
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from probekit.analysis.verification import Agreement
-    from probekit.model.config import ModelConfig
     from probekit.model.parameters import ParameterCount
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -39,6 +37,7 @@ def sites(model: str) -> None:
 def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: int | None) -> None:
     """Count the parameters of MODEL by component: formula, number, share and size."""
     from probekit.model.families.table import find_config
+    from probekit.model.parameters import count_components, count_sums
 
     options: dict[str, Any] = {
         "tie_word_embeddings": False if untied else None,
@@ -53,22 +52,28 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
             f"--{sorted(unknown)[0].replace('_', '-')}."
         )
     config = replace(config, **given)
-    if as_json:
-        click.echo(json_text(_to_json(model, config)))
-    else:
-        _show(config)
-
-
-def _to_json(model: str, config: ModelConfig) -> dict[str, Any]:
-    from probekit.model.parameters import count_components, count_sums
-
     *sums, total = count_sums(config)
-    return {
-        "model": model,
-        "config": config.to_json(),
-        "components": [_entry(count, total) for count in count_components(config)],
-        "sums": [_entry(count, total) for count in (*sums, total)],
-    }
+    components = [_entry(count, total) for count in count_components(config)]
+    entries = [_entry(count, total) for count in (*sums, total)]
+    if as_json:
+        content = {"model": model, "config": config.to_json()}
+        click.echo(json_text(content | {"components": components, "sums": entries}))
+        return
+
+    from rich.table import Table
+
+    from probekit.cli.show.tables import print_table
+
+    shown = Table("component", "formula", box=None, pad_edge=False)
+    for name in ("number", "times", "in all", "share", *(f"{dtype} MB" for dtype in _BYTES)):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for entry in (*components, None, *entries):
+        shown.add_row(*(_cells(entry) if entry else ()), end_section=entry is entries[-1])
+    shown.add_row()
+    print_table(shown)
+    axes = config.axis_sizes.items()
+    click.echo(", ".join(f"{axis} = {size:,}" for axis, size in axes if axis != "1"))
+    click.echo("MB are 2^20 bytes.")
 
 
 def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
@@ -83,34 +88,11 @@ def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
     }
 
 
-def _show(config: ModelConfig) -> None:
-    """Print the components, their sums, and the sizes of the axes."""
-    from rich.table import Table
-
-    from probekit.cli.show.tables import print_table
-    from probekit.model.parameters import count_components, count_sums
-
-    sums = count_sums(config)
-    shown = Table("component", "formula", box=None, pad_edge=False)
-    for name in ("number", "times", "in all", "share", *(f"{dtype} MB" for dtype in _BYTES)):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for counts in (count_components(config), sums):
-        for count in counts:
-            shown.add_row(
-                count.name,
-                count.formula,
-                f"{count.number:,}",
-                str(count.times),
-                f"{count.total:,}",
-                f"{count.total / sums[-1].total:.2%}",
-                *(f"{count.megabytes(size):,.2f}" for size in _BYTES.values()),
-                end_section=count is sums[-1],
-            )
-        shown.add_row()
-    print_table(shown)
-    sizes = config.axis_sizes.items()
-    click.echo(", ".join(f"{axis} = {size:,}" for axis, size in sizes if axis != "1"))
-    click.echo("MB are 2^20 bytes.")
+def _cells(entry: dict[str, Any]) -> Iterator[str]:
+    """Yield an entry as the cells of a row."""
+    yield from (entry["name"], entry["formula"], f"{entry['number']:,}", str(entry["times"]))
+    yield from (f"{entry['in_all']:,}", f"{entry['share']:.2%}")
+    yield from (f"{size:,.2f}" for size in entry["megabytes"].values())
 
 
 @click.command("verify")
@@ -120,7 +102,6 @@ def _show(config: ModelConfig) -> None:
     "--dtype",
     type=click.Choice(["float32", "float64"]),
     default="float32",
-    show_default=True,
     help="Dtype of both models. The tolerance is 5e-05 in float32 and 1e-10 in float64.",
 )
 def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,68 +15,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class _NumberRange(click.ParamType[Any]):
-    """A range of numbers with a readable error message."""
-
-    what: str
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the number; fail with a message that names the allowed range."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{value!r}. It must be {self.what}{_limits_text(self)}.", param, ctx)
-
-
-class IntegerInRange(_NumberRange, click.IntRange):
-    """Integers in a range."""
-
-    what = "an integer"
-
-
-class NumberInRange(_NumberRange, click.FloatRange):
-    """Numbers in a range."""
-
-    what = "a number"
-
-
-class Days(NumberInRange):
-    """Numbers of days in a range."""
-
-    what = "a number of days, such as 30 or 0.5"
-
-
-def _limits_text(numbers: Any) -> str:
-    """Return the limits of a range as text.
-
-    >>> _limits_text(IntegerInRange(1, 9)), _limits_text(NumberInRange(0, min_open=True))
-    (', at least 1, at most 9', ', more than 0')
-    """
-    low = "more than" if numbers.min_open else "at least"
-    limits = [f", {low} {numbers.min:,}"] if numbers.min is not None else []
-    return "".join([*limits, *([f", at most {numbers.max:,}"] if numbers.max is not None else [])])
-
-
-class PlaceType(click.ParamType[Any]):
-    """A folder, or the URL of an object store."""
-
-    name = "folder or url"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return a Path, or a URL as a string, because a Path would collapse its slashes."""
-        del param, ctx
-        return value.rstrip("/") if "://" in str(value) else Path(value)
-
-
-class CacheRoot(PlaceType):
-    """A folder of caches, which need not exist yet, or the URL of an object store."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return a Path or a URL; fail if the path cannot be a folder."""
-        place = super().convert(value, param, ctx)
-        if isinstance(place, Path):
-            _refuse_file(self, place, param, ctx)
-        return place
+def place_of(value: str) -> Path | str:
+    """Return a folder as a Path, and a URL as text, because a Path would collapse its slashes."""
+    return value.rstrip("/") if "://" in value else Path(value)
 
 
 class OutFolder(click.ParamType[Path]):
@@ -90,6 +30,19 @@ class OutFolder(click.ParamType[Path]):
         path = Path(value)
         _refuse_file(self, path, param, ctx)
         return path
+
+
+class CacheRoot(click.ParamType[Any]):
+    """A folder of caches, which need not exist yet, or the URL of an object store."""
+
+    name = "folder or url"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path | str:
+        """Return a Path or a URL; fail if the path cannot be a folder."""
+        place = place_of(str(value))
+        if isinstance(place, Path):
+            _refuse_file(self, place, param, ctx)
+        return place
 
 
 class OutputFile(click.ParamType[Path]):
@@ -228,7 +181,6 @@ def bos_option(texts: str = "each text") -> Decorator:
     return click.option(
         "--bos/--no-bos",
         default=False,
-        show_default=True,
         help=f"Whether to prepend the beginning-of-text token to {texts}.",
     )
 
@@ -239,33 +191,9 @@ def runs_option(written: str) -> Decorator:
         "--out",
         type=OutFolder(),
         default="runs",
-        show_default=True,
         help=f"Results folder; {written}.",
     )
 
 
 file_options = together(click.argument("file", type=click.Path(path_type=Path)), set_option())
 capture_options = together(file_options, cache_option, device_option)
-
-
-def with_choices(
-    overrides: Sequence[str], sites: Sequence[str], kinds: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the overrides, extended by those for the given sites and kinds of probe.
-
-    Raises:
-        UnknownNameError: There is no such kind.
-
-    >>> with_choices([], ["blocks.*.hook_resid_post"], [])
-    ('capture.sites=["blocks.*.hook_resid_post"]', 'capture.concatenate=[]')
-    """
-    from probekit.probes.kinds.registry import find_kind
-
-    extended = list(overrides)
-    if sites:
-        extended += [f"capture.sites={json.dumps(list(sites))}", "capture.concatenate=[]"]
-    for kind in kinds:
-        find_kind(kind)
-    if kinds:
-        extended.append(f"probe.kinds={json.dumps([{'kind': kind} for kind in kinds])}")
-    return tuple(extended)

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.cli.options import (
-    IntegerInRange,
     ModelName,
-    NumberInRange,
     bos_option,
     device_option,
     model_option,
@@ -26,12 +24,15 @@ if TYPE_CHECKING:
 
     from probekit.pipeline.look.lenses import ModelAndTokenizer
 
+_SITES = click.option(
+    "--site",
+    "sites",
+    multiple=True,
+    metavar="SITE",
+    help="Name or glob of sites; repeatable.  [default: the residual stream after each block]",
+)
 _POSITION = click.option(
-    "--position",
-    type=int,
-    default=-1,
-    show_default=True,
-    help="Index of a token; negative values count from the end.",
+    "--position", type=int, default=-1, help="Index of a token; negative values count from the end."
 )
 
 
@@ -58,16 +59,8 @@ def _write(
 @model_option
 @texts_options
 @bos_option()
-@click.option(
-    "--site",
-    "sites",
-    multiple=True,
-    metavar="SITE",
-    help="Name or glob of sites; repeatable.  [default: the residual stream after each block]",
-)
-@click.option(
-    "--top-k", type=int, default=5, show_default=True, help="Number of tokens shown per cell."
-)
+@_SITES
+@click.option("--top-k", type=int, default=5, help="Number of tokens shown per cell.")
 @_POSITION
 @device_option
 @page_or_rows_option
@@ -100,11 +93,7 @@ def lens(
 @click.command()
 @model_option
 @click.option("--text", required=True, help="Input text.")
-@click.option(
-    "--token",
-    help="Token whose logit is decomposed, with the space before a word.  [default: the most "
-    "probable one]",
-)
+@click.option("--token", help="Token whose logit is decomposed.  [default: the most probable]")
 @click.option("--minus", help="Token whose logit is subtracted.")
 @click.option("--minus-mean", is_flag=True, help="Subtraction of the mean logit of all tokens.")
 @_POSITION
@@ -128,20 +117,14 @@ def attribution(model: str, bos: bool, device: str, out: Path | None, **options:
 @optional_texts_options
 @click.option(
     "--random-repeats",
-    type=IntegerInRange(min=1),
+    type=click.IntRange(min=1),
     metavar="N",
     help="Number of sequences of repeated random tokens.  [default without texts: 10]",
 )
 @click.option(
-    "--length",
-    type=IntegerInRange(min=1),
-    default=50,
-    show_default=True,
-    help="Length of the repeated sequence in tokens.",
+    "--length", type=click.IntRange(min=1), default=50, help="Tokens of a repeated sequence."
 )
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Random seed for the random tokens."
-)
+@click.option("--seed", type=int, default=0, help="Random seed for the random tokens.")
 @bos_option()
 @device_option
 @page_or_rows_option
@@ -178,32 +161,18 @@ def heads(
 @click.command()
 @model_option
 @click.option("--clean", required=True, help="Base text.")
-@click.option(
-    "--corrupt", required=True, help="Counterfactual text, with as many tokens as the base text."
-)
-@click.option(
-    "--answer", required=True, help="Right token after the base text, with the space before a word."
-)
+@click.option("--corrupt", required=True, help="Counterfactual text, with as many tokens.")
+@click.option("--answer", required=True, help="Right token after the base text.")
 @click.option("--wrong", required=True, help="Token whose logit is subtracted.")
-@click.option(
-    "--site",
-    "sites",
-    multiple=True,
-    metavar="SITE",
-    help="Name or glob of sites, patched at each token; repeatable.  [default: the residual stream "
-    "after each block]",
-)
+@_SITES
 @click.option("--heads", is_flag=True, help="Patches of each head at all tokens, too.")
 @click.option(
-    "--attribution",
-    is_flag=True,
-    help="Estimates of all patches from gradients; only the --top largest are patched.",
+    "--attribution", is_flag=True, help="Estimates from gradients; the --top largest are verified."
 )
 @click.option(
     "--top",
-    type=IntegerInRange(min=1),
+    type=click.IntRange(min=1),
     default=10,
-    show_default=True,
     help="Number of patches in each table and, with --attribution, of verified estimates.",
 )
 @bos_option("both texts")
@@ -245,9 +214,8 @@ def patch_command(
 @device_option
 @click.option(
     "--max-mb",
-    type=NumberInRange(0, min_open=True),
+    type=click.FloatRange(0, min_open=True),
     default=25,
-    show_default=True,
     help="Maximum size of the page in MB.",
 )
 @page_option
@@ -263,26 +231,23 @@ def attention(model: str, texts: tuple[str, ...], out: Path, max_mb: float, **op
 
 @click.command()
 @click.option(
-    "--model",
-    type=ModelName(or_file=True),
-    required=True,
-    help="Model: `mini`, a hub name, a folder or a file of weights.",
+    "--model", type=ModelName(or_file=True), required=True, help="Model, or a file of weights."
 )
 @click.option("--tensor", help="Tensor to plot, e.g. wpe.weight.  [default: an overview of all]")
 @click.option(
     "--column",
     "columns",
-    type=IntegerInRange(0),
+    type=click.IntRange(0),
     multiple=True,
     help="Column to plot as a curve; repeatable.  [default for wpe.weight: 150, 200, 250]",
 )
 @click.option(
     "--corner",
-    type=IntegerInRange(1, 2000),
-    help="Number of rows and columns shown of a matrix too large to show in full.  [default: 300]",
+    type=click.IntRange(1, 2000),
+    help="Rows and columns shown of a matrix too large to show in full.  [default: 300]",
 )
 @click.option(
-    "--n-head", type=IntegerInRange(1), help="Number of heads, if there is no config.json."
+    "--n-head", type=click.IntRange(1), help="Number of heads, if there is no config.json."
 )
 @page_option
 def weights(model: str, out: Path, **options: Any) -> None:

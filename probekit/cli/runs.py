@@ -1,31 +1,69 @@
-"""Commands that run experiments and recipes, compare the runs, and list or start experiments."""
+"""Commands that run experiments and recipes, compare the runs, and show their pages."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from probekit.cli.options import (
-    IntegerInRange,
     OutputFile,
     cache_option,
     capture_options,
     device_option,
     file_options,
     out_option,
+    page_or_rows_option,
     runs_option,
     set_option,
-    with_choices,
+    together,
 )
-from probekit.cli.pages import draw_figures, figure_options
-from probekit.pipeline.look.exports import PAGE_OR_ROWS
 
-if TYPE_CHECKING:
-    pass
+
+def _read_formats(ctx: click.Context, param: click.Parameter, given: str | None) -> Sequence[str]:
+    """Return the file formats of --figures, which are checked before any work."""
+    del ctx, param
+    if given is None:
+        return ()
+    from probekit.report.figures.figure_files import check_engine, read_formats
+
+    formats = read_formats(given)
+    check_engine()
+    return formats
+
+
+figure_options = together(
+    click.option(
+        "--figures",
+        "formats",
+        metavar="png,svg,pdf",
+        callback=_read_formats,
+        help="File formats to export each figure to.",
+    ),
+    click.option(
+        "--columns",
+        type=click.IntRange(1, 2),
+        default=2,
+        help="Width of --figures in columns of a paper.",
+    ),
+)
+
+
+def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
+    """Write the figures of a run to its folder `figures` and print the path; skip if no formats."""
+    if formats:
+        from probekit.files import inside
+        from probekit.report.figures.figure_files import write_figures
+        from probekit.report.pages.run_page import run_figures
+
+        folder = inside(run_dir / "figures")
+        written = write_figures(run_figures(run_dir), folder, formats, columns)
+        click.echo(f"{len(written)} figures in {run_dir / 'figures'}", err=True)
 
 
 @click.command()
@@ -33,7 +71,7 @@ if TYPE_CHECKING:
 @runs_option("the run is written to PATH/NAME/KEY")
 @click.option(
     "--workers",
-    type=IntegerInRange(min=1),
+    type=click.IntRange(min=1),
     help="Number of sites probed in parallel.  [default: number of cores]",
 )
 @figure_options
@@ -41,7 +79,7 @@ if TYPE_CHECKING:
 def run_command(
     file: Path,
     overrides: tuple[str, ...],
-    formats: tuple[str, ...],
+    formats: Sequence[str],
     columns: int,
     page: bool,
     **options: Any,
@@ -104,7 +142,7 @@ def cause_command(file: Path, overrides: tuple[str, ...], device: str, out: Path
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--metric", help="Metric on the test rows.  [default: main metric of the runs]")
-@click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file (.csv or .html).")
+@page_or_rows_option
 def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
     """Compare two finished runs: differences RUN_A minus RUN_B, with intervals and p-values."""
     from probekit.results.record import check_finished
@@ -131,9 +169,8 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
 @click.option("--kind", "kinds", multiple=True, help="Kind of probe, for all files; repeatable.")
 @click.option(
     "--null-draws",
-    type=IntegerInRange(0, 1000),
+    type=click.IntRange(0, 1000),
     default=10,
-    show_default=True,
     help="Number of label permutations for the null distribution of cosines.",
 )
 @cache_option
@@ -149,9 +186,15 @@ def transfer_command(
 ) -> None:
     """Train probes on the data of each experiment and test them on all others."""
     from probekit.experiment.loader import load_experiment
+    from probekit.probes.kinds.registry import find_kind
 
-    all_overrides = with_choices(overrides, sites, kinds)
-    experiments = [load_experiment(file, all_overrides) for file in files]
+    chosen = list(overrides)
+    if sites:
+        chosen += [f"capture.sites={json.dumps(sites)}", "capture.concatenate=[]"]
+    if kinds:
+        named = [{"kind": find_kind(kind).name} for kind in kinds]
+        chosen.append(f"probe.kinds={json.dumps(named)}")
+    experiments = [load_experiment(file, chosen) for file in files]
 
     from probekit.cli.show.progress import watching
     from probekit.cli.show.results import show_transfer
@@ -184,6 +227,84 @@ def pretrain_command(file: Path, overrides: tuple[str, ...], device: str, out: P
         f"{last.held_out_per_character:.4f} per character"
     )
     click.echo(f"{result.model}\n{result.log}\n{result.figure}")
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=OutputFile(".html"), help="Page of several runs.  [default: runs.html]")
+@figure_options
+def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], columns: int) -> None:
+    """Rebuild the page of a run from its files; with several RUNS, a page of all.
+
+    Of a pretraining run, it draws the figure of the losses.
+    """
+    if len(runs) > 1:
+        _report_runs(runs, out or Path("runs.html"), formats, columns)
+        return
+    if out is not None:
+        raise click.UsageError(
+            "--out requires several runs; the page of a single run is its report.html."
+        )
+    from probekit.results.record import check_finished, has_causes_alone
+    from probekit.training.run_files import is_pretraining
+
+    if is_pretraining(runs[0]):
+        from probekit.report.pages.losses import write_losses
+
+        if formats:
+            raise click.UsageError("--figures requires the run of an experiment.")
+        click.echo(str(write_losses(runs[0])))
+        return
+    if not has_causes_alone(runs[0]):
+        check_finished(runs[0])
+
+    from probekit.report.pages.run_page import write_report
+
+    path = write_report(runs[0])
+    draw_figures(runs[0], formats, columns)
+    click.echo(str(path))
+
+
+def _report_runs(runs: tuple[Path, ...], out: Path, formats: Sequence[str], columns: int) -> None:
+    """Write the page of several runs, and its figures to a folder next to it."""
+    from probekit.results.record import check_finished
+
+    for run in runs:
+        check_finished(run)
+
+    from probekit.files import write_atomic
+    from probekit.report.figures.figure_files import write_figures
+    from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
+    from probekit.report.texts import line_label
+
+    loaded = load_runs(runs)
+    write_atomic(out, runs_page(loaded))
+    for one in loaded:
+        click.echo(f"{line_label(one.name)}: {one.answer}")
+    if formats:
+        write_figures(runs_figures(loaded), out.with_suffix("") / "figures", formats, columns)
+    click.echo(str(out))
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default="runs")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Local port; 0 for any free port."
+)
+def view(folder: Path, port: int) -> None:
+    """Serve the runs in FOLDER to a browser on this machine, including runs in progress."""
+    from probekit.results.record import check_results_folder
+
+    check_results_folder(folder)
+
+    from probekit.cli.view_server import HOST, make_server
+
+    with make_server(folder, port) as server:
+        click.echo(f"http://{HOST}:{server.server_port}/  (press Ctrl-C to stop)")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            sys.exit(0)
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,44 +33,22 @@ if TYPE_CHECKING:
     "--temperature",
     type=float,
     default=0.0,
-    show_default=True,
     help="Sampling temperature; 0 always takes the most probable token.",
 )
 @click.option("--top-k", type=int, help="Number of most probable tokens to sample from.")
+@click.option("--top-p", type=float, help="Total probability of the tokens to sample from.")
+@click.option("--num-samples", type=int, default=1, help="Number of samples per prompt.")
+@click.option("--seed", type=int, default=0, help="Random seed for sampling.")
 @click.option(
-    "--top-p", type=float, help="Total probability of the most probable tokens to sample from."
-)
-@click.option(
-    "--num-samples",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Number of samples per prompt.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed for sampling.")
-@click.option(
-    "--slide",
-    is_flag=True,
-    help="Sliding window: drop the earliest tokens when the context is full.",
+    "--slide", is_flag=True, help="Sliding window: drop the earliest tokens of a full context."
 )
 @click.option("--stop", "stops", multiple=True, help="String that ends generation; repeatable.")
-@click.option(
-    "--stream", is_flag=True, help="Streaming output; for a single prompt and sample only."
-)
+@click.option("--stream", is_flag=True, help="Streaming output of a single text.")
 @bos_option("the prompt")
 @device_option
 @click.option("--steer", type=click.Path(path_type=Path), help="Saved probe to steer along.")
-@click.option(
-    "--by",
-    type=float,
-    multiple=True,
-    help="Dose in standard deviations of the probe's projection; repeatable.",
-)
-@click.option(
-    "--towards",
-    metavar="LABEL",
-    help="Label to steer to.  [default: the second of two labels]",
-)
+@click.option("--by", type=float, multiple=True, help="Dose in standard deviations; repeatable.")
+@click.option("--towards", metavar="LABEL", help="Label to steer to.  [default: the second of two]")
 @click.option("--at-site", help="Steered site.  [default: the site of the probe]")
 def generate_command(
     model: str,
@@ -88,7 +66,7 @@ def generate_command(
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.products import check_device
 
-    by, towards, site = (given.pop(name) for name in ("by", "towards", "at_site"))
+    by, towards, at_site = (given.pop(name) for name in ("by", "towards", "at_site"))
     decoding = Decoding(**given)
     if decoding.temperature == 0 and (decoding.top_k or decoding.top_p or decoding.num_samples > 1):
         click.echo(
@@ -96,39 +74,28 @@ def generate_command(
             "--num-samples have no effect; to sample, give a --temperature, such as 1.",
             err=True,
         )
-    for is_wrong, problem in (
-        (
-            steer is None and (by or towards or site),
-            "--by, --towards and --at-site require --steer.",
-        ),
-        (steer is not None and not by, "--steer requires --by, a dose such as 4."),
-        (
-            stream and decoding.num_samples * len(prompts) > 1,
-            "--stream shows a single text: give one --prompt and no --num-samples.",
-        ),
-        (stream and steer, "--stream shows a single text, and --steer shows several."),
-    ):
-        if is_wrong:
-            raise click.UsageError(problem)
+    if steer is None and (by or towards or at_site):
+        raise click.UsageError("--by, --towards and --at-site require --steer.")
+    if steer is not None and not by:
+        raise click.UsageError("--steer requires --by, a dose such as 4.")
+    if stream and (steer is not None or decoding.num_samples * len(prompts) > 1):
+        raise click.UsageError(
+            "--stream shows a single text: give one --prompt, no --num-samples and no --steer."
+        )
     check_device(device)
     if steer is not None:
-        options = {"bos": bos, "stop": stops, "site": site}
+        options = {"bos": bos, "stop": stops, "site": at_site}
         _show_steered(steer, by, towards, model, device, prompts, decoding, options)
         return
     network, tokenizer = load_model(model, device=device), Tokenizer.from_pretrained(model)
     stop = (*stops, *tokenizer.ends_of_text)
-    if stream:
-        _show_stream(
-            prompts[0], stream_text(network, tokenizer, prompts[0], decoding, bos=bos, stop=stop)
-        )
+    if not stream:
+        texts = continue_texts(network, tokenizer, prompts, decoding, bos=bos, stop=stop)
+        _show(prompts, {"": texts}, decoding)
         return
-    texts = continue_texts(network, tokenizer, prompts, decoding, bos=bos, stop=stop)
-    _show(prompts, {"": texts}, decoding)
-
-
-def _show_stream(prompt: str, pieces: Iterator[str]) -> None:
+    pieces = stream_text(network, tokenizer, prompts[0], decoding, bos=bos, stop=stop)
     # Print the prompt with the first piece, so that an error is never printed after it.
-    click.echo(prompt + next(pieces, ""), nl=False)
+    click.echo(prompts[0] + next(pieces, ""), nl=False)
     for piece in pieces:
         click.echo(piece, nl=False)
     click.echo()
@@ -188,9 +155,7 @@ def _show(
             parts = [f"prompt {number + 1}"] * (len(prompts) > 1)
             parts += [f"sample {sample + 1}"] * (decoding.num_samples > 1)
             for how, continuations in found.items():
-                which = ", ".join(parts)
-                heading = ": ".join(filter(None, (which, how)))
-                if heading:
+                if heading := ": ".join(filter(None, (", ".join(parts), how))):
                     click.echo(f"--- {heading} ---")
                 click.echo(prompt + continuations[number][sample].text)
 
@@ -210,7 +175,6 @@ def _show(
     "--too-long",
     type=click.Choice(["error", "truncate", "skip"]),
     default="error",
-    show_default=True,
     help="Handling of texts that exceed the context.",
 )
 @device_option

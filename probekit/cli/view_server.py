@@ -11,9 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,7 +22,7 @@ from probekit.errors import ConfigError, ProbekitError
 from probekit.report.pages.index_page import find_runs, index_page
 from probekit.report.pages.losses import losses_html
 from probekit.report.pages.run_page import report_page
-from probekit.results.record import STARTED, check_results_folder
+from probekit.results.record import STARTED
 from probekit.training.run_files import is_pretraining
 
 HOST = "127.0.0.1"
@@ -33,57 +31,18 @@ NAMES = (HOST, "localhost")
 _HTTP_PORT = 80  # browsers omit it in the Host header
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits on connections and on the time of requests.
-
-    Attributes:
-        connections: maximum number of open connections; a further one closes the oldest that has
-            not sent its request.
-        request_seconds: timeout from the connection to the end of the request's headers.
-        answer_seconds: timeout for sending the response.
-    """
-
-    connections: int = 64
-    request_seconds: float = 10.0
-    answer_seconds: float = 60.0
-
-
-def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Serve the runs of a folder until Ctrl-C or SIGTERM, then exit with code 0.
-
-    Args:
-        folder: results folder, the `--out` of the runs.
-        port: 0 for any free port.
-        ready: called with the address when the server is ready.
-
-    Raises:
-        MissingError: There is no such folder.
-        ConfigError: The port is taken.
-    """
-    with make_server(folder, port) as server:
-        ready(f"http://{HOST}:{server.server_port}/")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            sys.exit(0)
-
-
-def make_server(folder: Path, port: int, limits: Limits | None = None) -> ThreadingHTTPServer:
+def make_server(folder: Path, port: int) -> RunsServer:
     """Return a listening server for the runs of a folder.
 
     Args:
         folder: results folder, the `--out` of the runs.
         port: 0 for any free port.
-        limits: None for the default limits.
 
     Raises:
-        MissingError: There is no such folder.
         ConfigError: The port is taken.
     """
-    check_results_folder(folder)
     try:
-        return _Server(folder, port, limits or Limits())
+        return RunsServer(folder, port)
     except OSError as error:
         raise ConfigError(
             f"--port {port} cannot be used: {error.strerror}. Give another port, or 0 for any free "
@@ -108,14 +67,23 @@ def find_page(folder: Path, path: str) -> str | None:
     return (losses_html if is_pretraining(run) else report_page)(run)
 
 
-class _Server(ThreadingHTTPServer):
-    """Server with one thread per connection, a connection limit and a deadline for requests."""
+class RunsServer(ThreadingHTTPServer):
+    """Server with one thread per connection, a connection limit and a deadline for requests.
+
+    Attributes:
+        most_connections: maximum number of open connections; a further one closes the oldest that
+            has not sent its request.
+        request_seconds: timeout from the connection to the end of the request's headers.
+        answer_seconds: timeout for sending the response.
+    """
 
     request_queue_size = 128
+    most_connections = 64
+    request_seconds = 10.0
+    answer_seconds = 60.0
 
-    def __init__(self, folder: Path, port: int, limits: Limits) -> None:
+    def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
-        self.limits = limits
         # Deadline of each open connection, oldest first; infinite once its request is complete.
         self._deadlines: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
@@ -137,13 +105,13 @@ class _Server(ThreadingHTTPServer):
     def _admit(self, request: socket.socket) -> bool:
         """Register a connection; at the limit, close the oldest idle one or return False."""
         with self._lock:
-            if len(self._deadlines) >= self.limits.connections:
+            if len(self._deadlines) >= self.most_connections:
                 idle = (one for one, deadline in self._deadlines.items() if deadline < math.inf)
                 oldest = next(idle, None)
                 if oldest is None:
                     return False
                 self._close(oldest)
-            self._deadlines[request] = time.monotonic() + self.limits.request_seconds
+            self._deadlines[request] = time.monotonic() + self.request_seconds
             return True
 
     def mark_complete(self, request: socket.socket) -> bool:
@@ -152,7 +120,7 @@ class _Server(ThreadingHTTPServer):
             if request not in self._deadlines:
                 return False
             self._deadlines[request] = math.inf
-        request.settimeout(self.limits.answer_seconds)
+        request.settimeout(self.answer_seconds)
         return True
 
     def service_actions(self) -> None:
@@ -181,7 +149,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: RunsServer
 
     def do_GET(self) -> None:
         """Send a page."""

@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TypeAlias
 
 import numpy as np
 
 from probekit.amounts import FEWEST_UNITS, counted
-from probekit.data.examples import Dataset, Example, TextSpan
-from probekit.data.findings import Finding, Severity, by_level, rows_of
+from probekit.data.examples import Dataset, Example, Finding, Severity, TextSpan, by_level, rows_of
 from probekit.data.labels import (
     is_inside_word,
     missing_groups,
@@ -37,6 +37,9 @@ _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
 _LENGTH_BINS = 20
 _LENGTH_MARGIN = 0.05  # balanced accuracy above chance that causes a warning
 
+_Examples: TypeAlias = tuple[Example, ...]
+_Sides: TypeAlias = tuple[_Examples, _Examples]  # train and test
+
 _NO_GROUPS = Finding(
     "warning",
     "no-groups",
@@ -48,41 +51,34 @@ _NO_GROUPS = Finding(
 
 
 @dataclass(frozen=True)
-class _Sides:
-    """Training and test examples of one split."""
-
-    train: tuple[Example, ...]
-    test: tuple[Example, ...]
-
-
-@dataclass(frozen=True)
 class _Splits:
     """Examples of each split: of one, or of all outer folds of a nested cross-validation.
 
     Attributes:
-        parts: the sides of each split.
+        parts: training and test examples of each split.
         examples: the examples of all splits, each once.
         whole: all examples of the data set, those that `split.drop_repeated` drops included.
     """
 
     parts: tuple[_Sides, ...]
-    examples: tuple[Example, ...]
-    whole: tuple[Example, ...]
+    examples: _Examples
+    whole: _Examples
 
     @property
     def is_nested(self) -> bool:
         return len(self.parts) > 1
 
     @property
-    def tested(self) -> tuple[Example, ...]:
+    def tested(self) -> _Examples:
         """The test examples of all splits."""
-        return tuple(example for sides in self.parts for example in sides.test)
+        return tuple(example for _, test in self.parts for example in test)
 
-    def named(self) -> tuple[tuple[str, tuple[Example, ...]], ...]:
+    def named(self) -> tuple[tuple[str, _Examples], ...]:
         """Return the name and the examples of each side; for several folds, of "all folds"."""
         if self.is_nested:
             return (("all folds", self.examples),)
-        return ("train", self.parts[0].train), ("test", self.parts[0].test)
+        ((train, test),) = self.parts
+        return ("train", train), ("test", test)
 
     def where(self, side: str, n_folds: int) -> str:
         """Return a side in words; for several folds, with the number of folds that are meant."""
@@ -117,14 +113,14 @@ def check_dataset(
     ...     print(f"{finding.level}: {finding.message}")
     warning: 2 labels with fewer than 5 examples in train: n, y.
     warning: 1 label of train does not occur in test: n.
-    warning: There is only 1 test group: intervals over fewer than 20 groups are approximate.
+    warning: Only 1 test group: intervals over fewer than 20 groups are approximate.
     """
     parts = tuple(
-        _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
+        (dataset.select(split.train).examples, dataset.select(split.test).examples)
         for split in splits
     )
     if len(parts) == 1:
-        examples = parts[0].train + parts[0].test
+        examples = sum(parts[0], ())
     else:
         tested = np.sort(np.concatenate([split.test for split in splits]))
         examples = dataset.select(tested).examples
@@ -179,8 +175,8 @@ def _imbalance(splits: _Splits) -> Iterator[Finding]:
 
 def _rare_labels(splits: _Splits) -> Iterator[Finding]:
     of_folds = []
-    for sides in splits.parts:
-        labels = Counter(example.label for example in sides.train)
+    for train, _ in splits.parts:
+        labels = Counter(example.label for example in train)
         of_folds.append({label for label, n in labels.items() if n < _FEW_EXAMPLES})
     rare = sorted(set().union(*of_folds))
     if rare:
@@ -193,16 +189,12 @@ def _rare_labels(splits: _Splits) -> Iterator[Finding]:
 
 
 def _missing_labels(splits: _Splits) -> Iterator[Finding]:
-    labels = [
-        {side: {example.label for example in getattr(sides, side)} for side in ("train", "test")}
-        for sides in splits.parts
-    ]
-    levels: tuple[tuple[Severity, str, str], ...] = (
-        ("error", "train", "test"),
-        ("warning", "test", "train"),
+    labels = [[{example.label for example in side} for side in sides] for sides in splits.parts]
+    levels: tuple[tuple[Severity, str, str, list[set[str]]], ...] = (
+        ("error", "train", "test", [test - train for train, test in labels]),
+        ("warning", "test", "train", [train - test for train, test in labels]),
     )
-    for level, side, other in levels:
-        of_folds = [own[other] - own[side] for own in labels]
+    for level, side, other, of_folds in levels:
         missing = sorted(set().union(*of_folds))
         if missing:
             verb = "does" if len(missing) == 1 else "do"
@@ -216,8 +208,8 @@ def _missing_labels(splits: _Splits) -> Iterator[Finding]:
 
 def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
     crossing: set[str] = set()
-    for sides in splits.parts:
-        crossing |= {e.group for e in sides.train} & {e.group for e in sides.test}
+    for train, test in splits.parts:
+        crossing |= {e.group for e in train} & {e.group for e in test}
     if crossing:
         yield Finding(
             "error",
@@ -229,12 +221,11 @@ def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
 def _few_groups(splits: _Splits) -> Iterator[Finding]:
     n_groups = len({example.group for example in splits.tested})
     if n_groups < _FEW_GROUPS:
-        verb = "is" if n_groups == 1 else "are"
         yield Finding(
             "warning",
             "few-groups",
-            f"There {verb} only {counted(n_groups, 'test group')}: intervals over fewer than "
-            f"{_FEW_GROUPS} groups are approximate.",
+            f"Only {counted(n_groups, 'test group')}: intervals over fewer than {_FEW_GROUPS} "
+            "groups are approximate.",
         )
 
 
@@ -258,9 +249,12 @@ def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
 
 def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning for each side with texts, or spans, that occur more than once."""
-    sides = {"test": [part.test for part in splits.parts]}
-    if not splits.is_nested:  # otherwise each training example is a test example of another fold
-        sides = {"train": [splits.parts[0].train], **sides}
+    sides = {
+        "train": [train for train, _ in splits.parts],
+        "test": [test for _, test in splits.parts],
+    }
+    if splits.is_nested:  # each training example is a test example of another fold
+        del sides["train"]
     for side, parts in sides.items():
         n_examples = sum(map(len, parts))
         n = n_examples - sum(len({example.place for example in part}) for part in parts)
@@ -278,9 +272,9 @@ def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
 def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if texts, or spans, of test rows also occur in training rows."""
     of_folds = []
-    for sides in splits.parts:
-        seen = {example.place for example in sides.train}
-        of_folds.append([example for example in sides.test if example.place in seen])
+    for train, test in splits.parts:
+        seen = {example.place for example in train}
+        of_folds.append([example for example in test if example.place in seen])
     repeated = [example for fold in of_folds for example in fold]
     if repeated:
         verb = "occurs" if len(repeated) == 1 else "occur"
@@ -324,7 +318,7 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
     """
     hits: dict[str, list[bool]] = defaultdict(list)
     for sides in splits.parts:
-        for example, guess in zip(sides.test, _guesses_from_length(sides), strict=True):
+        for example, guess in zip(sides[1], _guesses_from_length(*sides), strict=True):
             hits[example.label].append(guess == example.label)
     accuracy = fmean(fmean(values) for values in hits.values())
     chance = 1 / len(hits)
@@ -339,20 +333,20 @@ def _predictive_length(splits: _Splits) -> Iterator[Finding]:
     )
 
 
-def _guesses_from_length(sides: _Sides) -> list[str | None]:
+def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
     """Return the label that the length of each test example predicts.
 
     In each bin of text or span lengths, it is the label with the largest share of its rows.
     """
     lengths = [
         [end - start for start, end in (e.span or (0, len(e.text)) for e in examples)]
-        for examples in (sides.train, sides.test)
+        for examples in (train, test)
     ]
     edges = np.quantile(lengths[0], np.linspace(0, 1, _LENGTH_BINS + 1)[1:-1])
     fitted, tested = (np.searchsorted(edges, values).tolist() for values in lengths)
-    n_rows = Counter(example.label for example in sides.train)
+    n_rows = Counter(example.label for example in train)
     by_bin: dict[int, Counter[str]] = defaultdict(Counter)
-    for example, number in zip(sides.train, fitted, strict=True):
+    for example, number in zip(train, fitted, strict=True):
         by_bin[number][example.label] += 1
     # Shares, not counts: otherwise the majority class would be predicted in every bin.
     predicted = {

@@ -1,4 +1,4 @@
-"""Labelled examples, and a data set as an immutable list of them."""
+"""Labelled examples, a data set as an immutable list of them, and findings of its checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -196,3 +196,41 @@ class Dataset:
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""
         return replace(self, examples=tuple(self.examples[index] for index in indices))
+
+
+Severity = Literal["error", "warning", "info"]
+
+_LEVELS: tuple[Severity, ...] = ("error", "warning", "info")
+_SHOWN_ROWS = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Result of a check.
+
+    Attributes:
+        level: "error" if results are wrong, "warning" if they may be, else "info".
+        code: short, stable identifier.
+        message: description with numbers.
+    """
+
+    level: Severity
+    code: str
+    message: str
+
+
+def by_level(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings sorted by level, errors first, otherwise in their order."""
+    return tuple(sorted(findings, key=lambda finding: _LEVELS.index(finding.level)))
+
+
+def rows_of(examples: Sequence[Example]) -> str:
+    """Return the sources of the first few examples, such as file and line.
+
+    >>> sources = [RowSource("a.csv", line) for line in range(2, 7)]
+    >>> examples = [Example("a", "x", "g", str(row), source=row) for row in sources]
+    >>> rows_of(examples)
+    'a.csv:2, a.csv:3, a.csv:4, and 2 more'
+    """
+    more = f", and {len(examples) - _SHOWN_ROWS:,} more" if len(examples) > _SHOWN_ROWS else ""
+    return ", ".join(example.where for example in examples[:_SHOWN_ROWS]) + more

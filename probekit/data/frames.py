@@ -22,7 +22,8 @@ from probekit.provenance import install_command
 _SIDES = ("train", "test")
 _ALLOWED = (
     "Allowed: a data frame of pandas or polars, a list of dicts, a `datasets.Dataset`, or a dict "
-    'with two of these: {"train": ..., "test": ...}.'
+    'with two of these: {"train": ..., "test": ...}. Collect lazy rows first; for a file, set '
+    "`format` and `file` in the section `data`; for a dict of columns, pass pandas.DataFrame(data)."
 )
 
 
@@ -65,20 +66,21 @@ def tables_in(data: Any) -> tuple[MemoryData, ...]:
     Raises:
         ConfigError: the type of `data` is not supported, or there are other tables.
     """
-    if not isinstance(data, Mapping):
-        tables: tuple[MemoryData, ...] = (MemoryData(data),)
-    elif set(data) == set(_SIDES):
+    import narwhals as nw
+
+    tables: tuple[MemoryData, ...] = (MemoryData(data),)
+    if isinstance(data, Mapping) and set(data) == set(_SIDES):
         tables = tuple(MemoryData(data[side], side) for side in _SIDES)
-    else:
-        keys = ", ".join([repr(key) for key in data][:6] + ["..."] * (len(data) > 6))
-        one = next((f"data[{key!r}]" for key in _SIDES if key in data), None)
-        remedy = f"one table, pass {one}" if one else "columns, pass pandas.DataFrame(data)"
-        raise ConfigError(
-            f"data is a {type(data).__name__} with the keys {keys or 'of an empty dict'}. "
-            f"{_ALLOWED} To read {remedy}."
-        )
     for table in tables:
-        _check_type(table)
+        kind = type(table.rows)
+        is_lazy = kind.__name__ in ("LazyFrame", "IterableDataset")
+        # Duplicate names are reported with the table, when it is read.
+        is_frame = not is_lazy and nw.dependencies.is_into_dataframe(table.rows)
+        if not (is_frame or _is_list(table.rows) or _is_dataset(table.rows)):
+            name = f"data[{table.side!r}]" if table.side else "data"
+            raise ConfigError(
+                f"{name} is of type {kind.__module__}.{kind.__qualname__}. {_ALLOWED}"
+            )
     return tables
 
 
@@ -166,6 +168,7 @@ def frame_table(
     [("DataFrame index 'q7'", {'label': True})]
     """
     import narwhals as nw
+    import numpy as np
 
     # The columns of pyarrow are not names.
     names = frame.column_names if hasattr(frame, "column_names") else frame.columns
@@ -179,10 +182,10 @@ def frame_table(
         if text in of_text:
             cells = [_plain(value) for value in narrow.get_column(of_text[text]).to_list()]
             classes = (class_names or {}).get(text)
-            if classes is not None:
-                cells = [_class_of(cell, classes) for cell in cells]
-            elif narrow.schema[of_text[text]] == nw.Float32:
-                cells = [None if cell is None else _narrow_text(cell) for cell in cells]
+            if classes is not None:  # the hub leaves out labels by negative numbers
+                cells = [None if cell is None or cell < 0 else classes[cell] for cell in cells]
+            elif narrow.schema[of_text[text]] == nw.Float32:  # in its shortest form
+                cells = [None if cell is None else str(np.float32(cell)) for cell in cells]
             read[text] = cells
     keys = [str(position) for position in range(len(narrow))]
     if narrow.implementation.is_pandas_like():
@@ -241,30 +244,6 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
     return Table(data.name, table, None, number_text)
 
 
-def _check_type(table: MemoryData) -> None:
-    """Raise ConfigError unless the type of a table is supported."""
-    if _is_list(table.rows) or _is_dataset(table.rows):
-        return
-    name = f"data[{table.side!r}]" if table.side else "data"
-    kind = type(table.rows)
-    if isinstance(table.rows, str) or hasattr(table.rows, "__fspath__"):
-        raise ConfigError(
-            f"{name} is the {kind.__name__} {str(table.rows)[:80]!r}. For a file, set `format` and "
-            f"`file` in the section `data` of the experiment. {_ALLOWED}"
-        )
-    if kind.__name__ in ("LazyFrame", "IterableDataset"):
-        remedy = ".collect()" if kind.__name__ == "LazyFrame" else "datasets.Dataset.from_list(...)"
-        raise ConfigError(
-            f"{name} is of type {kind.__name__}: its rows are not in memory. Read them with "
-            f"{remedy}."
-        )
-    import narwhals as nw
-
-    # Duplicate names are reported with the table, when it is read.
-    if not nw.dependencies.is_into_dataframe(table.rows):
-        raise ConfigError(f"{name} is of type {kind.__module__}.{kind.__qualname__}. {_ALLOWED}")
-
-
 def _is_list(rows: Any) -> bool:
     return isinstance(rows, list | tuple)
 
@@ -285,15 +264,3 @@ def _plain(value: Any) -> Any:
     if is_scalar and hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _class_of(number: int | None, names: Sequence[str]) -> str | None:
-    """Return the name of a class; the hub leaves out labels by negative numbers."""
-    return None if number is None or number < 0 else names[number]
-
-
-def _narrow_text(value: float) -> str:
-    """Return the shortest text of a 32-bit float."""
-    import numpy as np
-
-    return str(np.float32(value))

@@ -13,15 +13,13 @@ from decimal import Decimal
 from typing import Literal, TypeAlias
 
 from probekit.amounts import counted, joined_names
-from probekit.data.examples import Example
-from probekit.data.findings import Finding, rows_of
+from probekit.data.examples import Example, Finding, rows_of
 
 _MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
 _MAX_LABELS = 200  # with more, labels are words: case matters, and many differ by one letter
 _MAX_SETS = 10  # sets of similar labels that are listed
 _SHOWN_CHARACTERS = 2
 
-_OF = {"label": "class", "group": "group"}  # what equal names stand for
 _MISSING = {"nan", "none", "null", "na", "n/a", "<na>", "nat"}
 
 _Field: TypeAlias = Literal["label", "group"]
@@ -57,7 +55,7 @@ _LAST_FORMAT = 0xFFFF  # later format characters are tags, which distinguish fla
 
 
 def similar_labels(examples: Sequence[Example]) -> Iterator[Finding]:
-    r"""Yield a warning for each set of labels that differ only in case, spaces or encoding.
+    r"""Return a warning for each set of labels that differ only in case, spaces or encoding.
 
     Spellings of one number, such as 1 and 01, are similar, too.
 
@@ -66,23 +64,21 @@ def similar_labels(examples: Sequence[Example]) -> Iterator[Finding]:
     >>> print(next(similar_labels(examples)).message)  # doctest: +ELLIPSIS
     The labels 'past' (2 rows) and 'pаst' (1 row: row 2, with U+0430 CYRILLIC SMALL LETTER A) ...
     """
-    for message in _similar("label", "and count as different classes", examples):
-        yield Finding("warning", "similar-labels", message)
+    return _similar("label", "and count as different classes", examples)
 
 
 def similar_groups(examples: Sequence[Example]) -> Iterator[Finding]:
-    """Yield a warning for each set of groups that differ only in case, spaces or encoding.
+    """Return a warning for each set of groups that differ only in case, spaces or encoding.
 
     >>> examples = [Example("a", "x", group, f"row {group}") for group in ("7", "7.0")]
     >>> print(next(similar_groups(examples)).message)  # doctest: +ELLIPSIS
     The groups '7' (1 row) and '7.0' (1 row: row 7.0) are the same number, and count as different...
     """
     effect = "and count as different groups, so that related rows may be in both train and test"
-    for message in _similar("group", effect, examples):
-        yield Finding("warning", "similar-groups", message)
+    return _similar("group", effect, examples)
 
 
-def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterator[str]:
+def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterator[Finding]:
     rows = _rows_by(field, examples)
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in rows:
@@ -92,13 +88,13 @@ def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterato
         for names in spellings.values()
         if len(names) > 1 and not (len(rows) > _MAX_LABELS and _differ_in_case(names))
     ]
-    for names in similar[:_MAX_SETS]:
-        yield f"The {field}s {_similar_message(names, rows, effect)}"
-    if len(similar) > _MAX_SETS:
-        yield (
-            f"{len(similar) - _MAX_SETS:,} more sets of {field}s differ only in case, spaces or "
-            f"encoding. Write each {_OF[field]} in the same way."
-        )
+    messages = [f"The {field}s {_similar_message(names, rows, effect)}" for names in similar]
+    n_more = len(similar) - _MAX_SETS
+    if n_more > 0:
+        more = f"{n_more:,} more sets of {field}s differ only in case, spaces or encoding."
+        messages[_MAX_SETS:] = [more]
+    for message in messages:
+        yield Finding("warning", f"similar-{field}s", message)
 
 
 def _rows_by(field: _Field, examples: Sequence[Example]) -> dict[str, list[Example]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from probekit.errors import ConfigError, DataError, nearest
+from probekit.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
 At = Literal["last", "first", "mean", "all", "index", "span", "word", "user_last", "assistant_last"]
@@ -45,10 +45,6 @@ class PositionRule:
             uses it as an attention sink, and its norm would dominate the mean.
         offset: for a span or word: 0 selects it, -1 the token before its first one, 1 the token
             after its last one, and so on.
-
-    Raises:
-        ConfigError: `at` or `pieces` is unknown, `index` is missing or superfluous, or `offset` is
-            used with a rule that selects no single span.
     """
 
     at: At
@@ -56,23 +52,6 @@ class PositionRule:
     index: int | None = None
     skip_first: bool = True
     offset: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("at", self.at, get_args(At)),
-            ("pieces", self.pieces, get_args(Pick)),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"Unknown {name} {value!r}. {nearest(value, allowed)}")
-        if (self.at == "index") != (self.index is not None):
-            raise ConfigError(
-                f"at: {self.at} with index: {self.index}. Set index if and only if at is index."
-            )
-        if self.offset and (self.at not in _OF_SPAN or self.pieces == "all"):
-            raise ConfigError(
-                f"offset: {self.offset} with at: {self.at}, pieces: {self.pieces}. An offset needs "
-                "at: span, or at: word with pieces: first, last or mean."
-            )
 
 
 @dataclass(frozen=True)

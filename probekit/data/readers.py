@@ -74,7 +74,7 @@ def read_dataset(
         name: name shown in reports; None means the file name without extension.
 
     Raises:
-        ConfigError: the format is unknown, or a column is not in the file.
+        ConfigError: a column is not in the file.
         MissingError: the file does not exist.
         DataError: the contents are invalid; the message names the row.
 
@@ -86,15 +86,8 @@ def read_dataset(
     row 1 Yes, please. yes
     row 2 Never. no
     """
-    if format not in FORMATS:
-        raise ConfigError(f"{source}: unknown format {format!r}. {nearest(format, FORMATS)}")
     chosen = FORMATS[format]
     columns = chosen.columns() if columns is None else columns
-    if columns.__class__ is not chosen.columns:
-        raise ConfigError(
-            f"{source}: {type(columns).__name__} does not apply to the format {format}. Pass "
-            f"{chosen.columns.__name__}."
-        )
     name = Path(source).stem if name is None else name
     if not isinstance(columns, TableColumns):
         words: Dataset = chosen.read(source, columns, name=name)

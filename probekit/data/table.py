@@ -198,8 +198,6 @@ def _require(
     unnamed = [f"{column}: NAME" for column in missing if column in defaults]
     if used:
         message += f" The name of the only column contains a {used[0]}. Check the format."
-    elif missing[0].casefold() in map(str.casefold, names):
-        message += " Column names are case-sensitive."
     elif unnamed and "Nearest" not in message:
         message += f" Set the columns to read: `columns: {{{', '.join(unnamed)}}}`."
     raise UnknownNameError(message)

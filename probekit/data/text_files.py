@@ -18,8 +18,6 @@ from probekit.data.examples import RowSource
 from probekit.data.table import Table, TableRow
 from probekit.errors import DataError, MissingError
 
-_SHOWN = 60  # characters of a cell in a message
-
 
 def read_text(path: Path) -> str:
     r"""Return the contents of a UTF-8 file without byte order mark, with line endings unchanged.
@@ -53,11 +51,9 @@ def read_text(path: Path) -> str:
 def require_file(path: Path) -> None:
     """Raise MissingError if a path is not that of an existing file."""
     try:
-        is_folder, is_file = path.is_dir(), path.is_file()
+        is_file = path.is_file()
     except OSError as error:
         raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
-    if is_folder:
-        raise MissingError(f"{path.absolute()} is a folder. Give the path of a data file.")
     if not is_file:
         raise MissingError(f"The data file {path.absolute()} does not exist. Check the path.")
 
@@ -69,7 +65,6 @@ def _table(path: Path, _columns: Collection[str], *, delimiter: str | None) -> T
     where = f"{path}:{header}"
     if delimiter is None:
         return Table(where, _json_rows(path, text))
-    _require_no_json(where, text)
     return Table(where, _delimited_rows(path, text, delimiter))
 
 
@@ -89,7 +84,11 @@ def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]
                 _require_unique(f"{path}:{line}", header)
             elif cells:  # skips blank lines
                 if len(cells) != len(header):
-                    raise DataError(f"{path}:{line}: {_other_length(header, cells)}")
+                    raise DataError(
+                        f"{path}:{line}: the row has {counted(len(cells), 'cell')}, the header has "
+                        f"{len(header)}. Put cells with a delimiter in quotes, and fill in missing "
+                        "cells."
+                    )
                 yield TableRow(RowSource(str(path), line), dict(zip(header, cells, strict=True)))
             line = reader.line_num + 1
     except csv.Error as error:
@@ -98,29 +97,6 @@ def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]
             'Put a cell with a quote in quotes, and double its own quotes: "". '
             f"A cell has at most {csv.field_size_limit():,} characters."
         ) from error
-
-
-def _other_length(header: list[str], cells: list[str]) -> str:
-    n_missing = len(header) - len(cells)
-    return f"the row has {counted(len(cells), 'cell')}, the header has {len(header)}: " + (
-        f"the last, {cells[-1][:_SHOWN]!r}, has no column. Put cells with a delimiter in quotes."
-        if n_missing < 0
-        else f"there is none for {', '.join(header[-n_missing:])}. Fill in the missing cells, or "
-        "remove the row."
-    )
-
-
-def _require_no_json(where: str, text: str) -> None:
-    """Raise DataError if the first line of a table is a JSON object."""
-    first = text.lstrip().partition("\n")[0]
-    try:
-        is_object = first.startswith("{") and isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
-        return
-    if is_object:
-        raise DataError(
-            f"{where}: the line is a JSON object, not the header of a table. Set `format: jsonl`."
-        )
 
 
 def _json_rows(path: Path, text: str) -> Iterator[TableRow]:

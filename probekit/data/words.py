@@ -350,14 +350,6 @@ class WordColumns:
         _require_unit(self.group)
 
 
-class _WordLine(NamedTuple):
-    """Line number, word and label of a line."""
-
-    line: int
-    word: str
-    label: str
-
-
 def read_word_columns(path: Path, columns: WordColumns, *, name: str) -> Dataset:
     r"""Read a file of words in columns: one example for each word, in file order.
 
@@ -380,19 +372,19 @@ def read_word_columns(path: Path, columns: WordColumns, *, name: str) -> Dataset
         sentence = f"{path.name}, sentence {number}"
         if columns.group == "document" and document == 0:
             raise DataError(
-                f"{path}:{words[0].line}: the sentence belongs to no document, because no line "
+                f"{path}:{words[0][0]}: the sentence belongs to no document, because no line "
                 f"`{_DOCUMENT}` comes before it. Group by sentence."
             )
         group = sentence if columns.group == "sentence" else f"{path.name}, document {document}"
-        text = " ".join(word.word for word in words)
+        text = " ".join(word for _, word, _ in words)
         start = 0
-        for place, word in enumerate(words, start=1):
-            span = start, start + len(word.word)
+        for place, (line, word, label) in enumerate(words, start=1):
+            span = start, start + len(word)
             start = span[1] + 1
-            source = RowSource(str(path), word.line)
+            source = RowSource(str(path), line)
             try:
                 id = f"{sentence}:{place}"
-                examples.append(Example(text, word.label, group, id, span, source=source))
+                examples.append(Example(text, label, group, id, span, source=source))
             except DataError as error:
                 raise DataError(f"{source}: {error}") from error
     if not examples:
@@ -400,10 +392,15 @@ def read_word_columns(path: Path, columns: WordColumns, *, name: str) -> Dataset
     return Dataset(name, tuple(examples), marks_words=True)
 
 
-def _word_lines(path: Path, columns: WordColumns) -> Iterator[tuple[int, list[_WordLine]]]:
-    """Yield the number of the document, 0 before the first one, and the words of each sentence."""
+def _word_lines(
+    path: Path, columns: WordColumns
+) -> Iterator[tuple[int, list[tuple[int, str, str]]]]:
+    """Yield the document of each sentence, and line, word and label of its words.
+
+    Documents are numbered from 1; sentences before the first one have 0.
+    """
     document = 0
-    words: list[_WordLine] = []
+    words: list[tuple[int, str, str]] = []
     first: tuple[int, int] | None = None  # line and number of columns of the first word
     tabs = False
     for number, line in _lines(path):
@@ -430,7 +427,7 @@ def _word_lines(path: Path, columns: WordColumns) -> Iterator[tuple[int, list[_W
                 f"{where}: the line has {counted(len(cells), 'column')}, but line {first[0]} has "
                 f"{first[1]}. Separate all columns in the same way, and remove comments."
             )
-        words.append(_WordLine(number, cells[int(columns.word) - 1], cells[int(columns.label) - 1]))
+        words.append((number, cells[int(columns.word) - 1], cells[int(columns.label) - 1]))
 
 
 def _require_columns(where: str, columns: WordColumns, cells: list[str]) -> None:

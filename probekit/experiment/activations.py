@@ -1,14 +1,10 @@
 """Data model of an experiment on given activations, which another library has computed.
 
 `activations` replaces the sections `model`, `tokens` and `capture`.
-
-`python -m probekit.experiment.activations FILE` writes the JSON schema that editors validate with.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
@@ -16,8 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from probekit.experiment.data import Card, DataName, Positive, Root, local_file
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.schema import Experiment, SplitSection, Strings, probe_rules
-from probekit.files import write_atomic
-from probekit.section import FolderName, Section, SettingsFile, check_rules, json_schema
+from probekit.section import FolderName, Section, SettingsFile, check_rules
 
 GIVEN_POSITION = "given"  # name of the position in results
 
@@ -39,9 +34,7 @@ class ActivationsSection(Section):
     )
     sites: Strings = Field(("*",), min_length=1, description="names or globs of the probed sites")
     position: int | None = Field(
-        None,
-        description="for arrays of shape (n_rows, n_positions, n_features): index of the position; "
-        "negative values count from the end",
+        None, description="for arrays (n_rows, n_positions, n_features): index of the position"
     )
 
 
@@ -61,8 +54,7 @@ class RowColumns(Section):
     )
     token: str | None = Field(
         None,
-        description="column with the word or token of a row, for the control task and the "
-        "word-identity baseline",
+        description="column with the word of a row, for the control task and the word identity",
     )
     split: str | None = Field(None, description="column with `train` or `test`")
 
@@ -126,26 +118,15 @@ class ActivationExperiment(SettingsFile):
             (
                 self.split.drop_repeated,
                 "split.drop_repeated",
-                "`drop_repeated` compares texts, which given activations do not have; remove "
-                "repeated rows before, or put them in one group",
+                "`drop_repeated` compares texts, which given activations do not have",
             ),
             (
                 texts,
                 "probe.kinds",
-                f"`kind: {', '.join(texts)}` reads the tokens of whole texts; given activations "
-                "are single rows. Use another kind, such as logistic",
+                f"`kind: {', '.join(texts)}` reads the tokens of whole texts, not single rows",
             ),
         )
         return self
 
 
 AnyExperiment: TypeAlias = Experiment | ActivationExperiment
-
-
-def activation_schema() -> str:
-    """Return the JSON schema of an experiment file on given activations."""
-    return json_schema(ActivationExperiment, "probekit experiment on given activations")
-
-
-if __name__ == "__main__":
-    write_atomic(Path(sys.argv[1]), activation_schema())

@@ -76,35 +76,30 @@ class ColumnsSection(Section):
     """Names of the columns of the data."""
 
     text: ColumnName = Field(
-        "text",
-        description="column with the text; for the format `columns` the number of the column of "
-        "words, from 1",
+        "text", description="column with the text; for the format `columns` its number, from 1"
     )
     label: ColumnName = Field(
         "label",
-        description="column with the label to predict from the activations; for CoNLL-U one of "
-        "UPOS, XPOS, DEPREL, HEAD, LEMMA, FORM or `FEATS:Name`; for the format `columns` the "
-        "number of the column, from 1",
+        description="column with the label to predict; for CoNLL-U UPOS, XPOS, DEPREL, HEAD, "
+        "LEMMA, FORM or `FEATS:Name`; for the format `columns` its number, from 1",
     )
     group: OptionalColumn = Field(
         None,
-        description="column with the group of a row; a group is never split between train and "
-        "test; for CoNLL-U and for the format `columns`: `sentence` (the default) or `document`; "
-        "otherwise null makes every row its own group",
+        description="column with the group of a row; a group is never split in train and test; "
+        "for words `sentence` (the default) or `document`; null makes every row its own group",
     )
     id: OptionalColumn = Field(
         None, description="column with a unique name of the row; null numbers the rows"
     )
     start: OptionalColumn = Field(
-        None, description="column with the index of the first character of the probed span"
+        None, description="column with the first character of the probed span"
     )
     end: OptionalColumn = Field(
-        None, description="column with the index after the last character of the span"
+        None, description="column with the character after the last one of the span"
     )
     split: OptionalColumn = Field(None, description="column with `train` or `test`")
     reply: OptionalColumn = Field(
-        None,
-        description="column with the assistant's turn after the text, for `tokens.chat: true`",
+        None, description="column with the assistant's turn, for `tokens.chat: true`"
     )
 
     @model_validator(mode="after")
@@ -124,17 +119,11 @@ class HubSection(Section):
         description="name on the hub, or a folder: one written by `save_to_disk`, or one with "
         "Parquet, CSV or JSON files; a relative path is resolved like that of `model.source`",
     )
-    revision: str | None = Field(
-        None, description="hash of a commit of a data set on the hub; null for a folder"
-    )
+    revision: str | None = Field(None, description="hash of a commit; null for a folder")
     config: str | None = Field(None, description="name of the configuration, if there are several")
     split: str | None = Field(None, description="name of the split; null for the only one")
-    train: str | None = Field(
-        None, description="instead of `split`: name of the split of the training rows"
-    )
-    test: str | None = Field(
-        None, description="name of the split of the test rows, together with `train`"
-    )
+    train: str | None = Field(None, description="instead of `split`: split of the training rows")
+    test: str | None = Field(None, description="split of the test rows, together with `train`")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> HubSection:
@@ -146,10 +135,9 @@ class HubSection(Section):
             (
                 not is_folder and not _COMMIT.fullmatch(commit),
                 key,
-                f"`revision` is {commit or 'missing'}. It must be the hash of a commit, with 40 "
-                "characters: a branch changes, and the run could not be repeated. The hash is "
-                f"shown by `git ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If "
-                f"{self.name} is a folder, it does not exist at this path)",
+                f"`revision` is {commit or 'missing'}. It must be the hash of a commit: `git "
+                f"ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If {self.name} is "
+                "a folder, it does not exist at this path)",
             ),
             (
                 (self.train is None) != (self.test is None) or (self.train and self.split),
@@ -191,7 +179,7 @@ class DataSection(Section):
     name: DataName
     format: FormatName = Field(
         description="format of the files; `columns` has a word in each line; not needed with the "
-        "section `hub`, nor for rows passed in Python (`memory`)",
+        "section `hub`, nor for rows passed in Python"
     )
     root: Root = "."
     file: str | None = Field(
@@ -258,9 +246,8 @@ class DataSection(Section):
         for key, info in type(columns).model_fields.items():
             is_given = getattr(columns, key) != info.default
             if is_given and key not in allowed:
-                own = ", ".join(f"`{one}`" for one in allowed)
-                problem = f"`columns.{key}` is for tables; for the format {self.format} only"
-                raise rule_error(f"{problem} {own} apply", "columns", key)
+                own = f"the format {self.format} has {', '.join(allowed)}"
+                raise rule_error(f"`columns.{key}` is for tables; {own}", "columns", key)
         return self
 
     @model_validator(mode="after")
@@ -279,14 +266,12 @@ class DataSection(Section):
             (
                 not is_file and files,
                 "".join(files[:1]),
-                f"the format is {self.format}, which has no files; set `format` to that of the "
-                f"file, or remove the file",
+                f"the format is {self.format}, which has no files; set that of the file",
             ),
             (
                 excluded,
                 "".join(excluded[:1]),
-                f"the section {' and '.join(excluded)} excludes the format {self.format}; remove "
-                "one of them",
+                f"the section {' and '.join(excluded)} excludes the format {self.format}",
             ),
             (
                 self.format == "hub" and self.hub is None,
@@ -421,15 +406,11 @@ def _columns(
 
 def _no_rows(data: DataSection) -> str:
     """Return the message for data in memory that are not there."""
-    if data.memory is None:
-        return (
-            "the section names no file, so that rows must be passed in Python: "
-            "probekit.run(EXPERIMENT, data=ROWS). For a file, set `format` and `file`."
-        )
-    facts = data.memory
+    facts, missing = data.memory, "the section names no file"
+    if facts is not None:
+        rows = f"{facts.kind}, {facts.n_rows:,} rows, digest {facts.digest[:12]}"
+        missing = f"the rows of this run were passed in Python ({rows}) and are not stored with it"
     return (
-        f"the rows of this run were passed in Python ({facts.kind}, {facts.n_rows:,} rows, digest "
-        f"{facts.digest[:12]}) and are not stored with it. Pass the same rows again: "
-        "probekit.run(EXPERIMENT, data=ROWS). To run on a file, remove `format` and `memory`, and "
-        "set `format` and `file`."
+        f"{missing}. Pass the rows: probekit.run(EXPERIMENT, data=ROWS). To run on a file, remove "
+        "`memory`, and set `format` and `file`."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -17,7 +17,7 @@ from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent
 
-from probekit.errors import ConfigError, MissingError, nearest
+from probekit.errors import ConfigError, nearest
 from probekit.section import KeyLocation, KeyPath, Section
 
 Settings = TypeVar("Settings", bound=Section)
@@ -35,7 +35,6 @@ _ADVICE = (
     "Indent with spaces, and put text with a special character, such as *, # or a colon, in quotes"
 )
 _LONGEST_VALUE = 80
-_MOST_SUGGESTIONS = 3  # sections suggested for an unknown key
 # Pydantic's terms of Python -> those of YAML.
 _TERMS = {
     "Input should": "It must",
@@ -189,16 +188,12 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
         overrides: `section.key=value`; each replaces a value of the file.
 
     Raises:
-        MissingError: the file does not exist.
-        ConfigError: the file is too large, not UTF-8, not YAML or has no keys, or an override is
-            invalid; the message names the line.
+        ConfigError: the file cannot be read, is too large, not UTF-8, not YAML or has no keys, or
+            an override is invalid; the message names the line.
     """
     content = parse_yaml(_read(path), str(path))
     if not isinstance(content, CommentedMap):
-        raise ConfigError(
-            f"{path}, line 1: the file has no keys. Write `key: value` lines, such as "
-            "`name: my_question`."
-        )
+        raise ConfigError(f"{path}, line 1: the file has no keys. Write `key: value` lines.")
     given = [keys for override in overrides for keys in _set(content, override)]
     return Document(content, path, frozenset(given))
 
@@ -208,13 +203,9 @@ def _read(path: Path) -> str:
         if path.exists() and not path.is_file():
             raise ConfigError(f"{path} is not a file.")
         if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(
-                f"{path} has {path.stat().st_size:,} bytes; an experiment file has at most "
-                f"{MAX_BYTES:,}. Is it a data file?"
-            )
+            size = f"{path.stat().st_size:,} bytes; an experiment file has at most {MAX_BYTES:,}"
+            raise ConfigError(f"{path} has {size}. Is it a data file?")
         return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise MissingError(f"Experiment file {path.absolute()} does not exist.") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = f"{error.object[error.start]:#04x}"
@@ -308,10 +299,8 @@ def _set(content: CommentedMap, override: str) -> list[KeyPath]:
     if not value.strip() or not all(key.split(".")):
         raise ConfigError(f"--set {override}: write it as section.key=value, or section.key=null.")
     if item := _ITEM.search(key):
-        raise ConfigError(
-            f"--set {override}: a single item of a list cannot be set. Give the whole list: "
-            f"--set '{key[: item.start()]}=[...]'."
-        )
+        whole = f"--set '{key[: item.start()]}=[...]'"
+        raise ConfigError(f"--set {override}: a list can only be set as a whole: {whole}.")
     keys = tuple(key.split("."))
     given: list[KeyPath] = [keys]
     section: Any = content
@@ -358,14 +347,14 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
     """
     context = fault.get("ctx", {})
     keys = (*fault["loc"], *context.get("keys", ()))
-    dotted, given = ".".join(map(str, keys)), f"{'.'.join(map(str, keys))} is "
-    given += _shown(fault["input"])
+    dotted = ".".join(map(str, keys))
+    given = f"{dotted} is {_shown(fault['input'])}"
     if fault["type"] == "rule":
         text = f"{context['problem']}."
         return keys, KeyLocation().put(keys, text) if keys else text
     if fault["type"] == "extra_forbidden":
         near = nearest(str(keys[-1]), _section_at(kind, keys[:-1]).model_fields)
-        return keys, f"unknown key {dotted!r}. {near}{_elsewhere(str(keys[-1]), kind)}"
+        return keys, f"unknown key {dotted!r}. {near}"
     field = _field_at(kind, keys)
     if fault["type"] == "missing":
         what = field.description or f"a section with {_keys_of(_section_at(kind, keys))}"
@@ -391,21 +380,6 @@ def _shown(value: Any) -> str:
         return "null (empty)"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
-
-
-def _elsewhere(name: str, kind: type[BaseModel]) -> str:
-    """Return a question that suggests the same key in other sections; "" if none has it."""
-    found = [f"{above}{name}" for above, section in _sections(kind) if name in section.model_fields]
-    return f" Did you mean {' or '.join(found[:_MOST_SUGGESTIONS])}?" if found else ""
-
-
-def _sections(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield a section and its subsections, each preceded by the prefix of its keys."""
-    yield above, kind
-    for key, field in kind.model_fields.items():
-        section = _section_of(field.annotation)
-        if section is not None and get_origin(field.annotation) is not tuple:
-            yield from _sections(section, f"{above}{key}.")
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:

@@ -72,8 +72,7 @@ class InterventionSection(Section):
     along: Alongs | None = Field(
         None,
         min_length=1,
-        description="for erase, swap and steer: methods of the direction; by default the weights "
-        "of a probe",
+        description="for erase, swap and steer: methods of the direction; default: probe",
         json_schema_extra=_strings_or_one,
     )
     rank: Literal[1] | None = Field(None, description="for swap: number of directions")
@@ -86,8 +85,7 @@ class InterventionSection(Section):
         None,
         ge=LEAST_DRAWS,
         le=100_000,
-        description="for erase, swap and steer: number of directions on permuted labels; by "
-        f"default 999, at least {LEAST_DRAWS}",
+        description="for erase, swap and steer: directions on permuted labels; default: 999",
     )
     sites: Names = Field(
         (CHOSEN,),
@@ -151,11 +149,10 @@ class MeasureSection(Section):
     answer: str | None = Field(
         None,
         min_length=1,
-        description="column with the right answer, or a literal token such as ' is'; null takes "
-        "that of the first measure",
+        description="column or token with the right answer; null: that of the first measure",
     )
     wrong: str | None = Field(
-        None, min_length=1, description="column with the wrong answer, or a literal token"
+        None, min_length=1, description="column or literal token with the wrong answer"
     )
 
     @model_validator(mode="before")
@@ -223,50 +220,48 @@ def check_interventions(
         PydanticCustomError: a patch without counterfactuals, interventions without a measure, a
             measure without interventions, or a sweep of positions.
     """
-    if measures and not interventions:
-        raise rule_error("`measure` is for `interventions`, but there are none", "measure")
-    if not interventions:
+    check_rules(
+        (
+            measures and not interventions,
+            "measure",
+            "`measure` is for `interventions`, but there are none",
+        ),
+        (
+            interventions and not measures,
+            "interventions",
+            "`interventions` require `measure`, such as [{logit_difference: {answer: verb}}]",
+        ),
+    )
+    if not measures:
         return
-    first = measures[0] if measures else MeasureSection(name="kl", answer="none")
+    first = measures[0]
     needs_sign = any(one.has_direction for one in interventions)
     is_signed = first.wrong is not None and first.name in ("logit_difference", "probability")
     check_rules(
-        (
-            not measures,
-            "interventions",
-            "`interventions` require `measure`, such as [{logit_difference: {answer: verb, wrong: "
-            "other_verb}}]",
-        ),
         (
             sweep,
             "tokens.sweep",
             "`interventions` edit a single position; remove `sweep`, or give one `position`",
         ),
-        *(
-            (
-                pairs is None and one.do in ("patch", "swap"),
-                "interventions",
-                f"`do: {one.do}` requires `data.pairs`, the column with the counterfactual text",
-            )
-            for one in interventions
+        (
+            pairs is None and any(one.do in ("patch", "swap") for one in interventions),
+            "interventions",
+            "`do: patch` and `do: swap` require `data.pairs`, the column with the counterfactual",
         ),
         (
             first.answer is None,
             "measure",
             "the first measure needs `answer`: a column, or a token such as ' is'",
         ),
-        *(
-            (
-                one.name == "logit_difference" and (one.wrong or first.wrong) is None,
-                "measure",
-                "`logit_difference` requires `wrong`",
-            )
-            for one in measures
+        (
+            first.wrong is None
+            and any(one.name == "logit_difference" and one.wrong is None for one in measures),
+            "measure",
+            "`logit_difference` requires `wrong`",
         ),
         (
             needs_sign and not is_signed,
             "measure",
-            "erase, swap and steer require a first measure with a direction: `logit_difference`, "
-            "or `probability` with `wrong`",
+            "erase, swap and steer require a first measure with a direction, which has `wrong`",
         ),
     )

@@ -1,8 +1,12 @@
-"""Experiments and recipes: loaded, described in Python, listed, and started from an example."""
+"""Experiments and recipes: loaded, described in Python, listed, and started from an example.
+
+`python -m probekit.experiment.loader FOLDER` writes the JSON schemas that editors validate with.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.experiment.document import Document, dump_settings, parse_yaml, read_document
+from probekit.experiment.document import Document, parse_yaml, read_document
 from probekit.experiment.locations import (
     bundled_data,
     bundled_files,
@@ -23,9 +27,9 @@ from probekit.experiment.locations import (
     resolve_experiment,
     resolve_recipe,
 )
-from probekit.experiment.schema import Experiment, experiment_schema
-from probekit.files import as_store_error
-from probekit.section import FolderName
+from probekit.experiment.schema import Experiment
+from probekit.files import as_store_error, write_atomic
+from probekit.section import FolderName, json_schema
 from probekit.training.recipe import Recipe
 
 SCHEMA = "experiment.schema.json"
@@ -63,7 +67,10 @@ def load_any_experiment(path: str | Path, overrides: Sequence[str] = ()) -> AnyE
         MissingError: the file does not exist.
         ConfigError: the file is invalid; the message lists every error with its line.
     """
-    document = read_document(find_file(path), overrides)
+    return _experiment_in(read_document(find_file(path), overrides))
+
+
+def _experiment_in(document: Document) -> AnyExperiment:
     keys = set(map(str, document.content))
     is_misspelt = "model" not in keys and bool(get_close_matches("activations", keys))
     if "activations" in keys or is_misspelt:
@@ -84,15 +91,6 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return read_document(find_file(path), overrides).settings(Recipe, resolve_recipe)
 
 
-def dump_experiment(experiment: AnyExperiment) -> str:
-    """Return the experiment as YAML with every default written out.
-
-    >>> print(dump_experiment(load_experiment("experiments/quickstart.yaml"))[:16])
-    name: quickstart
-    """
-    return dump_settings(experiment)
-
-
 def make_experiment(
     given: AnyExperiment | Mapping[str, Any] | str | Path, data: Any = None
 ) -> AnyExperiment:
@@ -109,24 +107,19 @@ def make_experiment(
     if isinstance(given, str | Path):
         experiment = load_any_experiment(given)
     elif isinstance(given, Mapping):
-        experiment = (
-            Document(given).settings(ActivationExperiment, resolve_activations)
-            if "activations" in given
-            else Experiment.from_dict(given)
-        )
+        experiment = _experiment_in(Document(given))
     elif isinstance(given, Experiment | ActivationExperiment):
         experiment = given
     else:
         raise ConfigError(
-            f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict with "
-            "the keys of an experiment file, or the path of a file."
+            f"The experiment is of type {type(given).__name__}. Pass an Experiment, a dict or a "
+            "path."
         )
     if data is None:
         return experiment
     if isinstance(experiment, ActivationExperiment):
         raise ConfigError(
-            "`data` are rows of texts, but the experiment has given activations. Pass labels and "
-            "activations to probekit.probe."
+            "The experiment has given activations. Pass labels and activations to probekit.probe."
         )
     return experiment.with_data(data)
 
@@ -140,8 +133,7 @@ def make_text_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> 
     experiment = load_experiment(given) if isinstance(given, str | Path) else make_experiment(given)
     if isinstance(experiment, ActivationExperiment):
         raise ConfigError(
-            f"The experiment {experiment.name} has given activations, and this step needs a model "
-            "that reads texts. Use probekit.run."
+            f"The experiment {experiment.name} has given activations; this step reads texts."
         )
     return experiment
 
@@ -217,7 +209,7 @@ def write_example(place: Path) -> list[Path]:
     contents = {
         place.with_name(f"{name}.yaml"): yaml,
         place.with_name(f"{name}.csv"): sample_rows(),
-        place.with_name(SCHEMA): experiment_schema(),
+        place.with_name(SCHEMA): schemas()[SCHEMA],
     }
     _refuse_existing(contents)
     for path, content in contents.items():
@@ -250,26 +242,37 @@ def _checked(name: str) -> str:
     try:
         return str(TypeAdapter(FolderName).validate_python(name))
     except ValidationError as error:
-        fault = error.errors()[0]
         plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:80] or _NAME
-        reason = (
-            "It begins with a letter or digit and consists of at most 80 letters, digits and the "
-            f"characters . _ -; try {plain!r}"
-            if fault["type"].startswith("string")
-            else fault["msg"]
-        )
-        raise ConfigError(f"{name!r} cannot be the name of an experiment. {reason}.") from error
+        other = f"my_{name}" if plain == name else plain  # a name that Windows reserves
+        raise ConfigError(
+            f"{name!r} cannot be the name of an experiment, which has at most 80 letters, digits "
+            f"and the characters . _ -; try {other!r}."
+        ) from error
 
 
 def _refuse_existing(contents: dict[Path, str]) -> None:
     """Raise ConfigError if a file exists; a schema with the same content may exist."""
     for path, content in contents.items():
         with as_store_error("read", path):
-            if not path.exists() or (path.name == SCHEMA and path.read_bytes() == content.encode()):
-                continue
-        remedy = (
-            "It is the schema of another version; delete or move it"
-            if path.name == SCHEMA
-            else "Give another name, or move the file"
-        )
-        raise ConfigError(f"{path} exists already, and no file is overwritten. {remedy}.")
+            is_same = path.name == SCHEMA and path.exists() and path.read_text("utf-8") == content
+            if path.exists() and not is_same:
+                raise ConfigError(
+                    f"{path} exists already, and no file is overwritten. Give another name, or "
+                    "move the file."
+                )
+
+
+def schemas() -> dict[str, str]:
+    """Return the JSON schema of each kind of file, by file name; editors validate with them."""
+    return {
+        SCHEMA: json_schema(Experiment, "probekit experiment"),
+        "activations.schema.json": json_schema(
+            ActivationExperiment, "probekit experiment on given activations"
+        ),
+        "recipe.schema.json": json_schema(Recipe, "probekit pretraining recipe"),
+    }
+
+
+if __name__ == "__main__":
+    for name, text in schemas().items():
+        write_atomic(Path(sys.argv[1], name), text)

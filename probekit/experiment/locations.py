@@ -105,17 +105,12 @@ def _exists(path: Path) -> bool:
 
 def _not_there(path: Path) -> str:
     """Return the message about a file that does not exist, with the nearest names."""
-    bundled = bundled_files()
-    if path.stem in bundled:
-        remedy = (
-            f"To use the bundled experiment, give its name without folder and ending: {path.stem}"
-        )
-    else:
-        local = [one.name for one in path.parent.glob("[!.]*") if one.suffix in _ENDINGS]
-        remedy = (
-            f"{nearest(path.name, [*bundled, *local])} `probekit experiments` lists the bundled."
-        )
-    return f"Experiment file {path.absolute()} does not exist. {remedy}"
+    local = [one.name for one in path.parent.glob("[!.]*") if one.suffix in _ENDINGS]
+    near = nearest(path.stem, [*bundled_files(), *local])
+    return (
+        f"Experiment file {path.absolute()} does not exist. {near} `probekit experiments` lists "
+        "the bundled ones, which are given without folder and ending."
+    )
 
 
 def resolve_experiment(values: dict[str, Any], document: Document) -> None:
@@ -147,10 +142,7 @@ def resolve_activations(values: dict[str, Any], document: Document) -> None:
     """
     for key in ("model", "tokens", "capture", "attention"):
         if key in values:
-            text = (
-                f"the sections `{key}` and `activations` exclude each other: given activations "
-                "have been computed already. Remove one of them."
-            )
+            text = f"the sections `{key}` and `activations` exclude each other. Remove one of them."
             raise ConfigError(document.put((key,), text))
     _resolve_data(values, document)
     _resolve(values, ("activations", "folder"), document)
@@ -230,6 +222,5 @@ def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
         raise MissingError(document.put(("model", "checkpoints"), text))
     last = str(folders[max(listed or folders)])
     if model.setdefault("source", last) != last:
-        raise ConfigError(
-            document.put(("model", "source"), "give either `source` or `path`, not both.")
-        )
+        text = "give either `source` or `path`, not both."
+        raise ConfigError(document.put(("model", "source"), text))

@@ -66,15 +66,13 @@ class ModelSection(Section):
         None,
         min_length=1,
         examples=["runs/my_model"],
-        description="instead of `source`: folder of a run of `probekit pretrain`; its last "
-        "checkpoint is probed, or the last of `checkpoints`",
+        description="instead of `source`: folder of a run of `probekit pretrain`",
     )
     revision: str | None = Field(
         None,
         min_length=1,
         examples=["step1000"],
-        description="commit, tag or branch of a `source` on the hub; the same as "
-        "`source: org/name@revision`",
+        description="commit, tag or branch of a `source` on the hub",
     )
     checkpoints: Steps = Field(
         None,
@@ -95,9 +93,7 @@ class ModelSection(Section):
         f"also probed; true means {NETWORKS_BY_DEFAULT}, false 0",
         json_schema_extra=_allows_a_switch,
     )
-    random_seed: Seed = Field(
-        0, description="random seed of the first untrained network; the others have the next seeds"
-    )
+    random_seed: Seed = Field(0, description="random seed of the first untrained network")
 
     @model_validator(mode="before")
     @classmethod
@@ -120,11 +116,8 @@ class ModelSection(Section):
     @model_validator(mode="after")
     def _checkpoints_are_somewhere(self) -> ModelSection:
         if self.checkpoints is not None and self.path is None and not self.steps_on_hub:
-            raise rule_error(
-                "`checkpoints` requires the `path` of a pretraining run, or a `source` on the hub "
-                "and a list of steps without `revision`",
-                "checkpoints",
-            )
+            needed = "the `path` of a pretraining run, or steps of a `source` without `revision`"
+            raise rule_error(f"`checkpoints` requires {needed}", "checkpoints")
         return self
 
     @property
@@ -167,14 +160,10 @@ class PositionSection(Section):
         description="for `at: index`: index of the token; negative values count from the end",
     )
     skip_first: bool = Field(
-        True,
-        description="whether means and the scaling of features exclude position 0, whose norm is "
-        "about 30 times larger",
+        True, description="whether means and scaling exclude position 0, whose norm is far larger"
     )
     offset: Offset = Field(
-        0,
-        description="for spans, words and turns: offset in tokens; -1 is the token before the "
-        "first one, 1 the token after the last one, 0 the span, the word or the end of the turn",
+        0, description="offset in tokens from a span, word or turn; -1 is before it, 1 after it"
     )
 
     @property
@@ -214,8 +203,7 @@ class PositionSection(Section):
             (
                 self.at not in ("span", "word", *TURNS),
                 key,
-                f"`{key}` is counted from a span, word or turn: it requires `at: span`, "
-                f"`at: word`, `at: user_last` or `at: assistant_last`, not `at: {self.at}`",
+                f"`{key}` is counted from a span, word or turn, not from `at: {self.at}`",
             ),
             (
                 self.pieces == "all",
@@ -237,14 +225,10 @@ class TokensSection(Section):
 
     model_config = ConfigDict(json_schema_extra=_bos_or_chat)
 
-    bos: bool = Field(
-        description="whether to prepend the beginning-of-text token, such as <|endoftext|>; leave "
-        "it out with `chat`, because a chat template writes it"
-    )
+    bos: bool = Field(description="whether to prepend the beginning-of-text token; not with `chat`")
     chat: bool = Field(
         False,
-        description="whether each text is the user's turn of a conversation, written by the "
-        "model's chat template",
+        description="whether each text is the user's turn, written by the model's chat template",
     )
     too_long: Literal["error", "truncate", "skip"] = Field(
         "error", description="handling of texts that exceed the context"
@@ -252,8 +236,7 @@ class TokensSection(Section):
     position: PositionSection
     sweep: Offsets = Field(
         (),
-        description="offsets from `position` that are each probed, on the same examples; an empty "
-        "list probes only the position itself",
+        description="offsets from `position` that are each probed; empty: the position itself",
         examples=[-1, 0, 1],
     )
 
@@ -280,20 +263,17 @@ class TokensSection(Section):
             (
                 self.chat and self.bos,
                 "bos",
-                "`chat: true` excludes `bos: true`: the chat template writes the "
-                "beginning-of-text token; remove `bos`",
+                "`chat: true` excludes `bos: true`: the chat template writes that token",
             ),
             (
                 self.position.at in TURNS and not self.chat,
                 "position.at",
-                f"`at: {self.position.at}` is a token of a conversation: it requires "
-                "`tokens.chat: true`",
+                f"`at: {self.position.at}` requires `tokens.chat: true`",
             ),
             (
                 self.chat and self.too_long == "truncate",
                 "too_long",
-                "`chat: true` excludes `too_long: truncate`, which would cut off the end of the "
-                "chat template; use `error` or `skip`",
+                "`chat: true` excludes `too_long: truncate`; use `error` or `skip`",
             ),
         )
         return self

@@ -43,9 +43,7 @@ class KindSection(Section):
 
     kind: KindName = Field(description="name of the kind of probe")
     covariance: bool | None = Field(
-        None,
-        description="for mass_mean: whether to multiply the difference of means by the inverse "
-        "covariance",
+        None, description="for mass_mean: whether to multiply by the inverse covariance"
     )
     k: Counts | None = Field(
         None,
@@ -94,13 +92,13 @@ class ProbeSection(Section):
     )
     metric: MetricName | None = Field(
         None,
-        description="main metric, by which C and sites are selected and probes compared, as named "
-        "in results.csv; null means accuracy, for numbers r2",
+        description="main metric, by which C and sites are selected and probes compared; null is "
+        "accuracy, for numbers r2",
         examples=["balanced_accuracy"],
     )
     class_weight: Literal["balanced"] | None = Field(
         None,
-        description="`balanced` gives all classes the same total weight in each fit; probabilities "
+        description="`balanced` gives all classes equal total weight in each fit; probabilities "
         "are corrected for it, predicted classes are not; null means equal row weights",
     )
     C: Strengths = Field(
@@ -115,13 +113,12 @@ class ProbeSection(Section):
         _DEFAULTS.control_draws,
         ge=0,
         le=100,
-        description="number of random draws of the control labels; 0 for no control task. There is "
+        description="number of draws of the control labels; 0 for no control task; there is "
         "none either if the words of the test rows are new",
     )
     control_by: Literal["word", "group"] = Field(
         _DEFAULTS.control_by,
-        description="unit that gets one random label in the control task; groups are never on both "
-        "sides of a split, so that `group` has no control",
+        description="unit that gets one random label in the control task; `group` has no control",
     )
     baselines: Annotated[tuple[Baseline, ...], Field(strict=False)] = Field(
         _DEFAULTS.baselines,
@@ -129,8 +126,7 @@ class ProbeSection(Section):
         "`neighbouring_words` needs rows that are words or tokens of a text",
     )
     description: bool = Field(
-        _DEFAULTS.description,
-        description="whether to compute the online description length of the training labels",
+        _DEFAULTS.description, description="whether to compute the online description length"
     )
     learning_steps: int = Field(
         _DEFAULTS.learning_steps,
@@ -142,8 +138,7 @@ class ProbeSection(Section):
         1000,
         ge=0,
         le=1_000_000,
-        description="least number of random exchanges of the labels for p-values, with more for "
-        "many sites; 0 for no p-values",
+        description="least number of random exchanges of the labels for p-values; 0 for none",
     )
     max_iter: int = Field(
         _DEFAULTS.max_iter, ge=1, le=1_000_000, description="maximum number of iterations of a fit"

@@ -1,11 +1,7 @@
-"""Data model of the experiment file: type, default and description of every key.
-
-`python -m probekit.experiment.schema FILE` writes the JSON schema that editors validate files with.
-"""
+"""Data model of the experiment file: type, default and description of every key."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,14 +15,12 @@ from probekit.experiment.interventions import Interventions, Measures, check_int
 from probekit.experiment.locations import find_file, resolve_experiment
 from probekit.experiment.model import ModelSection, PositionSection, TokensSection
 from probekit.experiment.probe import ProbeSection
-from probekit.files import write_atomic
 from probekit.section import (
     FolderName,
     Section,
     Seed,
     SettingsFile,
     check_rules,
-    json_schema,
     rule_error,
     unique_items,
 )
@@ -58,23 +52,17 @@ class SplitSection(Section):
     seed: Seed = Field(0, description="random seed for the selection of test groups")
     drop_repeated: bool = Field(
         False,
-        description="whether to remove test rows whose text and span also occur in train; with "
-        "`folds`, rows whose text and span also occur in an earlier group",
+        description="whether to remove test rows whose text and span are also in train; with "
+        "`folds`, rows whose text and span are in an earlier group",
     )
     word_disjoint: bool = Field(
-        False,
-        description="whether to remove rows so that no probed word is in both train and test, "
-        "ignoring case",
+        False, description="whether to remove rows so that no probed word is in both train and test"
     )
 
     @model_validator(mode="after")
     def _nested_folds_stand_alone(self) -> SplitSection:
         if self.folds is not None and self.word_disjoint:
-            raise rule_error(
-                "`folds` tests every word once; it cannot be combined with `word_disjoint`, which "
-                "needs one side for each word",
-                "folds",
-            )
+            raise rule_error("`folds` cannot be combined with `word_disjoint`", "folds")
         return self
 
 
@@ -90,8 +78,7 @@ class CaptureSection(Section):
     )
     concatenate: SiteLists = Field(
         (),
-        description="lists of sites whose features are concatenated and probed together, in "
-        "addition to `sites`",
+        description="lists of sites whose features are concatenated, in addition to `sites`",
         examples=["[blocks.*.hook_resid_post]"],
     )
     view: Literal["raw", "normalized"] = Field(
@@ -171,10 +158,7 @@ class Experiment(SettingsFile):
         probekit.errors.ConfigError: tokens.position.at is 'lats'. Nearest: last. Allowed: ...
         """
         if not isinstance(values, Mapping):
-            raise ConfigError(
-                f"The settings are of type {type(values).__name__}. Pass a dict with the keys of "
-                "an experiment file."
-            )
+            raise ConfigError(f"The settings are of type {type(values).__name__}. Pass a dict.")
         return Document(values).settings(cls, resolve_experiment)
 
     def with_data(self, data: Any) -> Experiment:
@@ -206,8 +190,7 @@ class Experiment(SettingsFile):
             named = self.data.file or self.data.train or (self.data.hub and self.data.hub.name)
             with self.at("data"):
                 raise ConfigError(
-                    f"the experiment has data of its own, {named}, and `data` was passed too. "
-                    "Remove its data, except `name` and `columns`, or do not pass `data`."
+                    f"the experiment has data of its own, {named}: remove them, or pass no `data`."
                 )
         try:
             examples, facts = read_tables(self.data, data, self.answer_columns)
@@ -218,9 +201,8 @@ class Experiment(SettingsFile):
         if known is not None and known.digest != facts["digest"]:
             with self.at("data", "memory", "digest"):
                 raise ConfigError(
-                    f"these are not the rows of the earlier run: their digest is "
-                    f"{facts['digest'][:12]}, that of the run {known.digest[:12]}. Pass the same "
-                    "rows, or remove the section `data.memory` to run on others."
+                    f"these are not the rows of the earlier run, whose digest is "
+                    f"{known.digest[:12]}. To run on other rows, remove `data.memory`."
                 )
         values = self.model_dump()
         values["data"]["memory"] = facts
@@ -265,26 +247,23 @@ class Experiment(SettingsFile):
             (
                 pools and "all" not in (position.at, position.pieces),
                 "probe.kinds",
-                "attention_pooled computes a weighted mean over all tokens of a text: it requires "
-                f"`tokens.position: {{at: all}}`, not `at: {position.at}`, which is one token",
+                "attention_pooled requires `tokens.position: {at: all}`",
             ),
             (
                 has_reply and not tokens.chat,
                 "data.columns.reply",
-                "data.columns.reply is the assistant's turn of a conversation: it requires "
-                "`tokens.chat: true`",
+                "data.columns.reply requires `tokens.chat: true`",
             ),
             (
                 position.at == "assistant_last" and not has_reply,
                 "tokens.position.at",
-                "`at: assistant_last` requires `data.columns.reply`, the column with the "
-                "assistant's turn. Without it the text ends where that turn begins: `at: last`",
+                "`at: assistant_last` requires `data.columns.reply`; without it, use `at: last`",
             ),
             (
                 position.at == "user_last" and has_reply,
                 "tokens.position.at",
-                "`at: user_last` is before the reply, which the network has not read there, but "
-                "baselines would. Remove `data.columns.reply`, or use `at: assistant_last`",
+                "`at: user_last` is before the reply, which baselines would read. Remove "
+                "`data.columns.reply`, or use `at: assistant_last`",
             ),
             (
                 position.at in ("span", "word")
@@ -304,8 +283,7 @@ def probe_rules(
         (
             positive is not None and probe.reads != "classes",
             "data.positive",
-            f"`positive` is a class, but the kinds of probe read labels as {probe.reads}; remove "
-            "it",
+            f"`positive` is a class, but the kinds of probe read labels as {probe.reads}",
         ),
         (
             split.folds is not None and is_split,
@@ -313,12 +291,3 @@ def probe_rules(
             "`split.folds` requires data without a given split",
         ),
     )
-
-
-def experiment_schema() -> str:
-    """Return the JSON schema of an experiment file, as committed next to the experiments."""
-    return json_schema(Experiment, "probekit experiment")
-
-
-if __name__ == "__main__":
-    write_atomic(Path(sys.argv[1]), experiment_schema())

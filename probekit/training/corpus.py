@@ -40,9 +40,9 @@ PARTS = ("train", "held_out")
 _MEGABYTE = 10**6
 _INSIDE_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")
 _TEXT = re.compile(r".*\.txt(\.(gz|bz2|xz))?", re.DOTALL)
-_ARCHIVE = re.compile(r".*\.(zip|tar|tgz|tbz2?|txz|7z|rar|zst)(\.(gz|bz2|xz))?", re.DOTALL)
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": partial(zlib.decompressobj, wbits=31),
+    ".tgz": partial(zlib.decompressobj, wbits=31),
     ".bz2": BZ2Decompressor,
     ".xz": partial(LZMADecompressor, FORMAT_XZ),
 }
@@ -97,10 +97,8 @@ def read_corpus(
         names = {str(p.relative_to(path)): p for p in sorted(path.rglob("*")) if p.is_file()}
         missing = [name for name in files if name not in names]
         if missing:
-            others = f" ({len(missing)} files are missing)" if len(missing) > 1 else ""
-            raise MissingError(
-                f"{path} does not contain {missing[0]!r}{others}. {nearest(missing[0], names)}"
-            )
+            near = nearest(missing[0], names)
+            raise MissingError(f"{path} does not contain {missing[0]!r}. {near}")
         wanted = {name: names[name] for name in files or filter(_TEXT.fullmatch, sorted(names))}
     elif path.is_file():
         wanted = {path.name: path}
@@ -130,8 +128,7 @@ def _content(path: Path, max_megabytes: int) -> bytes:
     except OSError as error:
         raise MissingError(f"{path} cannot be read: {error.strerror or error}.") from error
     start = _DECOMPRESSORS.get(path.suffix.lower())
-    is_archive = _ARCHIVE.fullmatch(path.name.lower()) or data.startswith((b"PK\3\4", b"PK\5\6"))
-    if start is not None and not is_archive:
+    if start is not None:
         limit = max_megabytes * _MEGABYTE
         try:
             data = _decompressed(data, start, limit + 1)
@@ -145,7 +142,7 @@ def _content(path: Path, max_megabytes: int) -> bytes:
                 f"{path} has more than {max_megabytes:,} MB of decompressed content. If this is "
                 "intended, increase `corpus.max_megabytes`."
             )
-    if is_archive or data[257:262] == b"ustar":
+    if data.startswith((b"PK\3\4", b"PK\5\6")) or data[257:262] == b"ustar":  # zip or tar
         raise DataError(
             f"{path} is an archive. Unpack it first, and set `corpus.source` to the folder."
         )

@@ -1,19 +1,13 @@
-"""A pretraining recipe: every key with its type, default and description, and its schedule.
-
-`python -m probekit.training.recipe FILE` writes the JSON schema that editors use to check recipes.
-"""
+"""A pretraining recipe: every key with its type, default and description, and its schedule."""
 
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from probekit.files import write_atomic
-from probekit.section import FolderName, Section, Seed, SettingsFile, json_schema, rule_error
+from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error
 
 if TYPE_CHECKING:
     from probekit.model.families.gpt2 import GPT2Config
@@ -30,8 +24,8 @@ class CorpusSection(Section):
     source: str = Field(
         min_length=1,
         examples=["books"],
-        description="folder, or a single text file; relative to the folder of the recipe (with "
-        "--set: to the current directory); text files may be compressed as .gz, .bz2 or .xz",
+        description="folder or text file, relative to the folder of the recipe; text files may be "
+        "compressed as .gz, .bz2 or .xz",
     )
     files: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (),
@@ -39,30 +33,20 @@ class CorpusSection(Section):
         "files that end in .txt, also if compressed, sorted by name",
         examples=["book.txt"],
     )
-    unwrap: bool = Field(
-        False, description="replace line breaks inside paragraphs with spaces; keep blank lines"
-    )
+    unwrap: bool = Field(False, description="replace line breaks inside paragraphs with spaces")
     held_out: float = Field(
-        0.02, gt=0, lt=0.5, description="fraction at the end of each text that is held out"
+        0.02, gt=0, lt=0.5, description="fraction of each text, at its end, that is held out"
     )
     max_megabytes: PositiveInt = Field(
-        MAX_MEGABYTES,
-        description="maximum decompressed size of a compressed file, in units of 10^6 bytes",
+        MAX_MEGABYTES, description="maximum decompressed size of a file in MB"
     )
 
 
 class VocabularySection(Section):
     """Byte-level BPE vocabulary, trained on the texts or taken from another model."""
 
-    size: int = Field(
-        8192,
-        ge=258,
-        le=1_000_000,
-        description="vocabulary size if trained: <|endoftext|>, 256 bytes, and the merges",
-    )
-    source: str | None = Field(
-        None, description="model whose vocabulary is used instead; `size` is then ignored"
-    )
+    size: int = Field(8192, ge=258, le=1_000_000, description="vocabulary size, if it is trained")
+    source: str | None = Field(None, description="model whose vocabulary is used instead")
 
 
 class ShapeSection(Section):
@@ -86,8 +70,8 @@ class ShapeSection(Section):
         0.0,
         ge=0,
         le=10,
-        description="root mean square of sinusoidal initial position embeddings, in which a shift "
-        "by one token is a rotation; 0 draws them like all other weights",
+        description="root mean square of sinusoidal initial position embeddings; 0 draws them like "
+        "all other weights",
     )
 
     @model_validator(mode="after")
@@ -114,22 +98,18 @@ class TrainingSection(Section):
 
     steps: PositiveInt = Field(description="number of weight updates")
     batch: PositiveInt = Field(description="rows of n_positions tokens per update")
-    accumulate: PositiveInt = Field(
-        1, description="parts that each batch is split into, to use less memory"
-    )
+    accumulate: PositiveInt = Field(1, description="parts of a batch, to use less memory")
     optimizer: Literal["adamw", "muon"] = Field(
-        "adamw",
-        description="AdamW for all parameters, or Muon for the matrices of the blocks "
-        "(orthogonalized updates, scaled to the size of AdamW's) and AdamW for the rest",
+        "adamw", description="AdamW, or Muon for the matrices of the blocks and AdamW for the rest"
     )
     learning_rate: float = Field(6e-4, gt=0, le=1, description="peak, after the warm-up")
     warm_up: int = Field(0, ge=0, description="steps of linear warm-up of the learning rate")
     decay: Literal["cosine", "linear"] = Field("cosine", description="shape of the final decay")
     decay_steps: int | None = Field(
-        None, ge=0, description="steps of the final decay; null means all after the warm-up"
+        None, ge=0, description="steps of the final decay; null: all others"
     )
     final_learning_rate: float = Field(
-        0.1, ge=0, le=1, description="final learning rate as a fraction of the peak"
+        0.1, ge=0, le=1, description="final rate as a fraction of the peak"
     )
     betas: Shares = Field(
         (0.9, 0.95), description="AdamW's decay rates of the moments of the gradient"
@@ -138,8 +118,7 @@ class TrainingSection(Section):
     clip: float = Field(1.0, gt=0, description="maximum gradient norm")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="dtype of matrix products; weights and updates are float32. auto: bfloat16 on "
-        "devices that support it, else float32",
+        description="dtype of matrix products; auto: bfloat16 on devices that support it",
     )
 
     @model_validator(mode="after")
@@ -156,16 +135,13 @@ class RepeatsSection(Section):
     """Rows that repeat a short piece of tokens, which train induction."""
 
     share: Shares = Field(
-        (0.0, 0.0), description="fraction of rows at the first step and after `grow_steps`"
+        (0.0, 0.0), description="fraction of rows, at first and after `grow_steps`"
     )
     period: Annotated[tuple[int, int], Field(strict=False)] = Field(
         (4, 128), description="minimum and maximum length of a piece in tokens"
     )
     grow_steps: int = Field(
-        0,
-        ge=0,
-        description="steps over which the share moves from its first to its second value and the "
-        "maximum length grows from the minimum",
+        0, ge=0, description="steps until the share and the maximum length are reached"
     )
     uniform: float = Field(
         0.5,
@@ -186,12 +162,10 @@ class ValidationSection(Section):
     """Measurement of the held-out loss."""
 
     every: PositiveInt = Field(
-        250, description="steps between measurements; the last step is always measured"
+        250, description="steps between measurements; the last step is measured, too"
     )
     rows: PositiveInt | None = Field(
-        None,
-        description="number of held-out rows to use, evenly spaced; null means all, as after the "
-        "last step",
+        None, description="number of held-out rows, evenly spaced; null: all"
     )
 
 
@@ -203,16 +177,13 @@ class CheckpointsSection(Section):
     )
     every: PositiveInt | None = Field(None, description="interval of additional steps to save")
     log_spaced: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="number of additional steps to save, log-spaced from 1 to the last",
+        0, ge=0, le=1000, description="number of additional log-spaced steps to save"
     )
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="dtype of saved checkpoints"
     )
     resume_every: PositiveInt = Field(
-        100, description="steps between training states for resumption; only the last is stored"
+        100, description="steps between training states for resumption"
     )
 
 
@@ -307,12 +278,3 @@ def fixed_settings(recipe: Recipe) -> dict[str, Any]:
         for key, value in values.items()
         if key not in _MAY_CHANGE.get(section, ())
     }
-
-
-def recipe_schema() -> str:
-    """Return the JSON schema of recipes, which is stored in experiments/."""
-    return json_schema(Recipe, "probekit pretraining recipe")
-
-
-if __name__ == "__main__":
-    write_atomic(Path(sys.argv[1]), recipe_schema())

@@ -166,14 +166,8 @@ class Progress:
         Raises:
             ConfigError: a setting that affects completed steps differs, or the run has already
                 completed more steps.
-            CheckpointError: this release cannot read the recipe in the state.
         """
-        try:
-            before = Recipe.model_validate_json(self.recipe)
-        except ValueError as error:
-            raise CheckpointError(
-                f"{folder / STATE} has a recipe of another release ({error}). {_START_AGAIN}"
-            ) from error
+        before = Recipe.model_validate_json(self.recipe)
         old, new = fixed_settings(before), fixed_settings(recipe)
         changed = [f"{k} was {old[k]!r}, is {new[k]!r}" for k in new if old[k] != new[k]]
         if changed:

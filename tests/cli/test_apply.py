@@ -51,20 +51,11 @@ def test_multiclass_and_regression_probes_are_printed(keep, call):
     assert row.keys() == {"number", "score", "text"}
 
 
-FILES = {
-    "a.txt": ("The keys\nA dog\n", []),
-    "a.csv": ("id,said\n1,The keys\n2,A dog\n", ["--format", "csv", "--column", "said"]),
-    "a.tsv": ("said\nThe keys\nA dog\n", ["--format", "tsv", "--column", "said"]),
-    "a.jsonl": ('{"text": "The keys"}\n{"text": "A dog"}\n', ["--format", "jsonl"]),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_texts_are_read_from_files(keep, call, tmp_path, name):
+def test_texts_are_read_from_files(keep, call, tmp_path):
     keep()
-    content, options = FILES[name]
-    (tmp_path / name).write_text(content)
-    code, out, errors = call("apply", "probe", "--file", name, *options)
+    (tmp_path / "a.csv").write_text("id,said\n1,The keys\n2,A dog\n")
+    options = ("--file", "a.csv", "--format", "csv", "--column", "said")
+    code, out, errors = call("apply", "probe", *options)
     assert code == 0, errors
     assert [row["text"] for row in columns(out)] == ["The keys", "A dog"]
 
@@ -125,20 +116,12 @@ def test_terminal_with_few_colours_shows_columns(keep, call, terminal):
     ("arguments", "code", "message"),
     [
         (["apply", "nothing", "--text", "a"], 3, "no probe file"),
-        (["apply", ".", "--text", "a"], 3, "folder"),
         (["apply", "probe"], 2, "--text or --file"),
         (["apply", "probe", "--text", "a", "--column", "b"], 2, "require --file"),
         (["apply", "probe", "--text", ""], 2, "empty"),
-        (["apply", "probe", "--file", "none.txt"], 3, "none.txt"),
-        (["apply", "probe", "--file", "rows.csv"], 2, "--format csv"),
         (["apply", "probe", "--text", "a", "--out", "a.pdf"], 2, "Allowed: .html, .csv, .jsonl"),
-        (["apply", "probe", "--text", "a", "--per", "word"], 2, "--per"),
         (["apply", "probe", "--text", "a", "--device", "warp"], 2, "--device warp"),
-        (
-            ["apply", "probe", "--text", "a", "--model", "./none"],
-            3,
-            "give its current location with",
-        ),
+        (["apply", "probe", "--text", "a", "--model", "./none"], 3, "give its current location"),
         (["apply", "probe", "--text", "a " * 600], 2, "--too-long truncate or --too-long skip"),
         (["apply", "damaged", "--text", "a"], 2, "cannot be used"),
         (["apply", "elsewhere", "--text", "a"], 2, "--allow-other-model"),
@@ -151,7 +134,6 @@ def test_each_error_has_one_message_and_its_exit_code(
     keep("elsewhere", weights="other")
     damaged = keep("damaged").with_name("damaged.safetensors")
     damaged.write_bytes(damaged.read_bytes()[:-9])
-    (tmp_path / "rows.csv").write_text("text\nx\n")
     before = sorted(tmp_path.iterdir())
     found, out, errors = call(*arguments)
     assert (found, out) == (code, ""), errors

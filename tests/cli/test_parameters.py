@@ -17,15 +17,8 @@ def run(*arguments):
 
 def test_table_has_a_line_for_each_component_and_sum():
     lines = {line[:20].strip(): line.split() for line in run("gpt2").splitlines()}
-    assert lines["attn.c_attn"][-7:] == [
-        "1,771,776",
-        "12",
-        "21,261,312",
-        "17.09%",
-        "81.11",
-        "40.55",
-        "40.55",
-    ]
+    shown = "1,771,776 12 21,261,312 17.09% 81.11 40.55 40.55"
+    assert lines["attn.c_attn"][-7:] == shown.split()
     assert lines["unembedding"][1] == "tied:"
     assert lines["total"][-6:] == ["1", "124,439,808", "100.00%", "474.70", "237.35", "237.35"]
 
@@ -61,8 +54,6 @@ def test_folder_is_counted_from_its_config(tmp_path):
         (["gpt-2"], 3, "Nearest: gpt2"),
         (["gpt2", "--vocab-size", "0"], 2, "vocab_size must be an integer from 1"),
         (["gpt2", "--n-positions", "-3"], 2, "n_positions must be an integer from 1"),
-        (["gpt2", "--n-positions", "many"], 2, "--n-positions"),
-        ([], 2, "Missing argument"),
     ],
 )
 def test_each_error_has_one_message_and_its_exit_code(

@@ -39,8 +39,6 @@ def test_pretrain_continues_with_more_steps_and_report_draws_the_figure(call, re
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ("training.steps=none", 2, "--set: training.steps is 'none'. It must be an integer."),
-        ("corpus.source=nowhere", 3, "does not exist. Check"),
         ("corpus.files=[c.txt]", 3, "does not contain 'c.txt'"),
         ("vocabulary.source=./nowhere", 3, "no model folder"),
         ("model.n_positions=4096", 2, "held-out tokens do not fill"),

@@ -8,44 +8,9 @@ import pytest
 
 from probekit.cli.show.results import show_results, show_warnings
 from probekit.report.sentences.tables import RULE
-from probekit.results.table import RESULTS
-from tests.report.conftest import make_record, make_table, write_shown
+from tests.report.conftest import make_record, make_table, row, write_shown
 
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
-
-
-def row(site, target, value, **others):
-    common = {
-        "run": "r",
-        "model": "m",
-        "dataset": "d",
-        "site": site,
-        "layer": None,
-        "component": "",
-        "head": None,
-        "position": "last",
-        "probe": "logistic",
-        "target": target,
-        "split": "test",
-        "metric": "accuracy",
-        "value": value,
-        "ci_low": value - 0.1,
-        "ci_high": value + 0.1,
-        "chance": 0.5,
-        "n_train": 30,
-        "n_test": 10,
-        "n_groups": 5,
-        "C": 1,
-        "n_iter": 3,
-        "converged": True,
-        "seed": 0,
-        "view": "raw",
-        **dict.fromkeys(("fold", "null_low", "null_high", "order")),
-        "null": "",
-        "main_metric": "accuracy",
-        "positive": "",
-    }
-    return dict.fromkeys(column.name for column in RESULTS) | common | others
 
 
 def make_rows(probe):
@@ -73,19 +38,19 @@ def show(tmp_path, capsys):
 
 
 def test_sites_legend_answer_and_comparisons_are_printed_in_this_order(show):
-    baseline = row(None, "majority", 0.5, probe="none", position="last")
+    baseline = row("", "majority", 0.5, probe="none")
     lines = show([*make_rows("logistic"), baseline])
     assert [line.split() for line in lines[:3]] == [
         ["site", "accuracy", "95", "%", "interval", "control"],
-        [SITES[0], "0.600", "0.500", "to", "0.700", "0.500"],
-        [SITES[1], "*", "0.700", "0.600", "to", "0.800", "0.500"],
+        [SITES[0], "0.600", "0.580", "to", "0.620", "0.500"],
+        [SITES[1], "*", "0.700", "0.680", "to", "0.720", "0.500"],
     ]
     assert lines[3] == (
         "accuracy: score on held-out rows with 95 % interval; *: selected by cross-validation; "
         "control: the same probe on random labels."
     )
     assert lines[5] == (
-        "Not tested against chance: 70 % [60, 80] of held-out rows at block 1, chance 50 %, best "
+        "Not tested against chance: 70 % [68, 72] of held-out rows at block 1, chance 50 %, best "
         "of 2 sites in cross-validation."
     )
     assert " ".join(lines[10:]).split() == RULE.split()

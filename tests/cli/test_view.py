@@ -12,8 +12,8 @@ import time
 import pytest
 
 from probekit.cli.main import main
-from probekit.cli.view_server import Limits, make_server
-from probekit.errors import ConfigError, MissingError
+from probekit.cli.view_server import make_server
+from probekit.errors import ConfigError
 from probekit.training.run_files import write_log
 from tests.report.conftest import HOSTILE
 from tests.report.pages.test_losses import a_log, write_pretraining
@@ -31,9 +31,10 @@ def root(tmp_path):
 
 
 @contextlib.contextmanager
-def serving(folder, limits=None):
+def serving(folder, **limits):
     """A server of a folder that runs in a thread."""
-    with make_server(folder, 0, limits) as server:
+    with make_server(folder, 0) as server:
+        vars(server).update(limits)
         assert server.server_address[0] == "127.0.0.1"
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -185,7 +186,7 @@ def n_threads():
 
 
 def test_300_slow_clients_do_not_block_others(root, connect):
-    with serving(root, Limits(connections=20, request_seconds=1000)) as server:
+    with serving(root, most_connections=20, request_seconds=1000) as server:
         slow = [connect(server) for _ in range(300)]
         for _ in range(3):
             assert ask(server, "/")[0] == 200
@@ -195,7 +196,7 @@ def test_300_slow_clients_do_not_block_others(root, connect):
 
 
 def test_slow_request_is_closed(root, connect, monkeypatch):
-    with serving(root, Limits(request_seconds=1000)) as server:
+    with serving(root, request_seconds=1000) as server:
         slow = connect(server)
         assert ask(server, "/")[0] == 200  # so that the server has accepted the slow client
         later = time.monotonic() + 1001
@@ -213,7 +214,7 @@ def test_excess_clients_are_refused_if_all_are_being_answered(root, connect, mon
         return "page"
 
     monkeypatch.setattr("probekit.cli.view_server.find_page", slow_page)
-    with serving(root, Limits(connections=1)) as server:
+    with serving(root, most_connections=1) as server:
         first = connect(server, HALF + b"-A: b\r\n\r\n")
         assert begun.wait(20)
         assert connect(server, b"").recv(1) == b""
@@ -269,8 +270,6 @@ def finished(tmp_path):
     return write_shown(tmp_path / "finished", record=make_record() | {"attention": []})
 
 
-def test_unusable_folder_is_reported(tmp_path):
-    with pytest.raises(MissingError, match="no folder"):
-        make_server(tmp_path / "none", 0)
+def test_a_taken_port_is_reported(tmp_path):
     with make_server(tmp_path, 0) as server, pytest.raises(ConfigError, match="--port"):
         make_server(tmp_path, server.server_port)

@@ -4,7 +4,6 @@ import pytest
 from click.testing import CliRunner
 
 from probekit.cli.main import cli
-from probekit.errors import ProbekitError
 from probekit.pipeline.look.weights import COLUMNS, CORNER
 
 
@@ -25,11 +24,8 @@ def test_page_is_written_and_its_path_printed(tmp_path):
     ("arguments", "word"),
     [
         (["--model", "mini"], "--out"),
-        (["--out", "x.html"], "--model"),
         (["--model", "mini", "--out", "x.html", "--column", "-1"], "--column"),
-        (["--model", "mini", "--out", "x.html", "--corner", "0"], "--corner"),
         (["--model", "mini", "--out", "x.html", "--corner", "9999"], "--corner"),
-        (["--model", "mini", "--out", "x.html", "--n-head", "none"], "--n-head"),
     ],
 )
 def test_invalid_option_is_named(arguments, word):
@@ -42,8 +38,3 @@ def test_help_lists_the_defaults():
     text = invoke("--help").output
     assert f"[default: {CORNER}]" in text
     assert f"wpe.weight: {', '.join(map(str, COLUMNS))}]" in " ".join(text.split())
-
-
-def test_invalid_model_is_reported(tmp_path):
-    result = invoke("--model", "minni", "--out", tmp_path / "page.html")
-    assert isinstance(result.exception, ProbekitError)

@@ -50,36 +50,11 @@ def test_notes_of_the_reader_are_passed_on():
 @pytest.mark.parametrize(
     ("changes", "code", "level", "message"),
     [
-        (
-            {50: {"group": "group 3"}},
-            "crossing-groups",
-            "error",
-            "^1 group on both .* 'group 3'",
-        ),
-        (
-            {50: {"label": "z"}},
-            "missing-from-train",
-            "error",
-            "label of test does not occur in train: z",
-        ),
-        (
-            {3: {"label": "z"}},
-            "missing-from-test",
-            "warning",
-            "label of train does not occur in test: z",
-        ),
-        (
-            {3: {"group": "Group 1"}},
-            "similar-groups",
-            "warning",
-            "'Group 1' .1 row. and 'group 1' .1 row: row 2. differ only in case",
-        ),
-        (
-            {3: {"group": "nan"}, 5: {"group": "nan"}},
-            "missing-groups",
-            "warning",
-            "^2 rows have the group 'nan'",
-        ),
+        ({50: {"group": "group 3"}}, "crossing-groups", "error", "^1 group on both .* 'group 3'"),
+        ({50: {"label": "z"}}, "missing-from-train", "error", "does not occur in train: z"),
+        ({3: {"label": "z"}}, "missing-from-test", "warning", "does not occur in test: z"),
+        ({3: {"group": "Group 1"}}, "similar-groups", "warning", "differ only in case"),
+        ({3: {"group": "nan"}, 5: {"group": "nan"}}, "missing-groups", "warning", "^2 rows"),
         ({3: {"text": "text 001"}}, "duplicates-in-train", "warning", "1 of 40 examples in train"),
         ({53: {"text": "text 051"}}, "duplicates-in-test", "warning", "1 of 40 examples in test"),
         (
@@ -88,30 +63,14 @@ def test_notes_of_the_reader_are_passed_on():
             "warning",
             "2 of 40 examples in test .2 of 40 texts",
         ),
-        (
-            {3: {"label": "Y "}},
-            "similar-labels",
-            "warning",
-            r"'y' \(39 rows\) and 'Y ' \(1 row: row 3\) differ only in case or .* all as 'y'",
-        ),
-        (
-            {3: {"text": "a\0b"}},
-            "nul-characters",
-            "warning",
-            r"\(row 3\); .* character 1.*'a\\x00b'",
-        ),
+        ({3: {"label": "Y "}}, "similar-labels", "warning", "differ only in case"),
+        ({3: {"text": "a\0b"}}, "nul-characters", "warning", r"\(row 3\); .* 1, in 'a\\x00b'"),
         ({3: {"label": "z"}}, "rare-labels", "warning", "^1 label with fewer than 5 .* train: z"),
         (
             {51: {"text": "text 000"}},
             "contradictions",
             "warning",
             "1 text or span has .*'text 000' is 'x' in row 0, 'y' in row 51. Correct",
-        ),
-        (
-            {i: {"label": "x"} for i in range(4, 40)},
-            "imbalance",
-            "info",
-            "38 examples of 'x' and 2",
         ),
         (
             {i: {"label": "x"} for i in range(14, 40)},
@@ -161,7 +120,7 @@ def test_the_same_text_at_another_span_is_no_duplicate():
 def test_few_test_groups_are_reported():
     level, message = findings(n_test=38)["few-groups"]
     assert level == "warning"
-    assert "only 19 test groups: intervals over fewer than 20 groups are approximate" in message
+    assert "Only 19 test groups: intervals over fewer than 20 groups are approximate" in message
     assert "few-groups" not in findings(n_test=40)
 
 

@@ -64,14 +64,6 @@ def test_the_digest_is_the_same_on_every_machine():
     assert Dataset("a", (EXAMPLE,)).digest == expected
 
 
-def test_select_keeps_the_requested_order():
-    examples = tuple(replace(EXAMPLE, id=str(i), label=f"label {i}") for i in range(4))
-    selected = Dataset("a", examples, ("a note",)).select([2, 0])
-    assert selected == Dataset("a", (examples[2], examples[0]), ("a note",))
-    assert list(selected.labels) == ["label 2", "label 0"]
-    assert len(selected) == 2
-
-
 def test_file_and_line_are_not_part_of_the_data():
     here, there = (
         Example("a", "x", "g", "1", source=RowSource(file, 2)) for file in ("a.csv", "b.csv")

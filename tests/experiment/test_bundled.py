@@ -34,7 +34,7 @@ def test_a_model_is_no_experiment():
     ("given", "message"),
     [
         ("quickstat", "quickstat does not exist. Nearest: quickstart"),
-        ("quickstart.yaml", "give its name without folder and ending: quickstart"),
+        ("quickstart.yaml", "Nearest: quickstart. `probekit experiments`"),
         ("folder/other.yaml", "folder/other.yaml does not exist"),
     ],
 )

@@ -8,12 +8,8 @@ import pytest
 
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.data import read_examples
-from probekit.experiment.loader import (
-    dump_experiment,
-    load_experiment,
-    make_experiment,
-    make_text_experiment,
-)
+from probekit.experiment.document import dump_settings
+from probekit.experiment.loader import load_experiment, make_experiment, make_text_experiment
 from probekit.experiment.schema import Experiment
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -82,7 +78,7 @@ def test_words_in_columns_have_spans(tmp_path):
 def test_a_dict_is_read_like_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     built = experiment(format="csv", file=Path("rows.csv"))
-    (tmp_path / "saved.yaml").write_text(dump_experiment(built))
+    (tmp_path / "saved.yaml").write_text(dump_settings(built))
     assert load_experiment("saved.yaml") == built == Experiment.from_file("saved.yaml")
     assert built.data.root == str(tmp_path)
 
@@ -99,10 +95,6 @@ def test_errors_in_a_dict_name_the_key():
         Experiment.from_dict(values() | {"modle": 1})
     with pytest.raises(ConfigError, match=r"^The settings are of type list\. Pass a dict"):
         Experiment.from_dict([])
-    with pytest.raises(ConfigError, match=r"a pretraining recipe\. .*pretrain FILE`"):
-        Experiment.from_dict({"name": "a", "corpus": {}})
-    with pytest.raises(ConfigError, match=r"^data\.columns\.start: `start` and `end` must"):
-        experiment(columns={"start": "a"})
 
 
 def test_experiments_have_several_descriptions():
@@ -113,9 +105,7 @@ def test_experiments_have_several_descriptions():
     on_activations = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
     assert make_experiment(on_activations).activations.folder == str(Path("x").absolute())
     for make in (make_experiment, make_text_experiment):
-        with pytest.raises(
-            ConfigError, match=r"of type int\. Pass an Experiment, a dict .* or the"
-        ):
+        with pytest.raises(ConfigError, match=r"of type int\. Pass an Experiment, a dict or"):
             make(3)
 
 
@@ -123,9 +113,7 @@ def test_rows_do_not_apply_to_given_activations():
     on_activations = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
     with pytest.raises(ConfigError, match=r"Pass labels and activations to probekit\.probe"):
         make_experiment(on_activations, FRAME)
-    with pytest.raises(
-        ConfigError, match=r"has given activations, and this step needs a model that reads texts"
-    ):
+    with pytest.raises(ConfigError, match="has given activations; this step reads texts"):
         make_text_experiment(on_activations)
 
 
@@ -161,14 +149,9 @@ def test_training_and_test_rows_in_memory_are_split():
     assert (examples[0].id, examples[-1].id) == ("train row 1", "test row 2")
     without = read_examples(experiment().with_data({"train": ROWS, "test": ROWS[:2]}).data)
     assert len({example.group for example in without.examples}) == 8  # each row is a group
-    with pytest.raises(
-        ConfigError, match=r"data\.columns\.split: `columns.split` requires a single"
-    ):
-        experiment(columns={"split": "label"}).with_data({"train": FRAME, "test": FRAME})
+    folds = Experiment.from_dict(values() | {"split": {"folds": 2}})
     with pytest.raises(ConfigError, match=r"`split\.folds` requires data without a given split"):
-        Experiment.from_dict(values() | {"split": {"folds": 2}}).with_data(
-            {"train": FRAME, "test": FRAME}
-        )
+        folds.with_data({"train": FRAME, "test": FRAME})
 
 
 def test_errors_in_rows_in_memory():
@@ -184,7 +167,7 @@ def test_errors_in_rows_in_memory():
 
 def test_a_saved_experiment_accepts_the_same_rows_only(tmp_path):
     path = tmp_path / "config.yaml"
-    path.write_text(dump_experiment(experiment().with_data(FRAME)))
+    path.write_text(dump_settings(experiment().with_data(FRAME)))
     with pytest.raises(ConfigError, match=r"were passed in Python \(pandas DataFrame, 6 rows, dig"):
         read_examples(load_experiment(path).data)
     same = load_experiment(path).with_data(ROWS)
@@ -194,5 +177,5 @@ def test_a_saved_experiment_accepts_the_same_rows_only(tmp_path):
 
 
 def test_rows_that_were_not_passed_are_reported():
-    with pytest.raises(ConfigError, match=r"names no file, so that rows must be passed in Python"):
+    with pytest.raises(ConfigError, match=r"names no file\. Pass the rows: probekit\.run"):
         read_examples(experiment().data)

@@ -33,7 +33,7 @@ def test_no_file_is_overwritten(tmp_path):
     write_example(tmp_path / "second")  # the schema is the same
     assert [path.read_bytes() for path in paths] == before
     (tmp_path / SCHEMA).write_text("{}")
-    with pytest.raises(ConfigError, match="It is the schema of another version"):
+    with pytest.raises(ConfigError, match=f"{SCHEMA} exists already"):
         write_example(tmp_path / "third")
     assert not (tmp_path / "third.yaml").exists()
 

@@ -3,7 +3,8 @@
 import pytest
 
 from probekit.errors import ConfigError
-from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.experiment.document import dump_settings
+from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
 from tests.pipeline.intervene.cause_experiment import write_experiment
 
@@ -15,7 +16,7 @@ def test_short_and_long_forms_are_equal(tmp_path):
     assert short.interventions[0].from_ == "counterfactual"
     assert short.interventions[0].at == ("probed", "all")
     assert short.answer_columns == ("nearest_verb", "nearest_other")
-    path.write_text(dump_experiment(short))
+    path.write_text(dump_settings(short))
     assert load_experiment(path) == short
 
 

@@ -1,12 +1,13 @@
 """Experiment files: types are preserved, and later errors name the line of the value."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from probekit.errors import ConfigError, MissingError
-from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.experiment.document import dump_settings
+from probekit.experiment.loader import load_experiment, load_recipe
+from probekit.experiment.locations import bundled_files
 from probekit.experiment.schema import Experiment
 from tests.experiment.files import GOOD
 
@@ -56,7 +57,7 @@ def test_line_numbers_are_not_part_of_the_experiment(write):
 def test_written_experiment_loads_as_the_same(write, tmp_path):
     experiment = load_experiment(write(GOOD), ["question=Does it know?"])
     again = tmp_path / "again.yaml"
-    again.write_text(dump_experiment(experiment))
+    again.write_text(dump_settings(experiment))
     assert load_experiment(again) == experiment
     assert "folds: 5" in again.read_text()
     assert "pieces: last" in again.read_text()  # a default, although `at` is not `word`
@@ -68,19 +69,12 @@ def test_pieces_may_be_set_with_position_word(write):
     assert experiment.tokens.position.text == "word:mean"
 
 
-def shipped():
-    folder = Path(__file__).parents[2] / "experiments"
-    return sorted(p for p in folder.glob("*.yaml") if not p.name.startswith("pretrain_"))
-
-
-@pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
-def test_included_experiments_load_and_name_their_schema(path):
-    assert load_experiment(path).name == path.stem
+@pytest.mark.parametrize("path", bundled_files().values(), ids=lambda path: path.stem)
+def test_included_files_load_and_name_their_schema(path):
+    kind = "recipe" if path.stem.startswith("pretrain_") else "experiment"
+    if kind == "recipe":
+        assert load_recipe(path).corpus.files
+    else:
+        assert load_experiment(path).name == path.stem
     first = path.read_text().splitlines()[0]
-    assert first == "# yaml-language-server: $schema=experiment.schema.json"
-
-
-def test_overrides_replace_values(write):
-    path = write(GOOD)
-    assert load_experiment(path, ["probe.C=[1, 0.1]"]).probe.C == (1.0, 0.1)
-    assert load_experiment(path, ["probe.folds=3", "probe.seed=2"]).probe.seed == 2
+    assert first == f"# yaml-language-server: $schema={kind}.schema.json"

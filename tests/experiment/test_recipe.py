@@ -1,11 +1,9 @@
 """Recipes: paths, and defaults that are those of the network."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
-from probekit.errors import MissingError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
 from probekit.model.families.gpt2 import GPT2Config
@@ -21,17 +19,6 @@ def write(tmp_path):
         return tmp_path / "tiny.yaml"
 
     return write
-
-
-def shipped():
-    return sorted((Path(__file__).parents[2] / "experiments").glob("pretrain_*.yaml"))
-
-
-@pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
-def test_included_recipes_load_and_name_their_schema(path):
-    assert load_recipe(path).corpus.files
-    first = path.read_text().splitlines()[0]
-    assert first == "# yaml-language-server: $schema=recipe.schema.json"
 
 
 def test_paths_are_relative_to_the_folder_of_the_recipe(write, tmp_path):
@@ -56,8 +43,3 @@ def test_network_section_has_the_keys_and_defaults_of_gpt2_config():
         assert field.is_required() or field.default == own[key], key
     of_the_vocabulary = {"vocab_size", "bos_token_id", "eos_token_id"}
     assert set(own) - set(keys) == {*of_the_vocabulary, "layer_norm_epsilon"}
-
-
-def test_missing_recipe_is_reported(tmp_path):
-    with pytest.raises(MissingError, match=r"none.yaml"):
-        load_recipe(tmp_path / "none.yaml")

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.experiment.document import dump_settings
+from probekit.experiment.loader import load_experiment
 from probekit.files import csv_text
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Measurement, Predictor, SiteResult
@@ -90,7 +91,7 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
     (folder / "results.csv").write_text(csv_text(make_table(table, RESULTS)))
     (folder / "differences.csv").write_text(csv_text(make_table([], DIFFERENCES)))
     (folder / "test_rows.csv").write_text(csv_text(rows))
-    (folder / "config.yaml").write_text(dump_experiment(experiment))
+    (folder / "config.yaml").write_text(dump_settings(experiment))
     write_record(folder, labels)
     return folder
 

@@ -168,14 +168,6 @@ def test_a_log_that_lacks_steps_is_refused(go, make_recipe, tmp_path):
         go(make_recipe())
 
 
-def test_a_log_of_another_run_is_refused(go, make_recipe, tmp_path):
-    go(make_recipe(), "one")
-    go(make_recipe(training__batch=8), "other")
-    shutil.copy(tmp_path / "other/log.csv", tmp_path / "one")
-    with pytest.raises(CheckpointError, match=r"one/log.csv is damaged or belongs to another run"):
-        go(make_recipe(), "one")
-
-
 def test_a_state_of_other_tokens_is_refused(go, make_recipe, corpus):
     go(make_recipe())
     (corpus / "a.txt").write_text((corpus / "a.txt").read_text()[::-1])

@@ -40,16 +40,7 @@ def test_more_steps_leave_the_rates_before_the_decay_as_they_were():
     assert rates(**kept)[:80] == rates(**kept, steps=500)[:80]
 
 
-def test_without_warm_up_the_first_step_has_the_highest_rate():
-    assert rates(warm_up=0)[0] == 0.5
-
-
 @pytest.mark.parametrize("steps", [1, 7, 1000])
 def test_the_last_step_is_always_kept(steps):
     assert checkpoint_steps(CheckpointsSection(), steps) == (steps,)
     assert checkpoint_steps(CheckpointsSection(log_spaced=5, at=(0,)), steps)[-1] == steps
-
-
-def test_log_spaced_steps_have_even_ratios():
-    steps = checkpoint_steps(CheckpointsSection(log_spaced=6), 100_000)
-    assert steps == (1, 10, 100, 1000, 10_000, 100_000)

@@ -43,10 +43,6 @@ def test_progress_is_read_as_it_was_written(tmp_path, progress):
     assert list(read_log(tmp_path / "log.csv", progress)) == read_log(tmp_path / "log.csv")
 
 
-def test_a_folder_without_a_state_has_no_progress(tmp_path):
-    assert read_progress(tmp_path) is None
-
-
 def test_a_changed_or_cut_state_is_refused_with_a_way_out(tmp_path, progress):
     path = tmp_path / "state.safetensors"
     content = path.read_bytes()

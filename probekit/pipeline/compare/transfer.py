@@ -14,7 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.activations.records import Location
-from probekit.experiment.loader import dump_experiment, make_text_experiment
+from probekit.experiment.document import dump_settings
+from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.model.weights.checkpoint import file_checks
@@ -337,7 +338,7 @@ def _write(out: Path, result: Transfer, sets: Sequence[TransferSet]) -> None:
     write_atomic(out / "transfer.csv", csv_text(result.scores))
     write_atomic(out / "cosines.csv", csv_text(result.cosines))
     record = {
-        "experiments": {one.name: dump_experiment(one.experiment) for one in sets},
+        "experiments": {one.name: dump_settings(one.experiment) for one in sets},
         "digests": {one.name: one.source.rows.dataset.digest for one in sets},
         "weights": sets[0].source.captured[TASK].store.identity.weights,
         "compared_with": file_checks(find_model(sets[0].experiment.model.source)),

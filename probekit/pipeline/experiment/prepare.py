@@ -12,8 +12,7 @@ import numpy as np
 
 from probekit.activations.work import check_storable
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Turns
-from probekit.data.findings import Finding, rows_of
+from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import (
     CheckpointError,

@@ -10,8 +10,7 @@ import numpy as np
 
 from probekit.amounts import counted
 from probekit.data.checks import check_dataset
-from probekit.data.examples import Dataset
-from probekit.data.findings import Finding, by_level
+from probekit.data.examples import Dataset, Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
 from probekit.pipeline.experiment.rows import Rows

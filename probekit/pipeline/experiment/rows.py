@@ -21,8 +21,7 @@ import numpy.typing as npt
 from probekit.activations.given.sites import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example
-from probekit.data.findings import Finding
+from probekit.data.examples import Dataset, Example, Finding
 from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
 from probekit.data.splits import (
     Split,

@@ -9,7 +9,7 @@ import pandas as pd
 import safetensors.numpy
 
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.experiment.loader import dump_experiment
+from probekit.experiment.document import dump_settings
 from probekit.files import csv_text
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.rows import Rows
@@ -81,7 +81,7 @@ def write_scores(
 ) -> pd.DataFrame:
     """Write settings, scores, differences, calibration and test rows; return results.csv."""
     table, differences = _score_tables(source.experiment, results, prober)
-    folder.write("config.yaml", dump_experiment(source.experiment))
+    folder.write("config.yaml", dump_settings(source.experiment))
     folder.write("results.csv", csv_text(table))
     folder.write("differences.csv", csv_text(differences))
     folder.write("reliability.csv", csv_text(reliability_rows(results, table, prober)))

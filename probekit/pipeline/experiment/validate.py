@@ -13,7 +13,7 @@ import torch
 
 from probekit.activations.capture import estimate_seconds
 from probekit.amounts import counted
-from probekit.data.findings import Finding, by_level
+from probekit.data.examples import Finding, by_level
 from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment

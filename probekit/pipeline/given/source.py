@@ -14,8 +14,7 @@ from probekit.activations.given.formats import ROWS, row_ids
 from probekit.activations.given.given import GivenActivations, GivenArrays, open_activations
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
-from probekit.data.examples import Dataset
-from probekit.data.findings import Finding
+from probekit.data.examples import Dataset, Finding
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split
 from probekit.data.table import TableColumns

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from probekit.amounts import counted
-from probekit.data.examples import Example, Turns
-from probekit.data.findings import Finding, rows_of
+from probekit.data.examples import Example, Finding, Turns, rows_of
 from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.errors import ConfigError, DataError

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from probekit.cli.main import cli
-from probekit.data.findings import Finding
+from probekit.data.examples import Finding
 from probekit.errors import ConfigError
-from probekit.experiment.loader import dump_experiment
+from probekit.experiment.document import dump_settings
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.capture.jobs import Job
 from probekit.pipeline.experiment.record import run_key
@@ -95,7 +95,7 @@ def test_the_config_of_a_run_describes_its_rows(folder):
 
 def test_the_command_line_reports_rows_that_are_not_stored(folder):
     experiment = Experiment.from_dict(settings({})).with_data(pd.read_csv("rows.csv"))
-    Path("config.yaml").write_text(dump_experiment(experiment))
+    Path("config.yaml").write_text(dump_settings(experiment))
     for command in ("run", "validate"):
         result = CliRunner().invoke(cli, [command, "config.yaml"])
         assert isinstance(result.exception, ConfigError)

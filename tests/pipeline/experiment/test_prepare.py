@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.experiment.document import dump_settings
+from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.rows import last_word
 
@@ -94,7 +95,7 @@ def test_position_0_does_not_affect_scaling_by_default(tmp_path, trees):
 
 
 def test_saved_configuration_gives_the_same_rows(trees, tmp_path):
-    (tmp_path / "again.yaml").write_text(dump_experiment(trees))
+    (tmp_path / "again.yaml").write_text(dump_settings(trees))
     again = prepare(load_experiment(tmp_path / "again.yaml"))
     assert again.dataset.digest == prepare(trees).dataset.digest
 
