@@ -7,24 +7,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
+from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
-from probekit.experiment.activations import AnyExperiment
+from probekit.experiment.activations import AnyExperiment, RowsSection
+from probekit.experiment.data import DataSection
 from probekit.experiment.loader import load_any_experiment
-from probekit.pipeline.compare.matching import (
-    PairedPredictions,
-    align,
-    match,
-    n_shared,
-    settings_that_differ,
-    shares_ids,
-)
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import (
@@ -41,15 +35,38 @@ from probekit.probes.score.metrics import (
     Resamples,
     take,
 )
-from probekit.probes.score.scored import Predictions, metrics_of, parts_of
+from probekit.probes.score.scored import Predictions, Predictor, metrics_of, parts_of
 from probekit.probes.solve.design import Floats
+from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
-from probekit.results.finished_run import FinishedRun, load_config, settings_of
+from probekit.results.finished_run import (
+    FinishedRun,
+    differing,
+    load_config,
+    run_facts,
+    settings_of,
+)
+from probekit.results.selection import site_with_head
+from probekit.results.site_results import NESTED_SITE
+from probekit.results.table import concatenated, only, placed
 from probekit.results.titles import run_titles
+from probekit.results.verdict import Choice, Verdict
 
 Key = TypeVar("Key")
+_ROW = ["example", "group", "label"]
+# If each run has only one value in one of these columns, probes are paired although it differs.
+_MAY_DIFFER = ("position", "view", "probe")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate
+
+
+@dataclass(frozen=True, eq=False)
+class PairedPredictions:
+    """Predictions of the two runs that are compared, and the columns that identify the pair."""
+
+    columns: Mapping[str, Any]
+    predictions_a: Predictions
+    predictions_b: Predictions
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +99,43 @@ class RowsOfBoth:
         return "unpaired" if self.places is None else "paired"
 
 
+def shares_ids(a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> bool:
+    """Return whether an example id refers to the same text in both runs.
+
+    Ids that are row numbers do so only within the same data set.
+    """
+    same_data = a.record.digests.get("dataset") == b.record.digests.get("dataset")
+    return same_data or all(_has_ids(run.experiment.data) for run in (a, b))
+
+
+def _has_ids(data: DataSection | RowsSection) -> bool:
+    has_names = data.format is not None and FORMATS[data.format].has_names
+    return has_names or data.columns.id is not None
+
+
+def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | None:
+    """Return the index in b of each test row of a; None if the rows differ.
+
+    Rows are equal if example, group and label are equal. Several equal rows (the tokens of one
+    text) are matched in order.
+
+    >>> rows = pd.DataFrame({"example": ["s1", "s1", "s2"], "group": "g", "label": ["x", "x", "y"]})
+    >>> align(rows, rows[::-1].reset_index(drop=True)).tolist()
+    [1, 2, 0]
+    >>> align(rows, rows[:2]) is None
+    True
+    """
+    if len(rows_a) != len(rows_b):
+        return None
+    places = _keys(rows_b).get_indexer(_keys(rows_a)).astype(np.int64)
+    return None if (places < 0).any() else places
+
+
+def _keys(rows: pd.DataFrame) -> pd.MultiIndex:
+    occurrence = rows.groupby(_ROW, sort=False).cumcount()
+    return pd.MultiIndex.from_frame(rows[_ROW].assign(occurrence=occurrence))
+
+
 def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) -> RunComparison:
     """Return the differences between two runs: selected probes, baselines, and every shared site.
 
@@ -108,7 +162,13 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     )
     _check_labels(a, b, titles)
     pairs = match(a, b)
-    metric = metric or _main_metric(a, b, titles)
+    own_metrics = [run.verdict.metric for run in (a, b)]
+    if metric is None and len(set(own_metrics)) > 1:
+        raise ConfigError(
+            f"The main metric is {own_metrics[0]} in {titles[0]} and {own_metrics[1]} in "
+            f"{titles[1]}. Choose one with --metric."
+        )
+    metric = metric or own_metrics[0]
     usable = _with_metric(pairs, metric)
     rows = RowsOfBoth.of(a, b)
     predictions = {n: (pair.predictions_a, pair.predictions_b) for n, pair in enumerate(usable)}
@@ -123,7 +183,9 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         metric=metric,
         pairing=rows.pairing,
         rows=pd.DataFrame(table, columns=list(COLUMNS)),
-        settings=settings_that_differ(a, b),
+        settings=differing(
+            [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
+        ),
         notes=(
             _rows_note(a, b, rows, titles),
             *_groups_note(rows, results.values()),
@@ -133,16 +195,158 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     )
 
 
-def _main_metric(
-    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
-) -> str:
-    metrics = [run.verdict.metric for run in (a, b)]
-    if len(set(metrics)) > 1:
-        raise ConfigError(
-            f"The main metric is {metrics[0]} in {titles[0]} and {metrics[1]} in {titles[1]}. "
-            "Choose one with --metric."
+class ProbeAddress(NamedTuple):
+    """Site, position, view and kind of a probe, as named in results.csv.
+
+    A nested choice has the site and the kind "chosen".
+    """
+
+    site: str
+    position: str
+    view: str
+    probe: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """One of the two runs, with the addresses of its task probes and of its selected probe."""
+
+    run: FinishedRun[AnyExperiment]
+    places: tuple[ProbeAddress, ...]
+    chosen: ProbeAddress | None
+    selectivity: Mapping[ProbeAddress, float]
+
+    @classmethod
+    def of(cls, run: FinishedRun[AnyExperiment]) -> _Side:
+        task = only(run.table, target="task", split="test")
+        rows = pd.concat([placed(task), concatenated(task)])
+        headline = only(run.table, target=HEADLINE, split="test")
+        return cls(
+            run=run,
+            places=tuple(dict.fromkeys(_place(row) for _, row in rows.iterrows())),
+            chosen=_chosen(run.verdict),
+            selectivity={
+                _place(row): float(row["value"])
+                for _, row in only(pd.concat([rows, headline]), metric="selectivity").iterrows()
+            },
         )
-    return metrics[0]
+
+    def predictions(self, place: ProbeAddress) -> Predictions | None:
+        target = HEADLINE if place.probe == NESTED_PROBE else "task"
+        by_predictor = self.run.predictions(place.site, place.position)
+        return by_predictor.get(Predictor(place.probe, target))
+
+
+def match(
+    run_a: FinishedRun[AnyExperiment], run_b: FinishedRun[AnyExperiment]
+) -> list[PairedPredictions]:
+    """Return the pairs of selected probes (if their addresses differ), baselines and shared sites.
+
+    Pairs without predictions by row are skipped.
+
+    Raises:
+        ConfigError: The runs have no site in common.
+        DataError: A file of predictions is missing or damaged.
+    """
+    a, b = _Side.of(run_a), _Side.of(run_b)
+    common = _common(a, b)
+    if not common:
+        _raise_nothing_in_common(a, b)
+    sites = [pair for places in common for pair in _pair(a, b, *places)]
+    chosen = []
+    if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
+        chosen = _pair(a, b, a.chosen, b.chosen)
+    return [*chosen, *_baselines(a, b), *sites]
+
+
+def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
+    """Return pairs of addresses: a probe of run a, and the probe of run b to compare it with."""
+    fixed = [
+        name
+        for name in _MAY_DIFFER
+        if any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
+    ]
+
+    def key(place: ProbeAddress) -> tuple[str, ...]:
+        return (place.site, *(getattr(place, name) for name in fixed))
+
+    others = {key(place): place for place in b.places}
+    return [(place, others[key(place)]) for place in a.places if key(place) in others]
+
+
+def _place(row: pd.Series) -> ProbeAddress:
+    site = site_with_head(row["site"] or NESTED_SITE, row["head"])
+    return ProbeAddress(site, row["position"], row["view"], row["probe"])
+
+
+def _chosen(v: Verdict) -> ProbeAddress | None:
+    one = v.score if v.is_nested else v.best
+    if one is None:
+        return None
+    site = one.name if isinstance(one, Choice) else NESTED_SITE
+    return ProbeAddress(site, one.position, one.view, one.probe)
+
+
+def _raise_nothing_in_common(a: _Side, b: _Side) -> None:
+    own, others = ({place.site for place in side.places} for side in (a, b))
+    if own & others:
+        site = min(own & others)
+        addresses = [
+            ", ".join(sorted({" ".join(p[1:]) for p in side.places if p.site == site}))
+            for side in (a, b)
+        ]
+        raise ConfigError(
+            "The runs share sites, but no combination of position, view and kind of probe: at "
+            f"{site} one has {addresses[0]}, the other {addresses[1]}."
+        )
+    site = a.places[0].site if a.places else "no site"
+    raise ConfigError(
+        f"The runs have no site in common: one has {site} and {max(len(own) - 1, 0)} more. "
+        f"{nearest(site, others)} Run one of them again with the `capture.sites` of the other."
+    )
+
+
+def _pair(
+    a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress
+) -> list[PairedPredictions]:
+    """Return the two probes' predictions as a list with one pair.
+
+    The list is empty if the predictions of one of them were not stored row by row.
+    """
+    predictions_a, predictions_b = a.predictions(place_a), b.predictions(place_b)
+    if predictions_a is None or predictions_b is None:
+        return []
+    both = place_a == a.chosen and place_b == b.chosen
+    columns = {
+        "what": "chosen" if both else "site",
+        "target": "task",
+        **{f"{name}_a": value for name, value in place_a._asdict().items()},
+        **{f"{name}_b": value for name, value in place_b._asdict().items()},
+        "selectivity_a": a.selectivity.get(place_a),
+        "selectivity_b": b.selectivity.get(place_b),
+    }
+    return [PairedPredictions(columns, predictions_a, predictions_b)]
+
+
+def _baselines(a: _Side, b: _Side) -> Iterator[PairedPredictions]:
+    """Yield the pairs of baselines that both runs have, at positions that both have."""
+    if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
+        return
+    positions_a, positions_b = list(a.run.experiment.offsets), list(b.run.experiment.offsets)
+    matched = [(position, position) for position in positions_a if position in positions_b]
+    if len(positions_a) == len(positions_b) == 1:
+        matched = [(positions_a[0], positions_b[0])]
+    for own, other in matched:
+        all_a, all_b = a.run.predictions("baselines", own), b.run.predictions("baselines", other)
+        for predictor in all_a:
+            if predictor in all_b:
+                columns = {
+                    "what": "baseline",
+                    "position_a": own,
+                    "position_b": other,
+                    "target": predictor.target,
+                }
+                yield PairedPredictions(columns, all_a[predictor], all_b[predictor])
 
 
 def differences(
@@ -181,7 +385,7 @@ def differences(
             METRICS[metric].range,
         )
     else:
-        both = [(one, reordered(other, rows.places)) for one, other in predictions.values()]
+        both = [(one, _in_order(other, rows.places)) for one, other in predictions.values()]
         results = paired_differences(
             [(_values(one, metric, a), _values(other, metric, a)) for one, other in both],
             replace(a, widening=max(rows.widening)),
@@ -198,13 +402,7 @@ def _values(predictions: Predictions, metric: str, resamples: Resamples) -> Floa
     return values
 
 
-def reordered(predictions: Predictions, places: NDArray[np.int64]) -> Predictions:
-    """Return the predictions with their rows in the order of `places`.
-
-    >>> predictions = NumberPredictions(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
-    >>> reordered(predictions, np.array([1, 0])).guess
-    array([4., 3.])
-    """
+def _in_order(predictions: Predictions, places: NDArray[np.int64]) -> Predictions:
     assert isinstance(predictions, ClassPredictions | NumberPredictions)
     return take(predictions, places)
 
@@ -299,7 +497,7 @@ def _rows_note(
     )
     if not shares_ids(a, b):
         return f"{note} The data differ and their rows have no ids (`data.columns.id`)."
-    shared = n_shared(a.test_rows, b.test_rows)
+    shared = len(set(a.test_rows["example"]) & set(b.test_rows["example"]))
     return f"{note} {shared:,} examples are in both: intervals are too wide if many are."
 
 
