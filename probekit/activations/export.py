@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.identity import CODES
-from probekit.activations.records import ArrayHeader, FloatArray, header
+from probekit.activations.records import CODES, ArrayHeader, FloatArray, header
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.files import Disk, Draft, as_store_error, write_atomic

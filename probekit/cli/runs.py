@@ -94,7 +94,7 @@ def cause_command(file: Path, overrides: tuple[str, ...], device: str, out: Path
 
     from probekit.cli.show.causes import show_causes
     from probekit.cli.show.progress import watching
-    from probekit.pipeline.intervene.of_run import cause
+    from probekit.pipeline.intervene.run import cause
 
     with watching() as watcher:
         tables = cause(experiment, out=out, device=device, watcher=watcher)

@@ -7,7 +7,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from probekit.activations.identity import digest_weights
+from probekit.activations.records import digest_weights
 from probekit.analysis.logits import position_from_start
 from probekit.cli.show.tables import print_table
 from probekit.pipeline.look.lenses import ModelAndTokenizer

@@ -11,9 +11,8 @@ import numpy as np
 
 from probekit.activations.capture import Captured, fill
 from probekit.activations.forward import make_batches, make_shards
-from probekit.activations.identity import SHARD_ROWS, batch_tokens
 from probekit.activations.local import default_root
-from probekit.activations.records import Location
+from probekit.activations.records import SHARD_ROWS, Location, batch_tokens
 from probekit.activations.store import ActivationStore
 from probekit.activations.work import check_storable, compute_locally
 from probekit.experiment.schema import Experiment

@@ -29,7 +29,7 @@ from probekit.pipeline.experiment.tables import (
     write_details,
     write_scores,
 )
-from probekit.pipeline.intervene.of_run import intervene
+from probekit.pipeline.intervene.run import intervene
 from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.products import check_device

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.given.sites import GivenSite
-from probekit.activations.identity import Identity, identify
-from probekit.activations.records import FloatArray
+from probekit.activations.records import FloatArray, Identity, identify
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.model.families.table import config_of, find_config, load_model, random_network

@@ -96,7 +96,7 @@ def validate(
         experiment = make_experiment(experiment, data)
         if isinstance(experiment, ActivationExperiment):
             source = read_given(experiment)
-            return _report(experiment, source.rows, bytes=source.given.rows.n_bytes)
+            return _report(experiment, source.rows, bytes=source.given.n_bytes)
         rows = prepare(experiment)
         report = _report(experiment, rows)
         words = _separating_words(rows) if experiment.probe.reads == "classes" else []

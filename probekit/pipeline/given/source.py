@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probekit.activations.given.formats import ROWS, row_ids
-from probekit.activations.given.given import GivenActivations, GivenArrays, open_activations
+from probekit.activations.given.given import GivenActivations, open_activations
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data.examples import Dataset
@@ -80,7 +80,7 @@ class GivenSource(Source):
     def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> FloatArray:
         """Return the rows of a site, shape (n_rows, n_features)."""
         assert not isinstance(site, SiteConcatenation), "given sites are single"
-        return self.given.rows.read(site.site)
+        return self.given.read(site.site)
 
     def probe_facts(self, _position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts`; only the name of the model is known."""
@@ -157,7 +157,7 @@ def given_source(
             the split needs.
         DataError: the activations or rows cannot be used or split.
     """
-    n_rows = given.rows.n_rows
+    n_rows = given.n_rows
     if len(dataset) != n_rows:
         raise DataError(
             f"{experiment.data.file or 'labels'} has {counted(len(dataset), 'row')}, but the "
@@ -166,7 +166,7 @@ def given_source(
         )
     _check_ids(experiment, dataset)
     check_examples(experiment, dataset)
-    check_sparse(experiment, {s: one.n_features for s, one in given.rows.contents.items()})
+    check_sparse(experiment, {s: one.n_features for s, one in given.contents.items()})
     if experiment.split.word_disjoint and tokens is None:
         with experiment.at("split", "word_disjoint"):
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
@@ -179,7 +179,7 @@ def given_source(
         *((NO_GROUPS,) if lacks_groups else ()),
         *repeated_rows(keys, splits),
         *(contradictions(keys, dataset) if has_classes else ()),
-        *constant_features(given.rows),
+        *constant_features(given),
         left_out(has_tokens=tokens is not None),
     )
     rows = Rows(
@@ -272,7 +272,7 @@ def contradictions(keys: Keys, dataset: Dataset) -> list[Finding]:
     return [Finding("warning", "contradictions", message)]
 
 
-def constant_features(given: GivenArrays) -> list[Finding]:
+def constant_features(given: GivenActivations) -> list[Finding]:
     """Return a warning of sites with features that are the same in all rows."""
     constant = {site: one for site, one in given.contents.items() if one.n_constant}
     if not constant:

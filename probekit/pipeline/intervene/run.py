@@ -1,22 +1,29 @@
-"""The interventions of an experiment: which edits at which sites, their tables and their facts."""
+"""The interventions of a run, after its probes; or alone, without any probe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 
 from probekit.errors import ConfigError
 from probekit.experiment.interventions import CHOSEN, InterventionSection
+from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
-from probekit.files import csv_text
+from probekit.files import csv_text, exclusive
 from probekit.interventions.base_pass import BasePass, stream_entry
 from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
-from probekit.pipeline.experiment.prepare import TextRows
+from probekit.pipeline.experiment.prepare import read_card
+from probekit.pipeline.experiment.record import run_key
+from probekit.pipeline.experiment.source import TASK, ModelSource, Source
+from probekit.pipeline.experiment.tables import read_source
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.steps import (
     EffectStep,
@@ -27,38 +34,29 @@ from probekit.pipeline.intervene.steps import (
     verdict_steps,
 )
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.progress import shown_progress
 from probekit.provenance import pretty_json
-from probekit.results.causes import (
-    FOLDER,
-    RECORD,
-    TABLES,
-    CausesRecord,
-)
+from probekit.report.pages.causes.causes_page import write_causes_page
+from probekit.results.causes import FOLDER, RECORD, TABLES, CausesRecord, CauseTables
 from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
 from probekit.results.table import make_table
 from probekit.terminal import Watcher
 
+_BUSY = "Another process is running this experiment in {}. Wait for it to end, or give another out."
 _OF_PAIRS = ("patch", "swap")
 _MOSTLY = 0.75  # share of right answers, below which they are a warning
 Step = EffectStep | VerdictStep
 
 
-def write_causes(
-    experiment: Experiment,
-    prepared: TextRows,
-    model: Network,
-    table: pd.DataFrame | None,
-    folder: RunFolder,
-    watcher: Watcher,
+def intervene(
+    source: Source, table: pd.DataFrame | None, folder: RunFolder, watcher: Watcher
 ) -> None:
-    """Compute the interventions of an experiment and write their tables.
+    """Compute the interventions of a run and write their tables; nothing without interventions.
 
     Parts that an earlier run saved are not computed again.
 
     Args:
-        experiment: the settings.
-        prepared: examples and rows.
-        model: the network.
+        source: experiment, rows and network.
         table: the rows of results.csv, for `sites: chosen`; None if no step needs it.
         folder: the folder of the run.
         watcher: receives progress.
@@ -67,8 +65,10 @@ def write_causes(
         ConfigError: a site cannot be edited, or no chosen site is in the residual stream.
         DataError: no rows are left.
     """
-    inputs = cause_inputs(experiment, prepared)
-    steps = steps_of(experiment, inputs, model, table)
+    if not isinstance(source, ModelSource) or not source.experiment.interventions:
+        return
+    inputs, model = cause_inputs(source.experiment, source.rows), source.models[TASK]
+    steps = steps_of(source.experiment, inputs, model, table)
     parts = [list(step.parts(model)) for step in steps]
     preferred = _preferred(inputs, model, folder)
     n_parts, done = sum(map(len, parts)), 0
@@ -91,6 +91,57 @@ def write_causes(
             folder.write(f"{FOLDER}/{name}.csv", content)
     record = _record(inputs, steps, model, preferred, warnings)
     folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
+
+
+def cause(
+    experiment: Experiment | Mapping[str, Any] | str | Path,
+    *,
+    data: Any = None,
+    out: Path | str = "runs",
+    device: str = "cpu",
+    watcher: Watcher | None = None,
+    progress: bool = True,
+) -> CauseTables:
+    """Run the interventions of an experiment without its probes, and return their tables.
+
+    The tables are in the folder `causes` of the run, and the page is causes.html. Every
+    edit at a site is saved when it is complete, so that an interrupted run resumes there, and
+    `probekit.run` does not repeat it.
+
+    Args:
+        experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        data: rows in memory; see `run`.
+        out: results folder; the tables are written to `<out>/<name>/<key>/causes`.
+        device: device that the model runs on.
+        watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
+        progress: False shows no progress.
+
+    Raises:
+        ConfigError: the experiment has no interventions, or edits the site that probes choose.
+        ProbekitError: one of its subclasses; the message names the problem and its location.
+    """
+    experiment = make_text_experiment(experiment)
+    experiment = experiment if data is None else experiment.with_data(data)
+    if not experiment.interventions:
+        raise ConfigError(
+            f"The experiment {experiment.name} has no interventions. Add the sections "
+            "`interventions` and `measure`, as in experiments/causes.yaml."
+        )
+    if any(CHOSEN in step.sites for step in experiment.interventions):
+        raise ConfigError(
+            "The interventions edit the site that the probes choose (`sites: chosen`), so that "
+            "the probes are needed. Use `probekit run`, or name the sites."
+        )
+    with shown_progress(watcher, progress=progress) as shown:
+        card = read_card(experiment.data)
+        source = read_source(experiment, device)
+        path = Path(out) / experiment.name / run_key(source, card)
+        with exclusive(path, _BUSY.format(path)):
+            folder = RunFolder(path, datetime.now(UTC).isoformat(timespec="seconds"))
+            intervene(source, None, folder, shown)
+            folder.finish()
+    write_causes_page(path)
+    return CauseTables.open(path)
 
 
 def steps_of(
@@ -135,11 +186,6 @@ def _places(
     for selection, folds in folds_of.items():
         places[folds] = (*places.get(folds, ()), selection)
     return places
-
-
-def needs_probes(experiment: Experiment) -> bool:
-    """Return whether a step edits the site that the probes choose."""
-    return any(CHOSEN in step.sites for step in experiment.interventions)
 
 
 def _choices(model: Network, table: pd.DataFrame | None) -> list[SiteSelection]:
