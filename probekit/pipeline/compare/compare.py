@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
 from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
-from probekit.experiment.activations import AnyExperiment, RowsSection
-from probekit.experiment.data import DataSection
+from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import load_any_experiment
 from probekit.pipeline.look.exports import write_page_or_rows
+from probekit.pipeline.measure.significance import difference_columns
 from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import (
     Difference,
@@ -36,7 +36,6 @@ from probekit.probes.score.metrics import (
     take,
 )
 from probekit.probes.score.scored import Predictions, Predictor, metrics_of, parts_of
-from probekit.probes.solve.design import Floats
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
@@ -53,20 +52,11 @@ from probekit.results.table import concatenated, only, placed
 from probekit.results.titles import run_titles
 from probekit.results.verdict import Choice, Verdict
 
-Key = TypeVar("Key")
-_ROW = ["example", "group", "label"]
+# Predictions of two runs that are compared, with the columns that identify the pair.
+Pair: TypeAlias = tuple[dict[str, Any], Predictions, Predictions]
 # If each run has only one value in one of these columns, probes are paired although it differs.
 _MAY_DIFFER = ("position", "view", "probe")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate
-
-
-@dataclass(frozen=True, eq=False)
-class PairedPredictions:
-    """Predictions of the two runs that are compared, and the columns that identify the pair."""
-
-    columns: Mapping[str, Any]
-    predictions_a: Predictions
-    predictions_b: Predictions
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +94,12 @@ def shares_ids(a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> 
 
     Ids that are row numbers do so only within the same data set.
     """
-    same_data = a.record.digests.get("dataset") == b.record.digests.get("dataset")
-    return same_data or all(_has_ids(run.experiment.data) for run in (a, b))
-
-
-def _has_ids(data: DataSection | RowsSection) -> bool:
-    has_names = data.format is not None and FORMATS[data.format].has_names
-    return has_names or data.columns.id is not None
+    if a.record.digests.get("dataset") == b.record.digests.get("dataset"):
+        return True
+    return all(
+        data.columns.id is not None or (data.format is not None and FORMATS[data.format].has_names)
+        for data in (a.experiment.data, b.experiment.data)
+    )
 
 
 def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | None:
@@ -127,13 +116,15 @@ def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | Non
     """
     if len(rows_a) != len(rows_b):
         return None
-    places = _keys(rows_b).get_indexer(_keys(rows_a)).astype(np.int64)
+    columns = ["example", "group", "label"]
+    a, b = (
+        pd.MultiIndex.from_frame(
+            rows[columns].assign(occurrence=rows.groupby(columns, sort=False).cumcount())
+        )
+        for rows in (rows_a, rows_b)
+    )
+    places = b.get_indexer(a).astype(np.int64)
     return None if (places < 0).any() else places
-
-
-def _keys(rows: pd.DataFrame) -> pd.MultiIndex:
-    occurrence = rows.groupby(_ROW, sort=False).cumcount()
-    return pd.MultiIndex.from_frame(rows[_ROW].assign(occurrence=occurrence))
 
 
 def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) -> RunComparison:
@@ -171,10 +162,19 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     metric = metric or own_metrics[0]
     usable = _with_metric(pairs, metric)
     rows = RowsOfBoth.of(a, b)
-    predictions = {n: (pair.predictions_a, pair.predictions_b) for n, pair in enumerate(usable)}
-    results = differences(predictions, rows, metric)
-    common = {"metric": metric, "pairing": rows.pairing}
-    table = [_table_row(pair, results[n], rows, metric) | common for n, pair in enumerate(usable)]
+    results = differences([(own, other) for _, own, other in usable], rows, metric)
+    common = {
+        "metric": metric,
+        "pairing": rows.pairing,
+        "n_a": len(rows.groups_a),
+        "n_b": len(rows.groups_b),
+        "n_groups_a": len(np.unique(rows.groups_a)),
+        "n_groups_b": len(np.unique(rows.groups_b)),
+    }
+    table = [
+        columns | difference_columns(one, metric) | {"holds": bool(one.p_adjusted < LEVEL)} | common
+        for (columns, *_), one in zip(usable, results, strict=True)
+    ]
     n_skipped = len(pairs) - len(usable)
     return RunComparison(
         a=titles[0],
@@ -188,7 +188,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         ),
         notes=(
             _rows_note(a, b, rows, titles),
-            *_groups_note(rows, results.values()),
+            *_groups_note(rows, results),
             *[f"Not compared: {counted(n_skipped, 'score')} without {metric}."] * bool(n_skipped),
             *_notes_on_runs(a, b, titles),
         ),
@@ -237,9 +237,7 @@ class _Side:
         return by_predictor.get(Predictor(place.probe, target))
 
 
-def match(
-    run_a: FinishedRun[AnyExperiment], run_b: FinishedRun[AnyExperiment]
-) -> list[PairedPredictions]:
+def match(run_a: FinishedRun[AnyExperiment], run_b: FinishedRun[AnyExperiment]) -> list[Pair]:
     """Return the pairs of selected probes (if their addresses differ), baselines and shared sites.
 
     Pairs without predictions by row are skipped.
@@ -306,9 +304,7 @@ def _raise_nothing_in_common(a: _Side, b: _Side) -> None:
     )
 
 
-def _pair(
-    a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress
-) -> list[PairedPredictions]:
+def _pair(a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress) -> list[Pair]:
     """Return the two probes' predictions as a list with one pair.
 
     The list is empty if the predictions of one of them were not stored row by row.
@@ -325,10 +321,10 @@ def _pair(
         "selectivity_a": a.selectivity.get(place_a),
         "selectivity_b": b.selectivity.get(place_b),
     }
-    return [PairedPredictions(columns, predictions_a, predictions_b)]
+    return [(columns, predictions_a, predictions_b)]
 
 
-def _baselines(a: _Side, b: _Side) -> Iterator[PairedPredictions]:
+def _baselines(a: _Side, b: _Side) -> Iterator[Pair]:
     """Yield the pairs of baselines that both runs have, at positions that both have."""
     if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
         return
@@ -346,65 +342,54 @@ def _baselines(a: _Side, b: _Side) -> Iterator[PairedPredictions]:
                     "position_b": other,
                     "target": predictor.target,
                 }
-                yield PairedPredictions(columns, all_a[predictor], all_b[predictor])
+                yield columns, all_a[predictor], all_b[predictor]
 
 
 def differences(
-    predictions: Mapping[Key, tuple[Predictions, Predictions]], rows: RowsOfBoth, metric: str
-) -> dict[Key, Difference]:
+    pairs: Sequence[tuple[Predictions, Predictions]], rows: RowsOfBoth, metric: str
+) -> list[Difference]:
     """Return the difference in a metric, run a minus run b, for each pair of predictions.
 
     The p-values are adjusted for all pairs.
 
     Args:
-        predictions: predictions of a and of b, each in the order of its own test rows.
+        pairs: predictions of a and of b, each in the order of its own test rows.
         rows: groups and alignment of the test rows.
         metric: the name of the metric.
 
     >>> truth, groups = np.tile([0, 1], 50), np.arange(100).astype(str)
     >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
     >>> rows = RowsOfBoth(groups, groups, np.arange(100))
-    >>> pairs = {"x": (good, bad), "y": (bad, bad)}
-    >>> results = differences(pairs, rows, "accuracy")
-    >>> [(round(one.value, 6), one.p < 0.001) for one in results.values()]
+    >>> results = differences([(good, bad), (bad, bad)], rows, "accuracy")
+    >>> [(round(one.value, 6), one.p < 0.001) for one in results]
     [(0.5, True), (0.0, False)]
     """
     a, b = (
         Resamples.leave_one_out(groups, widening=widening)
         for groups, widening in zip((rows.groups_a, rows.groups_b), rows.widening, strict=True)
     )
+    values = metrics_of(pairs[0][0])[metric]
     if rows.places is None:
-        results = unpaired_differences(
-            [
-                (
-                    Side(_values(one, metric, a), a, parts_of(metric, [one])),
-                    Side(_values(other, metric, b), b, parts_of(metric, [other])),
-                )
-                for one, other in predictions.values()
-            ],
-            METRICS[metric].range,
-        )
-    else:
-        both = [(one, _in_order(other, rows.places)) for one, other in predictions.values()]
-        results = paired_differences(
-            [(_values(one, metric, a), _values(other, metric, a)) for one, other in both],
-            replace(a, widening=max(rows.widening)),
-            [
-                difference_of_parts(parts_of(metric, [one]), parts_of(metric, [other]))
-                for one, other in both
-            ],
-        )
-    return dict(zip(predictions, results, strict=True))
-
-
-def _values(predictions: Predictions, metric: str, resamples: Resamples) -> Floats:
-    values: Floats = metrics_of(predictions)[metric](predictions, resamples)
-    return values
-
-
-def _in_order(predictions: Predictions, places: NDArray[np.int64]) -> Predictions:
-    assert isinstance(predictions, ClassPredictions | NumberPredictions)
-    return take(predictions, places)
+        sides = [
+            (
+                Side(values(one, a), a, parts_of(metric, [one])),
+                Side(values(other, b), b, parts_of(metric, [other])),
+            )
+            for one, other in pairs
+        ]
+        return unpaired_differences(sides, METRICS[metric].range)
+    both = []
+    for one, other in pairs:
+        assert isinstance(other, ClassPredictions | NumberPredictions)
+        both.append((one, take(other, rows.places)))
+    return paired_differences(
+        [(values(one, a), values(other, a)) for one, other in both],
+        replace(a, widening=max(rows.widening)),
+        [
+            difference_of_parts(parts_of(metric, [one]), parts_of(metric, [other]))
+            for one, other in both
+        ],
+    )
 
 
 def write_comparison(path: Path, comparison: RunComparison) -> Path:
@@ -439,14 +424,14 @@ def _check_labels(
         )
 
 
-def _with_metric(pairs: Sequence[PairedPredictions], metric: str) -> list[PairedPredictions]:
+def _with_metric(pairs: Sequence[Pair], metric: str) -> list[Pair]:
     """Return the pairs in which both predictions have the metric."""
     if not pairs:
         raise DataError(
             "The runs have no predictions that can be compared row by row: their probes read whole "
             "texts or trees. Compare the intervals in results.csv."
         )
-    available = [set(metrics_of(p.predictions_a)) & set(metrics_of(p.predictions_b)) for p in pairs]
+    available = [set(metrics_of(own)) & set(metrics_of(other)) for _, own, other in pairs]
     usable = [pair for pair, names in zip(pairs, available, strict=True) if metric in names]
     if not usable:
         allowed = set(chain.from_iterable(available))
@@ -454,29 +439,6 @@ def _with_metric(pairs: Sequence[PairedPredictions], metric: str) -> list[Paired
             f"No predictions of these runs have the metric {metric!r}. {nearest(metric, allowed)}"
         )
     return usable
-
-
-def _table_row(
-    pair: PairedPredictions, found: Difference, rows: RowsOfBoth, metric: str
-) -> dict[str, Any]:
-    result = found.within(METRICS[metric].range)
-    return {
-        **pair.columns,
-        "value_a": result.a,
-        "value_b": result.b,
-        "difference": result.value,
-        "ci_low": result.ci_low,
-        "ci_high": result.ci_high,
-        "p": result.p,
-        "p_adjusted": result.p_adjusted,
-        "adjusted_low": result.adjusted_low,
-        "adjusted_high": result.adjusted_high,
-        "holds": bool(result.p_adjusted < LEVEL),
-        "n_a": len(rows.groups_a),
-        "n_b": len(rows.groups_b),
-        "n_groups_a": len(np.unique(rows.groups_a)),
-        "n_groups_b": len(np.unique(rows.groups_b)),
-    }
 
 
 def _rows_note(

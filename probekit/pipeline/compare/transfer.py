@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from probekit.activations.records import Location
 from probekit.experiment.loader import dump_experiment, make_text_experiment
@@ -26,9 +25,7 @@ from probekit.pipeline.compare.transfer_sets import (
     find_leak,
     make_sets,
 )
-from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import TASK
-from probekit.probes.data import ProbeData
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.contributions import difference_of_parts
@@ -40,7 +37,6 @@ from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import (
     Measurement,
     Predictions,
-    SiteResult,
     majority_guess,
     metrics_of,
     parts_of,
@@ -102,7 +98,7 @@ def transfer(
         for train, test in product(sets, sets)
         if train is not test
     }
-    selections = sets[0].source.rows.selections
+    first, selections = sets[0], sets[0].source.rows.selections
     scores: list[dict[str, Any]] = []
     cosines: list[dict[str, Any]] = []
     validation: dict[tuple[str, str], float] = {}
@@ -111,33 +107,33 @@ def transfer(
         X = [one.source.block(selection) for one in sets]
         spread = pooled_spread([_training_rows(one, x) for one, x in zip(sets, X, strict=True)])
         for fits in _fit(sets, X, null_draws):
-            place = _place(sets[0], selection, fits[0].spec)
-            sign = METRICS[sets[0].prober.main_metric].sign
+            place = {
+                "model": first.experiment.model.source,
+                "site": selection.text,
+                "position": first.experiment.tokens.position.text,
+                "view": first.experiment.capture.view,
+                "probe": fits[0].spec.text,
+            }
+            sign = METRICS[first.prober.main_metric].sign
             validation[place["site"], place["probe"]] = sign * _cross_validated(fits)
             scores += [place | row for row in _scores(fits, X, leaks)]
             cosines += [place | row for row in _cosines(fits, spread)]
     watcher.progress("transfer", len(selections), len(selections))
     result = Transfer(
         names=tuple(one.name for one in sets),
-        model=sets[0].experiment.model.source,
+        model=first.experiment.model.source,
         scores=pd.DataFrame(scores, columns=list(SCORES)),
         cosines=pd.DataFrame(cosines, columns=list(COSINES)),
-        metric=sets[0].prober.main_metric,
+        metric=first.prober.main_metric,
         chosen=max(validation, key=lambda key: np.nan_to_num(validation[key], nan=-np.inf)),
-        notes=tuple(_notes(sets, leaks)),
+        notes=tuple(
+            warning
+            for (train, test), leak in leaks.items()
+            for warning in leak.warnings(train, test)
+        ),
     )
     _write(Path(out), result, sets)
     return result
-
-
-def _place(one: TransferSet, selection: Probed, spec: ProbeSpec) -> dict[str, Any]:
-    return {
-        "model": one.experiment.model.source,
-        "site": selection.text,
-        "position": one.experiment.tokens.position.text,
-        "view": one.experiment.capture.view,
-        "probe": spec.text,
-    }
 
 
 def _cross_validated(fits: Sequence[_Fitted]) -> float:
@@ -163,19 +159,13 @@ def _fit(
     """Yield, for each kind of probe, its fits on all sets."""
     results = [one.prober.site(x) for one, x in zip(sets, X, strict=True)]
     for spec in sets[0].prober.settings.kinds:
-        yield tuple(
-            _fitted(one, x, spec, result, null_draws)
-            for one, x, result in zip(sets, X, results, strict=True)
-        )
-
-
-def _fitted(
-    one: TransferSet, X: Features, spec: ProbeSpec, result: SiteResult, null_draws: int
-) -> _Fitted:
-    fit, measurements = result.fits[spec.text], result.of_kind(spec.text)
-    own, penalty = direction(fit), measurements[0].C
-    null = () if own is None else tuple(_null(one.prober, X, spec, penalty, null_draws))
-    return _Fitted(one, spec, measurements, fit, own, null)
+        fits = []
+        for one, x, result in zip(sets, X, results, strict=True):
+            fit, measurements = result.fits[spec.text], result.of_kind(spec.text)
+            own, penalty = direction(fit), measurements[0].C
+            null = () if own is None else tuple(_null(one.prober, x, spec, penalty, null_draws))
+            fits.append(_Fitted(one, spec, measurements, fit, own, null))
+        yield tuple(fits)
 
 
 def _null(
@@ -193,19 +183,15 @@ def _null(
         control_draws=0,
         folds=2,
     )
-    for labels in _permuted(prober.data, draws, prober.settings.seed):
-        result = Prober(replace(prober.data, y=labels), settings).site(X)
+    data = prober.data
+    names, codes = np.unique(data.y[data.train], return_inverse=True)
+    for permuted in permuted_labels(codes, data.groups[data.train], draws, prober.settings.seed):
+        labels = data.y.copy()
+        labels[data.train] = names[permuted]
+        result = Prober(replace(data, y=labels), settings).site(X)
         drawn = direction(result.fits[spec.text])
         assert drawn is not None
         yield drawn
-
-
-def _permuted(data: ProbeData, draws: int, seed: int) -> Iterator[NDArray[np.str_]]:
-    names, codes = np.unique(data.y[data.train], return_inverse=True)
-    for permuted in permuted_labels(codes, data.groups[data.train], draws, seed):
-        labels = data.y.copy()
-        labels[data.train] = names[permuted]
-        yield labels
 
 
 def _scores(
@@ -324,12 +310,6 @@ def _null_test(value: float, null: Floats) -> dict[str, Any]:
         "p": (1 + n_extreme) / (1 + len(null)),
         "n_null": len(null),
     }
-
-
-def _notes(sets: Sequence[TransferSet], leaks: dict[tuple[str, str], SharedRows]) -> Iterator[str]:
-    n_test = {one.name: len(one.prober.test_rows) for one in sets}
-    for (train, test), leak in leaks.items():
-        yield from leak.warnings(train, test, n_test[test])
 
 
 def _write(out: Path, result: Transfer, sets: Sequence[TransferSet]) -> None:

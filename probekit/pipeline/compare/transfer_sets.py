@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from probekit.activations.capture import fill
 from probekit.activations.local import default_root
@@ -59,16 +58,6 @@ class TransferSet:
     source: ModelSource
     prober: Prober
 
-    @property
-    def train_texts(self) -> NDArray[np.object_]:
-        """The text of each training row."""
-        return self.source.rows.texts[self.prober.data.train]
-
-    @property
-    def test_texts(self) -> NDArray[np.object_]:
-        """The text of each test row."""
-        return self.source.rows.texts[self.prober.test_rows]
-
 
 def make_sets(
     experiments: Sequence[Experiment],
@@ -89,7 +78,11 @@ def make_sets(
     for experiment in experiments:
         _check_transferable(experiment)
     check_device(device)
-    plain = [_without_extras(experiment) for experiment in experiments]
+    # A transfer does not use these measurements.
+    unused = {"description": False, "learning_steps": 0}
+    plain = [
+        one.model_copy(update={"probe": one.probe.model_copy(update=unused)}) for one in experiments
+    ]
     prepared = [prepare(experiment) for experiment in plain]
     _check_sites(plain, prepared)
     probers = [make_probers(e, rows, device)[0] for e, rows in zip(plain, prepared, strict=True)]
@@ -99,12 +92,6 @@ def make_sets(
         TransferSet(e.name, e, _source(e, rows, model, cache_root, watcher), prober)
         for e, rows, prober in zip(plain, prepared, probers, strict=True)
     ]
-
-
-def _without_extras(experiment: Experiment) -> Experiment:
-    """Return the experiment without measurements that a transfer does not use."""
-    update = {"description": False, "learning_steps": 0}
-    return experiment.model_copy(update={"probe": experiment.probe.model_copy(update=update)})
 
 
 def _source(
@@ -237,17 +224,19 @@ class SharedRows:
     Attributes:
         texts: rows with an identical text.
         groups: rows with the same group; None if group names of the two sets are not comparable.
+        n_test: number of test rows.
     """
 
     texts: int
     groups: int | None
+    n_test: int
 
-    def warnings(self, train: str, test: str, n_test: int) -> list[str]:
+    def warnings(self, train: str, test: str) -> list[str]:
         """Return a sentence for each kind of overlap between the sets."""
         counts = (("repeat a text", self.texts), ("are in a group", self.groups or 0))
         return [
             f"Test rows of {test} that {what} of the training rows of {train}: {n:,} of "
-            f"{n_test:,}. On these rows, {train} to {test} does not test transfer."
+            f"{self.n_test:,}. On these rows, {train} to {test} does not test transfer."
             for what, n in counts
             if n
         ]
@@ -255,13 +244,14 @@ class SharedRows:
 
 def find_leak(train: TransferSet, test: TransferSet) -> SharedRows:
     """Return the number of test rows of one set that also occur in the training rows of another."""
-    known_texts = set(train.train_texts)
-    texts = sum(text in known_texts for text in test.test_texts)
-    if not _name_groups_alike(train.experiment.data, test.experiment.data):
-        return SharedRows(texts, None)
-    own, known = (test.prober.data, train.prober.data)
-    groups = np.isin(own.groups[test.prober.test_rows], known.groups[known.train])
-    return SharedRows(texts, int(groups.sum()))
+    known_texts = set(train.source.rows.texts[train.prober.data.train])
+    tested = test.prober.test_rows
+    texts = sum(text in known_texts for text in test.source.rows.texts[tested])
+    groups = None
+    if _name_groups_alike(train.experiment.data, test.experiment.data):
+        own, known = test.prober.data, train.prober.data
+        groups = int(np.isin(own.groups[tested], known.groups[known.train]).sum())
+    return SharedRows(texts, groups, len(tested))
 
 
 def _name_groups_alike(a: DataSection, b: DataSection) -> bool:

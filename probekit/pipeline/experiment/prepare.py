@@ -216,7 +216,7 @@ def find_features(
     if settings.view == "normalized":
         with experiment.at("capture", "view"):
             _check_normalizable([part.site for one in selections for part in one.parts], config)
-    widths = {one.text: sum(part_width(p, config) for p in one.parts) for one in selections}
+    widths = {one.text: sum(n_features(p.text, config) for p in one.parts) for one in selections}
     check_sparse(experiment, widths)
     return selections
 
@@ -252,9 +252,16 @@ def check_sparse(experiment: AnyExperiment, widths: Mapping[str, int]) -> None:
                 )
 
 
-def part_width(part: SiteSelection, config: ModelConfig) -> int:
-    """Return the number of features of a site, or of one head or neuron of it."""
-    axes = [axis for axis in config.sites.axes_of(part.text) if axis not in ("batch", "pos")]
+def n_features(name: str, config: ModelConfig) -> int:
+    """Return the number of features of a site, or of one head or neuron of it, by its full name.
+
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> n_features("blocks.3.attn.hook_z", GPT2Config())
+    768
+    >>> n_features("blocks.3.attn.hook_z[head=2]", GPT2Config())
+    64
+    """
+    axes = [axis for axis in config.sites.axes_of(name) if axis not in ("batch", "pos")]
     return math.prod(config.axis_sizes[axis] for axis in axes)
 
 

@@ -183,18 +183,14 @@ def run_source(
         write_atomic(folder.path / "run.json", pack_record(content))
         folder.finish()
         if page:
-            _write_page(folder.path)
+            try:
+                write_report(folder.path)
+            except StoreError as error:
+                raise StoreError(
+                    f"The run is complete, but its page is not written. {error} Then run "
+                    f"`probekit report {folder.path}`; nothing is computed again."
+                ) from error
         return RunResult(folder.path)
-
-
-def _write_page(folder: Path) -> None:
-    try:
-        write_report(folder)
-    except StoreError as error:
-        raise StoreError(
-            f"The run is complete, but its page is not written. {error} Then run `probekit report "
-            f"{folder}`; nothing is computed again."
-        ) from error
 
 
 def _over_training(

@@ -12,10 +12,9 @@ from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import dump_experiment
 from probekit.files import csv_text
 from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.rows import Rows
 from probekit.pipeline.experiment.source import ModelSource, Source, load_models
 from probekit.pipeline.given.source import read_given
-from probekit.pipeline.measure.choices import chosen_sites, save_chosen_sites
+from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import (
@@ -30,12 +29,12 @@ from probekit.pipeline.measure.significance import (
     reliability_rows,
     scored,
 )
-from probekit.pipeline.measure.wrong_rows import write_wrong_rows
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
 from probekit.results.network import AttentionPrompt
 from probekit.results.selection import chosen_row, headline_row
+from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import DIFFERENCES, RESULTS, make_table
 from probekit.terminal import SILENT, Watcher
 
@@ -72,7 +71,11 @@ def probe_positions(
         results += probe_sites(source, position, prober, folder, watcher, workers)
     chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
     if chosen is not None:
-        results.append(save_chosen_sites(chosen, folder, probers[0]))
+        position = chosen.place["position"]
+        origin = {"run": folder.path.name, "position": position, "site": NESTED_SITE}
+        saved = SavedSiteResults(folder.path, probers[0].truth_of, len(probers[0].data.classes))
+        results.append(saved.write(site_stem(NESTED_SITE), origin, chosen))
+        folder.note(results[-1].files)
     return results
 
 
@@ -80,45 +83,33 @@ def write_scores(
     source: Source, prober: Prober, results: Sequence[SiteResult], folder: RunFolder
 ) -> pd.DataFrame:
     """Write settings, scores, differences, calibration and test rows; return results.csv."""
-    table, differences = _score_tables(source.experiment, results, prober)
-    folder.write("config.yaml", dump_experiment(source.experiment))
-    folder.write("results.csv", csv_text(table))
-    folder.write("differences.csv", csv_text(differences))
-    folder.write("reliability.csv", csv_text(reliability_rows(results, table, prober)))
-    folder.write("test_rows.csv", csv_text(_table_of_test_rows(source.rows, prober)))
-    return table
-
-
-def _score_tables(
-    experiment: AnyExperiment, results: Sequence[SiteResult], prober: Prober
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the tables of results.csv and differences.csv."""
     rows = [row for site in results for row in site.rows]
     table = make_table(rows, RESULTS)
     chosen = headline_row(table) if prober.is_nested else chosen_row(table)
-    predictions, draws = scored(results, prober.main_metric), experiment.probe.permutations
+    predictions = scored(results, prober.main_metric)
+    draws = source.experiment.probe.permutations
     for target in ("task", HEADLINE):
         rows += p_value_rows(predictions, prober, draws, target)
     table = make_table(rows, RESULTS)
-    differences = (
-        []
-        if chosen is None
-        else difference_rows(predictions, chosen, table, prober, has_p_values=draws > 0)
-    )
-    return make_table(rows, RESULTS), make_table(differences, DIFFERENCES)
-
-
-def _table_of_test_rows(of_run: Rows, prober: Prober) -> pd.DataFrame:
-    """Return example, group and label of each test row, in the row order of the predictions."""
-    rows = prober.test_rows
-    examples = of_run.dataset.examples
-    return pd.DataFrame(
-        {
-            "example": [examples[n].id for n in of_run.example[rows]],
-            "group": of_run.groups[rows],
-            "label": of_run.labels[rows],
-        }
-    )
+    differences = []
+    if chosen is not None:
+        has_p_values = draws > 0
+        differences = difference_rows(predictions, chosen, table, prober, has_p_values=has_p_values)
+    tested = source.rows.example[prober.test_rows]  # in the row order of the predictions
+    test_rows = {
+        "example": [source.rows.dataset.examples[n].id for n in tested],
+        "group": source.rows.groups[prober.test_rows],
+        "label": source.rows.labels[prober.test_rows],
+    }
+    folder.write("config.yaml", dump_experiment(source.experiment))
+    for name, content in (
+        ("results", table),
+        ("differences", make_table(differences, DIFFERENCES)),
+        ("reliability", reliability_rows(results, table, prober)),
+        ("test_rows", pd.DataFrame(test_rows)),
+    ):
+        folder.write(f"{name}.csv", csv_text(content))
+    return table
 
 
 def write_details(
@@ -133,23 +124,16 @@ def write_details(
     save_final(folder, table, source.rows)
     chosen = find_selected_probe(source, probers, results, table, folder.path)
     if chosen is not None:
-        write_selected_probe(folder, chosen, watcher)
-        write_wrong_rows(folder, chosen, results)
+        write_selected_probe(folder, chosen, results, watcher)
     features = feature_rows(source, probers, table)
     if not features.empty:
         folder.write("features.csv", csv_text(features))
     prompts = source.attention_prompts()
     if prompts:
-        folder.write("attention.safetensors", _patterns(prompts))
+        arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
+        for n, prompt in enumerate(prompts):
+            arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
+        # safetensors writes wrong values for arrays that are not contiguous.
+        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        folder.write("attention.safetensors", safetensors.numpy.save(contiguous))
     return prompts
-
-
-def _patterns(prompts: Sequence[AttentionPrompt]) -> bytes:
-    """Return the patterns and head scores of each prompt as a safetensors file."""
-    arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
-    for n, prompt in enumerate(prompts):
-        arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
-    # safetensors writes wrong values for arrays that are not contiguous.
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    content: bytes = safetensors.numpy.save(contiguous)
-    return content

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,14 @@ def intervene(
     preferred = _preferred(inputs, model, folder)
     n_parts, done = sum(map(len, parts)), 0
     rows: dict[str, list[Row]] = {name: [] for name in TABLES}
-    warnings = list(_wrong_answers(inputs, preferred))
+    warnings = []
+    if preferred is not None and preferred < _MOSTLY:
+        warnings.append(
+            f"Without edits, the network prefers the right answer over the wrong one in "
+            f"{100 * preferred:.0f} % of {len(inputs.test):,} test texts: effects on an answer "
+            "that it does not give say little about how it finds the right one. Leave out the "
+            "texts that it answers wrongly, or use another network."
+        )
     for step, own in zip(steps, parts, strict=True):
         found = []
         for part in own:
@@ -179,7 +186,9 @@ def _places(
         folds_of = dict.fromkeys(model.sites.select(named), tuple(range(n_folds)))
     if CHOSEN in step.sites:
         chosen: dict[SiteSelection, tuple[int, ...]] = {}
-        for fold, selection in enumerate(_choices(model, table)):
+        assert table is not None, "`cause` refuses a chosen site"
+        for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):
+            selection = _first_in_stream(model, rows)
             chosen[selection] = (*chosen.get(selection, ()), fold)
         folds_of = chosen | folds_of
     places: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
@@ -188,18 +197,8 @@ def _places(
     return places
 
 
-def _choices(model: Network, table: pd.DataFrame | None) -> list[SiteSelection]:
-    """Return the chosen site of each fold; a single split is one fold.
-
-    It has the best validation score of the fold among the sites in the residual stream.
-    """
-    if table is None:
-        return []
-    ranked = fold_ranks(table) or [ranked_rows(table)]
-    return [_first_in_stream(model, rows) for rows in ranked]
-
-
 def _first_in_stream(model: Network, rows: pd.DataFrame) -> SiteSelection:
+    """Return the site in the residual stream with the best validation score of a fold."""
     for _, row in rows.iterrows():
         text = site_with_head(row["site"], row["head"])
         if " + " not in text:
@@ -233,17 +232,6 @@ def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float 
     return found
 
 
-def _wrong_answers(inputs: CauseInputs, preferred: float | None) -> Iterator[str]:
-    """Yield a sentence if the unedited network often prefers the wrong answer."""
-    if preferred is not None and preferred < _MOSTLY:
-        yield (
-            f"Without edits, the network prefers the right answer over the wrong one in "
-            f"{100 * preferred:.0f} % of {len(inputs.test):,} test texts: effects on an answer "
-            "that it does not give say little about how it finds the right one. Leave out the "
-            "texts that it answers wrongly, or use another network."
-        )
-
-
 def _record(
     inputs: CauseInputs,
     steps: Sequence[Step],
@@ -256,6 +244,7 @@ def _record(
     by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in steps)
     tokens, same = _tokens(inputs) if by_position else ((), ())
     first = experiment.measure[0]
+    columns = dict(inputs.examples[0].values)
     names = {"answer": first.answer, "wrong": first.wrong}
     used: dict[SiteSelection, None] = {one: None for step in verdicts for one in step.selected}
     return CausesRecord(
@@ -266,7 +255,11 @@ def _record(
         classes=inputs.classes if verdicts else (),
         position=experiment.tokens.position.text,
         measures=tuple(one.name for one in experiment.measure),
-        answers={key: _said(inputs, name) for key, name in names.items() if name is not None},
+        answers={
+            key: f"column {name}" if name in columns else repr(name)
+            for key, name in names.items()
+            if name is not None
+        },
         tokens=tokens,
         same_tokens=same,
         n=len(inputs.test),
@@ -293,8 +286,3 @@ def _tokens(inputs: CauseInputs) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     ids = batch.ids[:, : int(lengths[0])]
     same = (ids == ids[0]).all(0)
     return tuple(inputs.tokenizer.strings(ids[0].tolist())), tuple(same.tolist())
-
-
-def _said(inputs: CauseInputs, name: str) -> str:
-    is_column = name in dict(inputs.examples[0].values)
-    return f"column {name}" if is_column else repr(name)

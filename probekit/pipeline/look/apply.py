@@ -34,7 +34,7 @@ from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
-from probekit.pipeline.experiment.prepare import TextEncoder, part_width
+from probekit.pipeline.experiment.prepare import TextEncoder, n_features
 from probekit.pipeline.experiment.rows import normalized, part_of
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.solve.design import Floats
@@ -187,7 +187,7 @@ def load_network(
         ) from error
     selections = tuple(chosen for site in facts.sites for chosen in config.sites.select([site]))
     # Before the weights are read, because most other models differ in their sizes.
-    probe.check_fits(width=sum(part_width(part, config) for part in selections))
+    probe.check_fits(width=sum(n_features(part.text, config) for part in selections))
     model = load_model(source, getattr(torch, facts.compute), device)
     try:
         probe.check_fits(

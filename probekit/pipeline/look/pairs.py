@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from typing import Literal
 
 import pandas as pd
@@ -111,43 +110,22 @@ def _batches(
     """Return the tokens of both texts after checks that name the tokens."""
     own, other = (network.ids(text, bos=bos) for text in (clean, corrupt))
     if len(own) != len(other):
+        listed = (
+            " ".join(map(repr, network.tokenizer.strings(ids.tolist()))) for ids in (own, other)
+        )
         raise DataError(
             f"The clean text has {len(own)} tokens and the corrupt text {len(other)}, so positions "
-            "do not correspond. Use texts with equal numbers of tokens:\n"
-            + _side_by_side(*(network.tokenizer.strings(ids.tolist()) for ids in (own, other)))
+            "do not correspond. Use texts with equal numbers of tokens:\n  " + "\n  ".join(listed)
         )
     if torch.equal(own, other):
         raise DataError(
             "The clean and the corrupt text have the same tokens, so patching changes nothing. "
             "Change the corrupt text where the answer depends on it."
         )
-    clean_batch, corrupt_batch = (
-        network.tokenizer.batch([text], bos=bos) for text in (clean, corrupt)
+    return (
+        network.tokenizer.batch([clean], bos=bos),
+        network.tokenizer.batch([corrupt], bos=bos),
     )
-    return clean_batch, corrupt_batch
-
-
-def _side_by_side(clean: Sequence[str], corrupt: Sequence[str]) -> str:
-    """Return both lists of tokens as lines, with a mark at each difference.
-
-    >>> print(_side_by_side(["The", " key"], ["The", " old", " key"]))
-      position  clean   corrupt
-             0  'The'   'The'
-             1  ' key'  ' old'   differs
-             2  -       ' key'   differs
-    """
-    pairs = [
-        (repr(a) if a else "-", repr(b) if b else "-")
-        for a, b in zip_longest(clean, corrupt, fillvalue="")
-    ]
-    left, right = (
-        max(map(len, column)) for column in zip(("clean", "corrupt"), *pairs, strict=True)
-    )
-    lines = [f"  position  {'clean':{left}}  corrupt"]
-    for position, (a, b) in enumerate(pairs):
-        mark = "" if a == b else f"{'':{right - len(b)}}  differs"
-        lines.append(f"  {position:8d}  {a:{left}}  {b}{mark}".rstrip())
-    return "\n".join(lines)
 
 
 def _row(

@@ -224,8 +224,11 @@ def difference_rows(
         found |= dict.fromkeys(same, Difference(a, b, a - b, *limits, p, p, *limits))
         named = [other for other in named if other not in same]
     found |= compared(named)
-    facts = {"n_test": len(rows), "n_groups": resamples.n_groups}
-    return [_difference_row(name, other, metric, one) | facts for other, one in found.items()]
+    facts = {"metric": metric, "n_test": len(rows), "n_groups": resamples.n_groups}
+    return [
+        {"a": name, "b": other, **difference_columns(one, metric), **facts}
+        for other, one in found.items()
+    ]
 
 
 def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float:
@@ -240,22 +243,11 @@ def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float:
     return float(own[0]) if own else float("nan")
 
 
-def _difference_row(name: str, other: str, metric: str, found: Difference) -> dict[str, Any]:
-    one = found.within(METRICS[metric].range)
-    return {
-        "a": name,
-        "b": other,
-        "metric": metric,
-        "value_a": one.a,
-        "value_b": one.b,
-        "difference": one.value,
-        "ci_low": one.ci_low,
-        "ci_high": one.ci_high,
-        "p": one.p,
-        "p_adjusted": one.p_adjusted,
-        "adjusted_low": one.adjusted_low,
-        "adjusted_high": one.adjusted_high,
-    }
+def difference_columns(found: Difference, metric: str) -> dict[str, Any]:
+    """Return the columns of a difference between `a` and `b`, within the range of the metric."""
+    limited = asdict(found.within(METRICS[metric].range))
+    names = {"a": "value_a", "b": "value_b", "value": "difference"}
+    return {names.get(name, name): value for name, value in limited.items()}
 
 
 def reliability_rows(

@@ -87,17 +87,9 @@ def test_bad_pairs_are_refused(mini, texts, answers, error, message):
         patch_pair(mini, *texts, *answers, bos=False, sites=[SITE])
 
 
-def test_texts_of_unequal_tokens_are_shown_side_by_side(mini):
-    with pytest.raises(DataError) as caught:
+def test_tokens_of_texts_of_unequal_length_are_listed(mini):
+    with pytest.raises(DataError, match=r"2 tokens .* 3, so .*\n  'The' ' key'\n  'The' ' old' "):
         patch_pair(mini, "The key", "The old key", " is", " are", bos=False)
-    assert str(caught.value).splitlines() == [
-        "The clean text has 2 tokens and the corrupt text 3, so positions do not correspond. Use "
-        "texts with equal numbers of tokens:",
-        "  position  clean   corrupt",
-        "         0  'The'   'The'",
-        "         1  ' key'  ' old'   differs",
-        "         2  -       ' key'   differs",
-    ]
 
 
 def test_answers_without_a_space_are_named(mini):

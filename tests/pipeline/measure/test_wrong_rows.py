@@ -9,7 +9,7 @@ import pytest
 
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.measure.wrong_rows import (
+from probekit.pipeline.measure.selected_probe import (
     MOST_CHARACTERS,
     MOST_OF_A_PROBE,
     excerpt,
