@@ -21,7 +21,7 @@ from probekit.model.families.table import find_config
 from probekit.pipeline.capture.jobs import Job, begin_work, put_job
 from probekit.pipeline.capture.local_workers import Workers
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare
-from probekit.pipeline.experiment.source import TASK, Models, load_models, target_network, targets
+from probekit.pipeline.experiment.source import TASK, Models, read_texts, target_network, targets
 from probekit.products import check_device_name
 from probekit.terminal import SILENT, Watcher
 
@@ -52,13 +52,12 @@ def capture_only(
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     check_device_name(device)
-    prepared = prepare(experiment)
     # With a crew this process only digests the weights, and it may have no GPU.
-    models = load_models(experiment, device if crew is None else "cpu")
+    source = read_texts(experiment, device if crew is None else "cpu")
     return capture_models(
         experiment,
-        prepared,
-        models,
+        source.rows,
+        source.models,
         cache_root=cache_root,
         watcher=watcher,
         crew=crew,
