@@ -194,15 +194,10 @@ def open_activations(
     n_rows = arrays[names[0]].shape[0]
     for name, array in arrays.items():
         if array.dtype not in _FLOATS:
-            advice = (
-                "Rows may have different lengths, or be no numbers: stack them into an array of "
-                "numbers"
-                if array.dtype == "object"
-                else "If the numbers are activations, convert them: array.astype(numpy.float32)"
-            )
-            allowed = ", ".join(_FLOATS)
             raise DataError(
-                f"{name}: the array has dtype {array.dtype}. Allowed: {allowed}. {advice}."
+                f"{name}: the array has dtype {array.dtype}. Allowed: {', '.join(_FLOATS)}. "
+                "Convert activations to numbers, array.astype(numpy.float32); rows of different lengths "
+                "form no array."
             )
         if 0 in array.shape:
             empty = "rows" if array.shape[0] == 0 else "features"

@@ -22,11 +22,10 @@ from probekit.experiment.loader import dump_experiment, make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.model.families.table import load_model
-from probekit.model.network import Network
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.capture.jobs import begin_work
-from probekit.pipeline.experiment.prepare import TextRows, prepare
+from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.source import TASK, Models, ModelSource
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.fitters import outputs_of
@@ -157,7 +156,11 @@ def transfer(
                 "probe": fits[0].spec.text,
             }
             sign = METRICS[first.prober.main_metric].sign
-            validation[place["site"], place["probe"]] = sign * _cross_validated(fits)
+            measured = [one for fit in fits for one in fit.measurements]
+            own = [m.value for m in measured if m.split == "validation" and m.target == "task"]
+            # The mean over the sets; NaN if the metric is undefined for all.
+            mean = float(np.mean(own)) if own else math.nan
+            validation[place["site"], place["probe"]] = sign * mean
             scores += [place | row for row in _scores(fits, X, leaks)]
             cosines += [place | row for row in _cosines(fits, spread)]
     watcher.progress("transfer", len(selections), len(selections))
@@ -203,30 +206,25 @@ def make_sets(
         one.model_copy(update={"probe": one.probe.model_copy(update=unused)}) for one in experiments
     ]
     prepared = [prepare(experiment) for experiment in plain]
-    _check_sites(plain, prepared)
+    sites = [{selection.text for selection in rows.selections} for rows in prepared]
+    for experiment, own in zip(plain, sites, strict=True):
+        if own != sites[0]:
+            raise ConfigError(
+                f"{plain[0].name} and {experiment.name} probe different sites: only one has "
+                f"{', '.join(sorted(own ^ sites[0])[:5])}. Set the sites of all experiments with "
+                "--site."
+            )
     probers = [make_probers(e, rows, device)[0] for e, rows in zip(plain, prepared, strict=True)]
     _check_labels(plain, probers)
     model = load_model(plain[0].model.source, getattr(torch, plain[0].model.dtype), device)
-    return [
-        TransferSet(e.name, e, _source(e, rows, model, cache_root, watcher), prober)
-        for e, rows, prober in zip(plain, prepared, probers, strict=True)
-    ]
-
-
-def _source(
-    experiment: Experiment,
-    prepared: TextRows,
-    model: Network,
-    cache_root: Location | None,
-    watcher: Watcher,
-) -> ModelSource:
-    root = default_root() if cache_root is None else cache_root
-    work = begin_work(experiment, prepared, model, root)
-    captured = fill(work, root, step=f"capture {experiment.name}", watcher=watcher)
-    models = Models(experiment, str(model.device), {TASK: model})
-    return ModelSource(
-        experiment=experiment, rows=prepared, models=models, captured={TASK: captured}
-    )
+    root, sets = default_root() if cache_root is None else cache_root, []
+    for one, rows, prober in zip(plain, prepared, probers, strict=True):
+        work = begin_work(one, rows, model, root)
+        captured = {TASK: fill(work, root, step=f"capture {one.name}", watcher=watcher)}
+        models = Models(one, str(model.device), {TASK: model})
+        source = ModelSource(experiment=one, rows=rows, models=models, captured=captured)
+        sets.append(TransferSet(one.name, one, source, prober))
+    return sets
 
 
 def _check_names(experiments: Sequence[Experiment]) -> None:
@@ -279,18 +277,13 @@ def _check_transferable(experiment: Experiment) -> None:
                 "A transfer trains one probe per data set, but nested cross-validation trains "
                 "several. Use `--set split.folds=null`."
             )
-    for spec in experiment.probe.settings().kinds:
+    settings = experiment.probe.settings()
+    for spec in settings.kinds:
         if spec.task not in ("classification", "regression"):
             raise ConfigError(
                 f"The kind {spec.text} reads whole texts or trees; a transfer supports only kinds "
                 "that read rows. Choose others with --kind, such as logistic."
             )
-    _check_metric(experiment)
-
-
-def _check_metric(experiment: Experiment) -> None:
-    """Raise ConfigError unless probes of another data set have the main metric."""
-    settings = experiment.probe.settings()
     family: Family = "number" if settings.reads_numbers else "class"
     metric = METRICS[settings.main_metric]
     if not metric.fits(family, TRANSFERRED):
@@ -301,23 +294,6 @@ def _check_metric(experiment: Experiment) -> None:
                 f"A transfer has no {metric.title}: its {fitted} are fitted on one data set and do "
                 "not apply to another. Use `--set probe.metric=null`, or one of these metrics: "
                 f"{', '.join(allowed)}."
-            )
-
-
-def _check_sites(experiments: Sequence[Experiment], prepared: Sequence[TextRows]) -> None:
-    first, *others = [{selection.text for selection in rows.selections} for rows in prepared]
-    for number, other in enumerate(others, start=1):
-        only = [sorted(first - other), sorted(other - first)]
-        lists = [
-            f"only {experiment.name} has {', '.join(sites[:5])}"
-            + (f" and {len(sites) - 5} more" if len(sites) > 5 else "")
-            for experiment, sites in zip((experiments[0], experiments[number]), only, strict=True)
-            if sites
-        ]
-        if lists:
-            raise ConfigError(
-                f"The experiments probe different sites: {'; '.join(lists)}. Set the sites of all "
-                "experiments with --site."
             )
 
 
@@ -382,16 +358,6 @@ def _name_groups_alike(a: DataSection, b: DataSection) -> bool:
     if all(getattr(a, key) == getattr(b, key) for key in sources):
         return True
     return all(data.columns.group is not None and not data.has_words for data in (a, b))
-
-
-def _cross_validated(fits: Sequence[_Fitted]) -> float:
-    """Return the cross-validated score of a kind of probe at a site, averaged over the sets.
-
-    NaN if no set has one, because the metric is undefined.
-    """
-    measured = (one for fit in fits for one in fit.measurements)
-    scores = [m.value for m in measured if m.split == "validation" and m.target == "task"]
-    return float(np.mean(scores)) if scores else math.nan
 
 
 def _fit(

@@ -206,7 +206,12 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     chosen = SiteResult(place={**results[0].place, **no_site, "position": position})
     task = chooser.task()
     if task:
-        controls = _controls(task)
+        draws: list[Scored | None] = []
+        if all(pick.prober.has_control for pick in task):
+            n_draws = task[0].prober.settings.control_draws
+            draws = [_pooled(task, draw) for draw in range(n_draws)]
+        known = [one for one in draws if one is not None]
+        controls = Scored.of_draws(known) if known else None
         _add(chosen, NESTED["task"], task, controls)
         if controls is not None:
             of_control = controls.with_facts(probe=NESTED_PROBE, target=NESTED["control"])
@@ -262,12 +267,3 @@ def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> Scored | None:
     scored = [pick.scored(draw) for pick in picks]
     known = [one for one in scored if one is not None]
     return Scored.of_splits(known) if known and len(known) == len(picks) else None
-
-
-def _controls(picks: Sequence[_Pick]) -> Scored | None:
-    """Return the pooled predictions of each draw of the control task."""
-    if not all(pick.prober.has_control for pick in picks):
-        return None
-    draws = range(picks[0].prober.settings.control_draws)
-    pooled = [one for draw in draws if (one := _pooled(picks, draw)) is not None]
-    return Scored.of_draws(pooled) if pooled else None
