@@ -25,7 +25,7 @@ from probekit.terminal import json_text
 if TYPE_CHECKING:
     from probekit.activations.records import Location
     from probekit.experiment.schema import Experiment
-    from probekit.pipeline.capture.local_workers import Workers
+    from probekit.pipeline.capture.jobs import Workers
     from probekit.terminal import Watcher
 
 
@@ -104,7 +104,7 @@ def _crew(
         return partial(by_ray, n_workers=workers, address=address, **shared)
     if workers is None and engine is None:
         return None
-    from probekit.pipeline.capture.local_workers import by_processes
+    from probekit.pipeline.capture.jobs import by_processes
     from probekit.products import check_device
 
     check_device(device)  # local workers use this machine; Ray actors may run on others

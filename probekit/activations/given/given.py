@@ -196,8 +196,8 @@ def open_activations(
         if array.dtype not in _FLOATS:
             raise DataError(
                 f"{name}: the array has dtype {array.dtype}. Allowed: {', '.join(_FLOATS)}. "
-                "Convert activations to numbers, array.astype(numpy.float32); rows of different lengths "
-                "form no array."
+                "Convert activations to numbers, array.astype(numpy.float32); rows of different "
+                "lengths form no array."
             )
         if 0 in array.shape:
             empty = "rows" if array.shape[0] == 0 else "features"

@@ -18,8 +18,7 @@ from probekit.activations.work import check_storable, compute_locally
 from probekit.experiment.schema import Experiment
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
-from probekit.pipeline.capture.jobs import Job, begin_work, put_job
-from probekit.pipeline.capture.local_workers import Workers
+from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare
 from probekit.pipeline.experiment.source import TASK, Models, read_texts, target_network, targets
 from probekit.products import check_device_name

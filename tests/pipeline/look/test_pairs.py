@@ -5,8 +5,7 @@ import torch
 
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.edits import replace, run_edited
-from probekit.pipeline.look.lenses import ModelAndTokenizer, one_token
-from probekit.pipeline.look.pairs import patch_pair
+from probekit.pipeline.look.lenses import ModelAndTokenizer, one_token, patch_pair
 
 CLEAN, CORRUPT = "The key to the old door", "The keys to the old door"
 SITE = "blocks.2.hook_resid_post"
