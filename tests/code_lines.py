@@ -14,10 +14,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 7709,
-    "pipeline": 6077,
+    "pipeline": 5795,
     "probes": 6083,
     "model": 4503,
-    "activations": 2453,
+    "activations": 2429,
     "cli": 2237,
     "interventions": 2008,
     "experiment": 1862,

@@ -142,7 +142,13 @@ def predict_texts(
     tokens = [encoded[n].first(context) for n in indices]
     plan, n_token_rows = _plan(probe, tokens, [texts[n] for n in indices])
     scores = _scores(probe, network, tokens, plan, watcher)
-    answers = _answers(probe, scores)
+    labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
+    answers = [
+        RowPrediction(label, max(row), tuple(row))
+        if isinstance(row, list)
+        else RowPrediction(label, row)
+        for label, row in zip(labels, scores.tolist(), strict=True)
+    ]
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
     bounds = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
     readings = []
@@ -301,18 +307,6 @@ def _scores(
             ]
         scores[rows] = probe.scores(np.concatenate(parts, axis=1))
     return scores
-
-
-def _answers(probe: SavedProbe, scores: Floats) -> list[RowPrediction]:
-    if not probe.classes:
-        return [RowPrediction(None, score) for score in scores.tolist()]
-    labels = probe.decide(scores).tolist()
-    if scores.ndim == 1:
-        return [RowPrediction(*pair) for pair in zip(labels, scores.tolist(), strict=True)]
-    return [
-        RowPrediction(label, max(row), tuple(row))
-        for label, row in zip(labels, scores.tolist(), strict=True)
-    ]
 
 
 def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:

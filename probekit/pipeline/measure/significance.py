@@ -210,7 +210,11 @@ def difference_rows(
     named = [other for other in found if other in named_rivals(table, chosen)]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
-        constant, p = values["majority"], _own_p(table, chosen)
+        # That of the page: the choice of a nested cross-validation did not use the test rows.
+        which = "p_value" if chosen["target"] == HEADLINE else "p_best"
+        tested = only(table, metric=which, target=chosen["target"])
+        found_p = [row["value"] for _, row in tested.iterrows() if _name(row) == name]
+        constant, p = values["majority"], float(found_p[0]) if found_p else float("nan")
         own = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
         # With 0.5 on any rows, the interval is that of the score, as it is if that has none.
         if np.ptp(constant) < ROUNDING or np.isnan(own.low):
@@ -229,18 +233,6 @@ def difference_rows(
         {"a": name, "b": other, **difference_columns(one, metric), **facts}
         for other, one in found.items()
     ]
-
-
-def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float:
-    """Return the p-value that the page reports for the selected probe; NaN if it has none.
-
-    This is `p_best`. For a nested choice it is `p_value`, because the choice did not use the test
-    rows.
-    """
-    metric = "p_value" if chosen["target"] == HEADLINE else "p_best"
-    tested = only(table, metric=metric, target=chosen["target"])
-    own = [row["value"] for _, row in tested.iterrows() if _name(row) == _name(chosen)]
-    return float(own[0]) if own else float("nan")
 
 
 def difference_columns(found: Difference, metric: str) -> dict[str, Any]:
