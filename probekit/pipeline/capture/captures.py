@@ -20,7 +20,7 @@ from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
 from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare
-from probekit.pipeline.experiment.source import TASK, Models, read_texts, target_network, targets
+from probekit.pipeline.experiment.source import TASK, Models, model_source, target_network, targets
 from probekit.products import check_device_name
 from probekit.terminal import SILENT, Watcher
 
@@ -52,7 +52,7 @@ def capture_only(
     """
     check_device_name(device)
     # With a crew this process only digests the weights, and it may have no GPU.
-    source = read_texts(experiment, device if crew is None else "cpu")
+    source = model_source(experiment, device if crew is None else "cpu")
     return capture_models(
         experiment,
         source.rows,

@@ -24,7 +24,7 @@ from probekit.files import csv_text, exclusive, write_atomic
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import describe_run, run_key
-from probekit.pipeline.experiment.source import Source, read_texts
+from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.given.source import read_given
 from probekit.pipeline.intervene.run import intervene
 from probekit.pipeline.measure.choices import chosen_sites
@@ -128,7 +128,7 @@ def run(
     def read() -> Source:
         if isinstance(made, ActivationExperiment):
             return read_given(made)
-        return read_texts(made, device)
+        return model_source(made, device)
 
     with shown_progress(watcher, progress=progress) as shown:
         return run_source(

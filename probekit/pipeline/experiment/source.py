@@ -290,7 +290,7 @@ class ModelSource(Source):
         return predict_texts(probe, network, texts, too_long="truncate")
 
 
-def read_texts(experiment: Experiment, device: str) -> ModelSource:
+def model_source(experiment: Experiment, device: str) -> ModelSource:
     """Return the source of an experiment on texts, checked before the model runs.
 
     Networks with random weights are built on first use.

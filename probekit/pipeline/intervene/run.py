@@ -22,7 +22,7 @@ from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import run_key
-from probekit.pipeline.experiment.source import TASK, ModelSource, Source, read_texts
+from probekit.pipeline.experiment.source import TASK, ModelSource, Source, model_source
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.steps import (
     EffectStep,
@@ -140,7 +140,7 @@ def cause(
         )
     with shown_progress(watcher, progress=progress) as shown:
         card = read_card(experiment.data)
-        source = read_texts(experiment, device)
+        source = model_source(experiment, device)
         path = Path(out) / experiment.name / run_key(source, card)
         with exclusive(path, _BUSY.format(path)):
             folder = RunFolder(path, datetime.now(UTC).isoformat(timespec="seconds"))
