@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import constants
 
 from benchmarks.damage_kinds import Kind
-from probekit.activations.identity import digest_weights
+from probekit.activations.records import digest_weights
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.report.pages.losses import write_losses

@@ -23,8 +23,7 @@ from probekit.analysis.logits import logit_attribution
 from probekit.errors import MissingError
 from probekit.interventions.measures import AnswerMeasure, single_tokens
 from probekit.interventions.patching import patch
-from probekit.pipeline.look.lenses import ModelAndTokenizer
-from probekit.pipeline.look.pairs import HEADS
+from probekit.pipeline.look.lenses import HEADS, ModelAndTokenizer
 from scripts.prompts import CENTURIES, greater_than
 
 # The prompts of TransformerLens's Exploratory Analysis Demo; {} is the repeated name.

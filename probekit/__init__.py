@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from probekit.pipeline.experiment.run import run as run
     from probekit.pipeline.experiment.validate import validate as validate
     from probekit.pipeline.given.probe import probe as probe
-    from probekit.pipeline.intervene.of_run import cause as cause
+    from probekit.pipeline.intervene.run import cause as cause
     from probekit.pipeline.look.apply import apply_probe as apply_probe
     from probekit.pipeline.look.attention import explore_attention as explore_attention
     from probekit.pipeline.pretrain import pretrain as pretrain

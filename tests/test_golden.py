@@ -18,8 +18,7 @@ import pytest
 import torch
 
 from probekit.activations.capture import capture
-from probekit.activations.identity import FORMAT, Identity
-from probekit.activations.records import Manifest, ShardRecord, Spec, pack_layout
+from probekit.activations.records import FORMAT, Identity, Manifest, ShardRecord, Spec, pack_layout
 from probekit.data.positions import RowPlan
 from probekit.interventions.erasure import leace
 from probekit.interventions.measures import AnswerMeasure
@@ -238,7 +237,7 @@ PLACE = "PART_VERSIONS in probekit/provenance.py"
 PARTS = {model_type: part_of_family(model_type) for model_type in NETWORKS} | {
     "initialisation": Part(part_of("initialisation"), initial_values, PLACE),
     "capture": Part(part_of("capture") | GPT2_VERSION, captured_rows, PLACE),
-    "store": Part({"FORMAT": FORMAT}, store_files, "probekit/activations/identity.py"),
+    "store": Part({"FORMAT": FORMAT}, store_files, "probekit/activations/records.py"),
     "probes": Part(part_of("probes"), fitted_probes, PLACE),
     "statistics": Part(part_of("statistics"), scores_with_intervals, PLACE),
     "interventions": Part(part_of("interventions", "statistics") | GPT2_VERSION, effects, PLACE),

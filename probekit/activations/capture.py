@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from probekit.activations.forward import make_batches, ranges, row_means, run_batch
-from probekit.activations.identity import batch_tokens
-from probekit.activations.records import FloatArray, Location
+from probekit.activations.records import FloatArray, Location, batch_tokens
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import caches_in
 from probekit.activations.work import MissingSites, OnRows, Work, check_storable, compute_locally

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.identity import CODES
-from probekit.activations.records import ArrayHeader, FloatArray, header
+from probekit.activations.records import CODES, ArrayHeader, FloatArray, header
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.files import Disk, Draft, as_store_error, write_atomic
@@ -66,7 +65,11 @@ def export_cache(
         with as_store_error("write", path), Draft(Disk(), path) as draft:
             write(draft, store, site)
             draft.rename(path)
-    write_atomic(folder / "rows.csv", _rows_csv(store))
+    plan, lines = store.layout.plan, ["row,example,positions"]
+    for row, example in enumerate(plan.example):
+        positions = plan.positions[plan.offsets[row] : plan.offsets[row + 1]]
+        lines.append(f"{row},{example},{' '.join(map(str, positions))}")
+    write_atomic(folder / "rows.csv", "\n".join(lines) + "\n")
     metadata = {
         "root": store.digest_of(names),
         "identity": store.identity.to_json(),
@@ -131,16 +134,6 @@ class _Sink(io.RawIOBase):
         content = memoryview(data)
         self._draft.write(content)
         return content.nbytes
-
-
-def _rows_csv(store: ActivationStore) -> str:
-    """Return a CSV table with the example and positions of each row."""
-    plan = store.layout.plan
-    lines = ["row,example,positions"]
-    for row, example in enumerate(plan.example):
-        positions = plan.positions[plan.offsets[row] : plan.offsets[row + 1]]
-        lines.append(f"{row},{example},{' '.join(map(str, positions))}")
-    return "\n".join(lines) + "\n"
 
 
 _Write = Callable[[Draft, ActivationStore, str], None]

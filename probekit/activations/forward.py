@@ -1,24 +1,21 @@
 """The computation of rows: batches, forward passes that extract the rows, and means over positions.
 
-All code that affects the numbers of a capture is here or in the network; see `identity`.
+All code that affects the numbers of a capture is here or in the network; see `Identity`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from probekit.activations.records import FloatArray
 from probekit.data.positions import IntArray, RowPlan
 from probekit.model.network import Network
 from probekit.model.passes.inputs import pad
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.identity import CODES, Identity
 from probekit.activations.local import LOCK, Files, LocalFiles, damaged, is_url, join
 from probekit.activations.records import (
+    CODES,
     MANIFEST,
     ROWS,
     SPEC,
     ArrayHeader,
     FloatArray,
+    Identity,
     Layout,
     Location,
     Manifest,

@@ -21,9 +21,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from probekit.activations.forward import Batch, BatchRows, make_batches, make_shards, run_batch
-from probekit.activations.identity import batch_tokens, identify
 from probekit.activations.local import Files
-from probekit.activations.records import Location
+from probekit.activations.records import Location, batch_tokens, identify
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import SHARD_LOCK
 from probekit.data.positions import IntArray, RowPlan

@@ -28,7 +28,7 @@ from probekit.terminal import json_text
 
 if TYPE_CHECKING:
     from probekit.activations.records import Location
-    from probekit.pipeline.capture.local_workers import Workers
+    from probekit.pipeline.capture.jobs import Workers
 
 
 class _CacheGroup(click.Group):
@@ -114,7 +114,7 @@ def capture_command(
 
             crew = partial(by_ray, n_workers=workers, address=address, **shared)
         elif workers is not None or engine is not None:
-            from probekit.pipeline.capture.local_workers import by_processes
+            from probekit.pipeline.capture.jobs import by_processes
             from probekit.products import check_device
 
             check_device(device)  # local workers use this machine; Ray actors may run on others

@@ -130,7 +130,7 @@ def cause_command(file: Path, overrides: tuple[str, ...], device: str, out: Path
 
     from probekit.cli.show.progress import watching
     from probekit.cli.show.results import show_causes
-    from probekit.pipeline.intervene.of_run import cause
+    from probekit.pipeline.intervene.run import cause
 
     with watching() as watcher:
         tables = cause(experiment, out=out, device=device, watcher=watcher)

@@ -113,8 +113,7 @@ def _show_steered(
 ) -> None:
     """Print the texts without steering, then those of each dose."""
     from probekit.cli.show.progress import watching
-    from probekit.pipeline.look.apply import load_network
-    from probekit.pipeline.look.steering import steered_texts, steering_vector
+    from probekit.pipeline.look.apply import load_network, steered_texts, steering_vector
     from probekit.probes.saved_probe import SavedProbe
     from probekit.report.texts import class_label
 

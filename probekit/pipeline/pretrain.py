@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -147,19 +146,12 @@ def _find_vocabulary(
     return Tokenizer.from_pretrained(folder)
 
 
-def _vocabulary_source(recipe: Recipe) -> dict[str, Any]:
-    """Return the source of the vocabulary, and how each of its files was verified."""
-    source = recipe.vocabulary.source
-    if source is None:
-        return {"source": None, "compared_with": {}}
-    paths = vocabulary_files(find_model(source))
-    return {"source": str(source), "compared_with": {path.name: check_of(path) for path in paths}}
-
-
 def _write_facts(
     folder: Path, recipe: Recipe, texts: tuple[Text, ...], tokenizer: Tokenizer, tokens: TokenFile
 ) -> None:
-    """Write run.json: sizes, digests and versions."""
+    """Write run.json: sizes, digests and versions, and how vocabulary files were verified."""
+    source = recipe.vocabulary.source
+    paths = () if source is None else vocabulary_files(find_model(source))
     facts = {
         "run": recipe.name,
         "steps": recipe.training.steps,
@@ -171,7 +163,10 @@ def _write_facts(
             "held_out": tokens.n_characters,
         },
         "vocabulary": tokenizer.n_ids,
-        "vocabulary_source": _vocabulary_source(recipe),
+        "vocabulary_source": {
+            "source": None if source is None else str(source),
+            "compared_with": {path.name: check_of(path) for path in paths},
+        },
         "parameters": count_parameters(recipe.model.config(tokenizer.n_ids)),
         "digests": {
             "corpus": tokens.corpus,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from probekit.activations import identity
+from probekit.activations import records
 from probekit.activations.local import LocalFiles
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.small_store import CONTENT
@@ -17,8 +17,8 @@ from tests.model.reference import TINY
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     """Shards of 16 rows and batches of 60 tokens, so that small data have many of both."""
-    monkeypatch.setattr(identity, "SHARD_ROWS", 16)
-    monkeypatch.setitem(identity.BATCH_TOKENS, "cpu", 60)
+    monkeypatch.setattr(records, "SHARD_ROWS", 16)
+    monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 60)
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ import contextlib
 
 import numpy as np
 
-from probekit.activations.identity import Identity
 from probekit.activations.local import LocalFiles
-from probekit.activations.records import MANIFEST, ShardRecord
+from probekit.activations.records import MANIFEST, Identity, ShardRecord
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import find_damage
 from probekit.data.positions import RowPlan

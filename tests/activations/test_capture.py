@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from probekit.activations import capture as capturing
-from probekit.activations import identity
+from probekit.activations import records
 from probekit.activations.capture import capture, stream_rows
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
@@ -141,7 +141,7 @@ def test_a_finished_cache_is_readable_on_a_read_only_disk(tmp_path, model, monke
 
 def _capture_slowly(root, seed):
     """Run in a child process, with pauses, so that it is killed at work."""
-    identity.SHARD_ROWS, identity.BATCH_TOKENS["cpu"] = 16, 60
+    records.SHARD_ROWS, records.BATCH_TOKENS["cpu"] = 16, 60
     writing = ActivationStore.writing
 
     def slow(self, *arguments):

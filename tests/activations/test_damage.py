@@ -8,9 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
-from probekit.activations.identity import FORMAT
 from probekit.activations.local import LocalFiles, checked
-from probekit.activations.records import ArrayHeader, header
+from probekit.activations.records import FORMAT, ArrayHeader, header
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import find_damage, repair_cache, summarize
 from probekit.errors import (

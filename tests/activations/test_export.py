@@ -24,11 +24,11 @@ def test_exported_rows_are_the_rows(tmp_path, model, monkeypatch, format, dtype)
     paths = export_cache(store, out, format)
     assert len(paths) == len(MODEL_SITES) + 2
     given = open_activations(out)
-    for site, array in given.rows.arrays.items():
+    for site, array in given.arrays.items():
         rows = store.read(site)
         assert (array.shape, array.dtype) == (rows.shape, dtype)
-        assert np.array_equal(given.rows.read(site), rows.reshape(len(rows), -1))
-    assert set(given.rows.arrays) == set(MODEL_SITES)
+        assert np.array_equal(given.read(site), rows.reshape(len(rows), -1))
+    assert set(given.arrays) == set(MODEL_SITES)
     assert json.loads((out / "export.json").read_text())["root"] == store.digest_of(MODEL_SITES)
     lines = (out / "rows.csv").read_text().splitlines()
     assert len(lines) == store.n_rows + 1

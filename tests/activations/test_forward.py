@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import identity
+from probekit.activations import records
 from probekit.activations.capture import stream_rows
 from probekit.activations.forward import make_batches, make_shards, run_batch
 from probekit.data.positions import RowPlan
@@ -60,7 +60,7 @@ def test_the_size_of_batches_changes_no_row(model, plan, monkeypatch):
     tokens = make_tokens()
     expected = rows_of(model, tokens, plan(tokens))
     for size in (1, 25, 10_000):
-        monkeypatch.setitem(identity.BATCH_TOKENS, "cpu", size)
+        monkeypatch.setitem(records.BATCH_TOKENS, "cpu", size)
         assert_near(rows_of(model, tokens, plan(tokens)), expected)
 
 
@@ -136,7 +136,7 @@ def test_tokens_of_any_integers_are_the_same_tokens(model):
 
 
 def test_an_example_without_tokens_is_never_run(model, monkeypatch):
-    monkeypatch.setitem(identity.BATCH_TOKENS, "cpu", 3)
+    monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 3)
     tokens = [np.arange(3), np.array([], dtype=np.int64)]
     plan = RowPlan(np.array([0]), np.array([2]), np.array([0, 1]))
     assert len(rows_of(model, tokens, plan)[SITES[0]]) == 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.activations.identity import digest_weights
+from probekit.activations.records import digest_weights
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.probes.saved_probe import ProbeFacts, SavedProbe

@@ -109,22 +109,42 @@ class Contents:
     n_features: int
 
 
-@dataclass(frozen=True)
-class GivenArrays:
-    """Arrays of the same rows at several sites, and the measurements of each."""
+@dataclass(frozen=True, eq=False)
+class GivenActivations:
+    """Checked arrays of the same rows at several sites.
+
+    Attributes:
+        arrays: the array of each site.
+        contents: measurements of each array.
+        sites: the sites in the order of the layer axis.
+        row_keys: hash of each row over all sites, shape (n_rows,); equal rows have equal hashes.
+    """
 
     arrays: Mapping[str, SiteArray]
     contents: Mapping[str, Contents]
+    sites: tuple[SiteSelection | GivenSite, ...]
+    row_keys: npt.NDArray[np.uint64]
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
-        return next(iter(self.arrays.values())).shape[0]
+        return len(self.row_keys)
 
     @property
     def n_bytes(self) -> int:
         """Size of all rows as float32."""
         return sum(4 * self.n_rows * one.n_features for one in self.contents.values())
+
+    @property
+    def digest(self) -> str:
+        """Digest of the names of the sites and of all numbers; the same for any file format."""
+        return digest_json([[site.text, self.contents[site.text].digest] for site in self.sites])
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Number of heads and of features of each, if an array has an axis of heads."""
+        shapes = [array.shape[1:] for array in self.arrays.values() if len(array.shape) == 3]
+        return dict(zip(("n_heads", "d_head"), shapes[0], strict=True)) if shapes else {}
 
     def read(self, site: str) -> FloatArray:
         """Return the rows of a site as float32, shape (n_rows, n_features).
@@ -143,33 +163,6 @@ class GivenArrays:
         return rows
 
 
-@dataclass(frozen=True, eq=False)
-class GivenActivations:
-    """Checked activations.
-
-    Attributes:
-        rows: the arrays.
-        sites: the sites in the order of the layer axis.
-        row_keys: hash of each row over all sites, shape (n_rows,); equal rows have equal hashes.
-    """
-
-    rows: GivenArrays
-    sites: tuple[SiteSelection | GivenSite, ...]
-    row_keys: npt.NDArray[np.uint64]
-
-    @property
-    def digest(self) -> str:
-        """Digest of the names of the sites and of all numbers; the same for any file format."""
-        contents = self.rows.contents
-        return digest_json([[site.text, contents[site.text].digest] for site in self.sites])
-
-    @property
-    def axis_sizes(self) -> dict[str, int]:
-        """Number of heads and of features of each, if an array has an axis of heads."""
-        shapes = [array.shape[1:] for array in self.rows.arrays.values() if len(array.shape) == 3]
-        return dict(zip(("n_heads", "d_head"), shapes[0], strict=True)) if shapes else {}
-
-
 def open_activations(
     activations: Any, *, sites: Iterable[str] = ("*",), position: Position | None = None
 ) -> GivenActivations:
@@ -186,7 +179,7 @@ def open_activations(
         DataError: an array cannot be used; the message names the site and the row.
 
     >>> given = open_activations({"layer_0": np.eye(3), "layer_1": np.eye(3)[:, :2]})
-    >>> given.rows.n_rows, [site.text for site in given.sites], given.rows.read("layer_1").shape
+    >>> given.n_rows, [site.text for site in given.sites], given.read("layer_1").shape
     (3, ['layer_0', 'layer_1'], (3, 2))
     """
     found = _arrays_of(activations)
@@ -201,15 +194,10 @@ def open_activations(
     n_rows = arrays[names[0]].shape[0]
     for name, array in arrays.items():
         if array.dtype not in _FLOATS:
-            advice = (
-                "Rows may have different lengths, or be no numbers: stack them into an array of "
-                "numbers"
-                if array.dtype == "object"
-                else "If the numbers are activations, convert them: array.astype(numpy.float32)"
-            )
-            allowed = ", ".join(_FLOATS)
             raise DataError(
-                f"{name}: the array has dtype {array.dtype}. Allowed: {allowed}. {advice}."
+                f"{name}: the array has dtype {array.dtype}. Allowed: {', '.join(_FLOATS)}. "
+                "Convert activations to numbers, array.astype(numpy.float32); rows of different "
+                "lengths form no array."
             )
         if 0 in array.shape:
             empty = "rows" if array.shape[0] == 0 else "features"
@@ -224,7 +212,7 @@ def open_activations(
     for name, array in arrays.items():
         contents[name], keys = _contents(name, array)
         row_keys = row_keys * _MULTIPLIER + keys
-    return GivenActivations(GivenArrays(arrays, contents), placed_sites(names), row_keys)
+    return GivenActivations(arrays, contents, placed_sites(names), row_keys)
 
 
 def _arrays_of(activations: Any) -> dict[str, SiteArray]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 import pandas as pd
 
-from probekit.activations.identity import digest_weights
+from probekit.activations.records import digest_weights
 from probekit.analysis.logits import position_from_start
 from probekit.cli.show.tables import show_table
 from probekit.pipeline.look.lenses import ModelAndTokenizer

@@ -11,18 +11,16 @@ import numpy as np
 
 from probekit.activations.capture import Captured, fill
 from probekit.activations.forward import make_batches, make_shards
-from probekit.activations.identity import SHARD_ROWS, batch_tokens
 from probekit.activations.local import default_root
-from probekit.activations.records import Location
+from probekit.activations.records import SHARD_ROWS, Location, batch_tokens
 from probekit.activations.store import ActivationStore
 from probekit.activations.work import check_storable, compute_locally
 from probekit.experiment.schema import Experiment
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
-from probekit.pipeline.capture.jobs import Job, begin_work, put_job
-from probekit.pipeline.capture.local_workers import Workers
-from probekit.pipeline.experiment.prepare import TextRows, prepare
-from probekit.pipeline.experiment.source import TASK, Models, load_models, target_network, targets
+from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
+from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare
+from probekit.pipeline.experiment.source import TASK, Models, model_source, target_network, targets
 from probekit.products import check_device_name
 from probekit.terminal import SILENT, Watcher
 
@@ -53,13 +51,12 @@ def capture_only(
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     check_device_name(device)
-    prepared = prepare(experiment)
     # With a crew this process only digests the weights, and it may have no GPU.
-    models = load_models(experiment, device if crew is None else "cpu")
+    source = model_source(experiment, device if crew is None else "cpu")
     return capture_models(
         experiment,
-        prepared,
-        models,
+        source.rows,
+        source.models,
         cache_root=cache_root,
         watcher=watcher,
         crew=crew,
@@ -173,7 +170,7 @@ def _planned(
     n_shards: int,
     n_caches: int,
 ) -> dict[str, Any]:
-    numbers = sum(math.prod(shape_of(site, config)) for site in sites)
+    numbers = sum(n_features(site, config) for site in sites)
     n_files = 2 * n_shards * len(sites) + 3  # rows and record; layout, specification and manifest
     of_a_row = numbers * np.dtype(dtype).itemsize + _LAYOUT_BYTES
     return {
@@ -186,14 +183,3 @@ def _planned(
         "bytes": n_caches * (n_rows * of_a_row + n_files * _BYTES_OF_A_FILE),
         "files": n_caches * n_files,
     }
-
-
-def shape_of(site: str, config: ModelConfig) -> tuple[int, ...]:
-    """Return the shape of one row of a site.
-
-    >>> from probekit.model.families.gpt2 import GPT2Config
-    >>> shape_of("blocks.3.attn.hook_z", GPT2Config())
-    (12, 64)
-    """
-    axes = config.sites.describe(site).axes
-    return tuple(config.axis_sizes[axis] for axis in axes if axis not in ("batch", "pos"))

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -94,7 +94,11 @@ def by_ray(
     with _connected(address) as ray:
         kind = ray.remote(**needs)(ShardActor)
         crew = _Crew(ray, watcher, lambda: kind.remote(work.store.folder, job, device, n_cpus))
-        number = min(n_workers or _capacity(ray, needs), len(lacking))
+        if not n_workers:  # as many as the cluster has room for, at least 1
+            total, names = ray.cluster_resources(), {"num_cpus": "CPU", "num_gpus": "GPU"}
+            room = [int(total.get(names[n], 0) // need) for n, need in needs.items() if need]
+            n_workers = max(1, min(room))
+        number = min(n_workers, len(lacking))
         try:
             crew.run(lacking, number, on_rows)
         finally:
@@ -186,7 +190,10 @@ def _connected(address: str | None) -> Iterator[Any]:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
     try:
-        _check_reachable(address or "")
+        # Ray itself would try for minutes to reach an address where nothing listens.
+        host, _, port = (address or "").rpartition("/")[2].rpartition(":")
+        if port.isdigit():
+            socket.create_connection((host, int(port)), _SECONDS_TO_PLACE).close()
         with _sigterm_handler_restored():
             ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
@@ -208,17 +215,3 @@ def _sigterm_handler_restored() -> Iterator[None]:
         # Only the main thread can set handlers; None means that C code has set the handler.
         if before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-def _check_reachable(address: str) -> None:
-    """Raise OSError if nothing listens at the address; Ray itself would retry for minutes."""
-    host, _, port = address.rpartition("/")[2].rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host, int(port)), _SECONDS_TO_PLACE).close()
-
-
-def _capacity(ray: Any, needs: Mapping[str, int]) -> int:
-    """Return how many actors with these needs the cluster has room for, at least 1."""
-    total = ray.cluster_resources()
-    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
-    return max(1, min(int(total.get(names[n], 0) // need) for n, need in needs.items() if need))

@@ -7,25 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
+from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import load_any_experiment
-from probekit.pipeline.compare.matching import (
-    PairedPredictions,
-    align,
-    match,
-    n_shared,
-    settings_that_differ,
-    shares_ids,
-)
 from probekit.pipeline.look.exports import write_page_or_rows
+from probekit.pipeline.measure.significance import difference_columns
 from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import (
     Difference,
@@ -41,13 +35,27 @@ from probekit.probes.score.metrics import (
     Resamples,
     take,
 )
-from probekit.probes.score.scored import Predictions, metrics_of, parts_of
-from probekit.probes.solve.design import Floats
+from probekit.probes.score.scored import Predictions, Predictor, metrics_of, parts_of
+from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
-from probekit.results.finished_run import FinishedRun, load_config, run_titles, settings_of
+from probekit.results.finished_run import (
+    FinishedRun,
+    differing,
+    load_config,
+    run_facts,
+    run_titles,
+    settings_of,
+)
+from probekit.results.selection import site_with_head
+from probekit.results.site_results import NESTED_SITE
+from probekit.results.table import concatenated, only, placed
+from probekit.results.verdict import Choice, Verdict
 
-Key = TypeVar("Key")
+# Predictions of two runs that are compared, with the columns that identify the pair.
+Pair: TypeAlias = tuple[dict[str, Any], Predictions, Predictions]
+# If each run has only one value in one of these columns, probes are paired although it differs.
+_MAY_DIFFER = ("position", "view", "probe")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate
 
 
@@ -81,6 +89,44 @@ class RowsOfBoth:
         return "unpaired" if self.places is None else "paired"
 
 
+def shares_ids(a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> bool:
+    """Return whether an example id refers to the same text in both runs.
+
+    Ids that are row numbers do so only within the same data set.
+    """
+    if a.record.digests.get("dataset") == b.record.digests.get("dataset"):
+        return True
+    return all(
+        data.columns.id is not None or (data.format is not None and FORMATS[data.format].has_names)
+        for data in (a.experiment.data, b.experiment.data)
+    )
+
+
+def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | None:
+    """Return the index in b of each test row of a; None if the rows differ.
+
+    Rows are equal if example, group and label are equal. Several equal rows (the tokens of one
+    text) are matched in order.
+
+    >>> rows = pd.DataFrame({"example": ["s1", "s1", "s2"], "group": "g", "label": ["x", "x", "y"]})
+    >>> align(rows, rows[::-1].reset_index(drop=True)).tolist()
+    [1, 2, 0]
+    >>> align(rows, rows[:2]) is None
+    True
+    """
+    if len(rows_a) != len(rows_b):
+        return None
+    columns = ["example", "group", "label"]
+    a, b = (
+        pd.MultiIndex.from_frame(
+            rows[columns].assign(occurrence=rows.groupby(columns, sort=False).cumcount())
+        )
+        for rows in (rows_a, rows_b)
+    )
+    places = b.get_indexer(a).astype(np.int64)
+    return None if (places < 0).any() else places
+
+
 def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) -> RunComparison:
     """Return the differences between two runs: selected probes, baselines, and every shared site.
 
@@ -107,13 +153,28 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     )
     _check_labels(a, b, titles)
     pairs = match(a, b)
-    metric = metric or _main_metric(a, b, titles)
+    own_metrics = [run.verdict.metric for run in (a, b)]
+    if metric is None and len(set(own_metrics)) > 1:
+        raise ConfigError(
+            f"The main metric is {own_metrics[0]} in {titles[0]} and {own_metrics[1]} in "
+            f"{titles[1]}. Choose one with --metric."
+        )
+    metric = metric or own_metrics[0]
     usable = _with_metric(pairs, metric)
     rows = RowsOfBoth.of(a, b)
-    predictions = {n: (pair.predictions_a, pair.predictions_b) for n, pair in enumerate(usable)}
-    results = differences(predictions, rows, metric)
-    common = {"metric": metric, "pairing": rows.pairing}
-    table = [_table_row(pair, results[n], rows, metric) | common for n, pair in enumerate(usable)]
+    results = differences([(own, other) for _, own, other in usable], rows, metric)
+    common = {
+        "metric": metric,
+        "pairing": rows.pairing,
+        "n_a": len(rows.groups_a),
+        "n_b": len(rows.groups_b),
+        "n_groups_a": len(np.unique(rows.groups_a)),
+        "n_groups_b": len(np.unique(rows.groups_b)),
+    }
+    table = [
+        columns | difference_columns(one, metric) | {"holds": bool(one.p_adjusted < LEVEL)} | common
+        for (columns, *_), one in zip(usable, results, strict=True)
+    ]
     n_skipped = len(pairs) - len(usable)
     return RunComparison(
         a=titles[0],
@@ -122,90 +183,213 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         metric=metric,
         pairing=rows.pairing,
         rows=pd.DataFrame(table, columns=list(COLUMNS)),
-        settings=settings_that_differ(a, b),
+        settings=differing(
+            [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
+        ),
         notes=(
             _rows_note(a, b, rows, titles),
-            *_groups_note(rows, results.values()),
+            *_groups_note(rows, results),
             *[f"Not compared: {counted(n_skipped, 'score')} without {metric}."] * bool(n_skipped),
             *_notes_on_runs(a, b, titles),
         ),
     )
 
 
-def _main_metric(
-    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
-) -> str:
-    metrics = [run.verdict.metric for run in (a, b)]
-    if len(set(metrics)) > 1:
-        raise ConfigError(
-            f"The main metric is {metrics[0]} in {titles[0]} and {metrics[1]} in {titles[1]}. "
-            "Choose one with --metric."
+class ProbeAddress(NamedTuple):
+    """Site, position, view and kind of a probe, as named in results.csv.
+
+    A nested choice has the site and the kind "chosen".
+    """
+
+    site: str
+    position: str
+    view: str
+    probe: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """One of the two runs, with the addresses of its task probes and of its selected probe."""
+
+    run: FinishedRun[AnyExperiment]
+    places: tuple[ProbeAddress, ...]
+    chosen: ProbeAddress | None
+    selectivity: Mapping[ProbeAddress, float]
+
+    @classmethod
+    def of(cls, run: FinishedRun[AnyExperiment]) -> _Side:
+        task = only(run.table, target="task", split="test")
+        rows = pd.concat([placed(task), concatenated(task)])
+        headline = only(run.table, target=HEADLINE, split="test")
+        return cls(
+            run=run,
+            places=tuple(dict.fromkeys(_place(row) for _, row in rows.iterrows())),
+            chosen=_chosen(run.verdict),
+            selectivity={
+                _place(row): float(row["value"])
+                for _, row in only(pd.concat([rows, headline]), metric="selectivity").iterrows()
+            },
         )
-    return metrics[0]
+
+    def predictions(self, place: ProbeAddress) -> Predictions | None:
+        target = HEADLINE if place.probe == NESTED_PROBE else "task"
+        by_predictor = self.run.predictions(place.site, place.position)
+        return by_predictor.get(Predictor(place.probe, target))
+
+
+def match(run_a: FinishedRun[AnyExperiment], run_b: FinishedRun[AnyExperiment]) -> list[Pair]:
+    """Return the pairs of selected probes (if their addresses differ), baselines and shared sites.
+
+    Pairs without predictions by row are skipped.
+
+    Raises:
+        ConfigError: The runs have no site in common.
+        DataError: A file of predictions is missing or damaged.
+    """
+    a, b = _Side.of(run_a), _Side.of(run_b)
+    common = _common(a, b)
+    if not common:
+        _raise_nothing_in_common(a, b)
+    sites = [pair for places in common for pair in _pair(a, b, *places)]
+    chosen = []
+    if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
+        chosen = _pair(a, b, a.chosen, b.chosen)
+    return [*chosen, *_baselines(a, b), *sites]
+
+
+def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
+    """Return pairs of addresses: a probe of run a, and the probe of run b to compare it with."""
+    fixed = [
+        name
+        for name in _MAY_DIFFER
+        if any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
+    ]
+
+    def key(place: ProbeAddress) -> tuple[str, ...]:
+        return (place.site, *(getattr(place, name) for name in fixed))
+
+    others = {key(place): place for place in b.places}
+    return [(place, others[key(place)]) for place in a.places if key(place) in others]
+
+
+def _place(row: pd.Series) -> ProbeAddress:
+    site = site_with_head(row["site"] or NESTED_SITE, row["head"])
+    return ProbeAddress(site, row["position"], row["view"], row["probe"])
+
+
+def _chosen(v: Verdict) -> ProbeAddress | None:
+    one = v.score if v.is_nested else v.best
+    if one is None:
+        return None
+    site = one.name if isinstance(one, Choice) else NESTED_SITE
+    return ProbeAddress(site, one.position, one.view, one.probe)
+
+
+def _raise_nothing_in_common(a: _Side, b: _Side) -> None:
+    own, others = ({place.site for place in side.places} for side in (a, b))
+    if own & others:
+        site = min(own & others)
+        addresses = [
+            ", ".join(sorted({" ".join(p[1:]) for p in side.places if p.site == site}))
+            for side in (a, b)
+        ]
+        raise ConfigError(
+            "The runs share sites, but no combination of position, view and kind of probe: at "
+            f"{site} one has {addresses[0]}, the other {addresses[1]}."
+        )
+    site = a.places[0].site if a.places else "no site"
+    raise ConfigError(
+        f"The runs have no site in common: one has {site} and {max(len(own) - 1, 0)} more. "
+        f"{nearest(site, others)} Run one of them again with the `capture.sites` of the other."
+    )
+
+
+def _pair(a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress) -> list[Pair]:
+    """Return the two probes' predictions as a list with one pair.
+
+    The list is empty if the predictions of one of them were not stored row by row.
+    """
+    predictions_a, predictions_b = a.predictions(place_a), b.predictions(place_b)
+    if predictions_a is None or predictions_b is None:
+        return []
+    both = place_a == a.chosen and place_b == b.chosen
+    columns = {
+        "what": "chosen" if both else "site",
+        "target": "task",
+        **{f"{name}_a": value for name, value in place_a._asdict().items()},
+        **{f"{name}_b": value for name, value in place_b._asdict().items()},
+        "selectivity_a": a.selectivity.get(place_a),
+        "selectivity_b": b.selectivity.get(place_b),
+    }
+    return [(columns, predictions_a, predictions_b)]
+
+
+def _baselines(a: _Side, b: _Side) -> Iterator[Pair]:
+    """Yield the pairs of baselines that both runs have, at positions that both have."""
+    if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
+        return
+    positions_a, positions_b = list(a.run.experiment.offsets), list(b.run.experiment.offsets)
+    matched = [(position, position) for position in positions_a if position in positions_b]
+    if len(positions_a) == len(positions_b) == 1:
+        matched = [(positions_a[0], positions_b[0])]
+    for own, other in matched:
+        all_a, all_b = a.run.predictions("baselines", own), b.run.predictions("baselines", other)
+        for predictor in all_a:
+            if predictor in all_b:
+                columns = {
+                    "what": "baseline",
+                    "position_a": own,
+                    "position_b": other,
+                    "target": predictor.target,
+                }
+                yield columns, all_a[predictor], all_b[predictor]
 
 
 def differences(
-    predictions: Mapping[Key, tuple[Predictions, Predictions]], rows: RowsOfBoth, metric: str
-) -> dict[Key, Difference]:
+    pairs: Sequence[tuple[Predictions, Predictions]], rows: RowsOfBoth, metric: str
+) -> list[Difference]:
     """Return the difference in a metric, run a minus run b, for each pair of predictions.
 
     The p-values are adjusted for all pairs.
 
     Args:
-        predictions: predictions of a and of b, each in the order of its own test rows.
+        pairs: predictions of a and of b, each in the order of its own test rows.
         rows: groups and alignment of the test rows.
         metric: the name of the metric.
 
     >>> truth, groups = np.tile([0, 1], 50), np.arange(100).astype(str)
     >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
     >>> rows = RowsOfBoth(groups, groups, np.arange(100))
-    >>> pairs = {"x": (good, bad), "y": (bad, bad)}
-    >>> results = differences(pairs, rows, "accuracy")
-    >>> [(round(one.value, 6), one.p < 0.001) for one in results.values()]
+    >>> results = differences([(good, bad), (bad, bad)], rows, "accuracy")
+    >>> [(round(one.value, 6), one.p < 0.001) for one in results]
     [(0.5, True), (0.0, False)]
     """
     a, b = (
         Resamples.leave_one_out(groups, widening=widening)
         for groups, widening in zip((rows.groups_a, rows.groups_b), rows.widening, strict=True)
     )
+    values = metrics_of(pairs[0][0])[metric]
     if rows.places is None:
-        results = unpaired_differences(
-            [
-                (
-                    Side(_values(one, metric, a), a, parts_of(metric, [one])),
-                    Side(_values(other, metric, b), b, parts_of(metric, [other])),
-                )
-                for one, other in predictions.values()
-            ],
-            METRICS[metric].range,
-        )
-    else:
-        both = [(one, reordered(other, rows.places)) for one, other in predictions.values()]
-        results = paired_differences(
-            [(_values(one, metric, a), _values(other, metric, a)) for one, other in both],
-            replace(a, widening=max(rows.widening)),
-            [
-                difference_of_parts(parts_of(metric, [one]), parts_of(metric, [other]))
-                for one, other in both
-            ],
-        )
-    return dict(zip(predictions, results, strict=True))
-
-
-def _values(predictions: Predictions, metric: str, resamples: Resamples) -> Floats:
-    values: Floats = metrics_of(predictions)[metric](predictions, resamples)
-    return values
-
-
-def reordered(predictions: Predictions, places: NDArray[np.int64]) -> Predictions:
-    """Return the predictions with their rows in the order of `places`.
-
-    >>> predictions = NumberPredictions(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
-    >>> reordered(predictions, np.array([1, 0])).guess
-    array([4., 3.])
-    """
-    assert isinstance(predictions, ClassPredictions | NumberPredictions)
-    return take(predictions, places)
+        sides = [
+            (
+                Side(values(one, a), a, parts_of(metric, [one])),
+                Side(values(other, b), b, parts_of(metric, [other])),
+            )
+            for one, other in pairs
+        ]
+        return unpaired_differences(sides, METRICS[metric].range)
+    both = []
+    for one, other in pairs:
+        assert isinstance(other, ClassPredictions | NumberPredictions)
+        both.append((one, take(other, rows.places)))
+    return paired_differences(
+        [(values(one, a), values(other, a)) for one, other in both],
+        replace(a, widening=max(rows.widening)),
+        [
+            difference_of_parts(parts_of(metric, [one]), parts_of(metric, [other]))
+            for one, other in both
+        ],
+    )
 
 
 def write_comparison(path: Path, comparison: RunComparison) -> Path:
@@ -240,14 +424,14 @@ def _check_labels(
         )
 
 
-def _with_metric(pairs: Sequence[PairedPredictions], metric: str) -> list[PairedPredictions]:
+def _with_metric(pairs: Sequence[Pair], metric: str) -> list[Pair]:
     """Return the pairs in which both predictions have the metric."""
     if not pairs:
         raise DataError(
             "The runs have no predictions that can be compared row by row: their probes read whole "
             "texts or trees. Compare the intervals in results.csv."
         )
-    available = [set(metrics_of(p.predictions_a)) & set(metrics_of(p.predictions_b)) for p in pairs]
+    available = [set(metrics_of(own)) & set(metrics_of(other)) for _, own, other in pairs]
     usable = [pair for pair, names in zip(pairs, available, strict=True) if metric in names]
     if not usable:
         allowed = set(chain.from_iterable(available))
@@ -255,29 +439,6 @@ def _with_metric(pairs: Sequence[PairedPredictions], metric: str) -> list[Paired
             f"No predictions of these runs have the metric {metric!r}. {nearest(metric, allowed)}"
         )
     return usable
-
-
-def _table_row(
-    pair: PairedPredictions, found: Difference, rows: RowsOfBoth, metric: str
-) -> dict[str, Any]:
-    result = found.within(METRICS[metric].range)
-    return {
-        **pair.columns,
-        "value_a": result.a,
-        "value_b": result.b,
-        "difference": result.value,
-        "ci_low": result.ci_low,
-        "ci_high": result.ci_high,
-        "p": result.p,
-        "p_adjusted": result.p_adjusted,
-        "adjusted_low": result.adjusted_low,
-        "adjusted_high": result.adjusted_high,
-        "holds": bool(result.p_adjusted < LEVEL),
-        "n_a": len(rows.groups_a),
-        "n_b": len(rows.groups_b),
-        "n_groups_a": len(np.unique(rows.groups_a)),
-        "n_groups_b": len(np.unique(rows.groups_b)),
-    }
 
 
 def _rows_note(
@@ -298,7 +459,7 @@ def _rows_note(
     )
     if not shares_ids(a, b):
         return f"{note} The data differ and their rows have no ids (`data.columns.id`)."
-    shared = n_shared(a.test_rows, b.test_rows)
+    shared = len(set(a.test_rows["example"]) & set(b.test_rows["example"]))
     return f"{note} {shared:,} examples are in both: intervals are too wide if many are."
 
 

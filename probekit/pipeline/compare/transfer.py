@@ -1,4 +1,4 @@
-"""Transfer of probes between data sets: scores, and cosines between their directions."""
+"""Transfer of probes between data sets: scores, shared rows, and cosines between directions."""
 
 from __future__ import annotations
 
@@ -11,37 +11,35 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+import torch
 
+from probekit.activations.capture import fill
+from probekit.activations.local import default_root
 from probekit.activations.records import Location
+from probekit.errors import ConfigError, DataError
+from probekit.experiment.data import DataSection
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
+from probekit.model.families.table import load_model
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
-from probekit.pipeline.compare.transfer_sets import (
-    TRANSFERRED,
-    SharedRows,
-    TransferSet,
-    find_leak,
-    make_sets,
-)
-from probekit.pipeline.experiment.rows import Probed
-from probekit.pipeline.experiment.source import TASK
-from probekit.probes.data import ProbeData
+from probekit.pipeline.capture.jobs import begin_work
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.source import TASK, Models, ModelSource
+from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.contributions import difference_of_parts
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.intervals import score_interval
-from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metric_table import METRICS, Family, metric_functions
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import (
     Measurement,
     Predictions,
-    SiteResult,
     majority_guess,
     metrics_of,
     parts_of,
@@ -49,12 +47,51 @@ from probekit.probes.score.scored import (
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled_spread
+from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
 from probekit.results.comparison import COSINES, SCORES, Transfer
+from probekit.results.finished_run import flat
 from probekit.terminal import SILENT, Watcher
 
 NULL_DRAWS = 10
+# Settings that do not affect the transfer, or whose effect is compared instead of their spelling.
+_MAY_DIFFER = (
+    "model.random_weights",
+    "model.random_seed",
+    "capture.sites",
+    "capture.concatenate",
+    "probe.baselines",
+    "probe.description",
+    "probe.learning_steps",
+    "probe.permutations",
+)
+
+# What predictions for another data set contain besides the predicted classes; see `Metric.needs`.
+TRANSFERRED = frozenset({"scores"})
+
+
+@dataclass(frozen=True, eq=False)
+class TransferSet:
+    """A data set for training and testing.
+
+    Attributes:
+        name: name of its experiment.
+        experiment: settings for reading, splitting and probing.
+        source: its rows and their activations.
+        prober: fits and scores probes on the rows.
+    """
+
+    name: str
+    experiment: Experiment
+    source: ModelSource
+    prober: Prober
+
+    def training_features(self, X: Features) -> Features:
+        """Return the rows that scale features: not position 0, because its norm is large."""
+        data = self.prober.data
+        typical = data.train if data.typical is None else data.train[data.typical[data.train]]
+        return X[typical if len(typical) else data.train]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,59 +140,225 @@ def transfer(
         for train, test in product(sets, sets)
         if train is not test
     }
-    selections = sets[0].source.rows.selections
+    first, selections = sets[0], sets[0].source.rows.selections
     scores: list[dict[str, Any]] = []
     cosines: list[dict[str, Any]] = []
     validation: dict[tuple[str, str], float] = {}
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
         X = [one.source.block(selection) for one in sets]
-        spread = pooled_spread([_training_rows(one, x) for one, x in zip(sets, X, strict=True)])
+        spread = pooled_spread([one.training_features(x) for one, x in zip(sets, X, strict=True)])
         for fits in _fit(sets, X, null_draws):
-            place = _place(sets[0], selection, fits[0].spec)
-            sign = METRICS[sets[0].prober.main_metric].sign
-            validation[place["site"], place["probe"]] = sign * _cross_validated(fits)
+            place = {
+                "model": first.experiment.model.source,
+                "site": selection.text,
+                "position": first.experiment.tokens.position.text,
+                "view": first.experiment.capture.view,
+                "probe": fits[0].spec.text,
+            }
+            sign = METRICS[first.prober.main_metric].sign
+            measured = [one for fit in fits for one in fit.measurements]
+            own = [m.value for m in measured if m.split == "validation" and m.target == "task"]
+            # The mean over the sets; NaN if the metric is undefined for all.
+            mean = float(np.mean(own)) if own else math.nan
+            validation[place["site"], place["probe"]] = sign * mean
             scores += [place | row for row in _scores(fits, X, leaks)]
             cosines += [place | row for row in _cosines(fits, spread)]
     watcher.progress("transfer", len(selections), len(selections))
     result = Transfer(
         names=tuple(one.name for one in sets),
-        model=sets[0].experiment.model.source,
+        model=first.experiment.model.source,
         scores=pd.DataFrame(scores, columns=list(SCORES)),
         cosines=pd.DataFrame(cosines, columns=list(COSINES)),
-        metric=sets[0].prober.main_metric,
+        metric=first.prober.main_metric,
         chosen=max(validation, key=lambda key: np.nan_to_num(validation[key], nan=-np.inf)),
-        notes=tuple(_notes(sets, leaks)),
+        notes=tuple(
+            warning
+            for (train, test), leak in leaks.items()
+            for warning in leak.warnings(train, test)
+        ),
     )
     _write(Path(out), result, sets)
     return result
 
 
-def _place(one: TransferSet, selection: Probed, spec: ProbeSpec) -> dict[str, Any]:
-    return {
-        "model": one.experiment.model.source,
-        "site": selection.text,
-        "position": one.experiment.tokens.position.text,
-        "view": one.experiment.capture.view,
-        "probe": spec.text,
-    }
+def make_sets(
+    experiments: Sequence[Experiment],
+    *,
+    cache_root: Location | None,
+    device: str,
+    watcher: Watcher,
+) -> list[TransferSet]:
+    """Return the data sets of experiments with their activations, captured if not cached.
 
-
-def _cross_validated(fits: Sequence[_Fitted]) -> float:
-    """Return the cross-validated score of a kind of probe at a site, averaged over the sets.
-
-    NaN if no set has one, because the metric is undefined.
+    Raises:
+        ConfigError: There are fewer than two experiments, two have the same name, or they differ in
+            model, tokens, sites or probes.
+        DataError: Their labels differ, or the data cannot be read.
     """
-    measured = (one for fit in fits for one in fit.measurements)
-    scores = [m.value for m in measured if m.split == "validation" and m.target == "task"]
-    return float(np.mean(scores)) if scores else math.nan
+    _check_names(experiments)
+    _check_alike(experiments)
+    for experiment in experiments:
+        _check_transferable(experiment)
+    check_device(device)
+    # A transfer does not use these measurements.
+    unused = {"description": False, "learning_steps": 0}
+    plain = [
+        one.model_copy(update={"probe": one.probe.model_copy(update=unused)}) for one in experiments
+    ]
+    prepared = [prepare(experiment) for experiment in plain]
+    sites = [{selection.text for selection in rows.selections} for rows in prepared]
+    for experiment, own in zip(plain, sites, strict=True):
+        if own != sites[0]:
+            raise ConfigError(
+                f"{plain[0].name} and {experiment.name} probe different sites: only one has "
+                f"{', '.join(sorted(own ^ sites[0])[:5])}. Set the sites of all experiments with "
+                "--site."
+            )
+    probers = [make_probers(e, rows, device)[0] for e, rows in zip(plain, prepared, strict=True)]
+    _check_labels(plain, probers)
+    model = load_model(plain[0].model.source, getattr(torch, plain[0].model.dtype), device)
+    root, sets = default_root() if cache_root is None else cache_root, []
+    for one, rows, prober in zip(plain, prepared, probers, strict=True):
+        work = begin_work(one, rows, model, root)
+        captured = {TASK: fill(work, root, step=f"capture {one.name}", watcher=watcher)}
+        models = Models(one, str(model.device), {TASK: model})
+        source = ModelSource(experiment=one, rows=rows, models=models, captured=captured)
+        sets.append(TransferSet(one.name, one, source, prober))
+    return sets
 
 
-def _training_rows(one: TransferSet, X: Features) -> Features:
-    """Return the training rows for scaling features: not position 0, because its norm is large."""
-    data = one.prober.data
-    typical = data.train if data.typical is None else data.train[data.typical[data.train]]
-    return X[typical if len(typical) else data.train]
+def _check_names(experiments: Sequence[Experiment]) -> None:
+    names = [experiment.name for experiment in experiments]
+    if len(names) < 2:
+        raise ConfigError(
+            f"A transfer needs at least two experiments, but {len(names)} was given: it trains on "
+            "one and tests on the others."
+        )
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ConfigError(
+            f"Two experiments have the name {repeated[0]!r}. Give each file its own `name`, which "
+            "identifies it in the tables."
+        )
+
+
+def _check_alike(experiments: Sequence[Experiment]) -> None:
+    first, *others = experiments
+    sections = {"model", "tokens", "capture", "probe"}
+    own = flat(first.model_dump(mode="json", include=sections))
+    for other in others:
+        others_own = flat(other.model_dump(mode="json", include=sections))
+        differing = [
+            f"{key}: {own[key]} in {first.name}, {others_own[key]} in {other.name}"
+            for key in own
+            if key not in _MAY_DIFFER and own[key] != others_own[key]
+        ]
+        if differing:
+            raise ConfigError(
+                "A transfer requires experiments that differ only in their data, but these differ "
+                "in:\n  "
+                + "\n  ".join(differing)
+                + "\nGive them the same values, for instance with --set for all files."
+            )
+
+
+def _check_transferable(experiment: Experiment) -> None:
+    """Raise ConfigError for settings that a transfer does not support."""
+    with experiment.at("tokens", "sweep"):
+        if experiment.tokens.sweep:
+            raise ConfigError(
+                f"A transfer requires a single position, but the sweep has "
+                f"{len(experiment.tokens.sweep)} offsets. Use `--set tokens.sweep=[]` and set the "
+                "position."
+            )
+    with experiment.at("split", "folds"):
+        if experiment.split.folds is not None:
+            raise ConfigError(
+                "A transfer trains one probe per data set, but nested cross-validation trains "
+                "several. Use `--set split.folds=null`."
+            )
+    settings = experiment.probe.settings()
+    for spec in settings.kinds:
+        if spec.task not in ("classification", "regression"):
+            raise ConfigError(
+                f"The kind {spec.text} reads whole texts or trees; a transfer supports only kinds "
+                "that read rows. Choose others with --kind, such as logistic."
+            )
+    family: Family = "number" if settings.reads_numbers else "class"
+    metric = METRICS[settings.main_metric]
+    if not metric.fits(family, TRANSFERRED):
+        fitted = "thresholds" if metric.needs == "alarms" else metric.needs
+        allowed = [name for name in metric_functions(family, TRANSFERRED) if METRICS[name].selects]
+        with experiment.at("probe", "metric"):
+            raise ConfigError(
+                f"A transfer has no {metric.title}: its {fitted} are fitted on one data set and do "
+                "not apply to another. Use `--set probe.metric=null`, or one of these metrics: "
+                f"{', '.join(allowed)}."
+            )
+
+
+def _check_labels(experiments: Sequence[Experiment], probers: Sequence[Prober]) -> None:
+    if probers[0].settings.reads_numbers:
+        return
+    labels = [set(map(str, prober.data.classes)) for prober in probers]
+    if any(own != labels[0] for own in labels):
+        lists = "\n  ".join(
+            f"{experiment.name}: {', '.join(map(repr, sorted(own)[:20]))}"
+            for experiment, own in zip(experiments, labels, strict=True)
+        )
+        raise DataError(
+            "A probe can only predict the labels it was trained on, but the labels differ:\n  "
+            f"{lists}\nRename the labels in the data, or remove a data set."
+        )
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Number of test rows of one set that also occur in the training rows of another.
+
+    Attributes:
+        texts: rows with an identical text.
+        groups: rows with the same group; None if group names of the two sets are not comparable.
+        n_test: number of test rows.
+    """
+
+    texts: int
+    groups: int | None
+    n_test: int
+
+    def warnings(self, train: str, test: str) -> list[str]:
+        """Return a sentence for each kind of overlap between the sets."""
+        counts = (("repeat a text", self.texts), ("are in a group", self.groups or 0))
+        return [
+            f"Test rows of {test} that {what} of the training rows of {train}: {n:,} of "
+            f"{self.n_test:,}. On these rows, {train} to {test} does not test transfer."
+            for what, n in counts
+            if n
+        ]
+
+
+def find_leak(train: TransferSet, test: TransferSet) -> SharedRows:
+    """Return the number of test rows of one set that also occur in the training rows of another."""
+    known_texts = set(train.source.rows.texts[train.prober.data.train])
+    tested = test.prober.test_rows
+    texts = sum(text in known_texts for text in test.source.rows.texts[tested])
+    groups = None
+    if _name_groups_alike(train.experiment.data, test.experiment.data):
+        own, known = test.prober.data, train.prober.data
+        groups = int(np.isin(own.groups[tested], known.groups[known.train]).sum())
+    return SharedRows(texts, groups, len(tested))
+
+
+def _name_groups_alike(a: DataSection, b: DataSection) -> bool:
+    """Return whether equal group names mean the same group in both data sets.
+
+    Without a group column, the groups are row numbers, which are comparable only within a table.
+    """
+    sources = ("root", "file", "train", "test", "hub", "memory")
+    if all(getattr(a, key) == getattr(b, key) for key in sources):
+        return True
+    return all(data.columns.group is not None and not data.has_words for data in (a, b))
 
 
 def _fit(
@@ -164,19 +367,13 @@ def _fit(
     """Yield, for each kind of probe, its fits on all sets."""
     results = [one.prober.site(x) for one, x in zip(sets, X, strict=True)]
     for spec in sets[0].prober.settings.kinds:
-        yield tuple(
-            _fitted(one, x, spec, result, null_draws)
-            for one, x, result in zip(sets, X, results, strict=True)
-        )
-
-
-def _fitted(
-    one: TransferSet, X: Features, spec: ProbeSpec, result: SiteResult, null_draws: int
-) -> _Fitted:
-    fit, measurements = result.fits[spec.text], result.of_kind(spec.text)
-    own, penalty = direction(fit), measurements[0].C
-    null = () if own is None else tuple(_null(one.prober, X, spec, penalty, null_draws))
-    return _Fitted(one, spec, measurements, fit, own, null)
+        fits = []
+        for one, x, result in zip(sets, X, results, strict=True):
+            fit, measurements = result.fits[spec.text], result.of_kind(spec.text)
+            own, penalty = direction(fit), measurements[0].C
+            null = () if own is None else tuple(_null(one.prober, x, spec, penalty, null_draws))
+            fits.append(_Fitted(one, spec, measurements, fit, own, null))
+        yield tuple(fits)
 
 
 def _null(
@@ -194,19 +391,15 @@ def _null(
         control_draws=0,
         folds=2,
     )
-    for labels in _permuted(prober.data, draws, prober.settings.seed):
-        result = Prober(replace(prober.data, y=labels), settings).site(X)
+    data = prober.data
+    names, codes = np.unique(data.y[data.train], return_inverse=True)
+    for permuted in permuted_labels(codes, data.groups[data.train], draws, prober.settings.seed):
+        labels = data.y.copy()
+        labels[data.train] = names[permuted]
+        result = Prober(replace(data, y=labels), settings).site(X)
         drawn = direction(result.fits[spec.text])
         assert drawn is not None
         yield drawn
-
-
-def _permuted(data: ProbeData, draws: int, seed: int) -> Iterator[NDArray[np.str_]]:
-    names, codes = np.unique(data.y[data.train], return_inverse=True)
-    for permuted in permuted_labels(codes, data.groups[data.train], draws, seed):
-        labels = data.y.copy()
-        labels[data.train] = names[permuted]
-        yield labels
 
 
 def _scores(
@@ -325,12 +518,6 @@ def _null_test(value: float, null: Floats) -> dict[str, Any]:
         "p": (1 + n_extreme) / (1 + len(null)),
         "n_null": len(null),
     }
-
-
-def _notes(sets: Sequence[TransferSet], leaks: dict[tuple[str, str], SharedRows]) -> Iterator[str]:
-    n_test = {one.name: len(one.prober.test_rows) for one in sets}
-    for (train, test), leak in leaks.items():
-        yield from leak.warnings(train, test, n_test[test])
 
 
 def _write(out: Path, result: Transfer, sets: Sequence[TransferSet]) -> None:

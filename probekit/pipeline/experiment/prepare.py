@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from probekit.activations.work import check_storable
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Finding, Turns, rows_of
+from probekit.data.examples import Dataset, Finding, Turns, rows_of
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import (
     CheckpointError,
@@ -213,23 +212,19 @@ def find_features(
             joined[SiteConcatenation(parts)] = None
     selections: tuple[SiteSelection | SiteConcatenation, ...] = (*single, *joined)
     if settings.view == "normalized":
-        with experiment.at("capture", "view"):
-            _check_normalizable([part.site for one in selections for part in one.parts], config)
-    widths = {one.text: sum(part_width(p, config) for p in one.parts) for one in selections}
+        allowed = [one.name for one in config.sites.rows if one.axes[-1] == "d_model"]
+        for site in dict.fromkeys(part.site for one in selections for part in one.parts):
+            axes = config.sites.describe(site).axes
+            if axes[-1] != "d_model":
+                with experiment.at("capture", "view"):
+                    raise ConfigError(
+                        "`view: normalized` requires sites whose last axis is d_model, but "
+                        f"{site} has the axes {' '.join(axes)}. Allowed: {', '.join(allowed)}. Set "
+                        "`view: raw` for other sites."
+                    )
+    widths = {one.text: sum(n_features(p.text, config) for p in one.parts) for one in selections}
     check_sparse(experiment, widths)
     return selections
-
-
-def _check_normalizable(sites: Iterable[str], config: ModelConfig) -> None:
-    for site in sites:
-        axes = config.sites.describe(site).axes
-        if axes[-1] != "d_model":
-            rows = config.sites.rows
-            allowed = ", ".join(one.name for one in rows if one.axes[-1] == "d_model")
-            raise ConfigError(
-                f"`view: normalized` requires sites whose last axis is d_model, but {site} has the "
-                f"axes {' '.join(axes)}. Allowed: {allowed}. Set `view: raw` for other sites."
-            )
 
 
 def check_sparse(experiment: AnyExperiment, widths: Mapping[str, int]) -> None:
@@ -251,9 +246,16 @@ def check_sparse(experiment: AnyExperiment, widths: Mapping[str, int]) -> None:
                 )
 
 
-def part_width(part: SiteSelection, config: ModelConfig) -> int:
-    """Return the number of features of a site, or of one head or neuron of it."""
-    axes = [axis for axis in config.sites.axes_of(part.text) if axis not in ("batch", "pos")]
+def n_features(name: str, config: ModelConfig) -> int:
+    """Return the number of features of a site, or of one head or neuron of it, by its full name.
+
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> n_features("blocks.3.attn.hook_z", GPT2Config())
+    768
+    >>> n_features("blocks.3.attn.hook_z[head=2]", GPT2Config())
+    64
+    """
+    axes = [axis for axis in config.sites.axes_of(name) if axis not in ("batch", "pos")]
     return math.prod(config.axis_sizes[axis] for axis in axes)
 
 
@@ -283,28 +285,24 @@ def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
             not a number, which the kinds of probe need.
     """
     if experiment.data.columns.group is not None:
-        with experiment.at("data", "columns", "group"):
-            _check_groups(dataset, has_folds=experiment.split.folds is not None)
+        everything = f"all {len(dataset):,} rows"
+        sides = {(everything, "cannot be split into train and test"): list(dataset.examples)}
+        for example in dataset.examples if experiment.split.folds is None else ():
+            if example.split in ("train", "test"):  # the split reports other values
+                side = f"all rows of {example.split}", "is too few for folds and intervals"
+                sides.setdefault(side, []).append(example)
+        for (rows, reason), examples in sides.items():
+            if len({example.group for example in examples}) == 1:
+                with experiment.at("data", "columns", "group"):
+                    raise DataError(
+                        f"{rows} are in one group, {examples[0].group!r} ({rows_of(examples)}), "
+                        f"which {reason}. Name a column with several groups, or remove "
+                        "data.columns.group if rows are independent."
+                    )
     # An invalid mix of kinds raises an error later that names them.
     if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):
         with experiment.at("probe", "kinds"):
             check_numbers(dataset.labels, [example.where for example in dataset.examples])
-
-
-def _check_groups(dataset: Dataset, *, has_folds: bool) -> None:
-    n_rows = f"all {len(dataset):,} rows"
-    sides = {(n_rows, "cannot be split into train and test"): list(dataset.examples)}
-    for example in () if has_folds else dataset.examples:
-        if example.split in ("train", "test"):  # the split reports other values
-            reason = "is too few for folds and intervals"
-            sides.setdefault((f"all rows of {example.split}", reason), []).append(example)
-    for (rows, reason), examples in sides.items():
-        if len({example.group for example in examples}) == 1:
-            raise DataError(
-                f"{rows} are in one group, {examples[0].group!r} ({rows_of(examples)}), which "
-                f"{reason}. Name a column with several groups, or remove data.columns.group if "
-                "rows are independent."
-            )
 
 
 def read_card(data: DataSection | RowsSection) -> str | None:
@@ -332,8 +330,13 @@ def _tokenize(
     encoded: dict[tuple[str, Turns], TokenizedText] = {}  # each text is encoded once
     for example in dataset.examples:
         if (example.text, example.turns) not in encoded:
-            with _location(experiment, example):
+            try:
                 tokens = encoder.encode(example.text, example.turns)
+            except DataError as error:  # of the row; the others are errors of the template
+                raise DataError(f"{example.where}: {error}") from error
+            except (MissingError, CheckpointError):
+                with experiment.at("tokens", "chat"):
+                    raise
             encoded[example.text, example.turns] = tokens
     of_each = [encoded[example.text, example.turns] for example in dataset.examples]
     long = [n for n, tokens in enumerate(of_each) if len(tokens.ids) > context]
@@ -352,18 +355,6 @@ def _tokenize(
         of_each = [of_each[n] for n in kept]
     # `_as_read` cuts the texts themselves, because spans refer to the whole text.
     return dataset, tuple(tokens.first(context) for tokens in of_each)
-
-
-@contextmanager
-def _location(experiment: Experiment, example: Example) -> Iterator[None]:
-    """Put the key before errors about the template, and the row before those about its text."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{example.where}: {error}") from error
-    except (MissingError, CheckpointError):
-        with experiment.at("tokens", "chat"):
-            raise
 
 
 def _as_read(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from probekit.amounts import counted
 from probekit.data.checks import check_dataset
-from probekit.data.examples import Dataset, Finding, by_level
+from probekit.data.examples import Dataset, Example, Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
 from probekit.pipeline.experiment.rows import Rows
@@ -37,7 +37,6 @@ MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
 N_RANGES = 5
 ROOT = "-1"  # head of a root, as written by the treebank reader
 MOST_LOST = 0.05  # largest share of examples without a row before a warning
-
 
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
@@ -119,7 +118,7 @@ def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataF
         examples=[
             ExampleRecord(text=e.text, span=e.span, label=e.label, split="" if is_nested else side)
             for side, indices in examples.items()
-            for e in _a_few(dataset, indices, _shown_labels(dataset, probers[0]))
+            for e in _shown_examples(dataset, indices, probers[0])
         ],
         notes=list(dataset.notes),
         findings=[
@@ -180,47 +179,33 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
     return [Finding("warning", "few-exchanges", message)]
 
 
-def _counts(labels: Any) -> dict[str, int]:
-    names, counts = np.unique(labels, return_counts=True)
-    return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
-
-
 def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
     """Return the number of rows by split and label; if labels are many numbers, by range."""
-    labels, sides = rows.labels, _sides(rows.splits)
+    labels, names = rows.labels, None
     if _reads_trees(prober):
         labels = np.where(labels == ROOT, "roots", "other words")
     elif prober.settings.reads_numbers and len(np.unique(labels)) > MOST_LABELS:
         numbers = labels.astype(np.float64)
         ends = np.unique(np.quantile(numbers, np.linspace(0, 1, N_RANGES + 1)))
-        names = np.array([f"{low:g} to {high:g}" for low, high in pairwise(ends)])
-        labels = names[np.searchsorted(ends[1:-1], numbers, side="left")]
-        return {side: _in_order(_counts(labels[r]), names) for side, r in sides.items()}
-    return {side: _counts(labels[indices]) for side, indices in sides.items()}
-
-
-def _in_order(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
-    return {name: counts[name] for name in names if name in counts}
+        names = [f"{low:g} to {high:g}" for low, high in pairwise(ends)]
+        labels = np.array(names)[np.searchsorted(ends[1:-1], numbers, side="left")]
+    counts = {side: Counter(labels[own].tolist()) for side, own in _sides(rows.splits).items()}
+    return {
+        side: {name: n_of[name] for name in names or sorted(n_of) if n_of[name]}
+        for side, n_of in counts.items()
+    }
 
 
 def _reads_trees(prober: Prober) -> bool:
     return any(spec.task == "tree" for spec in prober.settings.kinds)
 
 
-def _shown_labels(dataset: Dataset, prober: Prober) -> list[str]:
-    """Return the labels to show examples of: all classes, but only some numbers or tree heads."""
+def _shown_examples(dataset: Dataset, indices: IntArray, prober: Prober) -> Iterator[Example]:
+    """Yield the first examples of each label, or of some numbers or tree heads, one per group."""
     labels = sorted(set(dataset.labels))
-    if not (prober.settings.reads_numbers or _reads_trees(prober)):
-        return labels
-    labels = sorted(labels, key=float)
-    return labels[:: max(1, -(-len(labels) // N_RANGES))]
-
-
-def _a_few(dataset: Dataset, indices: IntArray, labels: Sequence[str]) -> list[Any]:
-    """Return the first examples of each label, at most one per group."""
-    shown: list[Any] = []
+    if prober.settings.reads_numbers or _reads_trees(prober):
+        labels = sorted(labels, key=float)[:: max(1, -(-len(labels) // N_RANGES))]
     for label in labels:
         of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]
         by_group = {example.group: example for example in reversed(of_label)}
-        shown += list(reversed(by_group.values()))[:SHOWN_PER_LABEL]
-    return shown
+        yield from list(reversed(by_group.values()))[:SHOWN_PER_LABEL]

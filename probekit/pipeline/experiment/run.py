@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,34 +11,51 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import safetensors.numpy
 
 from probekit.activations.records import Location
 from probekit.errors import StoreError, path_of
-from probekit.experiment.activations import AnyExperiment
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_experiment
 from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import csv_text, exclusive, write_atomic
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import describe_run, run_key
-from probekit.pipeline.experiment.source import Source
-from probekit.pipeline.experiment.tables import (
-    probe_positions,
-    read_source,
-    write_details,
-    write_scores,
-)
-from probekit.pipeline.intervene.of_run import intervene
-from probekit.pipeline.measure.probing import make_probers
+from probekit.pipeline.experiment.source import Source, model_source
+from probekit.pipeline.given.source import read_given
+from probekit.pipeline.intervene.run import intervene
+from probekit.pipeline.measure.choices import chosen_sites
+from probekit.pipeline.measure.probing import make_probers, probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.measure.selected_probe import (
+    feature_rows,
+    find_selected_probe,
+    save_final,
+    write_selected_probe,
+)
+from probekit.pipeline.measure.significance import (
+    difference_rows,
+    p_value_rows,
+    reliability_rows,
+    scored,
+)
+from probekit.probes.prober import Prober
+from probekit.probes.score.scored import SiteResult
+from probekit.probes.targets import HEADLINE
 from probekit.products import check_device
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.results.judging import judge
+from probekit.results.network import AttentionPrompt
 from probekit.results.record import pack_record
-from probekit.results.table import DIFFERENCES, load_table, only, read_columns
+from probekit.results.selection import chosen_row, headline_row
+from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
+from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table, only, read_columns
 from probekit.terminal import Watcher
 from probekit.training.run_files import find_checkpoints
 from probekit.workers import check_workers
@@ -107,11 +124,17 @@ def run(
         ConfigError: another process is running the same experiment in the same folder.
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    experiment = make_experiment(experiment, data)
+    made = make_experiment(experiment, data)
+
+    def read() -> Source:
+        if isinstance(made, ActivationExperiment):
+            return read_given(made)
+        return model_source(made, device)
+
     with shown_progress(watcher, progress=progress) as shown:
         return run_source(
-            experiment,
-            partial(read_source, experiment, device),
+            made,
+            read,
             out=out,
             cache_root=cache_root,
             device=device,
@@ -152,9 +175,9 @@ def run_source(
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watcher))
         with clock.step("probe"):
             n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
-            results = probe_positions(source, probers, folder, watcher, n_workers)
+            results = _probe_positions(source, probers, folder, watcher, n_workers)
         with clock.step("compare"):
-            table = write_scores(source, probers[0], results, folder)
+            table = _write_scores(source, probers[0], results, folder)
         with clock.step("checkpoints"):
             run_one = partial(
                 run,
@@ -168,7 +191,7 @@ def run_source(
             if training is not None:
                 folder.write("training.csv", csv_text(training))
         with clock.step("look"):
-            prompts = write_details(source, probers, results, table, folder, watcher)
+            prompts = _write_details(source, probers, results, table, folder, watcher)
             norms = source.norms()
         with clock.step("intervene"):
             intervene(source, table, folder, watcher)
@@ -183,18 +206,97 @@ def run_source(
         write_atomic(folder.path / "run.json", pack_record(content))
         folder.finish()
         if page:
-            _write_page(folder.path)
+            try:
+                write_report(folder.path)
+            except StoreError as error:
+                raise StoreError(
+                    f"The run is complete, but its page is not written. {error} Then run "
+                    f"`probekit report {folder.path}`; nothing is computed again."
+                ) from error
         return RunResult(folder.path)
 
 
-def _write_page(folder: Path) -> None:
-    try:
-        write_report(folder)
-    except StoreError as error:
-        raise StoreError(
-            f"The run is complete, but its page is not written. {error} Then run `probekit report "
-            f"{folder}`; nothing is computed again."
-        ) from error
+def _probe_positions(
+    source: Source,
+    probers: Sequence[Prober],
+    folder: RunFolder,
+    watcher: Watcher,
+    workers: int | None,
+) -> list[SiteResult]:
+    """Return the results of all sites at each position, then the scores at chosen sites, if any."""
+    names, results = [at.text for at in source.rows.positions], []
+    for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
+        if len(probers) > 1:
+            watcher.tell(f"position {name}")
+        results += probe_sites(source, position, prober, folder, watcher, workers)
+    chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
+    if chosen is not None:
+        position = chosen.place["position"]
+        origin = {"run": folder.path.name, "position": position, "site": NESTED_SITE}
+        saved = SavedSiteResults(folder.path, probers[0].truth_of, len(probers[0].data.classes))
+        results.append(saved.write(site_stem(NESTED_SITE), origin, chosen))
+        folder.note(results[-1].files)
+    return results
+
+
+def _write_scores(
+    source: Source, prober: Prober, results: Sequence[SiteResult], folder: RunFolder
+) -> pd.DataFrame:
+    """Write settings, scores, differences, calibration and test rows; return results.csv."""
+    rows = [row for site in results for row in site.rows]
+    table = make_table(rows, RESULTS)
+    chosen = headline_row(table) if prober.is_nested else chosen_row(table)
+    predictions = scored(results, prober.main_metric)
+    draws = source.experiment.probe.permutations
+    for target in ("task", HEADLINE):
+        rows += p_value_rows(predictions, prober, draws, target)
+    table = make_table(rows, RESULTS)
+    differences = []
+    if chosen is not None:
+        has_p_values = draws > 0
+        differences = difference_rows(predictions, chosen, table, prober, has_p_values=has_p_values)
+    tested = source.rows.example[prober.test_rows]  # in the row order of the predictions
+    test_rows = {
+        "example": [source.rows.dataset.examples[n].id for n in tested],
+        "group": source.rows.groups[prober.test_rows],
+        "label": source.rows.labels[prober.test_rows],
+    }
+    folder.write("config.yaml", dump_settings(source.experiment))
+    for name, content in (
+        ("results", table),
+        ("differences", make_table(differences, DIFFERENCES)),
+        ("reliability", reliability_rows(results, table, prober)),
+        ("test_rows", pd.DataFrame(test_rows)),
+    ):
+        folder.write(f"{name}.csv", csv_text(content))
+    return table
+
+
+def _write_details(
+    source: Source,
+    probers: Sequence[Prober],
+    results: Sequence[SiteResult],
+    table: pd.DataFrame,
+    folder: RunFolder,
+    watcher: Watcher,
+) -> list[AttentionPrompt]:
+    """Write the selected probe, sparse features and attention patterns; return the patterns."""
+    save_final(folder, table, source.rows)
+    chosen = find_selected_probe(source, probers, results, table, folder.path)
+    if chosen is not None:
+        write_selected_probe(folder, chosen, results, watcher)
+    features = feature_rows(source, probers, table)
+    if not features.empty:
+        folder.write("features.csv", csv_text(features))
+    prompts = source.attention_prompts()
+    if prompts:
+        arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
+        for n, prompt in enumerate(prompts):
+            arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
+        # safetensors writes wrong values for arrays that are not contiguous.
+        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        folder.write("attention.safetensors", safetensors.numpy.save(contiguous))
+    return prompts
 
 
 def _over_training(

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.given.sites import GivenSite
-from probekit.activations.identity import Identity, identify
-from probekit.activations.records import FloatArray
+from probekit.activations.records import FloatArray, Identity, identify
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.model.families.table import config_of, find_config, load_model, random_network
@@ -26,7 +25,7 @@ from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
-from probekit.pipeline.experiment.prepare import TextRows
+from probekit.pipeline.experiment.prepare import TextRows, prepare
 from probekit.pipeline.experiment.rows import Probed, Rows, normalized, part_of
 from probekit.pipeline.look.apply import ProbedModel, predict_texts
 from probekit.pipeline.look.attention import attention_prompt
@@ -75,17 +74,6 @@ class Models(Mapping[str, Network]):
     def __len__(self) -> int:
         """Return the number of networks."""
         return len(targets(self.experiment))
-
-
-def load_models(experiment: Experiment, device: str) -> Models:
-    """Return the network of each target; those with random weights are built on first use.
-
-    Raises:
-        ConfigError: the device is not available.
-        MissingError: the model does not exist.
-    """
-    check_device(device)
-    return Models(experiment, device, {TASK: target_network(experiment, TASK, device)})
 
 
 def target_network(experiment: Experiment, target: str, device: str) -> Network:
@@ -300,6 +288,24 @@ class ModelSource(Source):
         parts = tuple(part for part in site.parts if isinstance(part, SiteSelection))
         network = ProbedModel(self.models[TASK], self.rows.tokenizer, parts)
         return predict_texts(probe, network, texts, too_long="truncate")
+
+
+def model_source(experiment: Experiment, device: str) -> ModelSource:
+    """Return the source of an experiment on texts, checked before the model runs.
+
+    Networks with random weights are built on first use.
+
+    Args:
+        experiment: the settings.
+        device: compute device.
+
+    Raises:
+        ProbekitError: one of its subclasses; the message names the key, file or row at fault.
+    """
+    rows = prepare(experiment)
+    check_device(device)
+    models = Models(experiment, device, {TASK: target_network(experiment, TASK, device)})
+    return ModelSource(experiment=experiment, rows=rows, models=models)
 
 
 def captured_facts(experiment: Experiment, identity: Identity) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +17,7 @@ from probekit.errors import DataError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.loader import make_experiment
 from probekit.model.families.table import random_network
-from probekit.pipeline.capture.captures import shape_of
-from probekit.pipeline.experiment.prepare import TextRows, prepare, read_card
+from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.rows import Rows
 from probekit.pipeline.given.source import read_given
@@ -27,13 +25,9 @@ from probekit.pipeline.intervene.inputs import cause_findings
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 
-_BYTES = {"float32": 4, "float16": 2}
-
-
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it takes a moment
 _MOST_CHARACTERS = 2000  # of each of their texts
 _SEPARATED = 0.95  # balanced accuracy of words that is a warning
-_HEADS = {"error": "Error"}  # same spelling as errors that end a command
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +58,9 @@ class ValidationReport:
 
     def __repr__(self) -> str:
         """Return the findings and the cost as `probekit validate` prints them."""
-        lines = [f"{_HEADS.get(one.level, one.level)}: {one.message}" for one in self.findings]
+        # "Error" is spelled as in errors that end a command.
+        heads = {"error": "Error"}
+        lines = [f"{heads.get(one.level, one.level)}: {one.message}" for one in self.findings]
         if self.n_rows:
             cost = "nothing to capture"
             if self.minutes is not None:
@@ -96,7 +92,7 @@ def validate(
         experiment = make_experiment(experiment, data)
         if isinstance(experiment, ActivationExperiment):
             source = read_given(experiment)
-            return _report(experiment, source.rows, bytes=source.given.rows.n_bytes)
+            return _report(experiment, source.rows, bytes=source.given.n_bytes)
         rows = prepare(experiment)
         report = _report(experiment, rows)
         words = _separating_words(rows) if experiment.probe.reads == "classes" else []
@@ -104,7 +100,7 @@ def validate(
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
     n_models = 1 + experiment.model.random_weights
-    features = sum(math.prod(shape_of(site, rows.config)) for site in rows.sites)
+    features = sum(n_features(site, rows.config) for site in rows.sites)
     model = random_network(rows.config, seed=0).to(getattr(torch, experiment.model.dtype))
     seconds = estimate_seconds(model, rows.ids, rows.plan, rows.sites)
     return replace(
@@ -112,7 +108,10 @@ def validate(
         findings=by_level(more),
         n_rows=len(rows.plan.example),
         n_sites=len(rows.sites),
-        bytes=n_models * len(rows.plan.example) * features * _BYTES[experiment.capture.dtype],
+        bytes=n_models
+        * len(rows.plan.example)
+        * features
+        * np.dtype(experiment.capture.dtype).itemsize,
         minutes=n_models * seconds / 60,
     )
 

@@ -96,11 +96,20 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     arrays = activations if isinstance(activations, dict) else {}
     columns = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
     _check_same_order(columns | {f"activations[{key!r}]": one for key, one in arrays.items()})
-    experiment = _experiment(activations, split, probe, sites, name, question, source, positive)
+    folder = str(Path(activations).absolute()) if isinstance(activations, str | Path) else None
+    values = {
+        "name": name,
+        "question": question,
+        "activations": {"folder": folder, "source": source, "sites": sites},
+        "data": {"name": name, "positive": None if positive is None else str(positive)},
+        "split": split if isinstance(split, Mapping) else {},
+        "probe": {} if probe is None else probe,
+    }
+    experiment = Document(values).settings(ActivationExperiment, resolve_activations)
     sides = None if split is None or isinstance(split, Mapping) else plain_texts("split", split)
-    if sides is not None and experiment.split.folds is not None:
-        raise ConfigError("`split.folds` requires rows without a given split.")
-    words = None if tokens is None else _token_texts(tokens)
+    words = None
+    if tokens is not None:  # those of white space are quoted and escaped as in Python
+        words = [one if one.strip() else repr(one) for one in plain_texts("tokens", tokens)]
     dataset = _dataset(
         name,
         label_texts(labels, reads_classes=experiment.probe.reads == "classes"),
@@ -117,29 +126,6 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         return run_source(
             experiment, read, out=out, device=device, workers=workers, watcher=shown, page=page
         )
-
-
-def _experiment(
-    activations: Any,
-    split: Mapping[str, Any] | Iterable[str] | None,
-    probe: Mapping[str, Any] | None,
-    sites: Sequence[str],
-    name: str,
-    question: str | None,
-    source: str,
-    positive: str | None,
-) -> ActivationExperiment:
-    """Return the settings of a call as an experiment, validated like a file."""
-    folder = str(Path(activations).absolute()) if isinstance(activations, str | Path) else None
-    values = {
-        "name": name,
-        "question": question,
-        "activations": {"folder": folder, "source": source, "sites": sites},
-        "data": {"name": name, "positive": None if positive is None else str(positive)},
-        "split": split if isinstance(split, Mapping) else {},
-        "probe": {} if probe is None else probe,
-    }
-    return Document(values).settings(ActivationExperiment, resolve_activations)
 
 
 def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> list[str]:
@@ -190,15 +176,6 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
     if distinct:
         _check_distinct(name, cells)
     return found
-
-
-def _token_texts(tokens: Iterable[Any]) -> list[str]:
-    """Return the tokens as texts; those of white space are quoted and escaped as in Python.
-
-    Raises:
-        DataError: a token is missing, or neither a text nor a number.
-    """
-    return [token if token.strip() else repr(token) for token in plain_texts("tokens", tokens)]
 
 
 def _check_same_order(values: Mapping[str, Any]) -> None:
@@ -258,19 +235,11 @@ def _dataset(name: str, labels: Sequence[str], **columns: Sequence[str] | None) 
 
 def _cells(name: str, values: Iterable[Any]) -> list[Any]:
     """Return values as plain Python objects."""
-    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+    has_no_order = isinstance(values, Mapping | set | frozenset)
+    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise ConfigError(
             f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
-            "for each row."
-        )
-    if isinstance(values, Mapping | set | frozenset):
-        remedy = (
-            f"Give its values, if they are in the order of the rows: list({name}.values())."
-            if isinstance(values, Mapping)
-            else "A set has no order: give a list or an array, in the order of the rows."
-        )
-        raise ConfigError(
-            f"{name} is a {type(values).__name__}, but needs one value for each row. {remedy}"
+            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
         )
     if hasattr(values, "detach"):  # a tensor, on any device
         values = values.detach().cpu()
@@ -280,27 +249,25 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
             f"{name} has shape {tuple(shape)}, but needs one axis, with one value for each row."
         )
     cells = values.tolist() if hasattr(values, "tolist") else list(values)
-    return [_whole(cell.item() if isinstance(cell, np.generic) else cell) for cell in cells]
+    cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
+    # Missing values of pandas cannot be compared.
+    return [
+        None
+        if type(cell).__name__ in ("NAType", "NaTType")
+        or (isinstance(cell, float) and math.isnan(cell))
+        else cell
+        for cell in cells
+    ]
 
 
 def _check_distinct(name: str, cells: Sequence[Any]) -> None:
     """Raise DataError if values of different types have one text, or are equal with two texts."""
-    row_of_text: dict[str, int] = {}
-    row_of_value: dict[Any, int] = {}
+    first_row: dict[Any, int] = {}
     for row, cell in enumerate(cells):
-        for first, fault in (
-            (row_of_text.setdefault(str(cell), row), "have the same text"),
-            (row_of_value.setdefault(cell, row), "are equal"),
-        ):
+        for first in (first_row.setdefault((str(cell),), row), first_row.setdefault(cell, row)):
             if type(cells[first]) is not type(cell):
                 raise DataError(
                     f"{name}[{first}] is {cells[first]!r} and {name}[{row}] is {cell!r}, which "
-                    f"{fault} but differ in type. Write all {name} with the same type, such as "
-                    f"[str(one) for one in {name}] if they are different."
+                    f"differ in type but not in text or value. Write all {name} with the same "
+                    f"type, such as [str(one) for one in {name}] if they are different."
                 )
-
-
-def _whole(cell: Any) -> Any:
-    """Return missing values of pandas as None, which cannot be compared; others unchanged."""
-    is_missing = type(cell).__name__ in ("NAType", "NaTType")
-    return None if is_missing or (isinstance(cell, float) and math.isnan(cell)) else cell

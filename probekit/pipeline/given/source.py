@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from probekit.activations.given.formats import ROWS, row_ids
-from probekit.activations.given.given import GivenActivations, GivenArrays, open_activations
+from probekit.activations.given.given import GivenActivations, open_activations
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Finding
@@ -36,6 +37,11 @@ NO_GROUPS = Finding(
     "may be in both train and test, and confidence intervals are then too narrow. Give `groups`: "
     "the same name for related rows; if rows are unrelated, a different one for each.",
 )
+_LEFT_OUT = (
+    "The activations were given, so networks with random weights and baselines that read the texts "
+    "are left out"
+)
+_LACKS_TOKENS = ", and so are the control task and the word-identity baseline, which need `tokens`"
 _MOST_SITES = 3  # listed in a message
 
 
@@ -79,7 +85,7 @@ class GivenSource(Source):
     def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> FloatArray:
         """Return the rows of a site, shape (n_rows, n_features)."""
         assert not isinstance(site, SiteConcatenation), "given sites are single"
-        return self.given.rows.read(site.site)
+        return self.given.read(site.site)
 
     def probe_facts(self, _position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts`; only the name of the model is known."""
@@ -156,7 +162,7 @@ def given_source(
             the split needs.
         DataError: the activations or rows cannot be used or split.
     """
-    n_rows = given.rows.n_rows
+    n_rows = given.n_rows
     if len(dataset) != n_rows:
         raise DataError(
             f"{experiment.data.file or 'labels'} has {counted(len(dataset), 'row')}, but the "
@@ -165,7 +171,7 @@ def given_source(
         )
     _check_ids(experiment, dataset)
     check_examples(experiment, dataset)
-    check_sparse(experiment, {s: one.n_features for s, one in given.rows.contents.items()})
+    check_sparse(experiment, {s: one.n_features for s, one in given.contents.items()})
     if experiment.split.word_disjoint and tokens is None:
         with experiment.at("split", "word_disjoint"):
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
@@ -178,8 +184,10 @@ def given_source(
         *((NO_GROUPS,) if lacks_groups else ()),
         *repeated_rows(keys, splits),
         *(contradictions(keys, dataset) if has_classes else ()),
-        *constant_features(given.rows),
-        left_out(has_tokens=tokens is not None),
+        *constant_features(given),
+        Finding(
+            "warning", "left-out", f"{_LEFT_OUT}{'' if tokens is not None else _LACKS_TOKENS}."
+        ),
     )
     rows = Rows(
         dataset=dataset,
@@ -213,75 +221,61 @@ def _check_ids(experiment: ActivationExperiment, dataset: Dataset) -> None:
     )
 
 
-def left_out(*, has_tokens: bool) -> Finding:
-    """Return the finding that lists the controls and baselines that a run cannot have."""
-    message = (
-        "The activations were given, so networks with random weights and baselines that read the "
-        "texts are left out"
-    )
-    if not has_tokens:
-        message += (
-            ", and so are the control task and the word-identity baseline, which need `tokens`"
-        )
-    return Finding("warning", "left-out", f"{message}.")
-
-
 def repeated_rows(keys: Keys, splits: Sequence[Split]) -> list[Finding]:
     """Return warnings of rows whose activations are those of another row at all sites."""
-    found = []
+    same = "have the same activations at all sites as"
     n_across = sum(int(np.isin(keys[s.test], keys[s.train]).sum()) for s in splits)
     n_test = sum(len(split.test) for split in splits)
-    if n_across:
-        message = (
-            f"{n_across:,} of {n_test:,} test rows have the same activations at all sites as a "
-            "training row, so that memorised rows raise the score. Remove repeated rows, or put "
-            "them in one group."
-        )
-        found.append(Finding("warning", "duplicates-across", message))
-    sides = [("test", [split.test for split in splits])]
+    advice = (
+        "so that memorised rows raise the score. Remove repeated rows, or put them in one group."
+    )
+    counts = [("across", n_across, n_test, f"test rows {same} a training row, {advice}")]
+    sides = {"test": [split.test for split in splits]}
     if len(splits) == 1:  # otherwise each training row is a test row of another fold
-        sides.insert(0, ("train", [splits[0].train]))
-    for side, parts in sides:
+        sides = {"train": [splits[0].train], **sides}
+    of_fold = " of the same fold" * (len(splits) > 1)
+    for side, parts in sides.items():
         n_rows = sum(map(len, parts))
         n_repeated = n_rows - sum(len(np.unique(keys[rows])) for rows in parts)
-        if n_repeated:
-            of_fold = " of the same fold" * (len(splits) > 1)
-            message = (
-                f"{n_repeated:,} of {n_rows:,} rows in {side} have the same activations at all "
-                f"sites as an earlier one{of_fold}."
-            )
-            found.append(Finding("warning", f"duplicates-in-{side}", message))
-    return found
+        text = f"rows in {side} {same} an earlier one{of_fold}."
+        counts.append((f"in-{side}", n_repeated, n_rows, text))
+    return [
+        Finding("warning", f"duplicates-{where}", f"{n:,} of {n_all:,} {text}")
+        for where, n, n_all, text in counts
+        if n
+    ]
 
 
 def contradictions(keys: Keys, dataset: Dataset) -> list[Finding]:
     """Return a warning if rows with the same activations at all sites have different labels."""
-    _, number = np.unique(keys, return_inverse=True)
-    _, code = np.unique(dataset.labels.astype(str), return_inverse=True)
-    several = np.flatnonzero(np.bincount(np.unique(np.stack([number, code]), axis=1)[0]) > 1)
-    if not len(several):
+    labels = pd.Series(dataset.labels.astype(str))
+    differ = np.flatnonzero(labels.groupby(keys).transform("nunique") > 1)
+    if not len(differ):
         return []
-    first = np.flatnonzero(np.isin(number, several))[0]
-    second = np.flatnonzero((number == number[first]) & (code != code[first]))[0]
-    a, b = dataset.examples[first], dataset.examples[second]
+    first = dataset.examples[differ[0]]
+    same = [dataset.examples[n] for n in differ if keys[n] == keys[differ[0]]]
+    other = next(one for one in same if one.label != first.label)
     message = (
-        f"{counted(len(several), 'set')} of rows with the same activations at all sites and "
-        f"different labels, such as {a.where} ({a.label}) and {b.where} ({b.label})."
+        f"{counted(len(np.unique(keys[differ])), 'set')} of rows with the same activations at all "
+        f"sites and different labels, such as {first.where} ({first.label}) and {other.where} "
+        f"({other.label})."
     )
     return [Finding("warning", "contradictions", message)]
 
 
-def constant_features(given: GivenArrays) -> list[Finding]:
+def constant_features(given: GivenActivations) -> list[Finding]:
     """Return a warning of sites with features that are the same in all rows."""
-    constant = {site: one for site, one in given.contents.items() if one.n_constant}
-    if not constant:
+    listed = [
+        f"{one.n_constant:,} of {one.n_features:,} at {site}"
+        for site, one in given.contents.items()
+        if one.n_constant
+    ]
+    if not listed:
         return []
-    listed = [f"{one.n_constant:,} of {one.n_features:,} at {s}" for s, one in constant.items()]
     n_more = len(listed) - _MOST_SITES
     more = f", and some at {counted(n_more, 'more site')}" if n_more > 0 else ""
-    is_all = any(one.n_constant == one.n_features for one in constant.values())
-    advice = " From a site without any difference between rows, nothing can be decoded." * is_all
     message = (
-        f"Features that are the same in all rows: {', '.join(listed[:_MOST_SITES])}{more}.{advice}"
+        f"Features that are the same in all rows: {', '.join(listed[:_MOST_SITES])}{more}. From a "
+        "site without any difference between rows, nothing can be decoded."
     )
     return [Finding("warning", "constant-features", message)]

@@ -172,10 +172,12 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     for row in used.tolist():
         by_reason.setdefault(reason_of(examples[row]), []).append(row)
     rows = np.array(by_reason.pop("", []), dtype=np.int64)
-    left_out = tuple(
-        LeftOut(n=len(own), reason=_in_words(reason, [examples[row] for row in own], len(used)))
-        for reason, own in by_reason.items()
-    )
+    left_out = []
+    for reason, own in by_reason.items():
+        remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")
+        count = f"{len(own):,} of {counted(len(used), 'row')}"
+        where = rows_of([examples[row] for row in own])
+        left_out.append(LeftOut(n=len(own), reason=f"{count}, where {reason} ({where}). {remedy}"))
     number = {int(row): index for index, row in enumerate(rows)}
 
     def kept(side: IntArray) -> IntArray:
@@ -186,7 +188,7 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
         reasons = "; ".join(one.reason for one in left_out)
         raise DataError(f"The interventions have no training or no test rows left: {reasons}")
     of_rows = tuple(examples[row] for row in rows)
-    return CauseInputs(experiment, tokenizer, of_rows, at[rows], splits, left_out)
+    return CauseInputs(experiment, tokenizer, of_rows, at[rows], splits, tuple(left_out))
 
 
 def _reasons(experiment: Experiment, tokenizer: Tokenizer) -> Callable[[Example], str]:
@@ -225,12 +227,6 @@ def _reasons(experiment: Experiment, tokenizer: Tokenizer) -> Callable[[Example]
     return reason
 
 
-def _in_words(reason: str, examples: Sequence[Example], n_used: int) -> str:
-    remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")
-    count = f"{len(examples):,} of {counted(n_used, 'row')}"
-    return f"{count}, where {reason} ({rows_of(examples)}). {remedy}"
-
-
 def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding, ...]:
     """Return warnings about rows that are left out, and the cost of the interventions.
 
@@ -246,19 +242,12 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
         named = [pattern for pattern in step.sites if pattern != CHOSEN]
         with experiment.at("interventions", number, "sites"):
             selected = prepared.config.sites.select(named) if named else ()
-        n_sites = len(selected) + (len(step.sites) > len(named))
+        of_a_site = sum(inputs.batch.ids.shape[1] if at == "each" else 1 for at in step.at)
         if step.has_direction:
             doses = len(step.by or CauseSettings.by) if step.do == "steer" else 1
-            n_passes += (
-                n_sites
-                * len(step.along or ("probe",))
-                * (step.draws or CauseSettings.draws)
-                * doses
-            )
-        else:
-            n_tokens = inputs.batch.ids.shape[1]
-            places = sum(n_tokens if at == "each" else 1 for at in step.at)
-            n_passes += n_sites * places
+            draws = step.draws or CauseSettings.draws
+            of_a_site = len(step.along or ("probe",)) * draws * doses
+        n_passes += of_a_site * (len(selected) + (len(step.sites) > len(named)))
     n_texts, n_positions = inputs.batch.ids.shape
     at_once = min(TEXTS_AT_ONCE, n_texts)
     kept = BasePass.bytes_kept(prepared.config.axis_sizes, at_once, n_positions, n_sites=1)

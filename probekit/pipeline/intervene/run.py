@@ -1,22 +1,28 @@
-"""The interventions of an experiment: which edits at which sites, their tables and their facts."""
+"""The interventions of a run, after its probes; or alone, without any probe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 
 from probekit.errors import ConfigError
 from probekit.experiment.interventions import CHOSEN, InterventionSection
+from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
-from probekit.files import csv_text
+from probekit.files import csv_text, exclusive
 from probekit.interventions.base_pass import BasePass, stream_entry
 from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
-from probekit.pipeline.experiment.prepare import TextRows
+from probekit.pipeline.experiment.prepare import read_card
+from probekit.pipeline.experiment.record import run_key
+from probekit.pipeline.experiment.source import TASK, ModelSource, Source, model_source
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.steps import (
     EffectStep,
@@ -27,38 +33,29 @@ from probekit.pipeline.intervene.steps import (
     verdict_steps,
 )
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.progress import shown_progress
 from probekit.provenance import pretty_json
-from probekit.results.causes import (
-    FOLDER,
-    RECORD,
-    TABLES,
-    CausesRecord,
-)
+from probekit.report.pages.causes.causes_page import write_causes_page
+from probekit.results.causes import FOLDER, RECORD, TABLES, CausesRecord, CauseTables
 from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
 from probekit.results.table import make_table
 from probekit.terminal import Watcher
 
+_BUSY = "Another process is running this experiment in {}. Wait for it to end, or give another out."
 _OF_PAIRS = ("patch", "swap")
 _MOSTLY = 0.75  # share of right answers, below which they are a warning
 Step = EffectStep | VerdictStep
 
 
-def write_causes(
-    experiment: Experiment,
-    prepared: TextRows,
-    model: Network,
-    table: pd.DataFrame | None,
-    folder: RunFolder,
-    watcher: Watcher,
+def intervene(
+    source: Source, table: pd.DataFrame | None, folder: RunFolder, watcher: Watcher
 ) -> None:
-    """Compute the interventions of an experiment and write their tables.
+    """Compute the interventions of a run and write their tables; nothing without interventions.
 
     Parts that an earlier run saved are not computed again.
 
     Args:
-        experiment: the settings.
-        prepared: examples and rows.
-        model: the network.
+        source: experiment, rows and network.
         table: the rows of results.csv, for `sites: chosen`; None if no step needs it.
         folder: the folder of the run.
         watcher: receives progress.
@@ -67,13 +64,22 @@ def write_causes(
         ConfigError: a site cannot be edited, or no chosen site is in the residual stream.
         DataError: no rows are left.
     """
-    inputs = cause_inputs(experiment, prepared)
-    steps = steps_of(experiment, inputs, model, table)
+    if not isinstance(source, ModelSource) or not source.experiment.interventions:
+        return
+    inputs, model = cause_inputs(source.experiment, source.rows), source.models[TASK]
+    steps = steps_of(source.experiment, inputs, model, table)
     parts = [list(step.parts(model)) for step in steps]
     preferred = _preferred(inputs, model, folder)
     n_parts, done = sum(map(len, parts)), 0
     rows: dict[str, list[Row]] = {name: [] for name in TABLES}
-    warnings = list(_wrong_answers(inputs, preferred))
+    warnings = []
+    if preferred is not None and preferred < _MOSTLY:
+        warnings.append(
+            f"Without edits, the network prefers the right answer over the wrong one in "
+            f"{100 * preferred:.0f} % of {len(inputs.test):,} test texts: effects on an answer "
+            "that it does not give say little about how it finds the right one. Leave out the "
+            "texts that it answers wrongly, or use another network."
+        )
     for step, own in zip(steps, parts, strict=True):
         found = []
         for part in own:
@@ -91,6 +97,57 @@ def write_causes(
             folder.write(f"{FOLDER}/{name}.csv", content)
     record = _record(inputs, steps, model, preferred, warnings)
     folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
+
+
+def cause(
+    experiment: Experiment | Mapping[str, Any] | str | Path,
+    *,
+    data: Any = None,
+    out: Path | str = "runs",
+    device: str = "cpu",
+    watcher: Watcher | None = None,
+    progress: bool = True,
+) -> CauseTables:
+    """Run the interventions of an experiment without its probes, and return their tables.
+
+    The tables are in the folder `causes` of the run, and the page is causes.html. Every
+    edit at a site is saved when it is complete, so that an interrupted run resumes there, and
+    `probekit.run` does not repeat it.
+
+    Args:
+        experiment: an experiment, the path of its file, or nested dicts with the keys of a file.
+        data: rows in memory; see `run`.
+        out: results folder; the tables are written to `<out>/<name>/<key>/causes`.
+        device: device that the model runs on.
+        watcher: receives progress; None shows it in the notebook, on the terminal or on stderr.
+        progress: False shows no progress.
+
+    Raises:
+        ConfigError: the experiment has no interventions, or edits the site that probes choose.
+        ProbekitError: one of its subclasses; the message names the problem and its location.
+    """
+    experiment = make_text_experiment(experiment)
+    experiment = experiment if data is None else experiment.with_data(data)
+    if not experiment.interventions:
+        raise ConfigError(
+            f"The experiment {experiment.name} has no interventions. Add the sections "
+            "`interventions` and `measure`, as in experiments/causes.yaml."
+        )
+    if any(CHOSEN in step.sites for step in experiment.interventions):
+        raise ConfigError(
+            "The interventions edit the site that the probes choose (`sites: chosen`), so that "
+            "the probes are needed. Use `probekit run`, or name the sites."
+        )
+    with shown_progress(watcher, progress=progress) as shown:
+        card = read_card(experiment.data)
+        source = model_source(experiment, device)
+        path = Path(out) / experiment.name / run_key(source, card)
+        with exclusive(path, _BUSY.format(path)):
+            folder = RunFolder(path, datetime.now(UTC).isoformat(timespec="seconds"))
+            intervene(source, None, folder, shown)
+            folder.finish()
+    write_causes_page(path)
+    return CauseTables.open(path)
 
 
 def steps_of(
@@ -128,7 +185,9 @@ def _places(
         folds_of = dict.fromkeys(model.sites.select(named), tuple(range(n_folds)))
     if CHOSEN in step.sites:
         chosen: dict[SiteSelection, tuple[int, ...]] = {}
-        for fold, selection in enumerate(_choices(model, table)):
+        assert table is not None, "`cause` refuses a chosen site"
+        for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):
+            selection = _first_in_stream(model, rows)
             chosen[selection] = (*chosen.get(selection, ()), fold)
         folds_of = chosen | folds_of
     places: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
@@ -137,23 +196,8 @@ def _places(
     return places
 
 
-def needs_probes(experiment: Experiment) -> bool:
-    """Return whether a step edits the site that the probes choose."""
-    return any(CHOSEN in step.sites for step in experiment.interventions)
-
-
-def _choices(model: Network, table: pd.DataFrame | None) -> list[SiteSelection]:
-    """Return the chosen site of each fold; a single split is one fold.
-
-    It has the best validation score of the fold among the sites in the residual stream.
-    """
-    if table is None:
-        return []
-    ranked = fold_ranks(table) or [ranked_rows(table)]
-    return [_first_in_stream(model, rows) for rows in ranked]
-
-
 def _first_in_stream(model: Network, rows: pd.DataFrame) -> SiteSelection:
+    """Return the site in the residual stream with the best validation score of a fold."""
     for _, row in rows.iterrows():
         text = site_with_head(row["site"], row["head"])
         if " + " not in text:
@@ -187,17 +231,6 @@ def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float 
     return found
 
 
-def _wrong_answers(inputs: CauseInputs, preferred: float | None) -> Iterator[str]:
-    """Yield a sentence if the unedited network often prefers the wrong answer."""
-    if preferred is not None and preferred < _MOSTLY:
-        yield (
-            f"Without edits, the network prefers the right answer over the wrong one in "
-            f"{100 * preferred:.0f} % of {len(inputs.test):,} test texts: effects on an answer "
-            "that it does not give say little about how it finds the right one. Leave out the "
-            "texts that it answers wrongly, or use another network."
-        )
-
-
 def _record(
     inputs: CauseInputs,
     steps: Sequence[Step],
@@ -210,6 +243,7 @@ def _record(
     by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in steps)
     tokens, same = _tokens(inputs) if by_position else ((), ())
     first = experiment.measure[0]
+    columns = dict(inputs.examples[0].values)
     names = {"answer": first.answer, "wrong": first.wrong}
     used: dict[SiteSelection, None] = {one: None for step in verdicts for one in step.selected}
     return CausesRecord(
@@ -220,7 +254,11 @@ def _record(
         classes=inputs.classes if verdicts else (),
         position=experiment.tokens.position.text,
         measures=tuple(one.name for one in experiment.measure),
-        answers={key: _said(inputs, name) for key, name in names.items() if name is not None},
+        answers={
+            key: f"column {name}" if name in columns else repr(name)
+            for key, name in names.items()
+            if name is not None
+        },
         tokens=tokens,
         same_tokens=same,
         n=len(inputs.test),
@@ -247,8 +285,3 @@ def _tokens(inputs: CauseInputs) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     ids = batch.ids[:, : int(lengths[0])]
     same = (ids == ids[0]).all(0)
     return tuple(inputs.tokenizer.strings(ids[0].tolist())), tuple(same.tolist())
-
-
-def _said(inputs: CauseInputs, name: str) -> str:
-    is_column = name in dict(inputs.examples[0].values)
-    return f"column {name}" if is_column else repr(name)

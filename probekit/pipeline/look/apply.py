@@ -1,4 +1,11 @@
-"""Applying a saved probe to new texts: tokenize as in training, run the model, score."""
+"""A saved probe on new texts: its predictions at their tokens, and text steered by its direction.
+
+apply_probe    tokenize as in training, run the model, score
+steered_texts  generation with multiples of the probe's direction added at its site: x + k s u
+
+u is the unit direction of the probe on raw activations, s the standard deviation of u'x over the
+rows that the probe was fitted on, and k the dose. The prompt and each generated token are steered.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +15,34 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from probekit.activations.capture import stream_rows
-from probekit.activations.identity import digest_weights
+from probekit.activations.records import digest_weights
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
-from probekit.errors import ConfigError, DataError, MissingError, check_has
+from probekit.errors import (
+    ConfigError,
+    DataError,
+    MissingError,
+    UnknownNameError,
+    check_has,
+    nearest,
+)
+from probekit.interventions import edits
+from probekit.interventions.edits import compose
 from probekit.model.families.table import find_config, load_model
+from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
-from probekit.pipeline.experiment.prepare import TextEncoder, part_width
+from probekit.pipeline.experiment.prepare import TextEncoder, n_features
 from probekit.pipeline.experiment.rows import normalized, part_of
 from probekit.probes.saved_probe import SavedProbe
+from probekit.probes.solve.design import Floats
 from probekit.products import check_device
 from probekit.results.network import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher
 
 TooLong = Literal["error", "truncate", "skip"]
-Floats = NDArray[np.float64]
 
 # Positions that exist in any text; words and spans are marked only in the data set.
 OF_ANY_TEXT = ("last", "first", "mean", "index", "user_last")
@@ -126,7 +142,13 @@ def predict_texts(
     tokens = [encoded[n].first(context) for n in indices]
     plan, n_token_rows = _plan(probe, tokens, [texts[n] for n in indices])
     scores = _scores(probe, network, tokens, plan, watcher)
-    answers = _answers(probe, scores)
+    labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
+    answers = [
+        RowPrediction(label, max(row), tuple(row))
+        if isinstance(row, list)
+        else RowPrediction(label, row)
+        for label, row in zip(labels, scores.tolist(), strict=True)
+    ]
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
     bounds = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
     readings = []
@@ -171,7 +193,7 @@ def load_network(
         ) from error
     selections = tuple(chosen for site in facts.sites for chosen in config.sites.select([site]))
     # Before the weights are read, because most other models differ in their sizes.
-    probe.check_fits(width=sum(part_width(part, config) for part in selections))
+    probe.check_fits(width=sum(n_features(part.text, config) for part in selections))
     model = load_model(source, getattr(torch, facts.compute), device)
     try:
         probe.check_fits(
@@ -287,13 +309,91 @@ def _scores(
     return scores
 
 
-def _answers(probe: SavedProbe, scores: Floats) -> list[RowPrediction]:
-    if not probe.classes:
-        return [RowPrediction(None, score) for score in scores.tolist()]
-    labels = probe.decide(scores).tolist()
-    if scores.ndim == 1:
-        return [RowPrediction(*pair) for pair in zip(labels, scores.tolist(), strict=True)]
-    return [
-        RowPrediction(label, max(row), tuple(row))
-        for label, row in zip(labels, scores.tolist(), strict=True)
-    ]
+def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
+    """Return one standard deviation of the projection along a direction of a probe, (n_features,).
+
+    Args:
+        probe: a linear probe of a single site.
+        towards: label that the vector points to; None means the second of two labels, or higher
+            numbers.
+
+    Raises:
+        ConfigError: the probe has no direction on the raw activations of one site, no standard
+            deviation, or more than two labels and `towards` is None.
+        UnknownNameError: the probe has no such label.
+    """
+    facts, unit = probe.facts, probe.unit_directions
+    if len(facts.sites) != 1 or facts.view != "raw":
+        raise ConfigError(
+            f"Steering requires a probe of a single site in the raw view, but this probe reads "
+            f"{facts.site} in the {facts.view} view."
+        )
+    if len(facts.projection_sd) != len(unit):
+        raise ConfigError(
+            "This probe was saved without the standard deviation of its projection, which is the "
+            "unit of the dose. Run its experiment again; cached activations are used again."
+        )
+    row, sign = _direction_towards(probe, towards)
+    vector: Floats = sign * facts.projection_sd[row] * unit[row]
+    return vector
+
+
+def _direction_towards(probe: SavedProbe, towards: str | None) -> tuple[int, int]:
+    """Return the number of the direction towards a label, and its sign."""
+    classes = probe.classes
+    if towards is None:
+        if len(classes) > 2:
+            raise ConfigError(
+                f"This probe has a direction for each of {len(classes)} labels. Choose one with "
+                f"--towards: {', '.join(classes)}."
+            )
+        return 0, 1
+    if not classes:
+        raise ConfigError(
+            "This probe predicts numbers and has no labels. Leave out --towards; a negative dose "
+            "points to lower numbers."
+        )
+    if towards not in classes:
+        raise UnknownNameError(f"This probe has no label {towards!r}. {nearest(towards, classes)}")
+    if len(classes) == 2:
+        return 0, 1 if towards == classes[1] else -1
+    return classes.index(towards), 1
+
+
+def steered_texts(
+    network: ProbedModel,
+    prompts: Sequence[str],
+    decoding: Decoding,
+    vector: Floats,
+    by: float,
+    *,
+    bos: bool,
+    stop: Sequence[str] = (),
+    site: str | None = None,
+) -> list[list[Continuation]]:
+    """Return continuations of prompts with `by` times a vector added at every token.
+
+    Args:
+        network: the model of the probe; see `load_network`.
+        prompts: texts to continue.
+        decoding: decoding parameters.
+        vector: result of `steering_vector`.
+        by: dose, in standard deviations of the projection; 0 gives the texts without steering.
+        bos: whether to put the beginning-of-text token before each prompt.
+        stop: strings that end a continuation, in addition to the tokenizer's ends of text.
+        site: name of the steered site; None means that of the probe.
+
+    Raises:
+        UnknownNameError: there is no such site.
+        DataError: the site has another width than the vector.
+    """
+    model, tokenizer = network.model, network.tokenizer
+    stop = (*stop, *tokenizer.ends_of_text)
+    tap = compose(
+        model, [(site or network.selections[0], edits.add(torch.from_numpy(by * vector)))]
+    )
+    if not by:
+        return continue_texts(model, tokenizer, prompts, decoding, bos=bos, stop=stop)
+    return continue_texts(
+        model, tokenizer, prompts, decoding, bos=bos, stop=stop, tap=tap, sites=tap.sites
+    )

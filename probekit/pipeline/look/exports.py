@@ -45,10 +45,12 @@ def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) 
     """Write a page (.html) or its rows (.csv) and return the path.
 
     Raises:
+        ConfigError: the extension is not one of these.
         StoreError: the file cannot be written.
     """
     from probekit.files import csv_text
 
+    check_ending(path, PAGE_OR_ROWS)
     _write(path, page() if path.suffix == ".html" else csv_text(rows))
     return path
 

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, take
 from probekit.probes.score.scored import FitFacts, Predictor, Scored, SiteResult, control_draw
@@ -31,11 +30,9 @@ from probekit.results.selection import (
     ranked_rows,
     site_with_head,
 )
-from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import EMBED_DEPTH, RESULTS, make_table, only
 
 Place = tuple[str | None, str]  # the site, with its head or neuron, and the position
-_OF_SITE = ("site", "layer", "component", "head", "view")
 
 
 @dataclass(frozen=True)
@@ -200,13 +197,21 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     table = make_table([row for result in results for row in result.rows], RESULTS)
     places: dict[Place, SiteResult] = {}
     for result in results:
-        site, position = result.place["site"], result.place["position"]
-        places[site and site_with_head(site, result.place["head"]), position] = result
+        site, own = result.place["site"], result.place["position"]
+        places[site and site_with_head(site, result.place["head"]), own] = result
     chooser = _Chooser(places, table, probers)
-    chosen = SiteResult(place=_place_of_all(results[0].place, probers))
+    # For a sweep the position is empty, because folds may choose different positions.
+    position = next(iter(probers)) if len(probers) == 1 else ""
+    no_site = dict.fromkeys(("site", "layer", "component", "head", "view"))
+    chosen = SiteResult(place={**results[0].place, **no_site, "position": position})
     task = chooser.task()
     if task:
-        controls = _controls(task)
+        draws: list[Scored | None] = []
+        if all(pick.prober.has_control for pick in task):
+            n_draws = task[0].prober.settings.control_draws
+            draws = [_pooled(task, draw) for draw in range(n_draws)]
+        known = [one for one in draws if one is not None]
+        controls = Scored.of_draws(known) if known else None
         _add(chosen, NESTED["task"], task, controls)
         if controls is not None:
             of_control = controls.with_facts(probe=NESTED_PROBE, target=NESTED["control"])
@@ -224,15 +229,6 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         for network, one in pooled.items():
             chosen.predictions[Predictor(NESTED_PROBE, network)] = one.predictions[0]
     return chosen if chosen.measurements else None
-
-
-def _place_of_all(place: Mapping[str, Any], probers: Mapping[str, Prober]) -> dict[str, Any]:
-    """Return the columns that identify the run of a row at chosen sites, without a site.
-
-    For a sweep the position is empty, because folds may choose different positions.
-    """
-    position = next(iter(probers)) if len(probers) == 1 else ""
-    return {**place, **dict.fromkeys(_OF_SITE), "position": position}
 
 
 def _add(
@@ -271,32 +267,3 @@ def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> Scored | None:
     scored = [pick.scored(draw) for pick in picks]
     known = [one for one in scored if one is not None]
     return Scored.of_splits(known) if known and len(known) == len(picks) else None
-
-
-def _controls(picks: Sequence[_Pick]) -> Scored | None:
-    """Return the pooled predictions of each draw of the control task."""
-    if not all(pick.prober.has_control for pick in picks):
-        return None
-    draws = range(picks[0].prober.settings.control_draws)
-    pooled = [one for draw in draws if (one := _pooled(picks, draw)) is not None]
-    return Scored.of_draws(pooled) if pooled else None
-
-
-def save_chosen_sites(chosen: SiteResult, folder: RunFolder, prober: Prober) -> SiteResult:
-    """Write the results at chosen sites to the folder of a run.
-
-    Returns:
-        The results with the digests of their files.
-
-    Raises:
-        StoreError: A file cannot be written.
-    """
-    origin = {
-        "run": folder.path.name,
-        "position": chosen.place["position"],
-        "site": NESTED_SITE,
-    }
-    saved = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
-    written = saved.write(site_stem(NESTED_SITE), origin, chosen)
-    folder.note(written.files)
-    return written

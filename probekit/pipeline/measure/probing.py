@@ -53,36 +53,32 @@ def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> 
     Raises:
         DataError: the labels, groups or split cannot be probed. Raised before the model runs.
     """
-    probers = []
-    for position, at in enumerate(rows.positions):
-        try:
-            probers.append(_make_prober(experiment, rows, position, device))
-        except ProbekitError as error:
-            is_sweep = len(rows.positions) > 1
-            error.args = (f"At {at.text}: {error}" if is_sweep else str(error),)
-            raise
-    return tuple(probers)
-
-
-def _make_prober(experiment: AnyExperiment, rows: Rows, position: int, device: str) -> Prober:
-    data = rows.data(position, experiment.data.positive)
     with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
     if not rows.has_types:
         baselines = tuple(name for name in settings.baselines if name != "word_identity")
         draws = 0 if settings.control_by == "word" else settings.control_draws
         settings = replace(settings, baselines=baselines, control_draws=draws)
-    if settings.reads == "classes":
-        with experiment.at("data", "positive"):
-            _ = [split.positive_code for split in data]  # raises if it is no training label
-    try:
-        return Prober(data, settings)
-    except TooFewGroupsError:
-        with experiment.at("probe", "folds"):
+    probers = []
+    for position, at in enumerate(rows.positions):
+        try:
+            data = rows.data(position, experiment.data.positive)
+            if settings.reads == "classes":
+                with experiment.at("data", "positive"):
+                    _ = [split.positive_code for split in data]  # raises if no training label
+            try:
+                probers.append(Prober(data, settings))
+            except TooFewGroupsError:
+                with experiment.at("probe", "folds"):
+                    raise
+            except ConfigError:  # a DataError names its rows itself
+                with experiment.at("probe", "control_draws"):
+                    raise
+        except ProbekitError as error:
+            is_sweep = len(rows.positions) > 1
+            error.args = (f"At {at.text}: {error}" if is_sweep else str(error),)
             raise
-    except ConfigError:  # a DataError names its rows itself
-        with experiment.at("probe", "control_draws"):
-            raise
+    return tuple(probers)
 
 
 def probe_sites(

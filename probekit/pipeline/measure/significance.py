@@ -210,7 +210,11 @@ def difference_rows(
     named = [other for other in found if other in named_rivals(table, chosen)]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
-        constant, p = values["majority"], _own_p(table, chosen)
+        # That of the page: the choice of a nested cross-validation did not use the test rows.
+        which = "p_value" if chosen["target"] == HEADLINE else "p_best"
+        tested = only(table, metric=which, target=chosen["target"])
+        found_p = [row["value"] for _, row in tested.iterrows() if _name(row) == name]
+        constant, p = values["majority"], float(found_p[0]) if found_p else float("nan")
         own = score_interval(values[name], resamples, METRICS[metric].range, parts[name])
         # With 0.5 on any rows, the interval is that of the score, as it is if that has none.
         if np.ptp(constant) < ROUNDING or np.isnan(own.low):
@@ -224,38 +228,18 @@ def difference_rows(
         found |= dict.fromkeys(same, Difference(a, b, a - b, *limits, p, p, *limits))
         named = [other for other in named if other not in same]
     found |= compared(named)
-    facts = {"n_test": len(rows), "n_groups": resamples.n_groups}
-    return [_difference_row(name, other, metric, one) | facts for other, one in found.items()]
+    facts = {"metric": metric, "n_test": len(rows), "n_groups": resamples.n_groups}
+    return [
+        {"a": name, "b": other, **difference_columns(one, metric), **facts}
+        for other, one in found.items()
+    ]
 
 
-def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float:
-    """Return the p-value that the page reports for the selected probe; NaN if it has none.
-
-    This is `p_best`. For a nested choice it is `p_value`, because the choice did not use the test
-    rows.
-    """
-    metric = "p_value" if chosen["target"] == HEADLINE else "p_best"
-    tested = only(table, metric=metric, target=chosen["target"])
-    own = [row["value"] for _, row in tested.iterrows() if _name(row) == _name(chosen)]
-    return float(own[0]) if own else float("nan")
-
-
-def _difference_row(name: str, other: str, metric: str, found: Difference) -> dict[str, Any]:
-    one = found.within(METRICS[metric].range)
-    return {
-        "a": name,
-        "b": other,
-        "metric": metric,
-        "value_a": one.a,
-        "value_b": one.b,
-        "difference": one.value,
-        "ci_low": one.ci_low,
-        "ci_high": one.ci_high,
-        "p": one.p,
-        "p_adjusted": one.p_adjusted,
-        "adjusted_low": one.adjusted_low,
-        "adjusted_high": one.adjusted_high,
-    }
+def difference_columns(found: Difference, metric: str) -> dict[str, Any]:
+    """Return the columns of a difference between `a` and `b`, within the range of the metric."""
+    limited = asdict(found.within(METRICS[metric].range))
+    names = {"a": "value_a", "b": "value_b", "value": "difference"}
+    return {names.get(name, name): value for name, value in limited.items()}
 
 
 def reliability_rows(

@@ -19,7 +19,7 @@ ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 def first_read(folder):
     """Return the rows of the first site; the iteration order is that of the layer axis."""
     given = open_activations(folder)
-    return given.rows.read(given.sites[0].text)
+    return given.read(given.sites[0].text)
 
 
 def zarr_array(folder, **options):

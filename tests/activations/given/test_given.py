@@ -39,7 +39,7 @@ def names(given):
 def test_containers_and_types_do_not_change_the_digest(activations):
     given = open_activations(activations)
     assert given.digest == open_activations({"layer_0": ROWS}).digest
-    np.testing.assert_array_equal(given.rows.read("layer_0"), ROWS)
+    np.testing.assert_array_equal(given.read("layer_0"), ROWS)
 
 
 def test_numbers_and_names_change_the_digest():
@@ -53,7 +53,7 @@ def test_numbers_and_names_change_the_digest():
 def test_bfloat16_and_float16_are_read_exactly():
     for dtype in (torch.bfloat16, torch.float16):
         values = torch.from_numpy(ROWS).to(dtype)
-        read = open_activations({"a": values}).rows.read("a")
+        read = open_activations({"a": values}).read("a")
         np.testing.assert_array_equal(read, values.float().numpy())
 
 
@@ -105,10 +105,10 @@ def test_globs_choose_sites():
 
 def test_positions_are_one_for_all_rows_or_one_for_each():
     values = np.random.default_rng(1).normal(size=(6, 5, 3)).astype(np.float32)
-    last = open_activations({"a": values}, position=-1).rows.read("a")
+    last = open_activations({"a": values}, position=-1).read("a")
     np.testing.assert_array_equal(last, values[:, -1])
     each = [0, 1, 2, 3, 4, -1]
-    own = open_activations({"a": values}, position=each).rows.read("a")
+    own = open_activations({"a": values}, position=each).read("a")
     np.testing.assert_array_equal(own, values[np.arange(6), each])
 
 
@@ -143,7 +143,7 @@ def test_a_cache_of_hook_names_is_placed_like_a_run():
         open_activations(cache)
     given = open_activations(cache, position=-1)
     assert names(given) == ["hook_embed", "blocks.0.attn.hook_z", "blocks.1.hook_resid_post"]
-    assert given.rows.read("blocks.0.attn.hook_z").shape == (2, 21)
+    assert given.read("blocks.0.attn.hook_z").shape == (2, 21)
     assert given.axis_sizes == {"n_heads": 3, "d_head": 7}
 
 
@@ -176,7 +176,7 @@ def test_safetensors_of_several_layers(tmp_path):
     )
     given = open_activations(tmp_path)
     assert names(given) == ["h.0", "h.1"]
-    np.testing.assert_array_equal(given.rows.read("h.1"), torch_rows.float().numpy())
+    np.testing.assert_array_equal(given.read("h.1"), torch_rows.float().numpy())
 
 
 def test_a_zarr_group_is_a_folder(tmp_path):
@@ -230,16 +230,16 @@ def test_numbers_that_change_during_a_run_are_noticed(folder):
     given = open_activations(folder)
     np.save(folder / "layer_2.npy", ROWS)
     with pytest.raises(DataError, match="layer_2: the activations changed during the run"):
-        given.rows.read("layer_2")
+        given.read("layer_2")
 
 
 def test_arrays_in_memory_are_pickled_as_files():
     given = open_activations({"a": np.zeros((2000, 500), np.float32)})
-    content = pickle.dumps(given.rows)
+    content = pickle.dumps(given.arrays)
     assert len(content) < 5000
-    assert pickle.dumps(given.rows) == content  # the file is written once
-    read = pickle.loads(content)  # noqa: S301  # written above
-    np.testing.assert_array_equal(read.read("a"), given.rows.read("a"))
+    assert pickle.dumps(given.arrays) == content  # the file is written once
+    (read,) = pickle.loads(content).values()  # noqa: S301  # written above
+    np.testing.assert_array_equal(*read.parts(2000), given.read("a"))
 
 
 def test_equal_rows_have_equal_keys():

@@ -13,7 +13,7 @@ ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 
 def first_read(folder):
     given = open_activations(folder)
-    return given.rows.read(given.sites[0].text)
+    return given.read(given.sites[0].text)
 
 
 def parquet(folder, table, **options):
@@ -69,7 +69,7 @@ def test_nulls_and_unequal_parquet_lists_are_named(tmp_path, monkeypatch, kind, 
     rows = ROWS.tolist()
     rows[17] = row
     parquet(tmp_path, {"layer_0": lists(ROWS), "layer_1": lists(rows, kind)})
-    assert open_activations(tmp_path, sites=["layer_0"]).rows.n_rows == 40
+    assert open_activations(tmp_path, sites=["layer_0"]).n_rows == 40
     with pytest.raises(DataError, match=rf"a.parquet: row 17 of the column 'layer_1' {problem}"):
         open_activations(tmp_path)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from probekit.activations.identity import digest_weights
+from probekit.activations.records import digest_weights
 from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.hub import is_hub_reachable
 from probekit.model.families.gpt2 import GPT2

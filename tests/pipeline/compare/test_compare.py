@@ -71,7 +71,7 @@ def test_p_values_have_the_nominal_rate_without_a_difference(paired):
 
     def p_value(seed):
         pair = [ClassPredictions(truth, guesses(data, 0.7, 2 * seed + side), 2) for side in (0, 1)]
-        return differences({0: tuple(pair)}, tested, "accuracy")[0].p
+        return differences([tuple(pair)], tested, "accuracy")[0].p
 
     p = np.array([p_value(seed) for seed in range(200)])
     assert 0.005 < (p < 0.05).mean() < 0.11

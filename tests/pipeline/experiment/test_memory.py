@@ -17,7 +17,7 @@ from probekit.experiment.schema import Experiment
 from probekit.pipeline.capture.jobs import Job
 from probekit.pipeline.experiment.record import run_key
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.experiment.tables import read_source
+from probekit.pipeline.experiment.source import model_source
 from probekit.pipeline.experiment.validate import ValidationReport, validate
 from tests.pipeline.planted import YAML as PLANTED
 from tests.pipeline.planted import write_rows
@@ -70,7 +70,7 @@ def test_runs_on_the_same_rows_have_the_same_key(folder):
     columns = Experiment.from_dict(settings({"group": "group"}))
 
     def key(table):
-        return run_key(read_source(columns.with_data(table), "cpu"), None)
+        return run_key(model_source(columns.with_data(table), "cpu"), None)
 
     assert len({key(table) for table in tables.values()}) == 1
     assert key(frame.iloc[:-2]) != key(frame)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from probekit.data.splits import Split
-from probekit.pipeline.experiment.record import _label_counts, _shown_labels
+from probekit.pipeline.experiment.record import _label_counts, _shown_examples
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 SPLITS = (Split(np.arange(30), np.arange(30, 40)),)
@@ -41,6 +41,11 @@ def test_roots_of_trees_are_counted():
 
 
 def test_examples_are_shown_for_some_numbers_only():
-    dataset = SimpleNamespace(labels=np.array([str(n) for n in range(40)]))
-    assert _shown_labels(dataset, prober("ridge_regression")) == ["0", "8", "16", "24", "32"]
-    assert len(_shown_labels(dataset, prober("logistic"))) == 40
+    examples = [SimpleNamespace(label=str(n), group=f"g{n}") for n in range(40)]
+    dataset = SimpleNamespace(labels=np.array([e.label for e in examples]), examples=examples)
+
+    def shown(kind):
+        return [one.label for one in _shown_examples(dataset, np.arange(40), prober(kind))]
+
+    assert shown("ridge_regression") == ["0", "8", "16", "24", "32"]
+    assert len(shown("logistic")) == 40

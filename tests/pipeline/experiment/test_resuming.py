@@ -13,7 +13,7 @@ import pytest
 from probekit.activations.store import ActivationStore
 from probekit.model.weights.sources import MINI
 from probekit.pipeline.experiment.record import run_key
-from probekit.pipeline.experiment.tables import read_source
+from probekit.pipeline.experiment.source import model_source
 from probekit.provenance import PACKAGE, PART_VERSIONS
 
 
@@ -92,7 +92,7 @@ def test_changed_code_or_sizes_reuse_no_result(experiment, go, tmp_path, monkeyp
     for part in PART_VERSIONS:
         with monkeypatch.context() as patch:
             patch.setitem(PART_VERSIONS, part, 2)
-            folders.add(run_key(read_source(experiment(), "cpu"), None))
+            folders.add(run_key(model_source(experiment(), "cpu"), None))
     assert len(folders) == 4 + len(PART_VERSIONS)
 
 

@@ -237,9 +237,9 @@ def test_labels_are_the_same_in_any_container(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "remedy"),
     [
-        (dict(enumerate(LABELS.tolist())), r"labels is a dict.* list\(labels\.values\(\)\)"),
-        (set(range(N)), "labels is a set.* no order"),
-        (frozenset(range(N)), "labels is a frozenset.* no order"),
+        (dict(enumerate(LABELS.tolist())), r"of type dict\..* list\(labels\.values\(\)\)"),
+        (set(range(N)), "labels is of type set.* in the order of the rows"),
+        (frozenset(range(N)), "labels is of type frozenset"),
     ],
 )
 def test_keys_and_sets_are_no_labels(tmp_path, labels, remedy, kind):
@@ -250,7 +250,7 @@ def test_keys_and_sets_are_no_labels(tmp_path, labels, remedy, kind):
 def test_keys_and_sets_are_no_groups_and_no_layers(tmp_path):
     with pytest.raises(ConfigError, match=r"list\(groups\.values\(\)\)"):
         call(tmp_path, groups=dict(enumerate(GROUPS)))
-    with pytest.raises(ConfigError, match="tokens is a set"):
+    with pytest.raises(ConfigError, match="tokens is of type set"):
         call(tmp_path, tokens=set(TOKENS))
     with pytest.raises(ProbekitError, match="layer_0: the rows are in a dict"):
         call(tmp_path, {"layer_0": dict(enumerate(LAYERS["layer_0"]))})
@@ -259,8 +259,8 @@ def test_keys_and_sets_are_no_groups_and_no_layers(tmp_path):
 @pytest.mark.parametrize(
     ("first", "other", "message"),
     [
-        (True, 1, r"labels\[0\] is True and labels\[3\] is 1, which are equal but differ in type"),
-        ("1", 1, r"labels\[0\] is '1' and labels\[3\] is 1, which have the same text but differ"),
+        (True, 1, r"labels\[0\] is True and labels\[3\] is 1, which differ in type"),
+        ("1", 1, r"labels\[0\] is '1' and labels\[3\] is 1, which differ in type"),
     ],
 )
 def test_labels_of_different_types_are_not_confused(tmp_path, first, other, message):

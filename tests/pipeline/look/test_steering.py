@@ -9,8 +9,7 @@ from probekit.model.families.gpt2 import GPT2
 from probekit.model.generation import Decoding, continue_texts
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.look.apply import ProbedModel
-from probekit.pipeline.look.steering import steered_texts, steering_vector
+from probekit.pipeline.look.apply import ProbedModel, steered_texts, steering_vector
 from probekit.pipeline.measure.probing import projection_sds
 from probekit.probes.saved_probe import ProbeFacts, SavedProbe
 

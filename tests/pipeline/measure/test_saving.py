@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from probekit.activations.identity import digest_weights
+from probekit.activations.records import digest_weights
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.source import captured_facts

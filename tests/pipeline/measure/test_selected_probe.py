@@ -1,13 +1,27 @@
-"""Files of the selected probe are written even if the rows hardly differ."""
+"""Files of the selected probe: projections, cosines, and the worst errors of each probe."""
 
+import json
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.measure.selected_probe import NULL_DRAWS
+from probekit.pipeline.measure.selected_probe import (
+    MOST_CHARACTERS,
+    MOST_OF_A_PROBE,
+    NULL_DRAWS,
+    excerpt,
+    worst_errors,
+)
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.scored import Predictor
+from probekit.provenance import pretty_json
+from probekit.report.figures.layer_curve import layer_curve
+from probekit.results.finished_run import FinishedRun
+from probekit.results.selection import site_with_head
 from tests.pipeline.planted import YAML, write_rows
 
 
@@ -44,3 +58,87 @@ def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(tmp_path):
     assert cosines["n_null"].tolist() == [NULL_DRAWS, 2 * NULL_DRAWS, 2 * NULL_DRAWS, NULL_DRAWS]
     assert cosines["null_high"].between(0.02, 0.98).all()
     assert cosines["null_high"][1] == cosines["null_high"][2]
+
+
+@pytest.fixture(
+    scope="module", params=["split.folds=null", "split.folds=3"], ids=["single", "nested"]
+)
+def finished(request, tmp_path_factory):
+    """A run on random labels, so that every probe has errors."""
+    tmp_path = tmp_path_factory.mktemp("wrong")
+    write_rows(tmp_path / "rows.csv")
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    rows["label"] = np.random.default_rng(0).permutation(rows["label"])
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    (tmp_path / "planted.yaml").write_text(YAML)
+    overrides = (
+        request.param,
+        "capture.sites=[blocks.0.hook_resid_post, 'blocks.2.attn.hook_z[head=1]']",
+        "probe.kinds=[{kind: logistic}, {kind: mass_mean}]",
+        "probe.control_draws=0",
+        "model.random_weights=false",
+    )
+    experiment = load_experiment(tmp_path / "planted.yaml", overrides)
+    return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache").folder
+
+
+def test_errors_are_those_of_the_stored_predictions(finished):
+    stored = FinishedRun.open(finished, load_experiment)
+    wrong = json.loads((finished / "wrong.json").read_text())
+    assert len(wrong["probes"]) == 4
+    groups = stored.test_rows["group"].to_numpy(dtype=str)
+    for one in wrong["probes"]:
+        site = site_with_head(one["site"], one["head"])
+        own = stored.predictions(site, one["position"])[Predictor(one["probe"], "task")]
+        is_wrong = own.guess != own.truth
+        assert (one["n_wrong"], one["n_rows"]) == (is_wrong.sum(), len(own.guess))
+        rows = np.arange(len(own.guess))
+        margin = own.scores[rows, own.guess] - own.scores[rows, own.truth]
+        best = pd.Series(margin[is_wrong]).groupby(groups[is_wrong]).max()
+        best = best.sort_values(ascending=False).head(MOST_OF_A_PROBE)
+        assert [error["ahead"] for error in one["errors"]] == pytest.approx(list(best), abs=1e-3)
+        for error in one["errors"]:
+            row = wrong["rows"][error["row"]]
+            assert row["label"] != error["guess"]
+            same = (groups == row["group"]) & is_wrong
+            labels = np.array(stored.classes)[own.truth[same]]
+            assert row["label"] in labels
+            assert row["text"].startswith("The ")
+
+
+def test_every_point_of_the_curve_has_its_errors(finished):
+    wrong = json.loads((finished / "wrong.json").read_text())
+    stored = FinishedRun.open(finished, load_experiment)
+    figure = layer_curve(stored.table, "accuracy")
+    points = {name for trace in figure.data for name in trace.customdata or ()}
+    assert points == {one["name"] for one in wrong["probes"]}
+
+
+@pytest.mark.parametrize(
+    ("span", "ends"),
+    [
+        ((0, 4), ("word", "…")),
+        ((500, 504), ("…", "…")),
+        ((996, 1000), ("…", "word")),
+        (None, ("…", "x")),
+    ],
+)
+def test_long_texts_are_cut_around_the_span(span, ends):
+    text = list("x" * 1000)
+    if span is not None:
+        text[slice(*span)] = "word"
+    cut, moved = excerpt("".join(text), span)
+    assert MOST_CHARACTERS < len(cut) <= MOST_CHARACTERS + 2
+    assert (cut.startswith(ends[0]), cut.endswith(ends[1])) == (True, True)
+    if span is not None:
+        assert cut[slice(*moved)] == "word"
+
+
+def test_a_label_that_a_probe_was_not_fitted_on_has_no_margin_and_comes_first():
+    scores = np.array([[0.0, 3.0, -np.inf], [0.0, 1.0, -np.inf], [0.5, 2.0, -np.inf]])
+    truth, guess = np.array([0, 2, 0]), np.array([1, 1, 1])
+    data = SimpleNamespace(groups=np.array(["a", "b", "c"]))
+    chosen = SimpleNamespace(prober=SimpleNamespace(test_rows=np.arange(3), data=data))
+    worst = worst_errors(chosen, ClassPredictions(truth, guess, 3, scores), 3)
+    assert list(worst.items()) == [(1, None), (0, 3.0), (2, 1.5)]
+    assert "null" in pretty_json(worst)

@@ -17,8 +17,7 @@ from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.intervene import steps
 from probekit.pipeline.intervene.inputs import cause_inputs
-from probekit.pipeline.intervene.of_run import cause
-from probekit.pipeline.intervene.run import steps_of
+from probekit.pipeline.intervene.run import cause, steps_of
 from probekit.report.pages.run_page import run_figures, write_report
 from probekit.results.causes import CauseTables
 from probekit.results.record import check_finished

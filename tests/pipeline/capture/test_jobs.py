@@ -11,10 +11,9 @@ import pytest
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import caches_in, summarize
 from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
-from probekit.pipeline.capture import local_workers
+from probekit.pipeline.capture import jobs
 from probekit.pipeline.capture.captures import capture_only, lay_out
-from probekit.pipeline.capture.jobs import jobs_in, work_at
-from probekit.pipeline.capture.local_workers import by_processes
+from probekit.pipeline.capture.jobs import by_processes, jobs_in, work_at
 from tests.activations.captures import files
 from tests.interrupting import interrupt
 from tests.pipeline.scale import N_SHARDS, Heard, load, write_experiment
@@ -87,7 +86,7 @@ class Children:
             self.all.append(popen(*arguments, **options))
             return self.all[-1]
 
-        monkeypatch.setattr(local_workers.subprocess, "Popen", started)
+        monkeypatch.setattr(jobs.subprocess, "Popen", started)
 
 
 def test_other_workers_compute_the_shards_of_a_killed_worker(tmp_path, alone, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations.identity import identify
+from probekit.activations.records import identify
 from probekit.model.families.gpt2 import GPT2
 from probekit.provenance import PART_VERSIONS
 from tests.activations.captures import last_and_mean, make_tokens, run
