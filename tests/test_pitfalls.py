@@ -31,11 +31,7 @@ from probekit.probes.score.differences import Side, paired_differences, unpaired
 from probekit.probes.score.exchange import p_values
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import metric_functions
-from probekit.probes.score.metrics import (
-    ClassPredictions,
-    Resamples,
-    accuracy,
-)
+from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
 from probekit.probes.score.scored import majority_guess
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.targets import BASELINES

@@ -188,10 +188,7 @@ def bos_option(texts: str = "each text") -> Decorator:
 def runs_option(written: str) -> Decorator:
     """Return the option of the results folder, with what is written where."""
     return click.option(
-        "--out",
-        type=OutFolder(),
-        default="runs",
-        help=f"Results folder; {written}.",
+        "--out", type=OutFolder(), default="runs", help=f"Results folder; {written}."
     )
 
 

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli.options import (
-    OutputFile,
-    bos_option,
-    device_option,
-    model_option,
-    texts_options,
-)
+from probekit.cli.options import OutputFile, bos_option, device_option, model_option, texts_options
 from probekit.pipeline.look.exports import ANSWER_FILES
 
 if TYPE_CHECKING:

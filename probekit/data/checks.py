@@ -91,11 +91,7 @@ class _Splits:
 
 
 def check_dataset(
-    dataset: Dataset,
-    splits: Sequence[Split],
-    *,
-    has_classes: bool = True,
-    has_texts: bool = True,
+    dataset: Dataset, splits: Sequence[Split], *, has_classes: bool = True, has_texts: bool = True
 ) -> tuple[Finding, ...]:
     """Return the findings about a data set and its splits, errors first.
 

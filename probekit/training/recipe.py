@@ -117,8 +117,7 @@ class TrainingSection(Section):
     weight_decay: float = Field(0.1, ge=0, le=10, description="for matrices; vectors have none")
     clip: float = Field(1.0, gt=0, description="maximum gradient norm")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto",
-        description="dtype of matrix products; auto: bfloat16 on devices that support it",
+        "auto", description="dtype of matrix products; auto: bfloat16 on devices that support it"
     )
 
     @model_validator(mode="after")

@@ -12,12 +12,7 @@ from probekit.activations.local import LocalFiles, checked
 from probekit.activations.records import FORMAT, ArrayHeader, header
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import find_damage, repair_cache, summarize
-from probekit.errors import (
-    DamagedError,
-    StoreError,
-    StoreMismatchError,
-    UnknownNameError,
-)
+from probekit.errors import DamagedError, StoreError, StoreMismatchError, UnknownNameError
 from probekit.provenance import digest, seal
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file, shard_file

@@ -13,9 +13,7 @@ import pytest
 from probekit.activations.local import LocalFiles
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import summarize
-from probekit.errors import (
-    StoreError,
-)
+from probekit.errors import StoreError
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file
 from tests.activations.small_store import CONTENT, SITE, SITES, Content, complaints

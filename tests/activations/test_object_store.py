@@ -149,15 +149,7 @@ def lose_site(cache, aside):
 
 @pytest.mark.parametrize(
     "harm",
-    [
-        link_site,
-        link_record,
-        link_manifest,
-        break_manifest,
-        break_record,
-        lose_rows,
-        lose_site,
-    ],
+    [link_site, link_record, link_manifest, break_manifest, break_record, lose_rows, lose_site],
 )
 def test_a_source_that_cannot_be_copied_in_full_is_refused(tmp_path, harm):
     CONTENT.write(LocalFiles(tmp_path / "a" / KEY))

@@ -122,18 +122,7 @@ def test_a_damaged_manifest_is_rewritten(tmp_path, model, content):
 
 @pytest.mark.parametrize(
     "rows",
-    [
-        [True, False],
-        [0.0],
-        [-1],
-        [10**6],
-        [[0]],
-        ["a"],
-        [None],
-        [[0], [1, 2]],
-        "0",
-        slice(0, 2),
-    ],
+    [[True, False], [0.0], [-1], [10**6], [[0]], ["a"], [None], [[0], [1, 2]], "0", slice(0, 2)],
 )
 def test_rows_are_read_by_number_only(tmp_path, model, rows):
     store = ActivationStore.open(str(run(tmp_path, model).store.folder))

@@ -107,14 +107,7 @@ def test_regression_has_its_own_metrics(load, go):
     result = go(experiment)
     table = result.table
     task = table[(table["target"] == "task") & (table["split"] == "test")]
-    assert set(task["metric"]) == {
-        "r2",
-        "spearman",
-        "selectivity",
-        "p_value",
-        "p_holm",
-        "p_best",
-    }
+    assert set(task["metric"]) == {"r2", "spearman", "selectivity", "p_value", "p_holm", "p_best"}
     assert task.loc[task["metric"] == "r2", "value"].max() > 0.5
     codes = {finding["code"] for finding in result.record["data"]["findings"]}
     assert not codes & {"rare-labels", "missing-from-train", "imbalance", "train-counts"}

@@ -9,12 +9,7 @@ from probekit.report.pages.attribution_page import (
     attribution_page,
 )
 from probekit.report.pages.heads_page import heads_answer, heads_page, known_heads_table
-from probekit.report.pages.lens_page import (
-    lens_accuracy,
-    lens_answer,
-    lens_page,
-    lens_summary,
-)
+from probekit.report.pages.lens_page import lens_accuracy, lens_answer, lens_page, lens_summary
 from probekit.results.network import MEAN, AttributedLogit, ScoredHeads
 from tests.report.conftest import HOSTILE
 from tests.report.pictures import TOKENS, attribution_rows, head_rows, lens_rows

@@ -12,11 +12,7 @@ from probekit.report.figures.style import LINES
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.captions import (
-    caption,
-    learning_curve_caption,
-    sparse_description,
-)
+from probekit.report.sentences.captions import caption, learning_curve_caption, sparse_description
 from probekit.report.sentences.method import method
 from probekit.report.sentences.tables import site_table
 from probekit.results.selection import hidden_kinds

@@ -183,11 +183,7 @@ def transfer(
 
 
 def make_sets(
-    experiments: Sequence[Experiment],
-    *,
-    cache_root: Location | None,
-    device: str,
-    watcher: Watcher,
+    experiments: Sequence[Experiment], *, cache_root: Location | None, device: str, watcher: Watcher
 ) -> list[TransferSet]:
     """Return the data sets of experiments with their activations, captured if not cached.
 

@@ -13,13 +13,7 @@ from probekit.activations.work import check_storable
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Finding, Turns, rows_of
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    MissingError,
-    UnknownNameError,
-)
+from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples
 from probekit.experiment.schema import Experiment

@@ -336,10 +336,7 @@ def _batches(
             "The clean and the corrupt text have the same tokens, so patching changes nothing. "
             "Change the corrupt text where the answer depends on it."
         )
-    return (
-        network.tokenizer.batch([clean], bos=bos),
-        network.tokenizer.batch([corrupt], bos=bos),
-    )
+    return (network.tokenizer.batch([clean], bos=bos), network.tokenizer.batch([corrupt], bos=bos))
 
 
 def _row(

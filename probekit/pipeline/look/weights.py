@@ -103,11 +103,7 @@ def _read(checkpoint: Checkpoint, name: str) -> Tensor:
 
 
 def _weight(
-    checkpoint: Checkpoint,
-    tensor: str,
-    columns: Sequence[int],
-    corner: int,
-    n_head: int | None,
+    checkpoint: Checkpoint, tensor: str, columns: Sequence[int], corner: int, n_head: int | None
 ) -> WeightTensor:
     stored = _read(checkpoint, tensor)
     if stored.ndim not in (1, 2) or not stored.numel():

@@ -24,12 +24,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, take
 from probekit.probes.score.scored import FitFacts, Predictor, Scored, SiteResult, control_draw
 from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE, NETWORKS, TARGETS
-from probekit.results.selection import (
-    fold_choices,
-    fold_ranks,
-    ranked_rows,
-    site_with_head,
-)
+from probekit.results.selection import fold_choices, fold_ranks, ranked_rows, site_with_head
 from probekit.results.table import EMBED_DEPTH, RESULTS, make_table, only
 
 Place = tuple[str | None, str]  # the site, with its head or neuron, and the position

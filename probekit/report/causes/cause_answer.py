@@ -46,11 +46,7 @@ NAMES = {
 MOST_STEPS = 3  # tokens in a sentence
 LITTLE = 0.1  # share of the network's answer, below which a use is small
 MOST_ROWS = 12  # directions shown before the fold
-UNITS = {
-    "AUROC - 0.5": "AUROC − 0.5",
-    "share": "share of the effect",
-    "recovery": "recovery",
-}
+UNITS = {"AUROC - 0.5": "AUROC − 0.5", "share": "share of the effect", "recovery": "recovery"}
 MUCH = 0.5  # share of a direction in the kernel that is reported
 
 

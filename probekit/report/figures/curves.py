@@ -14,13 +14,7 @@ import plotly.graph_objects as go
 from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
 from probekit.report.figures.levels import LevelLine, draw_levels, levels
 from probekit.report.figures.line_labels import name_lines
-from probekit.report.figures.style import (
-    LINES,
-    NORMS,
-    TEMPLATE,
-    layer_axis,
-    plotly_text,
-)
+from probekit.report.figures.style import LINES, NORMS, TEMPLATE, layer_axis, plotly_text
 from probekit.report.figures.views import at_shown_position
 from probekit.results.selection import (
     chosen_row,

@@ -204,12 +204,7 @@ def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def scatter(
-    x: Iterable[int],
-    y: Iterable[float],
-    style: LineStyle,
-    number: int,
-    name: str,
-    hover: list[str],
+    x: Iterable[int], y: Iterable[float], style: LineStyle, number: int, name: str, hover: list[str]
 ) -> go.Scatter:
     """Return a line with markers, in the colour of its style or else of its series number.
 

@@ -128,10 +128,7 @@ def series_marker(number: int, size: int) -> dict[str, Any]:
 
 def error_bars(rows: pd.DataFrame, column: str, thickness: float) -> dict[str, Any]:
     """Return error bars from `column` to `ci_low` and `ci_high`; none for unknown intervals."""
-    lengths = {
-        "array": rows["ci_high"] - rows[column],
-        "arrayminus": rows[column] - rows["ci_low"],
-    }
+    lengths = {"array": rows["ci_high"] - rows[column], "arrayminus": rows[column] - rows["ci_low"]}
     bars = {name: length.fillna(0).clip(lower=0).tolist() for name, length in lengths.items()}
     return {"type": "data", **bars, "thickness": thickness, "width": 3}
 

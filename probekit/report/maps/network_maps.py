@@ -68,11 +68,7 @@ NAMES = {
 
 RESIDUAL = "residual stream"
 # Columns that a map of patches can show -> title of its colour bar.
-SHOWN = {
-    "recovery": "recovery",
-    "effect": "effect, logits",
-    "estimate": "estimated effect, logits",
-}
+SHOWN = {"recovery": "recovery", "effect": "effect, logits", "estimate": "estimated effect, logits"}
 LEAST_REACH = 0.05  # smallest end of a colour scale, so that rounding errors look like 0
 
 
@@ -95,10 +91,7 @@ def head_score_maps(
 
 
 def head_score_map(
-    rows: pd.DataFrame,
-    score: str,
-    framed: Sequence[tuple[int, int]] = (),
-    end: float | None = None,
+    rows: pd.DataFrame, score: str, framed: Sequence[tuple[int, int]] = (), end: float | None = None
 ) -> go.Figure:
     """Return the map of a head score by layer (down) and head (across).
 

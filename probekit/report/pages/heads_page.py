@@ -10,12 +10,7 @@ import pandas as pd
 
 from probekit.amounts import counted
 from probekit.report.figures.style import format_number
-from probekit.report.maps.network_maps import (
-    SCORES,
-    WEIGHTS,
-    head_score_map,
-    head_score_maps,
-)
+from probekit.report.maps.network_maps import SCORES, WEIGHTS, head_score_map, head_score_maps
 from probekit.report.pages.page import (
     ANALYSIS,
     FigurePart,

@@ -24,13 +24,7 @@ from probekit.results.record import (
     parse_record,
     reading_run_file,
 )
-from probekit.training.run_files import (
-    LOG,
-    STATE,
-    is_pretraining,
-    read_log,
-    read_progress,
-)
+from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
 _READ = (
     "config.yaml",

@@ -36,10 +36,7 @@ from probekit.report.sentences.method import nested_line
 from probekit.report.texts import MachinePaths
 from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
 from probekit.results.record import RunRecord, check_finished, open_record
-from probekit.results.selection import (
-    measured_metrics,
-    ranked_rows,
-)
+from probekit.results.selection import measured_metrics, ranked_rows
 from probekit.results.table import differs, load_table, metric_name, only, placed, ticks
 from probekit.results.verdict import Verdict
 

@@ -8,11 +8,7 @@ import pandas as pd
 import pytest
 
 from probekit.pipeline.experiment.record import _few_arrangements
-from probekit.pipeline.measure.significance import (
-    ScoredPredictions,
-    difference_rows,
-    p_value_rows,
-)
+from probekit.pipeline.measure.significance import ScoredPredictions, difference_rows, p_value_rows
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.differences import paired_differences
