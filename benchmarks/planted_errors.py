@@ -79,7 +79,7 @@ ERRORS = (
     PlantedError(
         "folds ignore the groups",
         "probes/data.py",
-        "return _assign(counts, order, folds)[group_of_row]",
+        "return fold_of_group[group_of_row]",
         "return np.arange(len(labels)) % folds",
         "tests/probes/test_data.py::test_no_group_is_on_both_sides_and_no_fold_is_empty",
     ),
@@ -101,8 +101,8 @@ ERRORS = (
     PlantedError(
         "the chance level comes from test labels",
         "probes/split.py",
-        "uninformed(column[self.scored.train], predictions)",
-        "uninformed(column[self.scored.test], predictions)",
+        "chance = uninformed(column[self.scored.train], predictions)",
+        "chance = uninformed(column[self.scored.test], predictions)",
         "tests/probes/test_prober.py"
         "::test_control_labels_and_chance_come_from_the_training_labels_alone",
     ),

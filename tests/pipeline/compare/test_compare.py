@@ -261,7 +261,7 @@ class TestRefusals:
 
     def test_missing_and_unfinished_runs_are_refused(self, make, tmp_path):
         a = make("a", 0.8, 1)
-        with pytest.raises(MissingError, match="no folder"):
+        with pytest.raises(MissingError, match="none does not exist"):
             compare(a, tmp_path / "none")
         with pytest.raises(MissingError, match=r"It contains runs; give one of them: a\."):
             compare(a, tmp_path)

@@ -183,7 +183,7 @@ def test_the_key_depends_on_contents_and_not_on_paths(result, tmp_path):
         ({"tokens": TOKENS[:-1]}, "tokens has 159 entries"),
         ({"tokens": [None] * N}, r"tokens\[0\] is a missing value"),
         ({"split": ["train"] * N}, "the test side has no example"),
-        ({"split": ["trian"] * N}, "the split is 'trian'. Nearest: train"),
+        ({"split": ["trian"] * N}, "the split is 'trian'. Allowed: test, train"),
     ],
 )
 def test_invalid_calls_are_explained(tmp_path, options, message):
