@@ -195,6 +195,65 @@ ERRORS = (
         "return float(values[1:].var())",
         "tests/probes/score/test_intervals.py::test_the_variance_of_a_mean_is_the_usual_one",
     ),
+    PlantedError(
+        "a verdict forgets the rivals",
+        "results/verdict.py",
+        'return "not better" if self.doubts else "yes"',
+        'return "yes"',
+        "tests/results/test_verdict.py::test_each_result_is_one_case",
+    ),
+    PlantedError(
+        "an association alone makes a probe better than a constant guess",
+        "results/verdict.py",
+        "if self.is_constant and not (smallest > 0 or largest < 0):",
+        "if False:",
+        "tests/results/test_verdict.py"
+        "::test_an_association_alone_does_not_decide_about_the_majority_class",
+    ),
+    PlantedError(
+        "a source reads the rows of the first position",
+        "pipeline/experiment/source.py",
+        "np.arange(position, store.n_rows, n_positions)",
+        "np.arange(0, store.n_rows, n_positions)",
+        "tests/pipeline/experiment/test_features.py::test_only_rows_of_the_position_are_read",
+    ),
+    PlantedError(
+        "a source returns the site that it read last",
+        "pipeline/experiment/source.py",
+        "if last is not None and last[:2] == (site, position):",
+        "if last is not None:",
+        "tests/pipeline/experiment/test_features.py"
+        "::test_concatenated_features_are_in_forward_order",
+    ),
+    PlantedError(
+        "the key of a run ignores the version constants",
+        "pipeline/experiment/record.py",
+        '            "parts": PART_VERSIONS,\n',
+        "",
+        "tests/pipeline/experiment/test_resuming.py::test_changed_code_or_sizes_reuse_no_result",
+    ),
+    PlantedError(
+        "the key of a run ignores the code",
+        "pipeline/experiment/record.py",
+        '            "sources": digest_sources(),\n',
+        "",
+        "tests/pipeline/experiment/test_resuming.py"
+        "::test_a_refactoring_reuses_activations_and_no_result",
+    ),
+    PlantedError(
+        "a cache of another version of the network is used",
+        "activations/records.py",
+        "network=model.VERSION,",
+        "network=1,",
+        "tests/activations/test_records.py::test_the_versions_of_the_numbers_are_part_of_the_key",
+    ),
+    PlantedError(
+        "numbers of GPT-2 change under the same version",
+        "model/families/gpt2.py",
+        "self.ln_2 = LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)",
+        "self.ln_2 = LayerNorm(config.n_embd, 1e-3, bias=config.bias)",
+        "tests/test_golden.py::test_numbers_are_those_of_the_version",
+    ),
 )
 
 

@@ -162,7 +162,7 @@ def test_narrow_windows_show_answer_figure_table_and_warnings_in_this_order(brow
     headings = browser.evaluate(
         "[...document.querySelectorAll('h1, h2')].map(one => one.textContent)"
     )
-    assert headings[1:4] == ["Accuracy by layer", "Comparisons", "Warnings (2)"]
+    assert headings[1:4] == ["Accuracy by layer", "Comparisons", "Warnings (1)"]
     assert browser.evaluate(
         "[...document.querySelectorAll('.compact thead th, .compact tbody th')]"
         ".every(one => one.scope)"
