@@ -154,8 +154,8 @@ def test_counterfactuals_replace_the_users_turn(model, tmp_path):
     [
         ("chat: true", "chat: true, bos: true", r"`chat: true` excludes `bos: true`"),
         ("chat: true", "chat: false", r"the key 'tokens\.bos' is missing"),
-        ("chat: true", "bos: true", r"columns\.reply is the assistant's turn"),
-        ("chat: true", "chat: true, too_long: truncate", "would cut off the end of the"),
+        ("chat: true", "bos: true", r"columns\.reply requires `tokens\.chat: true`"),
+        ("chat: true", "chat: true, too_long: truncate", "`chat: true` excludes `too_long: truncate`"),
         ("reply: answer, ", "", r"requires `data\.columns\.reply`"),
     ],
 )
@@ -168,7 +168,7 @@ def test_settings_that_contradict_each_other(model, tmp_path, old, new, message)
 
 def test_a_reply_after_the_position_is_refused(model, tmp_path):
     """The network has not read it, but a bag of words would."""
-    with pytest.raises(ConfigError, match="which the network has not read there"):
+    with pytest.raises(ConfigError, match="before the reply, which baselines would read"):
         load_experiment(write_experiment(tmp_path, model, "user_last"))
 
 
