@@ -97,7 +97,7 @@ def test_a_full_disk_keeps_what_was_committed(tmp_path):
         shutil.copytree(small / "key", tmp_path / "key")
     finally:
         if is_mounted:
-            subprocess.run(["umount", str(small)], check=True)
+            subprocess.run(["umount", "--lazy", str(small)], check=True)
     content.check(tmp_path / "key", done, expected)
 
 

@@ -124,7 +124,7 @@ def test_kills_at_random_moments_some_with_two_writers(tmp_path, n_wanted):
         if SEALED in done:
             content.check(folder, done, expected)
             shutil.rmtree(folder)
-    assert n_pairs >= n_wanted / 40
+    assert n_pairs >= n_wanted // 40
     content.check(folder, set(), expected)
 
 

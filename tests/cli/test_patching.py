@@ -54,7 +54,7 @@ def test_notes_go_to_stderr(call):
 @pytest.mark.parametrize(
     ("texts", "answers", "message"),
     [
-        (("--clean", "A key", "--corrupt", "A red key"), ANSWERS, "position  clean   corrupt"),
+        (("--clean", "A key", "--corrupt", "A red key"), ANSWERS, "'A' ' red' ' key'"),
         (("--clean", "A key", "--corrupt", "A key"), ANSWERS, "patching changes nothing"),
         (TEXTS, ("--answer", "isn", "--wrong", " are"), "With a space before it, ' isn'"),
     ],

@@ -155,7 +155,11 @@ def test_counterfactuals_replace_the_users_turn(model, tmp_path):
         ("chat: true", "chat: true, bos: true", r"`chat: true` excludes `bos: true`"),
         ("chat: true", "chat: false", r"the key 'tokens\.bos' is missing"),
         ("chat: true", "bos: true", r"columns\.reply requires `tokens\.chat: true`"),
-        ("chat: true", "chat: true, too_long: truncate", "`chat: true` excludes `too_long: truncate`"),
+        (
+            "chat: true",
+            "chat: true, too_long: truncate",
+            "`chat: true` excludes `too_long: truncate`",
+        ),
         ("reply: answer, ", "", r"requires `data\.columns\.reply`"),
     ],
 )

@@ -194,13 +194,13 @@ def put_job(job: Job, work: Work) -> None:
         ConfigError: the rows are in the memory of this process.
         StoreError: the store cannot be written, or does not support several writers.
     """
-    files = files_at(work.store.folder)  # opened again without this process's lock
-    files.begin(work.sites[0])
     if job.experiment.data.in_memory is not None:
         raise ConfigError(
             "Other processes cannot read rows that were passed in Python. Capture without workers, "
             "or write the rows to a file."
         )
+    files = files_at(work.store.folder)  # opened again without this process's lock
+    files.begin(work.sites[0])
     files.create(job.name, seal(job.content, FORMAT))
 
 

@@ -225,7 +225,7 @@ class TestRefusals:
             go("same", "labels")
 
     def test_kinds_that_read_texts_and_trees_are_refused(self, go):
-        with pytest.raises(ConfigError, match="attention_pooled requires `tokens.position"):
+        with pytest.raises(ConfigError, match=r"attention_pooled requires `tokens\.position"):
             go("same", "other", overrides=["probe.kinds=[{kind: attention_pooled}]"])
 
     @pytest.mark.parametrize("metric", ["tpr_at_fpr_5", "brier"])

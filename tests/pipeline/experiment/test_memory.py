@@ -14,7 +14,7 @@ from probekit.data.examples import Finding
 from probekit.errors import ConfigError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.schema import Experiment
-from probekit.pipeline.capture.jobs import Job
+from probekit.pipeline.capture.jobs import Job, put_job
 from probekit.pipeline.experiment.record import run_key
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.source import model_source
@@ -125,7 +125,7 @@ def test_findings_name_the_index(folder):
 def test_other_processes_cannot_read_rows_in_memory(folder):
     experiment = Experiment.from_dict(settings({})).with_data(pd.read_csv("rows.csv"))
     with pytest.raises(ConfigError, match="Other processes cannot read rows that were passed in P"):
-        Job(experiment, "task").put(None)
+        put_job(Job(experiment, "task"), None)
 
 
 def test_a_report_shows_what_the_command_prints():

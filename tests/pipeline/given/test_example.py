@@ -40,6 +40,7 @@ def place(tmp_path_factory, repository, page):
         names = {}
         probing = probing.replace('{"C": [0.01, 0.1, 1]}', str(FAST)).replace("5", "2")
         exec(probing.replace("name=", "workers=1, page=False, name="), names)
+        assert not names["result"].table.empty  # read here, where its folder is
     return folder, names["result"]
 
 

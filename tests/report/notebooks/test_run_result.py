@@ -37,7 +37,7 @@ def test_table_and_record_are_those_of_the_files(result, table, record):
 
 
 def test_a_result_reads_nothing_before_it_is_needed(make_run, tmp_path):
-    with pytest.raises(MissingError, match="no folder"):
+    with pytest.raises(MissingError, match="missing does not exist"):
         open_run(tmp_path / "missing")
     result = RunResult(tmp_path / "later")
     with pytest.raises(MissingError):
