@@ -13,7 +13,7 @@ quickstart: .venv/installed
 # The quick loop: under a minute.
 check: lint types fast
 
-# The full check, which CI runs: at most 12 minutes on two cores.
+# The full check, which CI runs: about 20 minutes on two cores.
 test: .venv/installed-test lint types tests
 
 # What is slow and rarely breaks: tests marked `nightly`, types on Windows, the whole quickstart.

@@ -69,4 +69,4 @@ def test_the_commands_of_its_table_of_tests_are_those_of_make_and_ci(readme, rep
     named = re.findall(r"^\| `make (\w+)`", readme, re.MULTILINE)
     targets = re.findall(r"^(\w+):", (repository / "Makefile").read_text(), re.MULTILINE)
     assert set(named) == {"check", "test", "nightly"} <= set(targets)
-    assert (repository / ".ci" / "run").read_text().endswith("\nmake test\n")
+    assert (repository / ".ci" / "run").read_text().endswith("\nmake test\nmake quickstart\n")
