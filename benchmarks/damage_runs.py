@@ -15,7 +15,8 @@ from probekit.files import csv_text
 from probekit.pipeline.experiment.run import run
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.scored import Predictions, Predictor
-from probekit.results.finished_run import FinishedRun, load_probe
+from probekit.results.finished_run import FinishedRun
+from probekit.results.record import load_probe
 from probekit.results.site_results import SavedSiteResults
 from tests.pipeline.planted import YAML, write_rows
 

@@ -76,7 +76,8 @@ def linear(
         product = F.linear(x, weight, bias)
         return product if activation is None else activation(product)
     name, variant = ("none", "") if activation is None else activation.onednn
-    return _ONEDNN(x, weight, bias, name, [], variant)
+    found: Tensor = _ONEDNN(x, weight, bias, name, [], variant)
+    return found
 
 
 def gram(rows: Tensor) -> Tensor:

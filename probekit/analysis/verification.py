@@ -191,16 +191,18 @@ class _Reference:
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text."""
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return found
 
     def chat_ids(self, text: str) -> list[int]:
         """Return the ids of a text as the user's turn, without today's date."""
-        return self.tokenizer.apply_chat_template(
+        found: list[int] = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": text}],
             chat_template="{% set strftime_now = undefined %}" + self.tokenizer.chat_template,
             add_generation_prompt=True,
             return_dict=True,
         )["input_ids"]
+        return found
 
 
 class _WithoutRounding(TorchFunctionMode):

@@ -173,7 +173,7 @@ def _show(
 @device_option
 def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **options: Any) -> None:
     """Apply a saved probe to new texts: a label and a score per text or per token."""
-    from probekit.results.finished_run import load_probe
+    from probekit.results.record import load_probe
 
     saved = load_probe(probe)
 

@@ -151,7 +151,8 @@ def mean_differences(X: Floats, labels: LabelSets) -> Floats:
     sums = ones @ X
     with np.errstate(divide="ignore", invalid="ignore"):
         differences = sums / n - (total - sums) / (labels.shape[1] - n)
-    return np.nan_to_num(differences, posinf=0.0, neginf=0.0)
+    found: Floats = np.nan_to_num(differences, posinf=0.0, neginf=0.0)
+    return found
 
 
 def matched_directions(X: Features, draws: int, seed: int) -> DirectionSet:
@@ -233,7 +234,8 @@ def allowed_doses(limit: float, by: Sequence[float]) -> tuple[float, ...]:
 
 def _units(weights: Floats) -> Floats:
     lengths = np.linalg.norm(weights, axis=1, keepdims=True)
-    return np.divide(weights, lengths, out=np.zeros_like(weights), where=lengths > 0)
+    found: Floats = np.divide(weights, lengths, out=np.zeros_like(weights), where=lengths > 0)
+    return found
 
 
 TEXTS_AT_ONCE = 128

@@ -194,7 +194,8 @@ def slopes(changes: Floats, by: Sequence[float]) -> Floats:
     """
     doses = np.array([0.0, *by])
     centred = doses - doses.mean()
-    return changes @ centred[1:] / np.square(centred).sum()
+    found: Floats = changes @ centred[1:] / np.square(centred).sum()
+    return found
 
 
 def direction_effect(
@@ -285,7 +286,8 @@ def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:
 
 def class_gap_of_many(values: Floats, codes: Codes) -> Floats:
     """Return mean of class 1 minus mean of class 0 of each column of values (n_rows, n)."""
-    return values[codes == 1].mean(axis=0) - values[codes == 0].mean(axis=0)
+    found: Floats = values[codes == 1].mean(axis=0) - values[codes == 0].mean(axis=0)
+    return found
 
 
 def two_sided_p(observed: float, null: Floats) -> float:

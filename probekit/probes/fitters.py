@@ -228,7 +228,8 @@ class FittedRows:
         """
         if self.settings.class_weight is None:
             return None
-        return log_frequencies(fitted, 1, self.n_classes)[0]
+        found: Floats | None = log_frequencies(fitted, 1, self.n_classes)[0]
+        return found
 
     def check_metric_is_defined(self) -> None:
         """Raise ConfigError if the main metric needs a threshold that cannot be fixed.

@@ -342,7 +342,8 @@ class SavedProbe:
         lengths = np.linalg.norm(self.directions, axis=1, keepdims=True)
         if not lengths.all():
             raise DataError("All weights of a score are 0, so it has no direction.")
-        return self.directions / lengths
+        found: Floats = self.directions / lengths
+        return found
 
     @property
     def direction_names(self) -> tuple[str, ...]:
@@ -380,7 +381,8 @@ class SavedProbe:
         """Return the labels (n_samples,) with the highest score; for numbers, the scores."""
         if not self.classes:
             return scores
-        return np.array(self.classes)[self._of_classes(scores).argmax(axis=1)]
+        found: NDArray[Any] = np.array(self.classes)[self._of_classes(scores).argmax(axis=1)]
+        return found
 
     def log_probabilities(self, X: ArrayLike) -> Floats:
         """Return the log probabilities (n_samples, n_classes), in the order of `classes`.
@@ -394,7 +396,8 @@ class SavedProbe:
                 f"The scores of a {self.facts.kind} probe are not logits, so it has no "
                 "probabilities. Use `scores`."
             )
-        return log_softmax(self._of_classes(self.scores(X)), axis=1)
+        found: Floats = log_softmax(self._of_classes(self.scores(X)), axis=1)
+        return found
 
     def check_fits(
         self,

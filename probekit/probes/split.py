@@ -297,7 +297,8 @@ class SplitProber:
         if not column.fitter.spec.logits:
             train_scores = solution.class_scores(column.X[block.fitted], n_classes)
             scores = scores * tempered(train_scores, fitted, prior)
-        return log_softmax(scores + prior, axis=1)
+        found: Floats = log_softmax(scores + prior, axis=1)
+        return found
 
     def _learning(self, task: _Column, outside: Floats) -> list[Scored]:
         """Return the points of the learning curve: one test score per training set size.

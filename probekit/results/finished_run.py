@@ -18,11 +18,9 @@ from ruamel.yaml.error import YAMLError
 
 from probekit.errors import DataError
 from probekit.files import inside
-from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictions, Predictor
 from probekit.results.record import (
-    STARTED,
     RunRecord,
     check_finished,
     open_record,
@@ -294,26 +292,3 @@ class FinishedRun(Generic[Settings]):
             if not isinstance(predictions, ClassPredictions)
             or len(predictions.guess) == len(predictions.truth)
         }
-
-
-FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
-
-
-def load_probe(path: Path) -> SavedProbe:
-    """Return a saved probe. If it is in the folder of a run, verify its digests.
-
-    Args:
-        path: common stem of the two files of the probe, or one of the files.
-
-    Raises:
-        MissingError: a file does not exist, or the run is not finished.
-        DataError: a file is damaged, or a file of the probe or run.json was changed after the run.
-    """
-    probe = SavedProbe.load(path)
-    folders = (one.parent for one in path.absolute().parents if one.name == "probes")
-    run_dir = next(folders, None)
-    if run_dir is not None and any((run_dir / name).exists() for name in (STARTED, "run.json")):
-        check_finished(run_dir)
-        names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]
-        open_record(run_dir, names)
-    return probe

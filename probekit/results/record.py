@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
@@ -21,6 +21,10 @@ from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
 from probekit.results.verdict import Verdict
 
+if TYPE_CHECKING:
+    from probekit.probes.saved_probe import SavedProbe
+
+FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
 STARTED = ".started"  # exists in the folder of a run while it is not finished
 FORMAT = 1  # of run.json
 # Files that pages read if they exist. Predictions and probes are in the folders sites and probes.
@@ -355,3 +359,25 @@ def check_seal(content: bytes, path: Path) -> None:
         raise DataError(
             f"{error} It changed after the run. Run the experiment again to rewrite it."
         ) from error
+
+
+def load_probe(path: Path) -> SavedProbe:
+    """Return a saved probe. If it is in the folder of a run, verify its digests.
+
+    Args:
+        path: common stem of the two files of the probe, or one of the files.
+
+    Raises:
+        MissingError: a file does not exist, or the run is not finished.
+        DataError: a file is damaged, or a file of the probe or run.json was changed after the run.
+    """
+    from probekit.probes.saved_probe import SavedProbe, probe_files  # imports SciPy
+
+    probe = SavedProbe.load(path)
+    folders = (one.parent for one in path.absolute().parents if one.name == "probes")
+    run_dir = next(folders, None)
+    if run_dir is not None and any((run_dir / name).exists() for name in (STARTED, "run.json")):
+        check_finished(run_dir)
+        names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]
+        open_record(run_dir, names)
+    return probe

@@ -14,8 +14,7 @@ from probekit.pipeline.experiment.run import run
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.run_page import run_figures, write_report
 from probekit.report.pages.runs_page import load_runs
-from probekit.results.finished_run import load_probe
-from probekit.results.record import RESULT_FILES, RunRecord, load_record, pack_record
+from probekit.results.record import RESULT_FILES, RunRecord, load_probe, load_record, pack_record
 from probekit.terminal import SILENT
 from tests.pipeline.planted import YAML, write_rows
 

@@ -41,7 +41,8 @@ class NetworkFamily:
     @property
     def config(self) -> type[ModelConfig]:
         """The class of the configs."""
-        return resolve_name(self.network).CONFIG
+        found: type[ModelConfig] = resolve_name(self.network).CONFIG
+        return found
 
 
 _FAMILIES = "probekit.model.families."
@@ -113,7 +114,8 @@ def find_config(source: str | Path) -> ModelConfig:
         CheckpointError: the config describes a network that no family computes.
     """
     if source in PUBLISHED_NAMES:
-        return resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source]
+        found: ModelConfig = resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source]
+        return found
     return model_config(find_model(source, "config"))
 
 
@@ -139,7 +141,8 @@ def network_class(config: ModelConfig) -> type[Network]:
     'GPT2'
     """
     family = next(one for one in FAMILIES if one.network.startswith(f"{type(config).__module__}:"))
-    return resolve_name(family.network)
+    found: type[Network] = resolve_name(family.network)
+    return found
 
 
 def load_model(

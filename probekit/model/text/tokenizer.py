@@ -63,7 +63,8 @@ class Tokenizer(ABC):
             MissingError: no model has this name, or it has no vocabulary.
             CheckpointError: the vocabulary is damaged, or not of a kind that is supported.
         """
-        return read_tokenizer(source)
+        found: Tokenizer = read_tokenizer(source)
+        return found
 
     @abstractmethod
     def save_pretrained(self, folder: str | Path) -> None:

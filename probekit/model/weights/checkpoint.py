@@ -183,7 +183,8 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
 
     def read(name: str) -> Tensor:
         with reading_tensor(path), safe_open(path, "pt") as file:
-            return file.get_tensor(name)
+            found: Tensor = file.get_tensor(name)
+            return found
 
     return {name: StoredTensor(shape, partial(read, name)) for name, shape in shapes.items()}
 

@@ -44,9 +44,8 @@ from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.provenance import digest, pretty_json
-from probekit.results.finished_run import FINAL
 from probekit.results.network import TextReading
-from probekit.results.record import MOST_CLASSES
+from probekit.results.record import FINAL, MOST_CLASSES
 from probekit.results.selection import (
     answers_name,
     chosen_row,

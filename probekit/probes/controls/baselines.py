@@ -169,7 +169,8 @@ def word_mean_numbers(
     names, type_of_row = np.unique(train_types, return_inverse=True)
     means = np.bincount(type_of_row, weights=train_y) / np.bincount(type_of_row)
     place = np.searchsorted(names, types).clip(max=len(names) - 1)
-    return np.where(names[place] == types, means[place], train_y.mean())
+    found: Floats = np.where(names[place] == types, means[place], train_y.mean())
+    return found
 
 
 def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
@@ -180,12 +181,14 @@ def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
     vectorizer = CountVectorizer(
         token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64
     ).fit(train)
-    return vectorizer.transform
+    found: FeatureExtractor = vectorizer.transform
+    return found
 
 
 def word_indicators(train: NDArray[Any]) -> FeatureExtractor:
     """Return a function that one-hot encodes columns of words; words not in `train` are zeros."""
-    return OneHotEncoder(handle_unknown="ignore").fit(train).transform
+    found: FeatureExtractor = OneHotEncoder(handle_unknown="ignore").fit(train).transform
+    return found
 
 
 def decile_features(train: NDArray[Any]) -> FeatureExtractor:
@@ -308,7 +311,8 @@ def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
 
 def _outputs(model: Any, X: Any, n_classes: int | None) -> Floats:
     if n_classes is None:
-        return model.predict(X)
+        found: Floats = model.predict(X)
+        return found
     log_probabilities = np.full((X.shape[0], n_classes), -np.inf)
     with np.errstate(divide="ignore"):  # a probability may be 0 in float64
         log_probabilities[:, model.classes_] = model.predict_log_proba(X)
@@ -332,4 +336,5 @@ def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) ->
     """
     features = word_counts(train)
     model = _fitted(LogisticRegression(class_weight="balanced"), features(train), codes)
-    return model.predict(features(others))
+    found: Codes = model.predict(features(others))
+    return found

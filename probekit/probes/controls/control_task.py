@@ -115,7 +115,8 @@ def comparable_rows(data: ProbeData, settings: ProbeSettings, fitted: Codes) -> 
         texts, known_texts = data.texts[data.test], set(data.texts[fitted])
         words = {text: set(WORD_OF_TEXT.findall(text.lower())) for text in {*texts, *known_texts}}
         known = set().union(*(words[text] for text in known_texts))  # case is ignored
-        return seen & np.array([words[text] <= known for text in texts], dtype=bool)
+        found: Mask = seen & np.array([words[text] <= known for text in texts], dtype=bool)
+        return found
     return seen
 
 

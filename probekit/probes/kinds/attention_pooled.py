@@ -322,7 +322,8 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[Any]:
         """Return the predicted label (n_tokens,) of each token's text."""
         scores = with_reference(self._scores(X, groups).T, len(self.classes_))
-        return self.classes_[scores.argmax(axis=0)]
+        found: NDArray[Any] = self.classes_[scores.argmax(axis=0)]
+        return found
 
     def attention(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
         """Return the attention weight (n_tokens,) of each token; the weights of a text sum to 1."""

@@ -240,7 +240,8 @@ def balanced_weights(labels: NDArray[np.generic]) -> Floats:
     [0.67, 0.67, 0.67, 2.0]
     """
     _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    return (len(codes) / (len(counts) * counts))[codes]
+    found: Floats = (len(codes) / (len(counts) * counts))[codes]
+    return found
 
 
 Losses = Callable[[Mask], Sequence[float] | Floats]
@@ -351,7 +352,8 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the label (n_samples,) with the highest score for each row."""
         scores = with_reference(self._scores(X).T, len(self.classes_))
-        return self.classes_[scores.argmax(axis=0)]
+        found: NDArray[Any] = self.classes_[scores.argmax(axis=0)]
+        return found
 
     def _scores(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)

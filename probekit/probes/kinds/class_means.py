@@ -23,7 +23,8 @@ def class_means(X: Floats, codes: Codes) -> Floats:
     [[2.0], [7.0]]
     """
     members = codes == np.arange(codes.max() + 1)[:, None]
-    return members @ X / members.sum(axis=1, keepdims=True)
+    found: Floats = members @ X / members.sum(axis=1, keepdims=True)
+    return found
 
 
 def within_covariance(
@@ -47,7 +48,8 @@ def within_covariance(
         return np.eye(len(covariance))
     if shrinkage is None:
         shrinkage = ledoit_wolf_shrinkage(residuals, assume_centered=True)
-    return shrunk_covariance(covariance, max(shrinkage, LEAST_SHRINKAGE))
+    found: Floats = shrunk_covariance(covariance, max(shrinkage, LEAST_SHRINKAGE))
+    return found
 
 
 def apply_inverse(means: Floats, covariance: Floats) -> Floats:

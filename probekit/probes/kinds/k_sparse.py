@@ -125,4 +125,5 @@ def explained_shares(X: Features, codes: Codes, typical: Mask | None = None) -> 
     between = np.sum((members @ rows) ** 2 / sizes[:, None], axis=0)
     total = np.sum(rows**2, axis=0)
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
-    return share.round(SCORE_DIGITS)
+    found: Floats = share.round(SCORE_DIGITS)
+    return found

@@ -206,11 +206,12 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         For multilabel y, return the log probability that each label is 1.
         """
         scores = self._scores(X)
-        return (
+        found: Floats = (
             log_expit(scores).T
             if self.multilabel_
             else log_softmax(with_reference(scores, len(self.classes_)), axis=0).T
         )
+        return found
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probabilities (n_samples, n_classes); see `predict_log_proba`."""
@@ -224,12 +225,16 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         scores = self._scores(X)
         if self.multilabel_:
             return (scores.T > 0).astype(np.int64)
-        return self.classes_[with_reference(scores, len(self.classes_)).argmax(axis=0)]
+        found: NDArray[Any] = self.classes_[
+            with_reference(scores, len(self.classes_)).argmax(axis=0)
+        ]
+        return found
 
     def _scores(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return self.coef_ @ rows.T + self.intercept_[:, None]
+        found: Floats = self.coef_ @ rows.T + self.intercept_[:, None]
+        return found
 
 
 def _one_row(fit: Fit) -> tuple[Floats, float]:

@@ -120,7 +120,8 @@ class ProbeKind:
     @property
     def estimator(self) -> type[BaseEstimator]:
         """The class of the estimator."""
-        return resolve_name(self.path)
+        found: type[BaseEstimator] = resolve_name(self.path)
+        return found
 
     def build(
         self,

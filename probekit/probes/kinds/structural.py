@@ -63,7 +63,8 @@ class Adam:
         self.second = 0.999 * self.second + 0.001 * gradient**2
         mean = self.first / (1 - 0.9**self.n_steps)
         size = np.sqrt(self.second / (1 - 0.999**self.n_steps))
-        return self.rate * mean / (size + 1e-8)
+        found: Reals = self.rate * mean / (size + 1e-8)
+        return found
 
 
 def distance_loss(tokens: Reals, gold: Reals) -> tuple[float, Reals]:
@@ -108,7 +109,8 @@ def squared_distances(tokens: Features) -> Features:
 
 def squared_norms(tokens: Reals) -> Reals:
     """Return the squared norm (n_tokens,) of each token (n_tokens, rank)."""
-    return np.sum(tokens**2, axis=1)
+    found: Reals = np.sum(tokens**2, axis=1)
+    return found
 
 
 def _chain_distances(positions: Reals) -> Reals:
@@ -261,7 +263,8 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         """Return the projected tokens (n_tokens, rank) of X (n_tokens, n_features)."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return rows @ self.coef_.T + self.intercept_
+        found: Floats = rows @ self.coef_.T + self.intercept_
+        return found
 
     def spearman(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
         """Return the mean Spearman correlation with the trees for sentences of 5 to 50 tokens.

@@ -39,7 +39,8 @@ class Tree:
     @property
     def edges(self) -> Mask:
         """Symmetric adjacency matrix (n_tokens, n_tokens)."""
-        return self.distances == 1
+        found: Mask = self.distances == 1
+        return found
 
 
 def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
@@ -115,7 +116,8 @@ def spanning_edges(distances: Features) -> Mask:
     # SciPy treats a distance of 0 as no edge; adding a constant does not change the tree.
     weights = distances / max(float(distances.max()), np.finfo(np.float64).tiny) + 1.0
     tree = minimum_spanning_tree(np.triu(weights, k=1)).toarray() > 0
-    return tree | tree.T
+    found: Mask = tree | tree.T
+    return found
 
 
 # Sentence lengths over which Spearman is averaged. Source: Hewitt and Manning (2019), section 4.1.
@@ -238,7 +240,8 @@ def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -
     a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
     norm = np.sqrt(np.sum(a**2, axis=1) * np.sum(b**2, axis=1))
     covariance = np.sum(a * b, axis=1)
-    return np.divide(covariance, norm, np.zeros_like(covariance), where=norm > 0)
+    found: Floats = np.divide(covariance, norm, np.zeros_like(covariance), where=norm > 0)
+    return found
 
 
 def _scores(

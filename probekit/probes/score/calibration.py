@@ -73,7 +73,8 @@ def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     )
     # Within a bin |accuracy - confidence| * n_rows is the size of the summed difference.
     errors = np.abs(n_correct - stated) - _mean_deviation(n_rows, stated)
-    return errors.sum(axis=0) / n_rows.sum(axis=0)
+    found: Floats = errors.sum(axis=0) / n_rows.sum(axis=0)
+    return found
 
 
 def _mean_deviation(n_rows: Floats, expected: Floats) -> Floats:

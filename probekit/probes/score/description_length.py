@@ -136,7 +136,8 @@ def code_lengths(log_probabilities: Floats, truth: Codes, n_fitted: int) -> Floa
     """
     n_samples, n_classes = log_probabilities.shape
     p = np.exp(log_probabilities[np.arange(n_samples), truth])
-    return np.log2(n_fitted + n_classes) - np.log2(n_fitted * p + 1)
+    found: Floats = np.log2(n_fitted + n_classes) - np.log2(n_fitted * p + 1)
+    return found
 
 
 def count_lengths(coded: Sequence[CodedBlock], truth: Codes, n_classes: int) -> Floats:

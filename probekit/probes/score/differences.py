@@ -381,7 +381,8 @@ def _smallest_p(spreads: Sequence[ClassSpread], df: Floats) -> Floats:
         estimated.append(squares / n)
     variances = np.stack(estimated, axis=-1)
     df = satterthwaite(variances, spreads[0].n_effective - 1)
-    return _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
+    found: Floats = _two_sided(sums, np.sqrt(variances.sum(axis=-1)), df).min(axis=1)
+    return found
 
 
 def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:
@@ -398,4 +399,5 @@ def satterthwaite(variances: Floats, df: Floats) -> Floats:
     10.0
     """
     total, each = np.square(variances.sum(axis=-1)), (np.square(variances) / df).sum(axis=-1)
-    return np.divide(total, each, out=np.full_like(total, df.sum()), where=each > 0)
+    found: Floats = np.divide(total, each, out=np.full_like(total, df.sum()), where=each > 0)
+    return found

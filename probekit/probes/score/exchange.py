@@ -410,7 +410,8 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     draws = permuted.shape[1]
 
     def share(scores: Floats) -> Floats:
-        return (1 + (scores >= least).sum(axis=1)) / (1 + draws)
+        found: Floats = (1 + (scores >= least).sum(axis=1)) / (1 + draws)
+        return found
 
     return PValues(single=share(permuted), maximum=share(permuted.max(axis=0, keepdims=True)))
 
@@ -440,7 +441,8 @@ def _have_one_label(truth: Codes, group_of_row: Codes) -> Mask:
     n_labels = np.zeros(group_of_row.max() + 1, dtype=np.int64)
     pairs = np.unique(np.stack([group_of_row, truth]), axis=1)
     np.add.at(n_labels, pairs[0], 1)
-    return n_labels == 1
+    found: Mask = n_labels == 1
+    return found
 
 
 def _shuffled(

@@ -323,7 +323,8 @@ def metric_functions(
 def _function(metric: Metric, family: Family) -> MetricFunction:
     function = resolve_name(metric.functions[family])
     # Imported here, because this table is read before any numerics are imported.
-    return resolve_name(_WITHIN_FOLDS)(function) if metric.is_rank else function
+    found: MetricFunction = resolve_name(_WITHIN_FOLDS)(function) if metric.is_rank else function
+    return found
 
 
 def association(metric: str, family: Family) -> MetricFunction | None:

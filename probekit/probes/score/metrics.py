@@ -286,7 +286,8 @@ def ratio(numerators: NDArray[np.generic], denominators: NDArray[np.generic]) ->
     [0.5, nan]
     """
     undefined, is_defined = np.full(denominators.shape, np.nan), np.greater(denominators, 0)
-    return np.divide(numerators, denominators, out=undefined, where=is_defined)
+    found: Floats = np.divide(numerators, denominators, out=undefined, where=is_defined)
+    return found
 
 
 def _in_blocks(function: Callable[..., Floats], resamples: Resamples, *tables: Any) -> Floats:
@@ -315,7 +316,8 @@ def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floa
 
     def counted(codes: Codes, groups: Codes) -> Floats:
         table = tally(codes, groups, (predictions.n_classes, resamples.n_groups))
-        return table @ resamples.counts
+        found: Floats = table @ resamples.counts
+        return found
 
     groups, correct = resamples.group_of_row, predictions.truth == predictions.guess
     return (

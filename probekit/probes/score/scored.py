@@ -262,7 +262,8 @@ def _common_metrics(several: Sequence[Predictions]) -> list[str]:
 
 
 def _mean_score(metric: str, several: Sequence[Predictions], resamples: Resamples) -> Floats:
-    return np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
+    found: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
+    return found
 
 
 def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float:

@@ -156,7 +156,8 @@ class Coordinates:
 
     def own_norms(self, gradient: Tensor) -> Tensor:
         """Return the norms (F,) of gradients (F, c, q + 1) in each fit's own coordinates."""
-        return self.own.of_gradient(centred(gradient)).flatten(1).norm(dim=1)
+        found: Tensor = self.own.of_gradient(centred(gradient)).flatten(1).norm(dim=1)
+        return found
 
     def _each(self, tensor: Tensor, convert: Callable[[_Part, Tensor], Tensor]) -> Tensor:
         converted = torch.empty_like(tensor)

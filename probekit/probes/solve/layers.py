@@ -55,7 +55,8 @@ class FittedLayers:
     def guess(self, X: Features) -> Codes:
         """Return the label code (n_samples,) with the highest score for each row."""
         scores = with_reference(self.scores(X).T, len(self.classes))
-        return self.classes[scores.argmax(axis=0)]
+        found: Codes = self.classes[scores.argmax(axis=0)]
+        return found
 
 
 def apply_layers(layers: tuple[AffineLayer, ...], X: Features) -> Floats:
@@ -144,7 +145,8 @@ def null_cosines(directions: Floats, draws: Floats) -> Floats:
     >>> null_cosines(np.array([[1.0, 0.0]]), np.array([[[0.0, 1.0]], [[0.6, 0.8]]])).tolist()
     [0.0, 0.6]
     """
-    return np.einsum("cf,ncf->n", directions, draws) / len(directions)
+    found: Floats = np.einsum("cf,ncf->n", directions, draws) / len(directions)
+    return found
 
 
 def bound_of_null(null: Floats) -> float:
@@ -173,4 +175,5 @@ def pooled_spread(parts: Sequence[Features]) -> Floats:
     n_rows = sum(map(len, parts))
     mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / n_rows
     squares = sum(np.square(part - mean).sum(axis=0) for part in parts)
-    return np.sqrt(squares / n_rows)
+    found: Floats = np.sqrt(squares / n_rows)
+    return found

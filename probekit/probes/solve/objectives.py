@@ -96,4 +96,5 @@ def probabilities(scores: Tensor) -> Tensor:
 
 def dot(first: Tensor, second: Tensor) -> Tensor:
     """Return the inner product (F,) of each fit."""
-    return torch.linalg.vecdot(first.flatten(1), second.flatten(1))
+    found: Tensor = torch.linalg.vecdot(first.flatten(1), second.flatten(1))
+    return found

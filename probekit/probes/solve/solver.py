@@ -86,7 +86,8 @@ class Fit(FittedLayers):
     def predict(self, X: Features) -> Codes:
         """Return the most probable label code (n_samples,) of raw rows (n_samples, n_features)."""
         scores = with_reference(self.coef @ X.T + self.intercept[:, None], len(self.classes))
-        return self.classes[scores.argmax(axis=0)]
+        found: Codes = self.classes[scores.argmax(axis=0)]
+        return found
 
 
 DEFAULT_STOPPING = StoppingRule()
