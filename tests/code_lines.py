@@ -14,18 +14,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 8154,
-    "pipeline": 5771,
-    "probes": 5888,
-    "model": 4466,
+    "pipeline": 5770,
+    "probes": 5933,
+    "model": 4476,
     "activations": 2429,
     "cli": 1973,
-    "interventions": 1963,
+    "interventions": 1967,
     "experiment": 1750,
     "data": 1855,
-    "results": 1855,
+    "results": 1856,
     "training": 872,
-    "analysis": 525,
-    "": 1124,  # the files at the top
+    "analysis": 527,
+    "": 1125,  # the files at the top
 }
 NO_CODE = (
     tokenize.COMMENT,

@@ -217,3 +217,23 @@ def test_groups_stay_separate_if_merged_ones_cannot_be_split():
     groups = ["a", "b", "c", "d"]
     assert joined_groups("xyyx", groups, ["the", "the", "the", "a"]).tolist() == groups
     assert joined_groups("xxyy", groups, ["p", "p", "q", "q"]).tolist() == groups
+
+
+def test_sentences_of_a_treebank_are_split_near_the_share(ewt):
+    labels, groups = ewt["test"].labels, ewt["test"].groups
+    split = grouped_split(labels, groups, test=0.2, seed=0)
+    assert len(split.test) / len(labels) == pytest.approx(0.2, abs=0.001)
+    for share in shares(labels, split).values():
+        assert share == pytest.approx(0.2, abs=0.02)
+
+
+def test_words_of_the_english_treebank_are_held_out_with_every_tag(ewt):
+    examples = [*ewt["train"].examples[:30_000], *ewt["test"].examples]
+    labels = np.array([example.label for example in examples], dtype=object)
+    words = [example.text[slice(*example.span)] for example in examples]
+    split = Split(np.arange(30_000), np.arange(30_000, len(examples)))
+    new = without_shared_words(split, labels, words, test=0.25, seed=0)
+    assert not folded(words[row] for row in new.train) & folded(words[row] for row in new.test)
+    assert len(new.train) > 0.5 * len(split.train)
+    assert len(new.test) > 0.25 * len(split.test)
+    assert set(labels[new.train]) == set(labels)
