@@ -1,5 +1,6 @@
 """Generation: the choice of a token, the reference, ragged prompts, stop strings, streams."""
 
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -404,3 +405,23 @@ def test_invalid_prompts_and_stop_strings_are_refused(
 ):
     with pytest.raises(error, match=message):
         continue_texts(mini, tokenizer, prompts, Decoding(60), bos=False, **options)
+
+
+LONG = replace(TINY, n_positions=260)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_greedy_tokens_equal_the_reference_over_200_steps(batch):
+    reference = reference_model(LONG, torch.float64)
+    prompts = torch.stack(ragged(TINY, [40] * batch))
+    expected = reference.generate(
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        max_new_tokens=200,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    ours = generate(our_model(reference, LONG), prompts, 200)
+    assert torch.equal(ours, expected[:, 40:])
+    assert len(ours[0].unique()) > 5, "a text of one token would equal many a wrong one"

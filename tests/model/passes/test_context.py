@@ -112,3 +112,11 @@ def test_the_cache_of_another_model_is_refused(model, change):
     with pytest.raises(DataError, match="filled by another model"):
         other(torch.ones(1, 1, dtype=torch.int64), past=past)
     assert past.length == 3
+
+
+def test_in_float32_one_token_at_a_time_is_within_1e_4_of_one_pass():
+    model = GPT2.from_pretrained("mini")
+    tokens = torch.randint(8192, (3, 40), generator=torch.Generator().manual_seed(2))
+    past, whole = KeyValueCache(), model(tokens)
+    steps = [model(tokens[:, n : n + 1], past=past) for n in range(40)]
+    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-4)

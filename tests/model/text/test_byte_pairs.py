@@ -291,3 +291,9 @@ def test_positions_of_other_parts_are_refused(mini, part, message):
             mini.position_of("The keys", no_part, bos=False)
     with pytest.raises(ConfigError, match="Unknown piece 'middle'"):
         mini.position_of("The", "The", bos=False, piece="middle")
+
+
+def test_real_text_equals_the_reference(gpt2, gpt2_reference, shared):
+    lines = (shared / "datasets/sentence_polarity/rt-polarity.pos").read_bytes().split(b"\n")
+    for line in lines[:500]:
+        check_equal(gpt2, gpt2_reference, line.decode("latin-1"))
