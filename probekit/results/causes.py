@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
@@ -23,12 +22,12 @@ from probekit.results.table import TableColumn, check_layers, make_table, raise_
 
 _SITE = (
     TableColumn("site", "edited site, with its head or neuron"),
-    TableColumn("layer", "block of the site; empty outside of the blocks", "number"),
-    TableColumn("head", "attention head, if a single one is edited", "number"),
+    TableColumn("layer", "block of the site; empty outside of the blocks", "integer"),
+    TableColumn("head", "attention head, if a single one is edited", "integer"),
 )
 _GROUPS = (
-    TableColumn("n", "number of texts", "number"),
-    TableColumn("groups", "number of groups of these texts", "number"),
+    TableColumn("n", "number of texts", "integer"),
+    TableColumn("groups", "number of groups of these texts", "integer"),
 )
 _AT = TableColumn(
     "at", "edited tokens: `probed`, `all` or `each`", allowed=("probed", "all", "each")
@@ -54,7 +53,7 @@ EFFECTS = (
     ),
     *_SITE,
     _AT,
-    TableColumn("position", "for `each`: position of the edited token, from 0", "number"),
+    TableColumn("position", "for `each`: position of the edited token, from 0", "integer"),
     TableColumn("measure", "name of the measure"),
     TableColumn("unit", "unit of the measure"),
     TableColumn("base", "mean measure without the edit", "number"),
@@ -132,7 +131,7 @@ DOWNSTREAM = (
     TableColumn("along", "method of erasure", allowed=("probe", "mean_difference", "leace")),
     TableColumn("at", "erased tokens", allowed=("probed", "all")),
     TableColumn("site", "site of the probe that is fitted again"),
-    TableColumn("layer", "block of the site; empty outside of the blocks", "number"),
+    TableColumn("layer", "block of the site; empty outside of the blocks", "integer"),
     TableColumn("before", "balanced accuracy without erasure", "number"),
     TableColumn("before_low", "lower end of its 95 % interval", "number"),
     TableColumn("before_high", "upper end of its 95 % interval", "number"),
@@ -215,7 +214,6 @@ TABLES: Mapping[str, tuple[TableColumn, ...]] = MappingProxyType(
     {"effects": EFFECTS, "verdicts": VERDICTS, "doses": DOSES, "downstream": DOWNSTREAM}
 )
 DIRECTION = ("site", "at", "along")  # columns that identify a direction
-_ALWAYS = ("n", "groups", "layer", "head", "position")  # integers, or empty
 
 
 def has_causes(run_dir: Path) -> bool:
@@ -271,16 +269,11 @@ class CauseTables:
 
 def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     if not path.exists() and not path.is_symlink():
-        types = {"number": "float64", "boolean": "boolean", "text": "str"}
+        types = {"text": "str", "boolean": "boolean", "number": "float64", "integer": "float64"}
         return make_table([], columns).astype({one.name: types[one.type] for one in columns})
     table = read_columns(path, columns)
     for name in ("site", "erased"):
         if name in table:
             raise_if(table[name] == "", table[name], path, "Give the name of a site.")
             check_layers(table[name], path)
-    for name in _ALWAYS:
-        if name in table:
-            cells = table[name]
-            is_integer = cells.isna() | ((cells >= 0) & (cells % 1 == 0) & np.isfinite(cells))
-            raise_if(~is_integer, cells, path, "Allowed: an integer from 0.")
     return table

@@ -18,7 +18,9 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.results.record import reading_run_file
 
-ColumnType = Literal["text", "number", "boolean"]
+ColumnType = Literal["text", "number", "integer", "finite", "count", "boolean"]
+
+WHOLE, FILLED = ("integer", "count"), ("finite", "count")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class TableColumn:
         name: the name in the header.
         meaning: the contents of the cells, for the reference pages.
         type: the type of its cells. Empty cells are "" in text columns, NaN in number columns and
-            NA in boolean columns.
+            NA in boolean columns. Integers start at 0. Finite numbers and counts, which are integers,
+            fill each cell.
         allowed: the allowed values of text cells; empty for any.
     """
 
@@ -101,6 +104,28 @@ DIFFERENCES = (
     TableColumn("n_groups", "number of groups among these rows", "number"),
 )
 
+# Tables of the page that a run writes if it has what they show: their columns that the page reads.
+PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
+    "confusion.csv": {"truth": "text", "guess": "text", "n": "count"},
+    "scatter.csv": {
+        **dict.fromkeys(("method", "axis_x", "axis_y", "label"), "text"),
+        **dict.fromkeys(("x", "y"), "finite"),
+    },
+    "cosines.csv": {
+        **{"site_a": "text", "site_b": "text", "cosine": "finite", "null_high": "number"},
+        **dict.fromkeys(("n_directions", "n_features"), "count"),
+    },
+    "reliability.csv": {
+        **{"probe": "text", "site": "text", "head": "number", "position": "text"},
+        **dict.fromkeys(("low", "high", "n_rows", "confidence", "accuracy"), "number"),
+        **dict.fromkeys(("ci_low", "ci_high"), "number"),
+    },
+    "features.csv": {
+        **{"site": "text", "rank": "count", "feature": "text", "k": "count"},
+        **{"share": "number", "label": "text"},
+    },
+}
+
 
 def make_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn]) -> pd.DataFrame:
     """Return the rows as a table with the declared columns, in this order.
@@ -152,6 +177,22 @@ def load_table(path: Path) -> pd.DataFrame:
     return table
 
 
+def page_table(run_dir: Path, name: str) -> pd.DataFrame | None:
+    """Return one of `PAGE_TABLES` of a run; None if the run has not written it.
+
+    Raises:
+        DataError: A column is missing, a cell is invalid, or there are no rows.
+    """
+    path = run_dir / name
+    if not path.exists():
+        return None
+    types = PAGE_TABLES[name]
+    table = read_columns(path, [TableColumn(column, "", types[column]) for column in types])
+    if table.empty:
+        raise DataError(f"{path} has no rows. Run the experiment again to rewrite it.")
+    return table
+
+
 def check_layers(sites: pd.Series[str], path: Path) -> None:
     """Raise DataError if a site of a table read from `path` has a layer above `MAX_LAYERS`.
 
@@ -194,11 +235,15 @@ def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None
 
 
 def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Series[Any]:
-    if column.type == "number":
+    if column.type not in ("text", "boolean"):
         numbers = pd.to_numeric(cells, errors="coerce").astype(float)
-        is_wrong = numbers.isna() & ~cells.str.lower().isin(["", "nan"])
-        raise_if(is_wrong, cells, path, "Allowed: a number or an empty cell.")
-        return numbers
+        is_whole, is_filled = column.type in WHOLE, column.type in FILLED
+        is_wrong = ~np.isfinite(numbers) if is_filled else numbers.isna() & ~_is_blank(cells)
+        if is_whole:
+            is_wrong |= numbers.notna() & ~((numbers >= 0) & (numbers % 1 == 0))
+        kind = "an integer from 0" if is_whole else "a number"
+        raise_if(is_wrong, cells, path, f"Allowed: {kind}{' or an empty cell' * (not is_filled)}.")
+        return numbers.astype(int) if is_whole and is_filled else numbers
     allowed = ("True", "False", "") if column.type == "boolean" else column.allowed
     if allowed:
         text = f"Allowed: {', '.join(filter(None, allowed))}."
@@ -206,6 +251,10 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
     if column.type == "boolean":
         return cells.map({"True": True, "False": False}).astype("boolean")
     return cells
+
+
+def _is_blank(cells: pd.Series[str]) -> pd.Series[bool]:
+    return cells.str.lower().isin(["", "nan"])
 
 
 def raise_if(invalid: pd.Series[bool], cells: pd.Series[Any], path: Path, allowed: str) -> None:

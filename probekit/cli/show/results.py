@@ -27,7 +27,6 @@ from probekit.report.sentences.comparisons import (
 )
 from probekit.report.sentences.tables import (
     RULE,
-    ComparedScore,
     SiteRow,
     comparison_table,
     filled_columns,
@@ -62,21 +61,11 @@ def show_results(result: RunResult) -> None:
     v = record.verdict
     _show_sites(load_table(result.results), v)
     click.echo(f"\n{answer(v, record.question)}")
-    rows = comparison_table(v, record.control)
-    if rows:
+    compared = comparison_table(v, record.control)
+    if compared:
         click.echo()
-        columns = ("compared with", metric_name(v.metric), "difference", "95 % interval", "p")
-        show_table(ResultTable("", (*columns, WORDS), list(map(_compared, rows))))
+        show_table(compared)
         click.echo(RULE)
-
-
-def _compared(one: ComparedScore) -> tuple[str, ...]:
-    p = f"{one.p} ({one.sided})" if one.sided else one.p
-    return (one.name, one.score, one.difference, _ends(one.interval), p, one.verdict)
-
-
-def _ends(interval: str) -> str:
-    return interval.strip("[]").replace(", ", " to ")
 
 
 def _show_sites(table: pd.DataFrame, v: Verdict) -> None:
@@ -107,13 +96,13 @@ def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> ResultTable:
     main = metric_name(rows[0].metric)
     heads = ["site"]
     for name in filled:
-        heads += [_SHORT.get(name, name), *["95 % interval"] * (name == main)]
+        heads += [_SHORT.get(name, name), *["[95 %]"] * (name == main)]
     cells = []
     for row in rows:
         own = [f"{_short(row.site)}{' *' if row.chosen else ''}"]
         for name in filled:
             value, below = row.cells.get(name, ("-", ""))
-            own += [value, *[_ends(below)] * (name == main)]
+            own += [value, *[below] * (name == main)]
         cells.append(own)
     return ResultTable("", heads, cells)
 

@@ -31,7 +31,6 @@ MOST_NAMED = 10  # labels in a scatter plot; rarer labels are merged into `OTHER
 MOST_NEURONS = 30
 LEAST_NEURONS = 5  # fewer neurons are drawn as lines in the layer curve
 OTHERS = "other labels"
-BIN_COLUMNS = ("low", "high", "n_rows", "confidence", "accuracy", "ci_low", "ci_high")
 # Vertical domains of a reliability diagram: row counts on their own axis below accuracy curves.
 COUNTS, CURVES = (0.0, 0.2), (0.28, 1.0)
 
@@ -192,7 +191,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
 
     Args:
         bins: One row for each non-empty bin: edges `low` and `high`, `n_rows`, mean `confidence`,
-            `accuracy`, and its interval `ci_low` and `ci_high`. An optional column `series` names
+            `accuracy`, and its interval `ci_low` and `ci_high`. An optional column `probe` names
             the lines.
 
     >>> figure = reliability_figure(pd.DataFrame([dict(low=0.5, high=0.6, n_rows=9, confidence=0.55,
@@ -211,7 +210,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
         showlegend=False,
         hoverinfo="skip",
     )
-    names = bins["series"] if "series" in bins.columns else pd.Series("all", index=bins.index)
+    names = bins["probe"] if "probe" in bins.columns else pd.Series("all", index=bins.index)
     lines = bins.groupby(names, sort=False)
     for number, (name, points) in enumerate(lines):
         figure.add_traces(_bin_traces(plotly_text(name), points.sort_values("confidence"), number))

@@ -17,15 +17,15 @@ from probekit.report.notebooks.result_figure import ResultFigure
 from probekit.report.pages.page import FigurePart
 from probekit.report.pages.parts import first_part
 from probekit.report.pages.run_page import run_figures
+from probekit.report.pages.table import ResultTable
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
-from probekit.report.sentences.tables import NO_SCORE, ComparedScore, comparison_table
+from probekit.report.sentences.tables import NO_SCORE, comparison_table
 from probekit.report.texts import MachinePaths
 from probekit.results.causes import CauseTables
 from probekit.results.finished_run import load_config
 from probekit.results.record import RunRecord, check_finished, has_causes_alone, open_record
-from probekit.results.selection import main_metric
 from probekit.results.table import (
     SERIES,
     figure_rows,
@@ -137,7 +137,7 @@ class RunResult:
         return run_figures(self.folder)
 
     @property
-    def _compared(self) -> list[ComparedScore]:
+    def _compared(self) -> ResultTable | None:
         return comparison_table(self._record.verdict, self._record.control)
 
     @property
@@ -164,7 +164,6 @@ class RunResult:
             run=self._record.run,
             question=self._record.question,
             answer=self.answer,
-            metric=metric_name(main_metric(self.table)),
             compared=self._compared,
             warnings=self.warnings,
             report=self.report,
@@ -175,8 +174,8 @@ class RunResult:
         lines = [f"Run {self._record.run}: {self._record.question or 'no question'}"]
         lines += _wrapped(self.answer)
         lines += _curve_lines(self.table, self._record.verdict)
-        compared = [one for one in self._compared if one.score != NO_SCORE]
-        rivals = ", ".join(f"{one.name} {one.score}" for one in compared)
+        rows = self._compared.rows if self._compared else ()
+        rivals = ", ".join(f"{name} {score}" for name, score, *_ in rows if score != NO_SCORE)
         lines += _wrapped(f"Compared with: {rivals}.") if rivals else []
         if self.warnings:
             number = len(self.warnings)

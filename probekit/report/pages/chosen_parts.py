@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from probekit.errors import DataError
-from probekit.files import read_csv
 from probekit.report.figures.chosen_figures import (
     confusion_counts,
     confusion_matrix,
@@ -23,19 +20,9 @@ from probekit.report.figures.style import fixed, format_number
 from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
 from probekit.report.texts import class_label
-from probekit.results.record import reading_run_file
-from probekit.results.table import check_columns
+from probekit.results.table import page_table
 from probekit.results.verdict import Verdict
 
-COLUMNS = {
-    "confusion.csv": ("truth", "guess", "n"),
-    "scatter.csv": ("method", "x", "y", "axis_x", "axis_y", "label"),
-    "cosines.csv": ("site_a", "site_b", "cosine", "n_directions", "n_features", "null_high"),
-}
-TEXT = ("truth", "guess", "label")  # read as strings, because "NA" and "1" are valid labels
-COUNTS = frozenset({"n", "n_directions", "n_features"})
-NUMBERS = COUNTS | {"x", "y", "cosine"}
-NULL = "null_high"  # column of cosines.csv
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
@@ -55,7 +42,9 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
     probe = f"the {v.best.probe} probe at {v.best.name}"
     if v.is_nested:
         probe = "the probes that the folds chose"
-    confusion, scatter, cosines = (_load(run_dir / name) for name in COLUMNS)
+    confusion, scatter, cosines = (
+        page_table(run_dir, name) for name in ("confusion.csv", "scatter.csv", "cosines.csv")
+    )
     if confusion is not None:
         yield _confusion_part(confusion, probe)
     if not ranked_neurons(table).empty:
@@ -64,30 +53,6 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
         yield from _scatter_parts(scatter, v.best.name, v.score.n, is_nested=v.is_nested)
     if cosines is not None:
         yield _cosine_part(cosines, v.best.probe, REFITTED if v.is_nested else "")
-
-
-def _load(path: Path) -> pd.DataFrame | None:
-    if not path.exists():
-        return None
-    with reading_run_file(path):
-        table = read_csv(path, keep_default_na=False, dtype=dict.fromkeys(TEXT, str))
-        if NULL in table:  # empty without probes on permuted labels
-            table[NULL] = table[NULL].replace("", "nan").astype(float)
-    check_columns(table, COLUMNS[path.name], path)
-    for name in NUMBERS & set(table.columns):
-        numbers = pd.to_numeric(table[name], errors="coerce")
-        wrong = ~np.isfinite(numbers) | ((numbers % 1 != 0) | (numbers < 0)) & (name in COUNTS)
-        if wrong.any():
-            row = int(wrong.to_numpy().argmax())
-            given, kind = str(table[name].iloc[row]), "a count" if name in COUNTS else "a number"
-            raise DataError(
-                f"{path}, line {row + 2}: {name} is {given!r}, not {kind}. Run the experiment "
-                "again to rewrite it."
-            )
-        table[name] = numbers
-    if table.empty:
-        raise DataError(f"{path} has no rows. Run the experiment again to rewrite it.")
-    return table
 
 
 def _confusion_part(rows: pd.DataFrame, probe: str) -> FigurePart:
@@ -171,7 +136,7 @@ def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
 
 def _null_of_cosines(pairs: pd.DataFrame) -> str:
     """Return the sentence about cosines of probes on permuted labels."""
-    bounds = pairs[NULL].dropna()
+    bounds = pairs["null_high"].dropna()
     if bounds.empty:
         return "No probes were fitted on permuted labels to compare with."
     low, high = fixed(bounds.min(), 2), fixed(bounds.max(), 2)

@@ -35,6 +35,7 @@ from probekit.report.sentences.comparisons import (
     result_words,
     settings_words,
 )
+from probekit.report.sentences.tables import DIFFERENCE
 from probekit.report.texts import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.site_results import NESTED_SITE
@@ -130,7 +131,7 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultT
         )
     return ResultTable(
         title,
-        ("probe", *names, "difference [95\N{NO-BREAK SPACE}%]", "p"),
+        ("probe", *names, DIFFERENCE, "p"),
         cells,
         css="compact stacked",
         chosen=[n for n, what in enumerate(rows["what"]) if what == "chosen"],

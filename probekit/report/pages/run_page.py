@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from probekit.report.attention.page import (
 from probekit.report.causes.cause_answer import cause_answer
 from probekit.report.causes.edits import legible
 from probekit.report.figures.over_training import load_training, step_parts
-from probekit.report.figures.style import format_number
 from probekit.report.pages.causes.causes_page import (
     cause_figures,
     causes_section,
@@ -46,22 +45,18 @@ from probekit.report.pages.page import (
     pairs_of,
 )
 from probekit.report.pages.parts import norms_part, reliability_part, result_parts
-from probekit.report.pages.table import Cell, Column, ResultTable
+from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.template import unbroken
 from probekit.report.pages.wrong_examples import WrongExamples, errors_section, examples, load_wrong
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.captions import load_bins
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
 from probekit.report.sentences.tables import (
-    NOT_CONVERGED,
     RULE,
-    ComparedScore,
-    SiteRow,
     comparison_table,
     differences_table,
-    load_features,
-    site_table,
+    features_tables,
+    site_tables,
 )
 from probekit.report.texts import MachinePaths, class_label
 from probekit.results.causes import CauseTables, has_causes
@@ -76,10 +71,17 @@ from probekit.results.record import (
     open_record,
     reading_run_file,
 )
-from probekit.results.table import DIFFERENCES, load_table, metric_name, placed, read_columns, ticks
+from probekit.results.table import (
+    DIFFERENCES,
+    load_table,
+    metric_name,
+    page_table,
+    placed,
+    read_columns,
+    ticks,
+)
 from probekit.results.verdict import Verdict
 
-LONG = 18  # characters of a verdict from which on it takes two lines
 OTHER_RULE = (
     "An interval excludes 0 exactly if its p < 0.05; * significant for all differences of the run "
     "together."
@@ -134,7 +136,7 @@ def _layers(table: pd.DataFrame) -> dict[int, str]:
 
 
 def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> list[FigurePart]:
-    bins = load_bins(run_dir / "reliability.csv")
+    bins = page_table(run_dir, "reliability.csv")
     reliable = [] if bins is None else [reliability_part(bins, table, record.verdict)]
     figures = result_parts(table, record.verdict, record.control)
     figures[1:1] = step_parts(load_training(run_dir / "training.csv"), record.verdict)
@@ -190,9 +192,7 @@ def _sections(
     compared = comparison_table(v, record.control)
     first: list[Item] = [*shown[:1]]
     if compared:
-        title = "Scores that the selected probe is compared with"
-        rows = _compared(compared, title, v)
-        first += [Heading("Comparisons"), rows, Paragraph(RULE, "note")]
+        first += [Heading("Comparisons"), compared, Paragraph(RULE, "note")]
     if first or caveats(v, record):
         yield PageSection("", first, "screen")
     if causes is not None:
@@ -213,134 +213,57 @@ def _sections(
     yield _measured(record, paths.hide(_text(run_dir / "config.yaml")))
 
 
-def _compared(rows: Sequence[ComparedScore], title: str, v: Verdict) -> ResultTable:
-    """Return the table of scores that the selected probe is compared with."""
-    cells = [
-        (
-            unbroken(one.name),
-            one.score,
-            Cell(one.difference, [(one.interval, "")]),
-            Cell(
-                one.p,
-                [
-                    (one.verdict, f"verdict{' long' * (len(one.verdict) > LONG)}"),
-                    (one.sided, "sided"),
-                ],
-                css="bad" * (one.verdict == "worse"),
-            ),
-        )
-        for one in rows
-    ]
-    columns: list[Column | str] = [
-        Column("compared with", "site"),
-        metric_name(v.metric),
-        "difference [95\N{NO-BREAK SPACE}%]",
-        "p",
-    ]
-    return ResultTable(title, columns, cells, css="compact")
-
-
 def _sites(
     run_dir: Path, record: RunRecord, table: pd.DataFrame, paths: MachinePaths
 ) -> Iterator[PageSection]:
     """Yield the section with all sites, and with all differences; none without a site."""
     v = record.verdict
-    sites = site_table(table, v)
-    if not sites.rows:
+    tables = site_tables(table, v)
+    if not tables:
         return
-    n, n_folded = len(sites.rows), len(sites.folded)
-    items: list[Item] = [
-        _site_rows(sites.rows, sites.columns, f"Table of {'the best' if n_folded else 'all'} sites")
-    ]
-    if n_folded:
+    best, *others = tables
+    items: list[Item] = [best]
+    if others:
         metric = metric_name(v.metric)
-        best = f"The {n} sites with the best cross-validated {metric}, best first."
-        items.append(Paragraph(best, "note"))
+        n = len(best.rows)
+        items.append(
+            Paragraph(f"The {n} sites with the best cross-validated {metric}, best first.", "note")
+        )
     csv = b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode()
     items.append(Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
-    if n_folded:
-        title = "The other site" if n_folded == 1 else f"The other {n_folded} sites"
-        rows = _site_rows(sites.folded, sites.columns, "Table of the other sites")
-        items.append(Fold(title, [rows]))
+    for more in others:
+        n = len(more.rows)
+        items.append(Fold("The other site" if n == 1 else f"The other {n} sites", [more]))
     differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
-    others = differences_table(other_rivals(differences, v))
-    if others:
+    rivals = other_rivals(differences, v)
+    if rivals:
         title = (
             "Difference from one other site, kind or control"
-            if len(others) == 1
-            else f"Differences from {len(others)} other sites, kinds and controls"
+            if len(rivals) == 1
+            else f"Differences from {len(rivals)} other sites, kinds and controls"
         )
-        rows = _compared(others, "Differences from all others", v)
-        items.append(Fold(title, [rows, Paragraph(OTHER_RULE, "note")]))
+        compared = differences_table(rivals, v)
+        items.append(Fold(title, [compared, Paragraph(OTHER_RULE, "note")]))
     yield PageSection("All sites", items)
-
-
-def _site_rows(rows: Sequence[SiteRow], columns: Sequence[str], title: str) -> ResultTable:
-    cells: list[Sequence[Cell | str]] = [
-        (
-            row.layer,
-            Cell(row.site, [(row.series, ""), (row.badge, "badge")]),
-            *(
-                Cell(text, [(below, "")], css="bad" * (below == NOT_CONVERGED))
-                for text, below in (row.cells.get(name, ("–", "")) for name in columns)
-            ),
-        )
-        for row in rows
-    ]
-    return ResultTable(
-        title,
-        ("layer", Column("site", "site", "code"), *columns),
-        cells,
-        is_sortable=True,
-        head=1,
-        chosen=[n for n, row in enumerate(rows) if row.chosen],
-    )
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[PageSection]:
     """Yield the section with the features of k-sparse probes, if there are any."""
-    features = load_features(run_dir)
+    features = page_table(run_dir, "features.csv")
     if features is None:
         return
     note = FEATURES.format(
-        site=features.site,
+        site=features["site"].iloc[0],
         over_folds=" over all outer folds" * v.is_nested,
         on_all=", fitted on all rows," * v.is_nested,
         rows="all" if v.is_nested else "the training",
     )
-    items: list[Item] = [_feature_rows(features.rows, "Table of the best features")]
-    items.append(Paragraph(note, "note"))
-    if features.folded:
-        n = len(features.folded)
-        rows = _feature_rows(features.folded, "Table of the next features")
-        items.append(Fold(f"The next {'feature' if n == 1 else f'{n} features'}", [rows]))
+    best, *others = features_tables(features)
+    items: list[Item] = [best, Paragraph(note, "note")]
+    for more in others:
+        n = len(more.rows)
+        items.append(Fold(f"The next {'feature' if n == 1 else f'{n} features'}", [more]))
     yield PageSection("Features used by the k-sparse probes", items)
-
-
-def _feature_rows(rows: Sequence[Mapping[Hashable, Any]], title: str) -> ResultTable:
-    return ResultTable(
-        title,
-        (
-            "rank",
-            Column("feature", "site", "code"),
-            "smallest k",
-            "share explained",
-            Column("highest mean for", "site"),
-        ),
-        [
-            (
-                str(row["rank"]),
-                row["feature"],
-                str(row["k"]),
-                format_number(row["share"]),
-                class_label(row["label"]),
-            )
-            for row in rows
-        ],
-        css="narrow",
-        is_sortable=True,
-        head=1,
-    )
 
 
 def _data(record: RunRecord) -> PageSection:

@@ -40,8 +40,8 @@ class Column:
     Attributes:
         name: title of the column.
         css: class of its cells in the style sheet: `words` and `value` for texts, `site` for names.
-        form: `code` for names that break at dots, `names` for texts that do; `title` if `name` is
-            free text.
+        form: `code` for names that break at dots, `names` for texts that do, `phrase` for texts
+            whose values do not break; `title` if `name` is free text.
         unit: smaller text below the title.
     """
 

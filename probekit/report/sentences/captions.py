@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 
-from probekit.files import read_csv
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
-from probekit.report.figures.chosen_figures import BIN_COLUMNS
 from probekit.report.figures.curves import learning_curve_lines, sparse_rows
 from probekit.report.figures.facets import panel_unit, panels
 from probekit.report.figures.layer_curve import banded_series, measured_rows, null_band, series_of
@@ -19,10 +15,9 @@ from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
 from probekit.report.sentences.answer import unit_of
 from probekit.report.sentences.method import nested_line, pooled_ranking
 from probekit.report.texts import capitalised
-from probekit.results.record import BY_WORD, Control, reading_run_file
+from probekit.results.record import BY_WORD, Control
 from probekit.results.selection import ranked_rows, site_with_head
 from probekit.results.table import (
-    check_columns,
     concatenated,
     differs,
     metric_name,
@@ -270,30 +265,10 @@ def learning_curve_description(table: pd.DataFrame, v: Verdict) -> str:
     return f"{_main_name(v)} by number of training rows. {'; '.join(parts)}."
 
 
-# Columns that identify the probe of a bin; in the file they precede the columns of the figure.
-PROBE_COLUMNS = ("probe", "site", "head", "position")
-
-
-def load_bins(path: Path) -> pd.DataFrame | None:
-    """Return the bins, with a column `series` that names the probe; None without file or rows.
-
-    Raises:
-        DataError: A column is missing, or a cell is not a number.
-    """
-    if not path.exists():
-        return None
-    with reading_run_file(path):
-        bins = read_csv(path)
-    check_columns(bins, (*PROBE_COLUMNS, *BIN_COLUMNS), path)
-    with reading_run_file(path):
-        bins = bins.astype(dict.fromkeys(BIN_COLUMNS, float))
-    return None if bins.empty else bins.assign(series=bins["probe"])
-
-
 def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> str:
     """Return the caption of the reliability diagram, with Brier score and calibration error."""
     test = only(table, target="task", split="test")
-    scores = [text for _, own in bins.groupby("series", sort=False) if (text := _scores(own, test))]
+    scores = [text for _, own in bins.groupby("probe", sort=False) if (text := _scores(own, test))]
     return (
         "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
         "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
@@ -327,6 +302,6 @@ def reliability_description(bins: pd.DataFrame) -> str:
             f"({row['n_rows']:.0f} rows)"
             for _, row in own.iterrows()
         )
-        for name, own in bins.groupby("series", sort=False)
+        for name, own in bins.groupby("probe", sort=False)
     ]
     return f"Accuracy against confidence. {'; '.join(parts)}."

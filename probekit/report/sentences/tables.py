@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from probekit.amounts import LEVEL
-from probekit.files import read_csv
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.layer_curve import series_of
 from probekit.report.figures.style import decimals, fixed, format_number, format_p
+from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.method import grid_name
-from probekit.results.record import BY_WORD, Control, reading_run_file
+from probekit.report.texts import class_label
+from probekit.results.record import BY_WORD, Control
 from probekit.results.selection import site_with_head
 from probekit.results.table import (
-    check_columns,
     concatenated,
     metric_name,
     n_blocks,
@@ -36,6 +34,8 @@ from probekit.results.verdict import COMPARED, NOT_BETTER, SIGNIFICANT, Rival, V
 
 NONE = "–"
 NO_SCORE = "none"
+DIFFERENCE = "difference [95 %]"
+LONG = 18  # characters of a verdict from which on it takes two lines
 # The rule of the table of comparisons, below it.
 RULE = (
     "An interval excludes 0 if the two-sided p < 0.05. A one-sided p tests whether predictions and "
@@ -43,50 +43,26 @@ RULE = (
     "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: too few groups."
 )
 
-
-@dataclass(frozen=True)
-class ComparedScore:
-    """A score that the selected probe is compared with.
-
-    Attributes:
-        name: the other probe or baseline.
-        score: its score.
-        difference: the score of the selected probe minus this score, with a sign; "–" if unknown.
-        interval: 95 % confidence interval of the difference; "" if unknown.
-        p: two-sided p-value of the difference, which excludes 0 from the interval if it is below
-            0.05, or one-sided p-value of the association between predictions and labels; "–" if
-            there is none. A star follows if the difference is significant for all comparisons
-            together.
-        sided: "one-sided" for a p-value of the association, else "".
-        verdict: "" if the selected probe is significantly better, or if there is no test; the
-            reason if there is no such score.
-    """
-
-    name: str
-    score: str
-    difference: str
-    interval: str
-    p: str
-    sided: str = ""
-    verdict: str = ""
+# Name and score of a rival, the difference with its interval, and p with the verdict.
+ComparedRow = tuple[str, str, Cell, Cell]
 
 
-def comparison_table(v: Verdict, control: Control = BY_WORD) -> list[ComparedScore]:
-    """Return the scores that the selected probe is compared with; [] if there is none.
+def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | None:
+    """Return the scores that the selected probe is compared with; None if there is none.
 
     Args:
         v: The verdict of the run.
         control: The control task; if there is none, its row has the reason.
     """
     if v.score is None:
-        return []
+        return None
     names = [_name(target, v) for target in v.rivals] + [one.name for one in v.neighbours]
     rows = _compared([*v.rivals.values(), *v.neighbours], names)
     if control.why_none and "control" not in v.rivals:
         at = sum(target in v.rivals for target in COMPARED[: COMPARED.index("control")])
-        reason = control.short_reason
-        rows.insert(at, ComparedScore(_name("control", v), NO_SCORE, NONE, "", NONE, "", reason))
-    return rows
+        reason = _p_cell(NONE, control.short_reason)
+        rows.insert(at, (_name("control", v), NO_SCORE, Cell(NONE), reason))
+    return _table("Scores that the selected probe is compared with", rows, v) if rows else None
 
 
 def _name(target: str, v: Verdict) -> str:
@@ -95,12 +71,24 @@ def _name(target: str, v: Verdict) -> str:
     return f"{name}, own best sites (mean of {v.n_networks})" if several else name
 
 
-def differences_table(rivals: Sequence[Rival]) -> list[ComparedScore]:
+def differences_table(rivals: Sequence[Rival], v: Verdict) -> ResultTable:
     """Return a row for each difference, in the same format as `comparison_table`."""
-    return _compared(rivals, [one.name for one in rivals])
+    return _table("Differences from all others", _compared(rivals, [r.name for r in rivals]), v)
 
 
-def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedScore]:
+def _table(title: str, rows: Sequence[ComparedRow], v: Verdict) -> ResultTable:
+    columns = (Column("compared with", "site", "phrase"), metric_name(v.metric), DIFFERENCE, "p")
+    return ResultTable(title, columns, rows, css="compact")
+
+
+def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow]:
+    """Return name, score, difference with its interval, and p with the verdict of each rival.
+
+    The two-sided p-value of a difference is below 0.05 exactly if its interval excludes 0; that of
+    an association is marked as one-sided. A star follows if the difference is significant for all
+    comparisons together. The verdict is "" if the selected probe is significantly better, or if
+    there is no test.
+    """
     # 2 decimals, or 3 if a difference or limit would be written as 0
     numbers = [x for one in rivals for x in (one.difference, one.ci_low, one.ci_high)]
     places, rows = decimals(numbers, most=3), []
@@ -112,22 +100,30 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedSco
         has_star = is_tested and one.decisive_p < LEVEL and one.verdict != NOT_BETTER
         has_verdict = is_tested and one.verdict != SIGNIFICANT
         rows.append(
-            ComparedScore(
+            (
                 name,
                 fixed(one.value, places),
-                difference if known else NONE,
-                "" if math.isnan(one.ci_low) else limits,
-                format_p(one.p) + "*" * has_star,
-                "one-sided" * (one.is_association and has_p),
-                one.verdict.removeprefix("significantly ") if has_verdict else "",
+                Cell(
+                    difference if known else NONE,
+                    [("" if math.isnan(one.ci_low) else limits, "")],
+                ),
+                _p_cell(
+                    format_p(one.p) + "*" * has_star,
+                    one.verdict.removeprefix("significantly ") if has_verdict else "",
+                    "one-sided" * (one.is_association and has_p),
+                ),
             )
         )
     return rows
 
 
+def _p_cell(p: str, verdict: str, sided: str = "") -> Cell:
+    words = f"verdict{' long' * (len(verdict) > LONG)}"
+    return Cell(p, [(verdict, words), (sided, "sided")], css="bad" * (verdict == "worse"))
+
+
 _HEAD = re.compile(r"^blocks\.(\d+)\..*\[head=(\d+)\]$")
 NOT_CONVERGED = "not converged"
-NO_LAYER = "–"
 
 # A table of more than MOST_ROWS lines shows the best BEST_ROWS and folds the rest.
 MOST_ROWS = 30
@@ -157,7 +153,7 @@ class SiteRow:
     """Line of the table for one site and probe.
 
     Attributes:
-        layer: Label of the layer, `NO_LAYER` for concatenated sites.
+        layer: Label of the layer, "–" for concatenated sites.
         site: Name of the site, with its head.
         series: Name of the series, empty if there is only one.
         probe: Kind of probe.
@@ -185,28 +181,43 @@ class SiteRow:
         """Whether cross-validation selected this site, in at least one outer fold."""
         return bool(self.badge)
 
+    def line(self, columns: Sequence[str]) -> list[Cell | str]:
+        """Return the cells of the line: layer, site, then these columns."""
+        cells = (self.cells.get(name, (NONE, "")) for name in columns)
+        return [
+            self.layer,
+            Cell(self.site, [(self.series, ""), (self.badge, "badge")]),
+            *(
+                Cell(text, [(below, "")], css="bad" * (below == NOT_CONVERGED))
+                for text, below in cells
+            ),
+        ]
 
-@dataclass(frozen=True)
-class SiteTable:
-    """Lines of the table, and titles of the columns that at least one line fills.
 
-    If there are more than `MOST_ROWS` lines, they are sorted by cross-validated score, `rows` are
-    the best `BEST_ROWS` and `folded` are the others.
+def site_tables(table: pd.DataFrame, v: Verdict) -> list[ResultTable]:
+    """Return the table of all sites; of more than `MOST_ROWS`, the best and the others.
+
+    Of several tables, the rows are in the order of the cross-validated score.
     """
-
-    rows: tuple[SiteRow, ...]
-    columns: tuple[str, ...]
-    folded: tuple[SiteRow, ...] = ()
-
-
-def site_table(table: pd.DataFrame, v: Verdict) -> SiteTable:
-    """Return the table of all sites, folded if it has more than `MOST_ROWS` lines."""
     rows = site_rows(table, v)
-    columns = filled_columns(rows)
     n_shown = len(rows) if len(rows) <= MOST_ROWS else BEST_ROWS
     if n_shown < len(rows):
         rows.sort(key=lambda row: row.cross_validated, reverse=True)
-    return SiteTable(tuple(rows[:n_shown]), columns, tuple(rows[n_shown:]))
+    columns = filled_columns(rows)
+    named = {f"Table of {'the best' if rows[n_shown:] else 'all'} sites": rows[:n_shown]}
+    named["Table of the other sites"] = rows[n_shown:]
+    return [
+        ResultTable(
+            title,
+            ("layer", Column("site", "site", "code"), *columns),
+            [row.line(columns) for row in shown],
+            is_sortable=True,
+            head=1,
+            chosen=[n for n, row in enumerate(shown) if row.chosen],
+        )
+        for title, shown in named.items()
+        if shown
+    ]
 
 
 def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
@@ -264,7 +275,7 @@ def _site_row(
 ) -> SiteRow:
     measured = same_features(series, task).set_index(["target", "split", "metric"])
     return SiteRow(
-        layer=NO_LAYER if task["depth"] is None else row_tick(task, blocks),
+        layer=NONE if task["depth"] is None else row_tick(task, blocks),
         site=site_with_head(task["site"], task["head"]),
         series=series_name,
         probe=task["probe"],
@@ -315,33 +326,38 @@ _CELLS: dict[str, Callable[[pd.Series], tuple[str, str]]] = {
 }
 
 
-FEATURE_COLUMNS = ("site", "rank", "feature", "k", "share", "label")
 MOST_FEATURES = 20  # shown without unfolding the table
 
 
-@dataclass(frozen=True)
-class FeatureTable:
-    """Features at the best site of the k-sparse probes, best first.
+def features_tables(features: pd.DataFrame) -> list[ResultTable]:
+    """Return the features that k-sparse probes selected, best first; from the 21st in a second one.
 
-    `rows` are shown; `folded` are the rest.
+    Args:
+        features: rows of features.csv.
     """
-
-    site: str
-    rows: tuple[dict[Hashable, Any], ...]
-    folded: tuple[dict[Hashable, Any], ...]
-
-
-def load_features(run_dir: Path) -> FeatureTable | None:
-    """Return the features that a run's k-sparse probes selected; None without features.csv.
-
-    Raises:
-        DataError: features.csv cannot be read.
-    """
-    path = run_dir / "features.csv"
-    if not path.exists():
-        return None
-    with reading_run_file(path):
-        table = read_csv(path, keep_default_na=False, dtype={"label": str})
-    check_columns(table, FEATURE_COLUMNS, path)
-    rows = tuple(table.to_dict("records"))
-    return FeatureTable(str(table["site"].iloc[0]), rows[:MOST_FEATURES], rows[MOST_FEATURES:])
+    columns = ("rank", Column("feature", "site", "code"), "smallest k", "share explained")
+    rows = [
+        (
+            str(row["rank"]),
+            row["feature"],
+            str(row["k"]),
+            format_number(row["share"]),
+            class_label(row["label"]),
+        )
+        for _, row in features.iterrows()
+    ]
+    return [
+        ResultTable(
+            title,
+            (*columns, Column("highest mean for", "site")),
+            shown,
+            css="narrow",
+            is_sortable=True,
+            head=1,
+        )
+        for title, shown in (
+            ("Table of the best features", rows[:MOST_FEATURES]),
+            ("Table of the next features", rows[MOST_FEATURES:]),
+        )
+        if shown
+    ]
