@@ -31,8 +31,8 @@ class TableColumn:
         name: the name in the header.
         meaning: the contents of the cells, for the reference pages.
         type: the type of its cells. Empty cells are "" in text columns, NaN in number columns and
-            NA in boolean columns. Integers start at 0. Finite numbers and counts, which are integers,
-            fill each cell.
+            NA in boolean columns. Integers start at 0; finite numbers and counts (integers) fill
+            each cell.
         allowed: the allowed values of text cells; empty for any.
     """
 

@@ -23,13 +23,11 @@ from probekit.report.attention.page import (
 )
 from probekit.report.causes.cause_answer import cause_answer
 from probekit.report.causes.edits import legible
-from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.pages.causes.causes_page import (
     cause_figures,
     causes_section,
     write_causes_page,
 )
-from probekit.report.pages.chosen_parts import chosen_parts
 from probekit.report.pages.page import (
     FigurePart,
     Files,
@@ -44,7 +42,14 @@ from probekit.report.pages.page import (
     View,
     pairs_of,
 )
-from probekit.report.pages.parts import norms_part, reliability_part, result_parts
+from probekit.report.pages.parts import (
+    chosen_parts,
+    load_training,
+    norms_part,
+    reliability_part,
+    result_parts,
+    step_parts,
+)
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.template import unbroken
 from probekit.report.pages.wrong_examples import WrongExamples, errors_section, examples, load_wrong

@@ -58,21 +58,6 @@ def caption(
     """
     measured = measured_rows(table, metric)
     task = only(measured, target="task")
-    sentences = {
-        f"{_main_name(v)} on the task minus that on the control task. "
-        f"{CONTROLS[control.by]}": METRICS[metric].kind == "difference",
-        METRICS[metric].explanation: bool(METRICS[metric].explanation),
-        _measured_on(task, metric, v.is_nested): True,
-        **_drawn(table, measured, v),
-        control.why_none: metric == v.metric,
-        f"{NULL_BAND}{f' ({v.null})' if v.null else ''}.": bool(null_band(table, placed(measured))),
-    }
-    return " ".join(sentence for sentence, holds in sentences.items() if holds and sentence)
-
-
-def _drawn(table: pd.DataFrame, measured: pd.DataFrame, v: Verdict) -> dict[str, bool]:
-    """Return the sentence about each element of a layer curve -> whether the element is drawn."""
-    task = only(measured, target="task")
     parts = panels(placed(measured))
     all_series = [list(series_of(rows)) for _, rows in parts]
     some_banded = any(len(banded_series(table, own)) < len(own) for own in all_series)
@@ -80,7 +65,11 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame, v: Verdict) -> dict[str,
     is_ranked = not ranked_rows(table).empty
     score = metric_name(v.metric) if is_ranked else "score"
     groups = "training" if measured["split"].eq("online").all() else "test"
-    return {
+    sentences = {
+        f"{_main_name(v)} on the task minus that on the control task. "
+        f"{CONTROLS[control.by]}": METRICS[metric].kind == "difference",
+        METRICS[metric].explanation: bool(METRICS[metric].explanation),
+        _measured_on(task, metric, v.is_nested): True,
         f"One panel for each {panel_unit(placed(measured))}, with the others in grey; all panels "
         "share their axes. Horizontal lines: majority class and best other baseline.": (
             len(parts) > 1
@@ -97,7 +86,10 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame, v: Verdict) -> dict[str,
         ),
         "Concatenated: one probe on the features of several sites; it is never selected, because "
         "it does not localise information.": not concatenated(task).empty,
+        control.why_none: metric == v.metric,
+        f"{NULL_BAND}{f' ({v.null})' if v.null else ''}.": bool(null_band(table, placed(measured))),
     }
+    return " ".join(sentence for sentence, holds in sentences.items() if holds and sentence)
 
 
 def _main_name(v: Verdict) -> str:

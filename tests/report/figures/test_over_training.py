@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.maps.maps import step_map
+from probekit.report.pages.parts import load_training, step_parts
 from tests.report.conftest import judged
 from tests.report.pictures import TRAINED_SITES, training_rows
 
