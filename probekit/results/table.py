@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -163,14 +166,14 @@ SERIES = ("run", "model", "dataset", "line", "position", "probe", "seed", "view"
 SAME_FEATURES = ("run", "dataset", "line", "site", "position", "probe", "view")
 
 
-def load_table(path: Path) -> pd.DataFrame:
-    """Return the validated rows of results.csv.
+def load_table(path: Path, columns: Sequence[TableColumn] = RESULTS) -> pd.DataFrame:
+    """Return the validated rows of results.csv, or of training.csv, which has one more column.
 
     Raises:
         MissingError: The file does not exist.
         DataError: A column is missing, a cell is invalid, or there are no rows.
     """
-    table = read_columns(path, RESULTS)
+    table = read_columns(path, columns)
     if table.empty:
         raise DataError(f"{path} has a header but no rows. Run the experiment again.")
     check_layers(table["site"].mask(table["order"].notna(), ""), path)
@@ -291,23 +294,41 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     [['residual stream', 0], ['attn.z head 2', 1], ['residual stream', 2]]
     """
     sites = table["site"].fillna("")
-    rows = table[(sites != "") & ~_is_concatenated(sites)].copy()
-    names = rows["site"].str.extract(SITE)
-    component = names["component"].str.replace("hook_", "")
-    ends = np.where(component.str.startswith("ln_final"), n_blocks(rows), EMBED_DEPTH)
-    before = component.eq("resid_pre").astype(float)
-    rows["depth"] = names["layer"].astype(float).sub(before).fillna(pd.Series(ends, rows.index))
-    rows["part"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
-    if "order" in rows and (given := rows["order"].notna()).any():
-        rows["depth"] = rows["depth"].mask(given, rows["order"])
-        rows["part"] = rows["part"].mask(given, rows["component"])
-        names["neuron"] = names["neuron"].mask(given)
-    rows["depth"] = rows["depth"].astype(int)
-    rows["line"] = rows["part"]
-    for axis, numbers in {"head": rows["head"], "neuron": names["neuron"]}.items():
-        suffix = numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
-        rows["line"] += suffix.astype(str)  # pandas infers no string type from an empty column
-    return rows.sort_values("depth", kind="stable")
+    rows = table[np.array([site != "" and JOINT not in site for site in sites], dtype=bool)]
+    blocks, places = n_blocks(rows), []
+    given = rows["order"] if "order" in rows else [math.nan] * len(rows)
+    components = rows["component"] if "component" in rows else rows["site"]
+    for site, order, component, head in zip(
+        rows["site"], given, components, rows["head"], strict=True
+    ):
+        if pd.isna(order):
+            layer, name, neuron = _parts(site)
+            end = blocks if name.startswith("ln_final") else EMBED_DEPTH
+            depth = end if layer is None else layer - (name == "resid_pre")
+            part = "residual stream" if name in RESIDUAL_STREAM else name
+        else:
+            depth, part, neuron = int(order), component, None
+        of_head = "" if pd.isna(head) else f" head {head:.0f}"
+        of_neuron = "" if neuron is None else f" neuron {neuron}"
+        places.append((depth, part, f"{part}{of_head}{of_neuron}"))
+    types = {"depth": int, "part": "str", "line": "str"}
+    added = pd.DataFrame(places, index=rows.index, columns=list(types)).astype(types)
+    return rows.assign(**added).sort_values("depth", kind="stable")
+
+
+@lru_cache(maxsize=10_000)  # pages read the places of the same sites again and again
+def _parts(site: str) -> tuple[int | None, str, int | None]:
+    """Return layer, component without "hook_" and neuron of a site.
+
+    >>> _parts("blocks.5.mlp.hook_post[neuron=3]"), _parts("ln_final.hook_normalized")
+    ((5, 'mlp.post', 3), (None, 'ln_final.normalized', None))
+    """
+    found = re.match(SITE, site)
+    assert found is not None  # it matches any text
+    layer, neuron = (
+        None if found[name] is None else int(found[name]) for name in ("layer", "neuron")
+    )
+    return layer, found["component"].replace("hook_", ""), neuron
 
 
 def concatenated(table: pd.DataFrame) -> pd.DataFrame:
@@ -322,8 +343,8 @@ def _is_concatenated(sites: pd.Series[str]) -> pd.Series[bool]:
 
 def n_blocks(rows: pd.DataFrame) -> int:
     """Return the number of blocks, taken from the deepest block that occurs in the rows."""
-    layers = rows["site"].str.extract(SITE)["layer"].dropna()
-    return int(layers.astype(int).max()) + 1 if len(layers) else 0
+    layers = [layer for layer, *_ in map(_parts, rows["site"]) if layer is not None]
+    return max(layers, default=-1) + 1
 
 
 def tick(depth: int, blocks: int) -> str:

@@ -41,9 +41,9 @@ def test_sites_legend_answer_and_comparisons_are_printed_in_this_order(show):
     baseline = row("", "majority", 0.5, probe="none")
     lines = show([*make_rows("logistic"), baseline])
     assert [line.split() for line in lines[:3]] == [
-        ["site", "accuracy", "95", "%", "interval", "control"],
-        [SITES[0], "0.600", "0.580", "to", "0.620", "0.500"],
-        [SITES[1], "*", "0.700", "0.680", "to", "0.720", "0.500"],
+        ["site", "accuracy", "[95", "%]", "control"],
+        [SITES[0], "0.600", "[0.580,", "0.620]", "0.500"],
+        [SITES[1], "*", "0.700", "[0.680,", "0.720]", "0.500"],
     ]
     assert lines[3] == (
         "accuracy: score on held-out rows with 95 % interval; *: selected by cross-validation; "
@@ -55,7 +55,7 @@ def test_sites_legend_answer_and_comparisons_are_printed_in_this_order(show):
     )
     assert " ".join(lines[10:]).split() == RULE.split()
     assert [line.split() for line in lines[7:10]] == [
-        ["compared", "with", "accuracy", "difference", "95", "%", "interval", "p"],
+        ["compared", "with", "accuracy", "difference", "[95", "%]", "p"],
         ["majority", "class", "0.50", "–", "–"],
         ["control", "task", "0.50", "–", "–"],
     ]

@@ -288,25 +288,6 @@ def test_the_page_states_why_there_is_no_confusion_matrix(make_run, record, conf
     assert f"The data have 60 classes. {reason} most 40." in page
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"n": "many"}, "line 2: n is 'many', not a count"),
-        ({"n": -3}, "line 2: n is '-3', not a count"),
-        ({"n": 2.5}, "line 2: n is '2.5', not a count"),
-        ({"n": ""}, "line 2: n is '', not a count"),
-        (None, "has no rows"),
-    ],
-)
-def test_counts_that_are_none_are_named(make_run, confusion, scatter, wrong, change, message):
-    damaged = confusion.iloc[:0] if change is None else confusion.astype({"n": object})
-    for name, value in (change or {}).items():
-        damaged.loc[damaged.index[0], name] = value
-    run = write_chosen(make_run(), damaged, scatter, wrong)
-    with pytest.raises(DataError, match=rf"confusion\.csv.*{message}"):
-        write_report(run)
-
-
 def test_missing_pairs_of_labels_are_no_rows(confusion):
     figure = confusion_matrix(confusion.iloc[1:])
     assert len(figure.data) == 2

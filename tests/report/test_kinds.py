@@ -14,7 +14,7 @@ from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.captions import caption, learning_curve_caption, sparse_description
 from probekit.report.sentences.method import method
-from probekit.report.sentences.tables import site_table
+from probekit.report.sentences.tables import filled_columns, site_rows
 from probekit.results.selection import hidden_kinds
 from tests.report.conftest import judged, row
 
@@ -162,7 +162,7 @@ def test_compression_has_a_curve_a_meaning_and_a_column(table):
     assert "Measured on 1,039 training rows in 15 groups" in part.caption
     figure = layer_curve(both, "compression")
     assert "no compression<br>1.00" in [note.text for note in figure.layout.annotations]
-    assert site_table(both, judged(both)).rows[3].cells["compression"][0] == "1.882"
+    assert site_rows(both, judged(both))[3].cells["compression"][0] == "1.882"
 
 
 def with_p(table, p, null="random signs of whole groups"):
@@ -170,11 +170,6 @@ def with_p(table, p, null="random signs of whole groups"):
     rows = rows[rows["target"] == "task"]
     p_rows = rows.assign(metric="p_best", value=p, ci_low=math.nan, ci_high=math.nan, null=null)
     return pd.concat([table, p_rows], ignore_index=True)
-
-
-def test_the_p_value_of_each_site_is_in_the_table_of_sites(table):
-    tested = with_p(table, 0.25)
-    assert site_table(tested, judged(tested)).rows[0].cells["p"] == ("0.25", "")
 
 
 def test_the_null_of_the_p_values_is_in_the_closed_part(table):
@@ -194,7 +189,7 @@ def test_unconverged_fits_are_counted_by_kind_and_target(kinds):
 
 def test_a_penalty_has_its_name_in_the_table_of_sites(table):
     of_ridge = table.assign(probe=table["probe"].where(table["site"] == "", "ridge"), C=10.0)
-    assert site_table(of_ridge, judged(of_ridge)).rows[0].cells["C"] == ("alpha 10", "")
+    assert site_rows(of_ridge, judged(of_ridge))[0].cells["C"] == ("alpha 10", "")
 
 
 NUMBERS = {"accuracy": "r2", "macro_f1": "spearman"}
@@ -214,7 +209,7 @@ def test_a_run_on_numbers_shows_its_main_metric_first(numbers):
         "Selectivity by layer",
     ]
     assert "best cross-validated R² on" in caption(numbers, judged(numbers), "r2")
-    assert site_table(numbers, judged(numbers)).columns[0] == "R²"
+    assert filled_columns(site_rows(numbers, judged(numbers)))[0] == "R²"
 
 
 @pytest.fixture
@@ -239,7 +234,7 @@ def test_the_answer_of_a_run_on_trees_has_no_selected_site(trees):
     ]
     notes = [note.text for note in layer_curve(trees, "uuas").layout.annotations]
     assert "linear\u00a0chain\u00a00.40" in notes
-    assert site_table(trees, judged(trees)).columns[:2] == ("UUAS", "root accuracy")
+    assert filled_columns(site_rows(trees, judged(trees)))[:2] == ("UUAS", "root accuracy")
 
 
 @pytest.mark.parametrize("metric", ["brier", "ece"])

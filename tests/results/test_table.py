@@ -1,9 +1,11 @@
+import math
+
 import pandas as pd
 import pytest
 
 from probekit.errors import DataError, MissingError
 from probekit.results.selection import chosen_row
-from probekit.results.table import load_table, placed, same_features, ticks
+from probekit.results.table import PAGE_TABLES, load_table, page_table, placed, same_features, ticks
 
 
 def at(*sites: str, head: float | None = None) -> pd.DataFrame:
@@ -54,6 +56,39 @@ def test_a_table_without_rows_and_a_folder_without_table_are_refused(make_run, t
         load_table(make_run(table.iloc[:0]) / "results.csv")
     with pytest.raises(MissingError, match="does not exist"):
         load_table(tmp_path / "results.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "cell"),
+    [
+        ("confusion.csv", "n", "many"),
+        ("confusion.csv", "n", "-3"),
+        ("confusion.csv", "n", "2.5"),
+        ("confusion.csv", "n", ""),
+        ("scatter.csv", "x", "inf"),
+        ("cosines.csv", "n_features", "-1"),
+        ("reliability.csv", "accuracy", "high"),
+        ("features.csv", "rank", "first"),
+    ],
+)
+def test_a_table_of_the_page_is_read_as_written(tmp_path, name, column, cell):
+    assert page_table(tmp_path, name) is None
+    filled = {"text": "NA", "number": "", "finite": "0.5", "count": "3"}
+    cells = pd.DataFrame([{key: filled[of] for key, of in PAGE_TABLES[name].items()}] * 2)
+    cells.to_csv(tmp_path / name, index=False)
+    first = page_table(tmp_path, name).iloc[0].to_dict()
+    read = {"text": "NA", "number": pytest.approx(math.nan, nan_ok=True), "finite": 0.5, "count": 3}
+    assert first == {key: read[of] for key, of in PAGE_TABLES[name].items()}
+    cells.drop(columns=column).to_csv(tmp_path / name, index=False)
+    with pytest.raises(DataError, match=f"no column '{column}'"):
+        page_table(tmp_path, name)
+    cells.loc[1, column] = cell
+    cells.to_csv(tmp_path / name, index=False)
+    with pytest.raises(DataError, match=f"line 3, column '{column}': '{cell}' cannot be read"):
+        page_table(tmp_path, name)
+    cells.iloc[:0].to_csv(tmp_path / name, index=False)
+    with pytest.raises(DataError, match="has no rows"):
+        page_table(tmp_path, name)
 
 
 def test_the_residual_stream_is_one_line_from_the_embedding_to_the_final_norm():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -10,12 +10,12 @@ import plotly.graph_objects as go
 
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.style import (
-    SERIES_COLOURS,
-    SERIES_MARKERS,
     TEMPLATE,
+    error_bars,
     format_number,
     format_p,
     plotly_text,
+    series_marker,
 )
 from probekit.report.pages.page import (
     FigurePart,
@@ -192,9 +192,20 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
     figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})
     series = rows.groupby(_LINE, sort=False)
     for number, (names, points) in enumerate(series):
-        trace = _trace(points, names, number)
-        trace.hovertext = [_hover(row, comparison.names) for _, row in points.iterrows()]
-        figure.add_trace(trace)
+        marker = series_marker(number, 9)
+        hollow = f"{marker['symbol']}-open"
+        symbols = np.where(points["holds"], marker["symbol"], hollow).tolist()
+        figure.add_scatter(
+            x=(points["depth"] + _STEP * number).tolist(),
+            y=points["difference"].tolist(),
+            error_y=error_bars(points, "difference", 1.5),
+            mode="lines+markers",
+            line={"color": marker["color"], "width": 1.5},
+            marker={"size": 9, "symbol": symbols, "line": {"width": 2}},
+            name=plotly_text(" · ".join(map(str, names))),
+            hovertext=[_hover(row, comparison.names) for _, row in points.iterrows()],
+            hoverinfo="text",
+        )
     blocks = int(rows["depth"].max())
     depths = sorted(set(rows["depth"]))
     ends = bool((rows["site"].str.startswith("ln_final")).any())
@@ -207,32 +218,6 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
     figure.update_yaxes(title_text=f"difference of {metric_name(comparison.metric)}")
     name_traces(figure)
     return figure
-
-
-def _trace(points: pd.DataFrame, names: tuple[Hashable, ...], number: int) -> go.Scatter:
-    colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
-    marker = SERIES_MARKERS[number % len(SERIES_MARKERS)]
-    return go.Scatter(
-        x=(points["depth"] + _STEP * number).tolist(),
-        y=points["difference"].tolist(),
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": (points["ci_high"] - points["difference"]).tolist(),
-            "arrayminus": (points["difference"] - points["ci_low"]).tolist(),
-            "thickness": 1.5,
-            "width": 4,
-        },
-        mode="lines+markers",
-        line={"color": colour, "width": 1.5},
-        marker={
-            "size": 9,
-            "symbol": np.where(points["holds"], marker, f"{marker}-open").tolist(),
-            "line": {"width": 2},
-        },
-        name=plotly_text(" · ".join(map(str, names))),
-        hoverinfo="text",
-    )
 
 
 def _hover(row: pd.Series, runs: tuple[str, str]) -> str:

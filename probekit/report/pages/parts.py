@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.chosen_figures import (
     confusion_counts,
@@ -40,11 +38,11 @@ from probekit.report.figures.views import (
 from probekit.report.maps.maps import head_maps, map_cells, position_map, step_map
 from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences import captions
-from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
+from probekit.report.sentences.method import POOLED_RANKING, REFITTED, SITE_OF_ALL_FOLDS
 from probekit.report.texts import capitalised, class_label
 from probekit.results.record import BY_WORD, Control, Norms
 from probekit.results.selection import hidden_kinds, measured_metrics
-from probekit.results.table import check_columns, load_table, metric_name, page_table
+from probekit.results.table import RESULTS, TableColumn, load_table, metric_name, page_table
 from probekit.results.verdict import Verdict
 
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
@@ -70,8 +68,38 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
     measured = measured_metrics(table)
     drawn = [name for name in METRICS if name in measured and METRICS[name].is_drawn]
     first = [name for name in v.main_metrics if name in drawn]
+    curve, position = curve_rows(table), curve_position(table)
+    heads, positions = list(head_tables(table)), list(position_tables(table))
+
+    def of_metric(metric: str, is_open: bool) -> Iterator[FigurePart]:
+        name, maps = title(metric), []
+        if metric in measured_metrics(curve):
+            yield FigurePart(
+                f"{name} by layer{f' · {position}' if position else ''}",
+                figure_json(curve_figure(curve, metric)),
+                captions.caption(curve, v, metric, control),
+                captions.description(curve, metric),
+                is_open,
+                facets_height(curve, metric),
+            )
+        of_heads = [own for own in heads if metric in measured_metrics(own[2])]
+        for is_shown in (True, False):
+            parts = {part: rows for part, at_shown, rows in of_heads if at_shown is is_shown}
+            if parts:
+                heading = f"{name} by layer and head · {', '.join(parts)}"
+                figure, rows = head_maps(parts, metric), pd.concat(parts.values())
+                maps.append((heading, figure, rows, is_open and is_shown))
+        for part, rows in positions:
+            if metric in measured_metrics(rows):
+                heading = f"{name} by layer and position · {part}"
+                maps.append((heading, position_map(rows, metric), rows, is_open))
+        for heading, figure, rows, is_shown in maps:
+            caption = captions.map_caption(rows, v, metric, control)
+            description = captions.map_description(rows, metric)
+            yield map_part(heading, figure, caption, description, is_shown, LEAST_MAP)
+
     for metric in first:
-        yield from _metric_parts(table, v, metric, control, True)
+        yield from of_metric(metric, True)
     if not sparse_rows(table).empty:
         yield FigurePart(
             f"{title(v.metric)} by number of features",
@@ -88,7 +116,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
         )
     for metric in drawn:
         if metric not in first:
-            yield from _metric_parts(table, v, metric, control, False)
+            yield from of_metric(metric, False)
 
 
 def reliability_part(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> FigurePart:
@@ -111,57 +139,19 @@ def title(metric: str) -> str:
     return capitalised(metric_name(metric))
 
 
-def _metric_parts(
-    table: pd.DataFrame, v: Verdict, metric: str, control: Control, is_open: bool
-) -> Iterator[FigurePart]:
-    name = title(metric)
-    curve, position = curve_rows(table), curve_position(table)
-    if metric in measured_metrics(curve):
-        height = facets_height(curve, metric)
-        yield FigurePart(
-            f"{name} by layer{f' · {position}' if position else ''}",
-            figure_json(curve_figure(curve, metric)),
-            captions.caption(curve, v, metric, control),
-            captions.description(curve, metric),
-            is_open,
-            height,
-        )
-    of_heads = [own for own in head_tables(table) if metric in measured_metrics(own[2])]
-    for is_shown in (True, False):
-        maps = {part: rows for part, at_shown, rows in of_heads if at_shown is is_shown}
-        if maps:
-            heading = f"{name} by layer and head · {', '.join(maps)}"
-            figure = head_maps(maps, metric)
-            rows = pd.concat(maps.values())
-            yield _map(heading, rows, v, metric, figure, is_open and is_shown, control)
-    for part, rows in position_tables(table):
-        if metric in measured_metrics(rows):
-            heading = f"{name} by layer and position · {part}"
-            figure = position_map(rows, metric)
-            yield _map(heading, rows, v, metric, figure, is_open, control)
-
-
-def _map(
-    heading: str,
-    rows: pd.DataFrame,
-    v: Verdict,
-    metric: str,
-    figure: go.Figure,
-    is_open: bool,
-    control: Control,
-) -> FigurePart:
-    caption = captions.map_caption(rows, v, metric, control)
-    part = map_part(heading, figure, caption, captions.map_description(rows, metric), is_open)
-    # A map of few layers has the height of the table next to it.
-    return replace(part, height=max(part.height or 0, LEAST_MAP))
-
-
 def map_part(
-    heading: str, figure: go.Figure, caption: str, description: str, is_open: bool = True
+    heading: str,
+    figure: go.Figure,
+    caption: str,
+    description: str,
+    is_open: bool = True,
+    least: float = 0.0,
 ) -> FigurePart:
-    """Return a heat map as a part of the page, with a height that fits its number of rows."""
-    n_rows = len(figure.data[0].z)
-    height = 7 + 1.75 * max(n_rows, 4)
+    """Return a heat map as a part of the page, with a height that fits its number of rows.
+
+    `least` is the smallest height in rem.
+    """
+    height = max(7 + 1.75 * max(len(figure.data[0].z), 4), least)
     return FigurePart(heading, figure_json(figure), caption, description, is_open, height)
 
 
@@ -186,14 +176,8 @@ def load_training(path: Path) -> pd.DataFrame | None:
     Raises:
         DataError: The file cannot be read, or `step` is missing or not an integer.
     """
-    if not path.is_file():
-        return None
-    table = load_table(path)
-    check_columns(table, ["step"], path)
-    try:
-        return table.assign(step=table["step"].astype(int))
-    except ValueError as error:
-        raise DataError(f"{path}, column 'step': {error}. Run the experiment again.") from error
+    step = TableColumn("step", "training step of the checkpoint", "count")
+    return load_table(path, (*RESULTS, step)) if path.is_file() else None
 
 
 def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
@@ -282,7 +266,7 @@ def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
         figure_json(neuron_ranking(table)),
         "Neurons by layer and index, in descending order of the cross-validated score on training "
         "rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: chance. "
-        f"{pooled_ranking(v)}".rstrip(),
+        f"{POOLED_RANKING * v.is_nested}".rstrip(),
         "Neurons, best first: "
         + "; ".join(f"{row['site']} {format_number(row['value'])}" for _, row in rows.iterrows()),
         is_open=False,

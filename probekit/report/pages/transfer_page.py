@@ -10,14 +10,13 @@ import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.report.figures.style import (
-    SERIES_COLOURS,
-    SERIES_MARKERS,
     TEMPLATE,
     finite_ends,
     fixed,
     format_number,
     format_p,
     plotly_text,
+    series_marker,
     short_tick,
     two_line_tick,
 )
@@ -251,19 +250,17 @@ def _summary_part(transfer: Transfer) -> FigurePart:
     figure = go.Figure(layout={"template": TEMPLATE})
     descriptions = []
     for number, probe in enumerate(dict.fromkeys(rows["probe"])):
-        of_kind = rows["probe"] == probe
+        of_kind, marker = rows["probe"] == probe, series_marker(number, 8)
         for name, side, dash in (("own test rows", own, "solid"), ("others'", ~own, "dash")):
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
             descriptions.append(f"{probe}, {name}: {', '.join(map(format_number, mean.dropna()))}")
-            figure.add_trace(
-                go.Scatter(
-                    x=list(map(plotly_text, mean.index)),
-                    y=mean.tolist(),
-                    mode="lines+markers",
-                    line={"dash": dash, "color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
-                    marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
-                    name=f"{plotly_text(probe)}, {name}",
-                )
+            figure.add_scatter(
+                x=list(map(plotly_text, mean.index)),
+                y=mean.tolist(),
+                mode="lines+markers",
+                line={"dash": dash, "color": marker["color"]},
+                marker=marker,
+                name=f"{plotly_text(probe)}, {name}",
             )
     figure.update_xaxes(type="category", tickangle=-40)
     figure.update_yaxes(title_text=metric_name(transfer.metric))

@@ -13,7 +13,7 @@ from probekit.report.figures.levels import levels
 from probekit.report.figures.style import LEVELS, LINES, format_number
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
 from probekit.report.sentences.answer import unit_of
-from probekit.report.sentences.method import nested_line, pooled_ranking
+from probekit.report.sentences.method import POOLED_RANKING, nested_line
 from probekit.report.texts import capitalised
 from probekit.results.record import BY_WORD, Control
 from probekit.results.selection import ranked_rows, site_with_head
@@ -210,14 +210,10 @@ def sparse_caption(table: pd.DataFrame, v: Verdict) -> str:
         "on the training rows; features are selected and probes fitted separately for each k. The "
         "sites with the best cross-validated scores are drawn; the best one with its 95 % "
         "interval as a band and its control task. All features: the best other probe at that site. "
-        f"{_after(pooled_ranking(v))}"
+        f"{f'{POOLED_RANKING} ' * v.is_nested}"
         f"Measured on {_spread(rows, 'n_test')} held-out rows in {_spread(rows, 'n_groups')} "
         "groups."
     )
-
-
-def _after(sentence: str) -> str:
-    return f"{sentence} " if sentence else ""
 
 
 def sparse_description(table: pd.DataFrame, v: Verdict) -> str:
@@ -240,7 +236,7 @@ def learning_curve_caption(table: pd.DataFrame, v: Verdict) -> str:
         f"{_spread(rows, 'n_groups')} groups, by number of training rows. Training samples consist "
         "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
         "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows. "
-        f"{pooled_ranking(v)}"
+        f"{POOLED_RANKING * v.is_nested}"
     ).rstrip()
 
 
@@ -266,7 +262,7 @@ def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> 
         "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
         f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
         f"calibrated; below it, overconfident. Lower is better: {'; '.join(scores)}. "
-        f"{pooled_ranking(v)}"
+        f"{POOLED_RANKING * v.is_nested}"
     ).rstrip()
 
 

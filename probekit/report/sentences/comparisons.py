@@ -40,10 +40,17 @@ def comparison_answer(comparison: RunComparison) -> str:
     row = comparison.chosen
     if row is None:
         return f"The selected probes have no scores that can be compared. {comparison.verdict}"
+    value_a, value_b = (fixed(row[side], _places(row)) for side in ("value_a", "value_b"))
+    rows_a, rows_b = (
+        f"{row[f'n_{side}']:,.0f} test rows in {row[f'n_groups_{side}']:,.0f} groups"
+        for side in ("a", "b")
+    )
+    rows = f"the same {rows_a}" if comparison.is_paired else f"different rows ({rows_a}; {rows_b})"
+    p = row["p_adjusted"]
     numbers = (
-        f"{metric_name(comparison.metric)} {_values(row, comparison)}, "
-        f"difference {_interval(row, ('adjusted_low', 'adjusted_high'))}, {_p(row)}, "
-        f"{_rows(row, comparison)}."
+        f"{metric_name(comparison.metric)} {value_a} for {comparison.a}, {value_b} for "
+        f"{comparison.b}, difference {_interval(row, ('adjusted_low', 'adjusted_high'))}, "
+        f"{'no p' if pd.isna(p) else f'adjusted {p_words(p)}'}, on {rows}."
     )
     sites = comparison.sites
     n_significant = int(sites["holds"].sum())
@@ -130,14 +137,6 @@ def settings_words(names: tuple[str, str], settings: Mapping[str, Sequence[str]]
     return f"Settings that differ: {'; '.join(parts)}."
 
 
-def _values(row: pd.Series, comparison: RunComparison) -> str:
-    """Return the scores of both runs with their names."""
-    a, b = comparison.names
-    places = _places(row)
-    value_a, value_b = (fixed(row[side], places) for side in ("value_a", "value_b"))
-    return f"{value_a} for {a}, {value_b} for {b}"
-
-
 def _interval(row: pd.Series, limits: tuple[str, str] = ("ci_low", "ci_high")) -> str:
     """Return the difference with its sign and interval, with as few decimals as keep them from 0.
 
@@ -155,19 +154,6 @@ def _interval(row: pd.Series, limits: tuple[str, str] = ("ci_low", "ci_high")) -
 
 def _places(row: pd.Series) -> int:
     return decimals([row["difference"], row["ci_low"], row["ci_high"]], most=4)
-
-
-def _p(row: pd.Series) -> str:
-    return "no p" if pd.isna(row["p_adjusted"]) else f"adjusted {p_words(row['p_adjusted'])}"
-
-
-def _rows(row: pd.Series, comparison: RunComparison) -> str:
-    """Return the number of test rows and groups of both runs, as a phrase."""
-    a, b = (
-        f"{row[f'n_{side}']:,.0f} test rows in {row[f'n_groups_{side}']:,.0f} groups"
-        for side in ("a", "b")
-    )
-    return f"on the same {a}" if comparison.is_paired else f"on different rows ({a}; {b})"
 
 
 def transfer_answer(transfer: Transfer) -> str:

@@ -124,8 +124,3 @@ def nested_line(v: Verdict) -> str:
     if not v.is_nested or v.score is None:
         return ""
     return NESTED_LINE.format(kind="".join(f", {name}" for name in v.several))
-
-
-def pooled_ranking(v: Verdict) -> str:
-    """Return the caveat about ranking sites by the scores of all folds; "" for a single split."""
-    return POOLED_RANKING if v.is_nested else ""

@@ -58,7 +58,7 @@ def test_the_hover_shows_all_numbers(bins):
 
 
 def test_several_lines_have_labels_and_distinct_styles(bins, hostile):
-    both = pd.concat([bins.assign(series="layer 3"), bins.assign(series=hostile)])
+    both = pd.concat([bins.assign(probe="layer 3"), bins.assign(probe=hostile)])
     figure = reliability_figure(both)
     labels = [note.text for note in figure.layout.annotations if note.name == LABEL]
     assert labels[:2] == ["perfectly<br>calibrated", "layer\u00a03"]

@@ -3,9 +3,7 @@
 import math
 
 import pandas as pd
-import pytest
 
-from probekit.errors import DataError
 from probekit.report.figures.layer_curve import chosen_points, layer_curve
 from probekit.report.figures.levels import levels
 from probekit.report.figures.views import at_shown_position, curve_rows
@@ -16,7 +14,6 @@ from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import (
     NULL_BAND,
     description,
-    load_bins,
     map_description,
     reliability_caption,
 )
@@ -205,21 +202,9 @@ def bins():
     )
 
 
-def test_bins_are_read_with_the_name_of_their_probe(tmp_path):
-    path = tmp_path / "reliability.csv"
-    assert load_bins(path) is None
-    bins().to_csv(path, index=False)
-    assert load_bins(path)["series"].tolist() == ["logistic", "logistic"]
-    bins().iloc[:0].to_csv(path, index=False)
-    assert load_bins(path) is None
-    bins().drop(columns="confidence").to_csv(path, index=False)
-    with pytest.raises(DataError, match="no column 'confidence'"):
-        load_bins(path)
-
-
 def test_the_reliability_diagram_has_the_scores_of_its_probe_and_is_folded(make_run, table):
     scored = table.replace({"metric": {"macro_f1": "brier", "auroc": "ece"}})
-    text = reliability_caption(bins().assign(series="logistic"), scored, judged(scored))
+    text = reliability_caption(bins(), scored, judged(scored))
     assert (
         "logistic at blocks.2.hook_resid_post: Brier score 0.911 [0.891, 0.931], calibration error "
         "0.981 [0.961, 1.001]." in text
@@ -235,10 +220,9 @@ def test_a_ranking_over_all_folds_is_said_to_be_biased(table):
         grown = only(rows, target="task", split="test", metric="accuracy")
         both = pd.concat([rows, grown.assign(split="learning", n_train=100)], ignore_index=True)
         v = judged(both)
-        series = bins().assign(series="logistic")
         for text in (
             captions.learning_curve_caption(both, v),
-            reliability_caption(series, rows, v),
+            reliability_caption(bins(), rows, v),
         ):
             assert (POOLED_RANKING in text) == is_said
             assert not text.endswith(" ")
