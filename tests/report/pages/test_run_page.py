@@ -20,8 +20,20 @@ def without_plotly(page):
     return page.replace(get_plotlyjs(), "")
 
 
-def test_the_same_folder_gives_the_same_bytes(make_run):
-    run = make_run()
+@pytest.fixture(scope="module")
+def page(write_run, tmp_path_factory):
+    """The page of the whole synthetic run."""
+    return report(write_run(tmp_path_factory.mktemp("whole") / "run"))
+
+
+@pytest.fixture
+def accuracy(table):
+    """The rows of one metric, whose page has one figure."""
+    return table[table["metric"] == "accuracy"]
+
+
+def test_the_same_folder_gives_the_same_bytes(make_run, accuracy):
+    run = make_run(accuracy)
     first = write_report(run).read_bytes()
     assert write_report(run).read_bytes() == first
     assert {path.name for path in run.iterdir()} == {
@@ -34,8 +46,7 @@ def test_the_same_folder_gives_the_same_bytes(make_run):
     }
 
 
-def test_plotly_is_inside_exactly_once_and_nothing_is_asked_of_a_network(make_run):
-    page = report(make_run())
+def test_plotly_is_inside_exactly_once_and_nothing_is_asked_of_a_network(page):
     assert page.count(get_plotlyjs()) == 1
     rest = without_plotly(page)
     assert not re.search(r"""(src|href|action)\s*=\s*["']?(?!data:|#)[^"' >]""", rest)
@@ -43,8 +54,7 @@ def test_plotly_is_inside_exactly_once_and_nothing_is_asked_of_a_network(make_ru
     assert "default-src 'none'" in rest
 
 
-def test_every_number_of_the_run_is_on_the_page(make_run, record):
-    page = report(make_run())
+def test_every_number_of_the_run_is_on_the_page(page, record):
     for value in ("0.941", "[0.921, 0.961]", "0.547", "0.394", "0.736"):
         assert re.search(rf">{re.escape(value)} ?<", page)
     for text in (
@@ -62,10 +72,9 @@ def test_every_number_of_the_run_is_on_the_page(make_run, record):
     assert "C: [0.001, 0.01, 0.1]  # &lt;b&gt;tuned&lt;/b&gt;" in page
 
 
-def test_what_a_run_lacks_has_no_section(make_run, table, record):
+def test_what_a_run_lacks_has_no_section(make_run, accuracy, record):
     record |= {"attention": [], "norms": [], "versions": {}}
-    table = table[table["metric"] == "accuracy"]
-    page = without_plotly(report(make_run(table, record)))
+    page = without_plotly(report(make_run(accuracy, record)))
     for title in ("Attention", "Norm of position 0", "Selectivity", "More figures", "Versions"):
         assert title not in page
     assert 'id="attention"' not in page
@@ -79,43 +88,43 @@ def test_a_run_of_baselines_alone_still_has_its_page(make_run, table):
 
 
 @pytest.mark.parametrize("mark", ["\u202e", "\u200f", "\u2066", "\x9b"])
-def test_controls_that_reverse_a_line_are_shown_as_code_points(make_run, table, record, mark):
+def test_controls_that_reverse_a_line_are_shown_as_code_points(make_run, accuracy, record, mark):
     label = f"a{mark}b"
     record["question"] = record["run"] = record["data"]["name"] = label
     record["data"]["labels"] = {"train": {label: 3, "x": 2}, "test": {label: 1, "x": 2}}
     record["data"]["examples"] = [{"text": label, "span": [0, 1], "label": label, "split": "t"}]
     record["data"]["notes"] = [label]
     record["data"]["findings"] = [{"level": "warning", "code": "rare-labels", "message": label}]
-    page = without_plotly(report(make_run(table, record)))
+    page = without_plotly(report(make_run(accuracy, record)))
     assert mark not in page
     assert page.count(f"a&lt;U+{ord(mark):04X}&gt;b") > 5
 
 
-def test_what_a_user_wrote_is_text(make_run, table, record, hostile):
+def test_what_a_user_wrote_is_text(make_run, accuracy, record, hostile):
     record["question"] = record["run"] = record["data"]["name"] = hostile
     record["data"]["labels"] = {"train": {hostile: 3}, "test": {hostile: 1}}
     record["data"]["examples"] = [{"text": hostile, "span": [0, 9], "label": hostile, "split": "t"}]
     record["data"]["notes"] = [hostile]
-    page = without_plotly(report(make_run(table.assign(dataset=hostile), record)))
+    page = without_plotly(report(make_run(accuracy.assign(dataset=hostile), record)))
     assert "<b>" not in page
     assert "%{x}</b>" not in page
     # One end tag each for: figures, attention data, plotly, and the two modules.
     assert page.count("</script>") == page.count("<script")
 
 
-def test_warnings_of_the_run_and_of_the_numbers_stand_together(make_run, table, record):
-    page = report(make_run(table.assign(C=0.1), record))
+def test_warnings_of_the_run_and_of_the_numbers_stand_together(make_run, accuracy, record):
+    page = report(make_run(accuracy.assign(C=0.1), record))
     assert "C is 0.1 at the chosen site, the largest" in page
     box = re.search(r"<aside.*?</aside>", page, re.DOTALL)[0]
     assert "<li>93 texts are in both.</li>" in box
     assert page.count("93 texts are in both.") == 2  # in the data checks, too
 
 
-def test_the_data_card_stands_folded_where_there_is_one(make_run, record):
+def test_the_data_card_stands_folded_where_there_is_one(page, make_run, accuracy, record):
     card = '<pre tabindex="0"># Nouns\n\nEvery &lt;noun&gt; of the treebank.</pre>'
-    assert card in report(make_run(record=record))
+    assert card in page
     record["data"]["card"] = None
-    assert "Data card" not in report(make_run(record=record))
+    assert "Data card" not in report(make_run(accuracy, record))
 
 
 @pytest.mark.parametrize(
@@ -129,17 +138,19 @@ def test_a_missing_file_is_named(make_run, name):
     assert not (run / "report.html").exists()
 
 
-def test_a_missing_pattern_is_named(make_run, record):
-    run = make_run(record=record)
+def test_a_missing_pattern_is_named(make_run, accuracy, record):
+    run = make_run(accuracy, record)
     record["attention"].append(record["attention"][0])
     seal_run(run, record=record)
     with pytest.raises(DataError, match="no tensor 2"):
         write_report(run)
 
 
-def test_scores_of_heads_are_shown_where_the_run_kept_them(make_run, make_patterns, record):
-    run = make_run(record=record)
-    assert '"entropy": [[' not in report(run)
+def test_scores_of_heads_are_shown_where_the_run_kept_them(
+    page, make_run, accuracy, make_patterns, record
+):
+    run = make_run(accuracy, record)
+    assert '"entropy": [[' not in page
     patterns = {str(i): make_patterns(len(p["tokens"])) for i, p in enumerate(record["attention"])}
     scores = {f"{i}.entropy": np.full((4, 3), 0.25 + i, np.float32) for i in range(2)}
     save_file(patterns | scores, run / "attention.safetensors")
@@ -226,23 +237,21 @@ def test_what_is_too_much_for_the_table_of_sites_is_folded(make_run, heads):
 @pytest.mark.parametrize(
     ("value", "p", "is_red"), [(-0.2, 0.001, True), (0.1, 0.6, False), (0.2, 0.001, False)]
 )
-def test_only_a_significantly_worse_score_is_red(make_run, value, p, is_red):
-    run = make_run(differences=[difference("majority", value, 0.15, p)])
-    page = report(run)
+def test_only_a_significantly_worse_score_is_red(make_run, accuracy, value, p, is_red):
+    page = report(make_run(accuracy, differences=[difference("majority", value, 0.15, p)]))
     assert ('<td class="bad">' in page) is is_red
     assert ("not significant" in page) is (p > 0.05)
 
 
-def test_values_are_not_broken_into_two_lines(make_run):
-    page = report(make_run())
+def test_values_are_not_broken_into_two_lines(page):
     assert "difference [95\xa0%]" in page
     answer = re.search('<p class="answer">(.*?)</p>', page).group(1)
     assert re.search(r"chance 50(\.0)?\xa0%", answer)
     assert not re.search(r"\d %", answer)
 
 
-def test_the_header_links_to_the_warnings_in_narrow_windows(browser, make_run):
-    browser.open(write_report(make_run()), width=400)
+def test_the_header_links_to_the_warnings_in_narrow_windows(browser, make_run, accuracy):
+    browser.open(write_report(make_run(accuracy)), width=400)
     link = "document.querySelector('header a[href=\"#warnings\"]')"
     n = browser.evaluate("document.querySelectorAll('.warnings li').length")
     assert browser.evaluate(f"{link}.textContent").startswith(f"{n} warning")
