@@ -57,7 +57,7 @@ assert "lower is better" in str(part.figure), part.figure
 
 def test_a_metric_is_added_by_its_function_and_its_row(tmp_path):
     copy = tmp_path / "probekit"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("mini", "__pycache__"))
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("mini"))
     with (copy / "probes/score/metrics.py").open("a") as file:
         file.write(FUNCTION)
     table = copy / "probes/score/metric_table.py"

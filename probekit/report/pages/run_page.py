@@ -317,8 +317,15 @@ def _measured(record: RunRecord, config: str) -> PageSection:
         norms = norms_part(record.norms)
         items.append(Fold(norms.title, [norms], css="norms"))
     items.append(Fold("Full configuration", [Verbatim(config)]))
-    facts = pairs_of(_facts(record))
-    items.append(Fold("Provenance: model, versions, digests, seeds and times", facts))
+    facts = {
+        "Run": {"run": record.run, "key": record.key, "created": record.created},
+        "Model": record.model.model_dump(exclude_none=True),
+        "Versions": record.versions,
+        "Digests": record.digests,
+        "Seeds": record.seeds,
+        "Seconds": {step: f"{seconds:,.2f}" for step, seconds in record.seconds.items()},
+    }
+    items.append(Fold("Provenance: model, versions, digests, seeds and times", pairs_of(facts)))
     return PageSection("How it was measured", items)
 
 
@@ -337,11 +344,7 @@ def _not_drawn(run_dir: Path, record: RunRecord) -> str:
 
 
 def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
-    prompts = _prompts(run_dir, record)
-    return attention_data(prompts, record.model.source, choose_reduction(prompts, strict=False))
-
-
-def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
+    """Return the contents of the explorer of attention patterns."""
     path = run_dir / "attention.safetensors"
     with reading_run_file(path):
         tensors = load_file(inside(path))
@@ -351,31 +354,15 @@ def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
             f"{path} has no tensor {', '.join(absent)} for the prompts of run.json. "
             f"Available tensors: {', '.join(sorted(tensors))}."
         )
-    return [
-        AttentionPrompt(
-            prompt.text,
-            tuple(prompt.tokens),
-            tensors[str(i)],
-            scores={
-                name: tensors[f"{i}.{name}"] for name in SCORE_NAMES if f"{i}.{name}" in tensors
-            },
-        )
-        for i, prompt in enumerate(record.attention)
-    ]
+    prompts = []
+    for i, prompt in enumerate(record.attention):
+        named = {name: f"{i}.{name}" for name in SCORE_NAMES}
+        scores = {name: tensors[of] for name, of in named.items() if of in tensors}
+        tokens = tuple(prompt.tokens)
+        prompts.append(AttentionPrompt(prompt.text, tokens, tensors[str(i)], scores=scores))
+    return attention_data(prompts, record.model.source, choose_reduction(prompts, strict=False))
 
 
 def _text(path: Path) -> str:
     with reading_run_file(path):
         return inside(path).read_text("utf-8")
-
-
-def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Return the names and values of the provenance section, by heading."""
-    return {
-        "Run": {"run": record.run, "key": record.key, "created": record.created},
-        "Model": record.model.model_dump(exclude_none=True),
-        "Versions": record.versions,
-        "Digests": record.digests,
-        "Seeds": record.seeds,
-        "Seconds": {step: f"{seconds:,.2f}" for step, seconds in record.seconds.items()},
-    }

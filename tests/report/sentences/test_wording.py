@@ -16,9 +16,10 @@ STORED = Path(__file__).with_name("wording.txt")
 
 def worded(case):
     """Answer and warnings of a case, from a verdict that was written and read."""
-    v = Verdict.model_validate_json(
-        judged(case.table, case.differences, case.grid).model_dump_json()
-    )
+    written = judged(case.table, case.differences, case.grid).model_dump_json()
+    v = Verdict.model_validate_json(written)
+    assert "NaN" not in written
+    assert v.model_dump_json() == written
     content = make_record() | {"verdict": v, "control_by": case.control_by}
     content["data"]["findings"] = case.findings
     lines = caveats(v, RunRecord.model_validate(content))
