@@ -18,7 +18,6 @@ from probekit.probes.targets import BASELINE_GRIDS, BASELINES, HEADLINE, NESTED,
 from probekit.results.selection import (
     answers_name,
     best_first,
-    choice_counts,
     choices,
     chosen_row,
     headline_row,
@@ -77,10 +76,10 @@ def judge(table: pd.DataFrame, differences: pd.DataFrame, grid: Sequence[float] 
     reported = headline_row(table) if nested else best
     compared = {} if reported is None else compared_rows(reported, table)
     task = compared.pop("task", None)
-    score = None if reported is None or task is None else _score(task, table, reported)
+    score = None if reported is None or task is None else _score(task, table, reported, picks)
     if score is None:
         compared = {}
-    named, others = _differences(table, differences, score)
+    named, others = _differences(table, differences, best, score)
     selectivity = None if task is None else _selectivity(table, task)
     sited, ranked = placed(table), ranked_rows(table)
     places = _Places(sited, ranked)
@@ -148,33 +147,37 @@ def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
     return {plain.get(str(one["target"]), one["target"]): one for _, one in rows.iterrows()}
 
 
-def _score(task: pd.Series, table: pd.DataFrame, reported: pd.Series) -> HeadlineScore:
+def _score(
+    task: pd.Series, table: pd.DataFrame, reported: pd.Series, picks: Sequence[pd.Series]
+) -> HeadlineScore:
     if reported["target"] == HEADLINE:
         tested = only(table, target=HEADLINE, metric="p_value")["value"]
     else:
         own = same_features(placed(only(table, target="task")), reported)
         tested = only(own, metric="p_best")["value"]
-    sites = choice_counts(table)
+    sites = Counter(site_with_head(row["site"], row["head"]) for row in picks).most_common()
     return HeadlineScore(
-        site=next(iter(sites), ""),
+        site=next((name for name, _ in sites), ""),
         p=None if tested.empty else float(tested.iloc[0]),
         n=int(task["n_test"]),
         n_groups=int(task["n_groups"]),
-        sites=sites,
+        sites=dict(sites),
         **{name: task[name] for name in ("metric", "position", "probe", "view")},
         **{name: float(task[name]) for name in (*INTERVAL, "chance")},
     )
 
 
 def _differences(
-    table: pd.DataFrame, differences: pd.DataFrame, score: HeadlineScore | None
+    table: pd.DataFrame,
+    differences: pd.DataFrame,
+    best: pd.Series | None,
+    score: HeadlineScore | None,
 ) -> tuple[Named, dict[str, Rival]]:
     """Return the differences from rivals named in advance, and those from all other probes."""
-    chosen = chosen_row(table)
-    if chosen is None:
+    if best is None:
         return {}, {}
-    rows = _differences_of(differences, HEADLINE if is_nested(table) else answers_name(chosen))
-    rivals = named_rivals(table, chosen)
+    rows = _differences_of(differences, HEADLINE if is_nested(table) else answers_name(best))
+    rivals = named_rivals(table, best)
     named = {
         b: (target, _difference(rows[b], name, is_named=bool(target)))
         for b, (target, name) in rivals.items()

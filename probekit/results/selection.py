@@ -10,13 +10,11 @@ biased, because its validation scores come from rows that other folds test.
                   single split                      nested cross-validation
     chosen_row    validation row of selected site   validation row of the final probe
     headline_row  None                              test row of the nested choice
-    single_choice validation row of selected site   None
     choices       [validation row of selected site] validation row selected by each fold
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -128,24 +126,6 @@ def choices(table: pd.DataFrame) -> list[pd.Series]:
     if is_nested(table) or chosen is None:
         return fold_choices(table)
     return [chosen]
-
-
-def choice_counts(table: pd.DataFrame) -> dict[str, int]:
-    """Return the number of outer folds that selected each site, most often selected first.
-
-    A single split counts as one fold. Empty if no site was selected.
-    """
-    counts = Counter(site_with_head(row["site"], row["head"]) for row in choices(table))
-    return dict(counts.most_common())
-
-
-def single_choice(table: pd.DataFrame) -> pd.Series | None:
-    """Return `chosen_row` for a single split; None for a nested cross-validation.
-
-    Use it to mark the site whose test score is reported. The score of a nested choice belongs to no
-    single site.
-    """
-    return None if is_nested(table) else chosen_row(table)
 
 
 def site_with_head(site: str, head: float | None) -> str:

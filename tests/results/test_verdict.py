@@ -13,7 +13,6 @@ from probekit.results.selection import (
     fold_choices,
     headline_row,
     is_nested,
-    single_choice,
 )
 from probekit.results.table import DIFFERENCES, read_columns
 from probekit.results.verdict import (
@@ -98,11 +97,9 @@ def test_the_score_of_outer_folds_is_that_of_their_choices():
 def test_selection_by_one_split_and_by_outer_folds(table):
     assert [row["site"] for row in fold_choices(NESTED)] == list(BEST.values())
     assert headline_row(NESTED)["value"] == 0.9
-    assert single_choice(NESTED) is None
     # Rows of folds do not enter the choice over all folds.
     assert chosen_row(NESTED)["value"] == chosen_row(table)["value"]
     assert (fold_choices(table), headline_row(table), is_nested(table)) == ([], None, False)
-    assert single_choice(table)["site"] == BEST[0]
     lost = NESTED[NESTED["fold"] != 1].copy()
     lost.loc[lost["target"] == "control", "fold"] = 1.0
     assert fold_choices(lost) == []

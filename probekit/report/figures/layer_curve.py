@@ -38,9 +38,9 @@ from probekit.report.figures.style import (
 from probekit.results.selection import (
     answers_name,
     chosen_row,
+    is_nested,
     main_metric,
     measured_metrics,
-    single_choice,
 )
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
@@ -335,7 +335,7 @@ def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
 
     Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """
-    tested = [single_choice(own) for _, own in table.groupby("run", sort=False)]
+    tested = [chosen_row(own) for _, own in table.groupby("run", sort=False) if not is_nested(own)]
     tasks = only(rows.dropna(subset="value"), target="task")
     chosen = [same_features(tasks, one) for one in tested if one is not None]
     return [row for own in chosen for _, row in own.iterrows()]
