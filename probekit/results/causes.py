@@ -16,8 +16,7 @@ from types import MappingProxyType
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
-from probekit.files import inside
-from probekit.results.record import parse_record, reading_run_file
+from probekit.results.record import read_record
 from probekit.results.table import TableColumn, check_layers, make_table, raise_if, read_columns
 
 _SITE = (
@@ -253,10 +252,7 @@ class CauseTables:
             DataError: a file cannot be read, a column is missing or a cell is invalid.
         """
         folder = run_dir / FOLDER
-        path = folder / RECORD
-        with reading_run_file(path):
-            content = inside(path).read_bytes()
-        record = parse_record(content, path, CausesRecord)
+        record = read_record(folder / RECORD, CausesRecord, is_sealed=False)
         tables = {name: _table(folder / f"{name}.csv", columns) for name, columns in TABLES.items()}
         verdicts, path = tables["verdicts"], folder / "verdicts.csv"
         answers, questions = verdicts["answer"], verdicts["question"]

@@ -314,28 +314,24 @@ def changed_files(run_dir: Path, digests: Mapping[str, str]) -> Iterator[tuple[s
 
 
 def load_record(path: Path) -> RunRecord:
-    """Return the validated contents of run.json.
+    """Return the validated contents of run.json; see `read_record`."""
+    return read_record(path, RunRecord)
+
+
+def read_record(path: Path, kind: type[Record], *, is_sealed: bool = True) -> Record:
+    """Return the validated contents of a record in JSON, such as run.json.
+
+    A sealed record contains a digest of itself.
 
     Raises:
         MissingError: The file does not exist.
-        DataError: The file is not JSON or was changed after the run, or a key is missing or has the
-            wrong type.
+        DataError: The file is not JSON, a key is missing or has the wrong type, the file was
+            changed after the run, or a newer release wrote it.
     """
     with reading_run_file(path):
         content = inside(path).read_bytes()
-    record = parse_record(content, path, RunRecord)
-    check_seal(content, path)
-    return record
-
-
-def parse_record(content: bytes, path: Path, kind: type[Record]) -> Record:
-    """Return the validated contents of a record in JSON, such as run.json.
-
-    Raises:
-        DataError: The content is not JSON, or a key is missing or has the wrong type.
-    """
     try:
-        return kind.model_validate_json(content)
+        record = kind.model_validate_json(content)
     except ValidationError as error:
         problems = [
             f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
@@ -345,20 +341,14 @@ def parse_record(content: bytes, path: Path, kind: type[Record]) -> Record:
             f"{path} is damaged, or not the record of such a run. {_first_of(problems)}. "
             "Run the same command again to rewrite it."
         ) from error
-
-
-def check_seal(content: bytes, path: Path) -> None:
-    """Raise DataError unless run.json contains a digest of itself that matches its contents.
-
-    Raises:
-        DataError: The digest does not match the contents, or a newer release wrote the file.
-    """
-    try:
-        unseal(content, str(path), FORMAT)
-    except StoreError as error:
-        raise DataError(
-            f"{error} It changed after the run. Run the experiment again to rewrite it."
-        ) from error
+    if is_sealed:
+        try:
+            unseal(content, str(path), FORMAT)
+        except StoreError as error:
+            raise DataError(
+                f"{error} It changed after the run. Run the experiment again to rewrite it."
+            ) from error
+    return record
 
 
 def load_probe(path: Path) -> SavedProbe:

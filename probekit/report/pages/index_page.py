@@ -12,17 +12,14 @@ from urllib.parse import quote
 
 from probekit.amounts import counted
 from probekit.errors import ProbekitError
-from probekit.files import inside
 from probekit.report.pages.page import Page, View
 from probekit.report.sentences.answer import answer
 from probekit.results.finished_run import date_text
 from probekit.results.record import (
     STARTED,
     RecordPart,
-    check_seal,
     open_record,
-    parse_record,
-    reading_run_file,
+    read_record,
 )
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
@@ -134,11 +131,7 @@ def _pretraining(folder: Path, path: str, written: tuple[int, ...], now: float) 
 @lru_cache(maxsize=100)
 def _progress(folder: Path, _written: tuple[int, ...]) -> tuple[str, int, int, str]:
     """Return name, number of steps, completed steps and summary of a pretraining run."""
-    path = folder / "run.json"
-    with reading_run_file(path):
-        content = inside(path).read_bytes()
-    record = parse_record(content, path, _PretrainRecord)
-    check_seal(content, path)
+    record = read_record(folder / "run.json", _PretrainRecord)
     # Read before the log; only its header, because the page is requested every few seconds.
     progress = read_progress(folder, verify=False)
     is_logged = progress is not None or (folder / LOG).exists()

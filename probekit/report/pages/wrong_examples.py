@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from probekit.errors import DataError
-from probekit.files import inside
 from probekit.report.pages.page import PageSection, View
 from probekit.report.pages.texts_page import TokenPart, text_part
 from probekit.report.texts import DENSEST, Palette, class_label
 from probekit.results.network import RowPrediction, TextReading
-from probekit.results.record import ExampleRecord, RecordPart, reading_run_file
+from probekit.results.record import ExampleRecord, RecordPart, read_record
 from probekit.results.selection import site_with_head
 
 
@@ -146,17 +144,7 @@ def load_wrong(run_dir: Path) -> WrongExamples | None:
         DataError: wrong.json cannot be read or has an unexpected content.
     """
     path = run_dir / "wrong.json"
-    if not path.exists():
-        return None
-    with reading_run_file(path):
-        content = inside(path).read_bytes()
-    try:
-        return WrongExamples.model_validate_json(content)
-    except ValidationError as error:
-        raise DataError(
-            f"{path} does not have the expected content: {error.errors()[0]['msg']}. "
-            "Run the experiment again to rewrite it."
-        ) from error
+    return read_record(path, WrongExamples, is_sealed=False) if path.exists() else None
 
 
 def errors_section(wrong: WrongExamples, *, is_nested: bool) -> PageSection:
