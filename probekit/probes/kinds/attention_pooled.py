@@ -183,6 +183,7 @@ class _Objective:
         return loss, residual
 
 
+@dataclass(eq=False, repr=False)
 class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no types
     """Logistic regression on the mean of a text's tokens, weighted by softmax(query . token).
 
@@ -212,17 +213,10 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     (['up', 'up', 'down', 'down', 'up', 'up'], [1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
     """
 
-    def __init__(
-        self,
-        C: float | Sequence[float] = POOLED_C,
-        folds: int = 5,
-        max_iter: int = 1000,
-        random_state: int = 0,
-    ) -> None:
-        self.C = C
-        self.folds = folds
-        self.max_iter = max_iter
-        self.random_state = random_state
+    C: float | Sequence[float] = POOLED_C
+    folds: int = 5
+    max_iter: int = 1000
+    random_state: int = 0
 
     def fit(
         self,

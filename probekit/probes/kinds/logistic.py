@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -35,6 +36,7 @@ TOLERANCES = {"float32": 1e-9, "float64": 1e-19}
 ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
 
 
+@dataclass(eq=False, repr=False)
 class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
     """Standardised L2 logistic regression, with C chosen by grouped cross-validation.
 
@@ -66,19 +68,11 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
     (['down', 'up'], True)
     """
 
-    def __init__(
-        self,
-        C: float | Sequence[float] = C_GRID,
-        folds: int = 5,
-        max_iter: int = 2000,
-        class_weight: ClassWeight = None,
-        random_state: int = 0,
-    ) -> None:
-        self.C = C
-        self.folds = folds
-        self.max_iter = max_iter
-        self.class_weight = class_weight
-        self.random_state = random_state
+    C: float | Sequence[float] = C_GRID
+    folds: int = 5
+    max_iter: int = 2000
+    class_weight: ClassWeight = None
+    random_state: int = 0
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

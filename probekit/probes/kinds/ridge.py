@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -28,6 +29,7 @@ from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 
 
+@dataclass(eq=False, repr=False)
 class RidgeProbe(TunedProbe):
     """Ridge classifier: regression on +1 for each class and -1 for the others, highest score wins.
 
@@ -46,17 +48,10 @@ class RidgeProbe(TunedProbe):
 
     penalty = "alpha"
 
-    def __init__(
-        self,
-        alpha: float | Sequence[float] = ALPHAS,
-        folds: int = 5,
-        random_state: int = 0,
-        balanced: bool = False,
-    ) -> None:
-        self.alpha = alpha
-        self.folds = folds
-        self.random_state = random_state
-        self.balanced = balanced
+    alpha: float | Sequence[float] = ALPHAS
+    folds: int = 5
+    random_state: int = 0
+    balanced: bool = False
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
@@ -85,6 +80,7 @@ def _targets(codes: Codes) -> Floats:
     return np.where(codes[:, None] == positives, 1.0, -1.0)
 
 
+@dataclass(eq=False, repr=False)
 class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
     """Ridge regression of numeric labels on standardised features.
 
@@ -107,12 +103,9 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     [21.0]
     """
 
-    def __init__(
-        self, alpha: float | Sequence[float] = ALPHAS, folds: int = 5, random_state: int = 0
-    ) -> None:
-        self.alpha = alpha
-        self.folds = folds
-        self.random_state = random_state
+    alpha: float | Sequence[float] = ALPHAS
+    folds: int = 5
+    random_state: int = 0
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Return self, fitted on X (n_samples, n_features), y and groups (n_samples,).

@@ -200,6 +200,7 @@ class _Geometry(NamedTuple):
     score: Callable[[Sequence[Tree], Sequence[Reals]], SentenceScores]
 
 
+@dataclass(eq=False, repr=False)
 class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types
     """Base class of structural probes: a learned projection of tokens, applied by `transform`.
 
@@ -217,10 +218,9 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
 
     _geometry: ClassVar[_Geometry]
 
-    def __init__(self, rank: int = 64, max_iter: int = 200, random_state: int = 0) -> None:
-        self.rank = rank
-        self.max_iter = max_iter
-        self.random_state = random_state
+    rank: int = 64
+    max_iter: int = 200
+    random_state: int = 0
 
     def fit(
         self,
