@@ -31,7 +31,7 @@ from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import log_frequencies, majority_guess
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.design import Codes, Floats
-from probekit.probes.solve.fits import Judge
+from probekit.probes.solve.fits import Judge, best_rated
 from probekit.probes.targets import BASELINE_GRIDS
 
 # Maps inputs to a sparse or dense feature matrix, with parameters fitted on training inputs.
@@ -295,8 +295,7 @@ def text_model(
     if rows:
         known = np.concatenate(rows)
         of_models = [np.concatenate(parts) for parts in zip(*held_out, strict=True)]
-        ratings = [rate(y[known], own, fold_of_row[known]) for own in of_models]
-        best = int(np.argmax(np.nan_to_num(ratings, nan=-np.inf)))
+        best = best_rated(rate, y[known], of_models, fold_of_row[known])
     features = fit_features(train)
     fit = _fitted(models[best], features(train), y)
     penalty = fit.alpha if n_classes is None else fit.C

@@ -6,7 +6,7 @@ plus one for the intercept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,16 +41,8 @@ class Objectives:
 
     def select(self, fits: Tensor | slice) -> Objectives:
         """Return the objectives of some of the fits."""
-        return Objectives(
-            self.rows,
-            self.axes,
-            self.variances,
-            self.codes[fits],
-            self.weights[fits],
-            self.units[fits],
-            self.penalty[fits],
-            self.group[fits],
-        )
+        per_fit = ("codes", "weights", "units", "penalty", "group")
+        return replace(self, **{name: getattr(self, name)[fits] for name in per_fit})
 
     def scores(self, point: Tensor) -> Tensor:
         """Return the scores (F, c, n) for coefficients and intercepts (F, c, q + 1)."""
