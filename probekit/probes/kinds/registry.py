@@ -108,8 +108,8 @@ class ProbeKind:
 
     name: str
     summary: str
-    task: Task
     path: str
+    task: Task = "classification"
     options: Mapping[str, Option] = field(default_factory=dict)
     grid: tuple[str, tuple[float, ...]] | None = None
     logits: bool = False
@@ -210,7 +210,6 @@ _ROWS = (
     ProbeKind(
         "logistic",
         "Logistic regression, multinomial for more than two classes.",
-        "classification",
         "probekit.probes.kinds.logistic:LinearProbe",
         grid=("C", C_GRID),
         logits=True,
@@ -220,7 +219,6 @@ _ROWS = (
     ProbeKind(
         "ridge",
         "Ridge regression on +1 for each class and -1 for all others.",
-        "classification",
         "probekit.probes.kinds.ridge:RidgeProbe",
         grid=("alpha", ALPHAS),
         can_balance=True,
@@ -228,27 +226,23 @@ _ROWS = (
     ProbeKind(
         "lda",
         "Linear discriminant analysis with Ledoit-Wolf shrinkage of the covariance.",
-        "classification",
         "probekit.probes.kinds.class_means:LdaProbe",
     ),
     ProbeKind(
         "mass_mean",
         "Difference of the class means of raw activations, optionally multiplied by the "
         "inverse covariance.",
-        "classification",
         "probekit.probes.kinds.class_means:MassMeanProbe",
         options={"covariance": False},
     ),
     ProbeKind(
         "nearest_mean",
         "Nearest class mean on standardised features.",
-        "classification",
         "probekit.probes.kinds.class_means:NearestMeanProbe",
     ),
     ProbeKind(
         "svm",
         "Linear support vector machine, one class against all others.",
-        "classification",
         "probekit.probes.kinds.svm:SvmProbe",
         grid=("C", C_GRID),
         can_balance=True,
@@ -256,7 +250,6 @@ _ROWS = (
     ProbeKind(
         "k_sparse",
         "Logistic regression on the k features that separate the classes best.",
-        "classification",
         "probekit.probes.kinds.k_sparse:KSparseProbe",
         options={"k": 16},
         grid=("C", C_GRID),
@@ -267,7 +260,6 @@ _ROWS = (
     ProbeKind(
         "mlp",
         "Perceptron with one hidden layer: information that is not linearly decodable.",
-        "classification",
         "probekit.probes.kinds.mlp:MlpProbe",
         options={"hidden": 64},
         grid=("alpha", MLP_ALPHAS),
@@ -277,16 +269,16 @@ _ROWS = (
     ProbeKind(
         "ridge_regression",
         "Ridge regression on numeric labels.",
-        "regression",
         "probekit.probes.kinds.ridge:RidgeRegressionProbe",
+        task="regression",
         grid=("alpha", ALPHAS),
         offers=(),
     ),
     ProbeKind(
         "structural_distance",
         "Squared distances between projected tokens as distances in the dependency tree.",
-        "tree",
         "probekit.probes.kinds.structural:DistanceProbe",
+        task="tree",
         options={"rank": 64},
         reference="chain",
         offers=("uuas",),
@@ -294,8 +286,8 @@ _ROWS = (
     ProbeKind(
         "structural_depth",
         "Squared norms of projected tokens as depths in the dependency tree.",
-        "tree",
         "probekit.probes.kinds.structural:DepthProbe",
+        task="tree",
         options={"rank": 64},
         reference="chain",
         offers=("root_accuracy",),
@@ -303,8 +295,8 @@ _ROWS = (
     ProbeKind(
         "attention_pooled",
         "Logistic regression on the mean of a text's tokens, weighted by a learned query.",
-        "text",
         "probekit.probes.kinds.attention_pooled:AttentionPooledProbe",
+        task="text",
         grid=("C", POOLED_C),
         logits=True,
         offers=("scores",),

@@ -136,6 +136,7 @@ def fit_projection(
     n_held_out = len(sentences) // HELD_OUT
     held_out = [sentences[index] for index in order[:n_held_out]] or list(sentences)
     inside = [sentences[index] for index in order[n_held_out:]]
+    n_batches = -(-len(inside) // BATCH)
     n_features = sentences[0][0].shape[1]
     # Projected standardised tokens have squared distances of about 4.
     size = np.sqrt(2 / (rank * n_features))
@@ -143,7 +144,15 @@ def fit_projection(
     adam = Adam(RATE * float(best.std()))
     weight, best_loss, drops = best, _mean_loss(held_out, best, loss), 0
     for epoch in range(1, max_iter + 1):
-        weight = _epoch(inside, weight, loss, adam, generator)
+        for _ in range(-(-LEAST_STEPS // n_batches)):  # an epoch repeats sentences if they are few
+            for batch in np.array_split(generator.permutation(len(inside)), n_batches):
+                own = [inside[index] for index in batch]
+                rows = np.concatenate([tokens for tokens, _ in own])
+                ends = np.cumsum([len(tokens) for tokens, _ in own])[:-1]
+                projected = zip(np.split(rows @ weight, ends), own, strict=True)
+                slopes = [loss(tokens, gold)[1] for tokens, (_, gold) in projected]
+                # The gradient of the mean loss, by one matrix product for all tokens.
+                weight = weight - adam.step(rows.T @ np.concatenate(slopes) / len(batch))
         current_loss = _mean_loss(held_out, weight, loss)
         if current_loss < best_loss * (1 - LEAST_PROGRESS):
             best, best_loss = weight, current_loss
@@ -158,28 +167,6 @@ def fit_projection(
 def _mean_loss(sentences: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> float:
     losses = [loss(rows @ weight, gold)[0] for rows, gold in sentences]
     return float(np.mean(losses))
-
-
-def _epoch(
-    sentences: Sequence[SentenceTargets],
-    weight: Reals,
-    loss: SentenceLoss,
-    adam: Adam,
-    generator: np.random.Generator,
-) -> Reals:
-    """Return the weights after one epoch, which repeats the sentences if they are few."""
-    n_batches = -(-len(sentences) // BATCH)
-    for _ in range(-(-LEAST_STEPS // n_batches)):
-        order = generator.permutation(len(sentences))
-        for batch in np.array_split(order, n_batches):
-            own = [sentences[index] for index in batch]
-            rows = np.concatenate([tokens for tokens, _ in own])
-            ends = np.cumsum([len(tokens) for tokens, _ in own])[:-1]
-            projected = zip(np.split(rows @ weight, ends), own, strict=True)
-            slopes = [loss(tokens, gold)[1] for tokens, (_, gold) in projected]
-            # The gradient of the mean loss, by one matrix product for all tokens.
-            weight = weight - adam.step(rows.T @ np.concatenate(slopes) / len(batch))
-    return weight
 
 
 class _Geometry(NamedTuple):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from probekit.probes.solve.coordinates import Coordinates, centred
-from probekit.probes.solve.objectives import Objectives, dot
+from probekit.probes.solve.design import Objectives, dot
 
 MEMORY = 10  # (step, gradient change) pairs that L-BFGS stores
 TRIALS = 10  # maximum number of step lengths tried in a line search

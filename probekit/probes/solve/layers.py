@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from probekit.amounts import LEVEL
-from probekit.probes.solve.design import Codes, Features, Floats
+
+if TYPE_CHECKING:  # that module imports torch, and saved probes are applied without it
+    from probekit.probes.solve.design import Codes, Features, Floats
 
 
 class AffineLayer(NamedTuple):

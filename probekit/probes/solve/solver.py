@@ -22,9 +22,17 @@ from torch import Tensor
 
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
-from probekit.probes.solve.design import Codes, Design, Features, Floats, Mask, dual, shared
+from probekit.probes.solve.design import (
+    Codes,
+    Design,
+    Features,
+    Floats,
+    Mask,
+    Objectives,
+    dual,
+    shared,
+)
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
-from probekit.probes.solve.objectives import Objectives
 
 OnFit = Callable[[int, int], None]
 

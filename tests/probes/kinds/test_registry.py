@@ -120,7 +120,7 @@ def test_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
 
 
 ROW = """
-    ProbeKind("guess", "A guess.", "classification", "probekit.probes.kinds.guess:Guess"),"""
+    ProbeKind("guess", "A guess.", "probekit.probes.kinds.guess:Guess"),"""
 CODE = """
 from probekit.experiment.probe import KindSection, ProbeSection
 from probekit.probes.kinds.registry import KINDS
