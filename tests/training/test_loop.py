@@ -50,7 +50,8 @@ def go(tmp_path):
         def keep(model, step):
             kept[step] = {n: p.detach().clone() for n, p in model.named_parameters()}
 
-        model = train(recipe, tokens, 300, folder, keep, watcher=watcher)
+        before = read_progress(folder)
+        model = train(recipe, tokens, 300, folder, before, keep, watcher=watcher)
         return dict(model.named_parameters()), read_log(folder / "log.csv"), kept
 
     return go
