@@ -67,13 +67,6 @@ def test_a_shrinkage_that_is_no_share_is_refused(shrinkage):
         LdaProbe(shrinkage).fit(np.eye(2), [0, 1])
 
 
-@pytest.mark.parametrize("probe", [LdaProbe(), MassMeanProbe(), MassMeanProbe(covariance=True)])
-def test_the_planted_direction_is_estimated(probe):
-    X, y, theta = planted.direction(n_samples=5000)
-    coef = probe.fit(X, y).coef_[0]
-    assert coef @ theta / np.linalg.norm(coef) > 0.99
-
-
 def test_the_coefficients_are_the_very_difference_and_the_score_is_zero_half_way():
     X, y, _ = planted.direction()
     X[:, 3] *= 100

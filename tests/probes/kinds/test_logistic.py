@@ -57,11 +57,6 @@ def test_folds_that_say_nothing_of_the_penalty_are_refused_as_by_all_kinds():
     assert LinearProbe(C=0.1, folds=2).fit(X, y, y).C_ == 0.1  # needs no folds
 
 
-def test_too_few_groups_are_refused():
-    with pytest.raises(DataError, match="Set `folds` to at most 2"):
-        LinearProbe().fit(np.eye(4), list("abab"), groups=list("wwxx"))
-
-
 @pytest.mark.parametrize("C", [0.1, (0.01, 1.0)])
 def test_each_column_of_a_table_is_a_probe_of_its_own(C):
     X, y, _ = planted(300)

@@ -3,15 +3,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import probekit
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.probe import KindSection
 from probekit.probes.kinds.registry import KINDS, find_kind
-from probekit.probes.solve.layers import apply_layers
-from tests.probes.kinds import planted
 
 ON_ROWS = [kind for kind in KINDS.values() if kind.task in ("classification", "regression")]
 
@@ -96,27 +93,6 @@ def test_options_are_what_they_say(name, options, message):
 )
 def test_options_are_part_of_the_text(name, options, text):
     assert KINDS[name].text(options) == text
-
-
-@pytest.mark.parametrize("classes", ["ab", "abc"])
-@pytest.mark.parametrize("kind", ON_ROWS, ids=str)
-def test_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
-    X, y = planted.three_classes()
-    X, y = X[np.isin(y, list(classes))], y[np.isin(y, list(classes))]
-    small = {"k_sparse": {"k": 2}, "mlp": {"hidden": 5}}.get(kind.name, {})
-    penalties = {"penalties": [0.1]} if kind.grid else {}
-    probe = kind.build(max_iter=100, **penalties, **small)
-    probe.fit(X, X[:, 0] if kind.task == "regression" else y)
-    layers = probe.layers_
-    answer = probe.predict if kind.task == "regression" else probe.decision_function
-    values = apply_layers(layers, X)
-    np.testing.assert_allclose(np.squeeze(values), answer(X), atol=1e-8)
-    n_out = 1 if kind.task == "regression" or classes == "ab" else 3
-    shapes = [layer.weight.shape for layer in layers]
-    assert shapes == ([(5, 6), (n_out, 5)] if kind.name == "mlp" else [(n_out, 6)])
-    assert [len(layer.bias) for layer in layers] == [shape[0] for shape in shapes]
-    # Not the same on scaled rows: the scaler is folded in.
-    assert not np.allclose(apply_layers(layers, (X - X.mean(axis=0)) / X.std(axis=0)), values)
 
 
 ROW = """

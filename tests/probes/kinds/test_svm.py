@@ -20,9 +20,3 @@ def test_scores_on_raw_rows_equal_those_of_scikit_learns_pipeline(classes):
         probe.decision_function(X), reference.decision_function(X), atol=1e-3
     )
     assert np.array_equal(probe.predict(X), reference.predict(X))
-
-
-def test_the_planted_direction_is_estimated():
-    X, y, theta = planted.direction(n_samples=5000)
-    coef = SvmProbe().fit(X, y).coef_[0]
-    assert coef @ theta / np.linalg.norm(coef) > 0.99

@@ -173,15 +173,6 @@ def test_the_best_of_many_equal_probes_is_rarely_significant():
     assert by_single / 150 > 0.15
 
 
-def test_pairing_takes_out_what_is_hard_for_both():
-    answers = two_probes(np.random.default_rng(0), 100, (0.75, 0.70))
-    resamples = Resamples.leave_one_out(np.arange(400) // 4)
-    same = paired(accuracy, *answers, resamples)
-    apart = unpaired(*answers, resamples, resamples)
-    assert same.value == apart.value
-    assert apart.ci_high - apart.ci_low > 2 * (same.ci_high - same.ci_low)
-
-
 def test_a_paired_difference_of_rows_is_close_to_the_paired_t_interval():
     a, b = np.random.default_rng(0).random((2, 50)) < [[0.8], [0.6]]
     found = paired(accuracy, of_correct(a), of_correct(b), Resamples.leave_one_out(np.arange(50)))

@@ -124,15 +124,6 @@ def test_a_label_missing_from_a_fold_is_no_obstacle():
     assert column.solution.classes.tolist() == [0, 1, 2]
 
 
-def test_every_fit_is_heard_of():
-    X, codes = planted()
-    heard = []
-    fit(X, [codes, 1 - codes], on_fit=lambda *done: heard.append(done))
-    total = 2 * (4 * len(GRID) + 1)
-    assert total == 2 * (4 * len(GRID) + 1)
-    assert heard == [(done, total) for done in range(1, total + 1)]
-
-
 def test_the_rows_are_made_ready_once_for_all_columns_folds_and_every_c(monkeypatch):
     made = []
 
