@@ -102,17 +102,12 @@ def test_a_label_changed_by_hand_is_detected(stem):
         '{"digest": NaN, "format": 1}',
         '{"digest": 1, "format": 1, "x": 1e999}',
         '{"digest": 1, "format": 1, "x": "\\ud800"}',
+        b"\xff\xfe\x00",
     ],
 )
 def test_a_json_that_is_no_record_is_refused(stem, content):
-    files(stem)[0].write_text(content)
-    with pytest.raises(DataError, match="not the record of a probe"):
-        SavedProbe.load(stem)
-
-
-def test_a_file_that_is_no_text_is_refused(stem):
-    files(stem)[0].write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="cannot be used"):
+    files(stem)[0].write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(DataError, match="cannot be used: it is not the record of a probe"):
         SavedProbe.load(stem)
 
 

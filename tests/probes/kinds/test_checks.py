@@ -4,7 +4,14 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 from sklearn.base import clone, is_classifier
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import RidgeClassifier
+from sklearn.neighbors import NearestCentroid
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from probekit.errors import ConfigError, DataError
@@ -155,6 +162,42 @@ class TestAllOnRows:
     def test_groups_that_do_not_fit_the_rows_are_refused(self, estimator):
         with pytest.raises(ValueError, match="inconsistent numbers of samples"):
             clone(estimator).fit(np.eye(4), [0, 1, 0, 1], groups=[0, 1])
+
+
+SVC = LinearSVC(C=0.1, intercept_scaling=100, tol=1e-8, max_iter=100_000)
+REFERENCES = [
+    (SvmProbe(C=0.1), SVC, {"atol": 1e-3}),
+    *((RidgeProbe(a), RidgeClassifier(a), {"atol": 1e-9}) for a in (1e-3, 1.0, 50.0, 1e4)),
+    *(
+        (LdaProbe(s), LinearDiscriminantAnalysis("lsqr", shrinkage=s), {"atol": 1e-8})
+        for s in (0.0, 0.1, 1.0)
+    ),
+]
+
+
+@pytest.mark.parametrize("classes", ["ab", "abc"])
+@pytest.mark.parametrize(("probe", "model", "tolerance"), REFERENCES, ids=str)
+def test_scores_of_raw_rows_are_those_of_scikit_learn_on_scaled_ones(
+    probe, model, tolerance, classes
+):
+    X, y = planted.three_classes(classes=classes)
+    reference = make_pipeline(StandardScaler(), model).fit(X, y)
+    fitted = clone(probe).fit(X, y)
+    scores, expected = (one.decision_function(X) for one in (fitted, reference))
+    if isinstance(probe, LdaProbe) and classes == "abc":  # posteriors: all scores may be shifted
+        scores, expected = log_softmax(scores, axis=1), reference.predict_log_proba(X)
+        tolerance = tolerance | {"rtol": 1e-4}
+    np.testing.assert_allclose(scores, expected, **tolerance)
+    assert np.array_equal(fitted.predict(X), reference.predict(X))
+
+
+@pytest.mark.parametrize("classes", ["ab", "abc"])
+@pytest.mark.parametrize("scalers", [[], [StandardScaler()]])
+def test_the_nearest_mean_is_that_of_scikit_learn(scalers, classes):
+    X, y = planted.three_classes(classes=classes)
+    expected = make_pipeline(*scalers, NearestCentroid()).fit(X, y).predict(X)
+    probe = NearestMeanProbe() if scalers else MassMeanProbe()
+    assert np.array_equal(probe.fit(X, y).predict(X), expected)
 
 
 PENALISED = [LinearProbe, RidgeProbe, RidgeRegressionProbe, SvmProbe, KSparseProbe, MlpProbe]
