@@ -149,9 +149,9 @@ def descend(
         state.beyond += (excess <= stopping.tolerance) | (state.beyond > 0)
         ended, converged = (excess <= aim) | stopped, state.beyond > 0
         for fit in torch.nonzero(ended).flatten().tolist():
-            value, norm = float(state.value[fit]), float(norms[fit])
-            own = state.point[fit].clone(), value, norm, n_iter, bool(converged[fit])
-            yield int(state.number[fit]), Minimum(*own)
+            point, least = state.point[fit].clone(), float(state.value[fit])
+            end = Minimum(point, least, float(norms[fit]), n_iter, bool(converged[fit]))
+            yield int(state.number[fit]), end
         if ended.all():
             break
         if ended.any():
