@@ -123,50 +123,24 @@ class ProbeKind:
         found: type[BaseEstimator] = resolve_name(self.path)
         return found
 
-    def build(
-        self,
-        *,
-        seed: int = 0,
-        max_iter: int = 2000,
-        folds: int = 5,
-        penalties: Sequence[float] | None = None,
-        balanced: bool = False,
-        **options: Option,
-    ) -> Any:
+    def build(self, options: Mapping[str, Option], **parameters: Any) -> Any:
         """Return an unfitted estimator of this kind.
 
-        Estimators with a closed form ignore `max_iter`; kinds without a penalty ignore `folds`.
-
         Args:
-            seed: The `random_state` of the estimator.
-            max_iter: Maximum number of solver iterations.
-            folds: Number of cross-validation folds that select the penalty.
-            penalties: Candidate penalties that replace those of `grid`.
-            balanced: Whether all classes have the same total weight; see `can_balance`.
-            **options: Options of this kind.
+            options: Options of this kind.
+            **parameters: Parameters that several kinds have, such as `random_state`; those that
+                this kind lacks are left out.
 
         Raises:
             UnknownNameError: An option does not exist.
-            ConfigError: An option is invalid, or penalties are given for a kind without a penalty.
+            ConfigError: An option is invalid.
 
-        >>> KINDS["k_sparse"].build(k=16, penalties=[0.1])
+        >>> KINDS["k_sparse"].build({"k": 16}, C=[0.1], hidden=3)
         KSparseProbe(C=[0.1], k=16)
         """
-        shared: dict[str, Any] = {
-            "random_state": seed,
-            "max_iter": max_iter,
-            "folds": folds,
-            "balanced": balanced,
-            "class_weight": "balanced" if balanced else None,
-        }
         accepted = self.estimator().get_params()
-        parameters = {name: value for name, value in shared.items() if name in accepted}
-        if self.grid is not None:
-            name, defaults = self.grid
-            parameters[name] = defaults if penalties is None else penalties
-        elif penalties is not None:
-            raise ConfigError(f"{self.name} has no penalty. Remove `penalties`.")
-        return self.estimator(**parameters, **self.complete(options))
+        shared = {name: value for name, value in parameters.items() if name in accepted}
+        return self.estimator(**shared, **self.complete(options))
 
     def complete(self, options: Mapping[str, Option]) -> dict[str, Option]:
         """Return the options, with the default values of those not given.

@@ -9,6 +9,7 @@ import probekit
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.probe import KindSection
 from probekit.probes.kinds.registry import KINDS, find_kind
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 ON_ROWS = [kind for kind in KINDS.values() if kind.task in ("classification", "regression")]
 
@@ -32,7 +33,7 @@ def test_what_is_chosen_reaches_the_estimator(kind):
         name: not value if isinstance(value, bool) else value + 3
         for name, value in kind.options.items()
     }
-    values = kind.build(seed=7, max_iter=11, folds=3, **other).get_params()
+    values = kind.build(other, random_state=7, max_iter=11, folds=3).get_params()
     expected = {"random_state": 7, "max_iter": 11, "folds": 3, **other}
     if kind.grid:
         expected[kind.grid[0]] = kind.grid[1]
@@ -50,18 +51,17 @@ def test_defaults_of_the_registry_are_those_of_the_estimators(kind):
     }
 
 
-def test_penalties_take_the_place_of_the_grid():
-    assert KINDS["svm"].build(penalties=[0.5]).C == [0.5]
-    assert KINDS["ridge"].build(penalties=[0.5]).alpha == [0.5]
-    with pytest.raises(ConfigError, match="lda has no penalty"):
-        KINDS["lda"].build(penalties=[0.5])
+def test_the_penalties_are_those_of_the_settings_or_of_the_grid():
+    settings = ProbeSettings(C=(0.5,))
+    assert ProbeSpec("svm").build(settings).C == (0.5,)
+    assert ProbeSpec("ridge").build(settings).alpha == KINDS["ridge"].grid[1]
 
 
 def test_unknown_names_offer_the_nearest():
     with pytest.raises(UnknownNameError, match=r"'mas_mean'\. Nearest: mass_mean"):
         find_kind("mas_mean")
     with pytest.raises(UnknownNameError, match=r"mlp has no option 'hiden'\. Nearest: hidden"):
-        KINDS["mlp"].build(hiden=3)
+        KINDS["mlp"].build({"hiden": 3})
     with pytest.raises(UnknownNameError, match=r"svm has no option 'k'\. It has no options"):
         KINDS["svm"].text({"k": 3})
 
@@ -77,7 +77,7 @@ def test_unknown_names_offer_the_nearest():
 )
 def test_options_are_what_they_say(name, options, message):
     with pytest.raises(ConfigError, match=message):
-        KINDS[name].build(**options)
+        KINDS[name].build(options)
 
 
 @pytest.mark.parametrize(
