@@ -64,15 +64,6 @@ def test_held_out_sentences_say_when_to_stop(monkeypatch):
     assert loss(by_heart) < 0.7 * loss(found)
 
 
-def test_the_seed_decides_all():
-    one, same, other = (
-        fit_projection(sentences(50), distance_loss, 2, max_iter=3, seed=seed)[0]
-        for seed in (0, 0, 1)
-    )
-    assert np.array_equal(one, same)
-    assert not np.allclose(one, other)
-
-
 @pytest.fixture(scope="module")
 def forest():
     X, heads, sentences = planted.trees(300, n_features=40, rank=20)
