@@ -130,12 +130,6 @@ class SplitProber:
         drawn = draw_controls(self.data, self.settings, self.fitted.rows)
         self._controls = [label_column(self.data, labels, self.settings) for labels in drawn]
 
-    @property
-    def codes_online(self) -> bool:
-        """Whether the description length is computed: requested, and at least two blocks."""
-        requested = self.settings.description and self.settings.reads == "classes"
-        return requested and len(self._blocks) > 1
-
     def chance(self, predictions: Predictions, draw: int | None = None) -> Predictions:
         """Return the chance level predictions for the same test rows.
 
@@ -185,7 +179,7 @@ class SplitProber:
             drawn, own = drawn.take(self.comparable), test.take(self.comparable)
             metric, against = self.settings.main_metric, drawn.predictions
             scores += [drawn, of_folds, replace(own, metric=metric, against=against)]
-        if self.codes_online:
+        if self.settings.description and len(self._blocks) > 1 and not self.settings.reads_numbers:
             scores += self._description([task, *controls])
         if self.settings.learning_steps and not random:
             scores += self._learning(task, outside)

@@ -252,7 +252,6 @@ def test_rows_too_few_to_be_coded_online_are_probed_all_the_same():
     rows = np.arange(24)
     data = ProbeData(y, groups, rows.astype(str), train=rows[:12], test=rows[12:])
     prober = Prober(data, ProbeSettings(C=(0.1,), folds=2, control_draws=0))
-    assert not prober.codes_online
     found = prober.site(np.random.default_rng(0).normal(size=(24, 3)))
     assert {m.split for m in found.measurements} == {"test", "validation"}
 
