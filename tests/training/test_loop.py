@@ -132,7 +132,10 @@ def test_dropout_changes_the_loss_and_parts_of_a_batch_add_up_to_the_whole(
         assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-2)
 
 
-@pytest.mark.parametrize(("optimizer", "dtype"), [("adamw", "float32"), ("muon", "bfloat16")])
+@pytest.mark.parametrize(
+    ("optimizer", "dtype"),
+    [("adamw", "float32"), pytest.param("muon", "bfloat16", marks=pytest.mark.nightly)],
+)
 def test_it_learns(go, make_recipe, optimizer, dtype):
     recipe = make_recipe(
         training__optimizer=optimizer,
