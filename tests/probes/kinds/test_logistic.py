@@ -6,16 +6,13 @@ from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import ConfigError, DataError
 from probekit.probes.kinds.logistic import LinearProbe
+from tests.probes.kinds.planted import direction
 
 
-def planted(n_samples: int = 1500, n_features: int = 30, seed: int = 0):
-    generator = np.random.default_rng(seed)
-    direction = generator.normal(size=n_features)
-    direction /= np.linalg.norm(direction)
-    X = generator.normal(size=(n_samples, n_features)) + 3
-    y = np.where((X - 3) @ direction > 0, "pos", "neg")
-    X += 2 * np.outer(np.where(y == "pos", 1, -1), direction)
-    return X.astype(np.float32), y, direction
+def planted(n_samples):
+    """Rows of two overlapping classes."""
+    X, y, _ = direction(n_samples, n_features=30, gap=4.0)
+    return X.astype(np.float32), np.where(y == 1, "pos", "neg")
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -43,7 +40,7 @@ def test_folds_that_say_nothing_of_the_penalty_are_refused_as_by_all_kinds():
 
 @pytest.mark.parametrize("C", [0.1, (0.01, 1.0)])
 def test_each_column_of_a_table_is_a_probe_of_its_own(C):
-    X, y, _ = planted(300)
+    X, y = planted(300)
     other = X[:, 0] > 3
     table = np.column_stack([y == "pos", other, np.ones(300), np.zeros(300)]).astype(int)
     probe = LinearProbe(C=C).fit(X, table)
@@ -56,7 +53,7 @@ def test_each_column_of_a_table_is_a_probe_of_its_own(C):
 
 
 def test_each_column_of_a_table_is_balanced_by_itself():
-    X, y, _ = planted(300)
+    X, y = planted(300)
     rare = X[:, 0] > 4.5
     table = np.column_stack([y == "pos", rare, np.ones(300)]).astype(int)
     probe = LinearProbe(C=0.1, class_weight="balanced").fit(X, table)
@@ -68,7 +65,7 @@ def test_each_column_of_a_table_is_balanced_by_itself():
 
 
 def test_a_class_weighs_as_many_rows_as_it_is_given():
-    X, y, _ = planted(300)
+    X, y = planted(300)
     X = X.astype(np.float64)
     weighed = LinearProbe(C=0.1, class_weight={"pos": 3, "neg": 1}).fit(X, y)
     repeated = np.repeat(np.arange(300), np.where(y == "pos", 3, 1))
@@ -77,21 +74,21 @@ def test_a_class_weighs_as_many_rows_as_it_is_given():
 
 
 def test_rows_that_count_nothing_are_refused():
-    X, y, _ = planted(20)
+    X, y = planted(20)
     with pytest.raises(ValueError, match="non-zero"):
         LinearProbe(C=1.0).fit(X, y, sample_weight=np.zeros(20))
 
 
 @pytest.mark.parametrize("weight", [0, -1, np.nan, np.inf])
 def test_a_class_that_counts_nothing_is_refused(weight):
-    X, y, _ = planted(20)
+    X, y = planted(20)
     with pytest.raises(ConfigError, match="class_weight of 'pos' must be positive and finite"):
         LinearProbe(C=1.0, class_weight={"pos": weight, "neg": 1}).fit(X, y)
 
 
 @pytest.mark.parametrize("how", [{"C": 1e-46}, {"C": 1.0, "weight": 1e-44}])
 def test_a_penalty_beyond_float32_leaves_the_shares_of_the_classes(how):
-    X, y, _ = planted(60)
+    X, y = planted(60)
     y[:10] = "neg"
     counts = np.full(60, how.get("weight", 1.0))
     with pytest.warns(UserWarning, match="the penalty is too strong"):

@@ -31,16 +31,6 @@ def test_a_row_that_counts_nowhere_has_no_say():
     np.testing.assert_allclose(one.variances, other.variances, atol=1e-12)
 
 
-def test_axes_are_the_principal_ones_of_the_typical_rows():
-    X, _ = problem(2)
-    typical = np.arange(len(X)) % 10 != 0
-    spoilt = np.where(typical[:, None], X, X + 1e6 * X.std(axis=0))
-    made = shared(spoilt, [np.ones(len(X))], typical)
-    correlations = np.corrcoef(X[typical].T)
-    axes, variances = made.axes.numpy(), made.variances.numpy()
-    np.testing.assert_allclose(axes.T @ correlations @ axes, np.diag(variances), atol=1e-10)
-
-
 def test_rows_far_from_zero_keep_their_differences():
     # A mean that float32 cannot hold would shift all rows by an amount that folding does not undo.
     generator = np.random.default_rng(0)

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import log_softmax
 
 from probekit.probes.solve import coordinates, design, solver
@@ -267,6 +268,21 @@ def test_exact_hessians_spare_steps_and_end_at_the_same_place(monkeypatch, n_cla
     assert 1.3 * sum(fit.n_iter for fit in usual) < sum(fit.n_iter for fit in without)
     for fit, other in zip(usual, without, strict=True):
         assert fit.objective == pytest.approx(other.objective, rel=1e-6)
+
+
+def test_a_hessian_without_a_factor_is_no_obstacle(monkeypatch):
+    X, codes = problem(2, n_samples=600, n_features=60)
+    usual, made = alone(X, codes, C=10.0), []
+
+    def indefinite(*_):
+        made.append(-torch.eye(61))
+        return made[-1][None]
+
+    monkeypatch.setattr(coordinates, "_hessians", indefinite)
+    fit = alone(X, codes, C=10.0)
+    assert made
+    assert fit.converged
+    assert fit.objective == pytest.approx(usual.objective, rel=1e-6)
 
 
 def test_too_few_iterations_are_recorded_and_nothing_is_printed(capfd):
