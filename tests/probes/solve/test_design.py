@@ -62,3 +62,13 @@ def test_weights_and_typical_rows_decide_the_moments():
     assert (mean[0], spread[0]) == (0.5, np.sqrt(0.75))
     one_left = np.array([True, False, False])
     np.testing.assert_allclose(moments(X, weights, one_left)[0], (3 * 0 + 2 + 50) / 5)
+
+
+def test_a_feature_is_nothing_to_a_share_in_which_it_is_constant():
+    X, _ = problem(2)
+    inside = np.arange(len(X)) < 200
+    for value in (0.0, X[0, 3], 1e6):
+        X[inside, 3] = value
+        made = shared(X.astype(np.float32), [inside * 1.0, ~inside * 1.0], everything(X))
+        assert (made.units[0] == 0).nonzero().flatten().tolist() == [3]
+        assert (made.units[1] > 0).all()

@@ -10,7 +10,8 @@ from probekit.probes.data import group_folds
 from probekit.probes.solve import design, fits
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import Tuning, fit_columns
-from probekit.probes.solve.solver import Problem, Solver
+from probekit.probes.solve.layers import AffineLayer
+from probekit.probes.solve.solver import Fit, Problem, Solver
 from tests.probes.logistic import excess, problem
 
 GRID = (1e-3, 1e-1, 10.0)
@@ -151,6 +152,18 @@ def test_a_path_along_c_saves_iterations_and_ends_at_the_same_fits(tight, monkey
     for one, other in zip(batch, path, strict=True):
         assert one.C == other.C == 3.0
         assert one.objective == pytest.approx(other.objective, rel=1e-7)
+
+
+def test_a_start_continues_the_path_linearly_in_log_c():
+    def on_path(C):
+        value = 3.0 + 2.0 * np.log10(C)
+        return Fit(np.arange(2), (AffineLayer(np.array([[value]]), np.array([-value])),), C=C)
+
+    assert fits._ahead([], 1.0) is None
+    assert fits._ahead([on_path(0.1)], 1.0) == on_path(0.1).layers[0]
+    path = [on_path(C) for C in (1e-3, 1e-2, 1e-1)]
+    np.testing.assert_allclose(fits._ahead(path, 100.0).weight, [[7.0]])
+    np.testing.assert_allclose(fits._ahead(path, 100.0).bias, [-7.0])
 
 
 def test_equal_values_of_c_are_no_obstacle(monkeypatch):
