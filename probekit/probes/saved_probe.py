@@ -255,14 +255,9 @@ def _read_record(path: Path) -> _Record:
         raise damaged_probe(path, "; ".join(problems)) from error
 
 
-def _run_of(path: Path) -> Path | None:
-    """Return the folder of the run that a probe belongs to; None for a probe outside a run."""
-    folders = (folder.parent for folder in path.absolute().parents if folder.name == "probes")
-    return next((folder for folder in folders if (folder / "run.json").exists()), None)
-
-
 def _read_bytes(path: Path) -> bytes:
-    run = _run_of(path)
+    folders = (folder.parent for folder in path.absolute().parents if folder.name == "probes")
+    run = next((folder for folder in folders if (folder / "run.json").exists()), None)
     try:
         # Links are checked only inside a run; elsewhere the user chose the path.
         return (path if run is None else inside(path.absolute(), run)).read_bytes()

@@ -164,7 +164,10 @@ class _Objective:
         weights = self.texts.pool(tokens @ query)
         projected = tokens @ coef.T  # (n_tokens, n_out)
         scores = np.add.reduceat(weights[:, None] * projected, starts, axis=0) + intercept
-        loss, residual = self._cross_entropy(scores)
+        logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
+        loss = -float(np.mean(logs[self.own, np.arange(len(self.own))]))
+        # Gradient of the mean loss in the scores, (n_texts, n_out).
+        residual = (np.exp(logs[-scores.shape[1] :]).T - self.truth) / len(scores)
         # Derivative of the loss in a token's weight, minus the weighted mean over the text.
         gain = np.sum(projected * residual[text], axis=1)
         excess = weights * (gain - np.add.reduceat(weights * gain, starts)[text])
@@ -173,14 +176,6 @@ class _Objective:
         penalty = 0.5 * self.penalty * (np.sum(coef**2) + np.sum(query**2))
         gradient = [query_gradient, coef_gradient.ravel(), residual.sum(axis=0)]
         return loss + float(penalty), np.concatenate(gradient)
-
-    def _cross_entropy(self, scores: Floats) -> tuple[float, Floats]:
-        """Return the mean loss, and its gradient (n_texts, n_out) in the scores."""
-        logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
-        loss = -float(np.mean(logs[self.own, np.arange(len(self.own))]))
-        predicted = np.exp(logs[-scores.shape[1] :]).T
-        residual: Floats = (predicted - self.truth) / len(scores)
-        return loss, residual
 
 
 @dataclass(eq=False, repr=False)

@@ -26,7 +26,7 @@ from probekit.probes.kinds.registry import C_GRID, at_least, positive_grid
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.fits import Tuning, fit_columns
-from probekit.probes.solve.layers import AffineLayer, with_reference
+from probekit.probes.solve.layers import with_reference
 from probekit.probes.solve.solver import Fit, Problem, Solver
 
 # Largest (objective - minimum) / objective at convergence, by the dtype of the rows. This value is
@@ -127,11 +127,6 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         self._store_fits(fits)
         warn_if_flat(self.coef_)
         return self
-
-    @property
-    def layers_(self) -> tuple[AffineLayer, ...]:
-        """The fit as a stack of one layer on raw rows."""
-        return (AffineLayer(self.coef_, self.intercept_),)
 
     def _columns(self, y: NDArray[Any]) -> list[Codes]:
         """Set `classes_` and return the label codes of each column to be fitted."""
