@@ -14,9 +14,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
+from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.base import (
     Scaling,
-    inner_folds,
     labelled_rows,
     measured,
     units_of,
@@ -24,7 +24,7 @@ from probekit.probes.kinds.base import (
 )
 from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
 from probekit.probes.solve.design import Codes, Features, Floats, Mask
-from probekit.probes.solve.fits import Judge, best_rated
+from probekit.probes.solve.fits import Judge, rate_scores, search
 from probekit.probes.solve.layers import FittedLayers, with_reference
 
 # Largest gradient component at a solution, and smallest relative decrease of the objective.
@@ -257,7 +257,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         own = np.arange(len(text_codes))
         if units is not None:
             own = units_of(rows, units)[order][texts.starts]
-        self.C_ = self._choose(grid, texts, text_codes, own, judge or _accuracy)
+        self.C_ = self._choose(grid, texts, text_codes, own, judge or rate_scores)
         solution = self._fit_at(self.C_, texts, text_codes)
         self.fit_ = replace(solution, classes=self.classes_)
         self.query_, (self.coef_, self.intercept_) = solution.query, solution.layers[0]
@@ -275,19 +275,15 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     ) -> float:
         if len(grid) == 1:
             return float(grid[0])
-        insides = inner_folds(codes, units, self.folds, self.random_state)
-        fold_of_row = np.full(len(codes), -1)
-        scores = np.zeros((len(grid), len(codes), len(self.classes_)))
-        for fold, inside in enumerate(insides):
-            fitted, held_out = texts.take(inside), texts.take(~inside)
-            fits = [self._fit_at(C, fitted, codes[inside]) for C in grid]
-            scores[:, ~inside] = [
-                fit.by_class(fit.text_scores(held_out), scores.shape[2]) for fit in fits
-            ]
-            fold_of_row[~inside] = fold
-        rows = fold_of_row >= 0  # the others are in folds that cannot be fitted
-        best = best_rated(judge, codes[rows], scores[:, rows], fold_of_row[rows])
-        return float(grid[best])
+        folds = group_folds(codes, units, self.folds, self.random_state)
+        fittable_insides(codes, folds)  # raises if there are none
+
+        def held_out(outside: Mask) -> list[Floats]:
+            fitted, others = texts.take(~outside), texts.take(outside)
+            fits = [self._fit_at(C, fitted, codes[~outside]) for C in grid]
+            return [fit.by_class(fit.text_scores(others), len(self.classes_)) for fit in fits]
+
+        return float(grid[search(judge, codes, folds, held_out)])
 
     def _fit_at(self, C: float, texts: TokensOfTexts, codes: Codes) -> AttentionFit:
         return fit_attention(texts, codes, C, self.max_iter, self.random_state)
@@ -331,10 +327,6 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return _texts(rows, units_of(rows, groups))
-
-
-def _accuracy(truth: Codes, scores: Floats, _fold_of_row: Codes) -> float:
-    return float(np.sum(truth == scores.argmax(axis=1)))
 
 
 def _texts(X: Features, groups: NDArray[np.generic]) -> tuple[TokensOfTexts, Codes]:

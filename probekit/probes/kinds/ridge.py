@@ -17,7 +17,6 @@ from probekit.probes.kinds.base import (
     TrainingRows,
     TunedProbe,
     balanced_weights,
-    choose,
     measured,
     refuse_mixed_types,
     units_of,
@@ -26,6 +25,7 @@ from probekit.probes.kinds.base import (
 from probekit.probes.kinds.left_out import ridge_left_out
 from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
 from probekit.probes.solve.design import Codes, Features, Floats, Mask
+from probekit.probes.solve.fits import rate_numbers, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 
 
@@ -135,14 +135,13 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if len(grid) == 1:
             return float(grid[0])
 
-        def errors(inside: Mask) -> list[float]:
-            path = ridge_path(X[inside], y[inside, None], grid)
-            guesses = [apply_layers((layer,), X[~inside])[:, 0] for layer in path]
-            return [float(np.sum((guess - y[~inside]) ** 2)) for guess in guesses]
+        def held_out(outside: Mask) -> list[Floats]:
+            path = ridge_path(X[~outside], y[~outside, None], grid)
+            return [apply_layers((layer,), X[outside])[:, 0] for layer in path]
 
         # Numbers have no classes to stratify by; a single label balances the fold sizes.
         fold_of_row = group_folds(np.zeros(len(y)), groups, self.folds, self.random_state)
-        return choose(grid, [fold_of_row != fold for fold in range(self.folds)], errors)
+        return float(grid[search(rate_numbers, y, fold_of_row, held_out)])
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the predicted number (n_samples,) of each row."""

@@ -200,6 +200,44 @@ def best_rated(
     return int(np.where(np.isnan(ratings), -np.inf, ratings).argmax())
 
 
+def search(
+    judge: Judge,
+    truth: NDArray[Any],
+    fold_of_row: Codes,
+    held_out: Callable[[Mask], Sequence[NDArray[Any]]],
+) -> int:
+    """Return the index of the model whose held-out outputs are rated best; ties go to the first.
+
+    `held_out` takes the mask (n_samples,) of the rows of a fold and returns their outputs of each
+    model, fitted on all other rows. Folds whose other rows have a single label are left out.
+
+    >>> truth, folds = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 1])
+    >>> search(rate_numbers, truth, folds, lambda outside: [0 * truth[outside], truth[outside]])
+    1
+    """
+    rows, outputs = [], []
+    for fold in np.unique(fold_of_row):
+        outside = fold_of_row == fold
+        if np.any(truth[~outside] != truth[~outside][0]):
+            rows.append(np.flatnonzero(outside))
+            outputs.append(held_out(outside))
+    if not rows:
+        return 0
+    known = np.concatenate(rows)
+    of_models = [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
+    return best_rated(judge, truth[known], of_models, fold_of_row[known])
+
+
+def rate_scores(truth: NDArray[Any], scores: NDArray[Any], _fold_of_row: Codes) -> float:
+    """Return the number of rows whose true code has the highest of the scores of all classes."""
+    return float(np.sum(truth == scores.argmax(axis=1)))
+
+
+def rate_numbers(truth: NDArray[Any], numbers: NDArray[Any], _fold_of_row: Codes) -> float:
+    """Return the negative squared error."""
+    return -float(np.sum((numbers - truth) ** 2))
+
+
 def held_out_scores(
     X: Features, paths: NDArray[np.object_], fold_of_row: Codes, n_classes: int
 ) -> Floats:

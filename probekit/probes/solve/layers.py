@@ -54,12 +54,6 @@ class FittedLayers:
         of_classes[:, self.classes] = with_reference(scores.T, len(self.classes)).T
         return of_classes
 
-    def guess(self, X: Features) -> Codes:
-        """Return the label code (n_samples,) with the highest score for each row."""
-        scores = with_reference(self.scores(X).T, len(self.classes))
-        found: Codes = self.classes[scores.argmax(axis=0)]
-        return found
-
 
 def apply_layers(layers: tuple[AffineLayer, ...], X: Features) -> Floats:
     """Return the output (n_samples, n_out) of the layers, with a ReLU after each hidden layer.

@@ -4,7 +4,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.kinds.base import Scaling, choose, refuse_mixed_types, units_of
+from probekit.probes.kinds.base import Scaling, refuse_mixed_types, units_of
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.registry import positive_grid
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
@@ -21,11 +21,6 @@ def test_the_last_bits_of_a_constant_are_no_data(constant):
     X[::2] = np.nextafter(X[0], np.float32(np.inf)) if constant else 0
     assert not Scaling.standard(X).apply(X).any()
     assert not Scaling.standard(X.astype(np.float64)).apply(X).any() or constant
-
-
-def test_losses_are_summed_over_the_folds_and_of_equals_the_first_wins():
-    losses = iter([[1, 2, 0], [3, 0, 2]])
-    assert choose(np.array([7.0, 8.0, 9.0]), [np.array([True])] * 2, lambda _: next(losses)) == 8.0
 
 
 @pytest.mark.parametrize(
