@@ -185,8 +185,9 @@ class FittedRows:
         if self.settings.reads_numbers:
             return NumberPredictions(truth, outputs)
         prior = self.removed_prior(fitted)
-        made = ClassPredictions.of_scores(truth, outputs, spec.logits, log_prior=prior)
-        return replace(made, positive=self.positive)
+        return ClassPredictions.of_scores(
+            truth, outputs, spec.logits, log_prior=prior, positive=self.positive
+        )
 
     def held_out(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fold_of_row: Codes
@@ -207,8 +208,8 @@ class FittedRows:
             outside = [truth[fold_of_row != fold] for fold in folds]
             logs = [log_frequencies(codes, 1, outputs.shape[1])[0] for codes in outside]
             prior = np.stack(logs)[fold_of_row]
-        made = ClassPredictions.of_scores(truth, outputs, spec.logits, fold_of_row, prior)
-        made = replace(made, positive=self.positive)
+        own = spec.logits, fold_of_row, prior, self.positive
+        made = ClassPredictions.of_scores(truth, outputs, *own)
         return made if self.positive is None else with_alarms(made, fixed_thresholds(made))
 
     def judge(self, spec: ProbeSpec) -> Judge:

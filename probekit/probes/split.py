@@ -332,7 +332,8 @@ class SplitProber:
             chance = probe.score_chain(heads, test.example_of_row)
         else:
             scores = probe.class_scores(X[test.rows], test.example_of_row, self.fitted.n_classes)
-            predictions = self._of_texts(self.task[test.first], scores)
+            truth, positive = self.task[test.first], data.positive_code
+            predictions = ClassPredictions.of_scores(truth, scores, False, positive=positive)
             chance = uninformed(self.task[train.first], predictions)
         facts = FitFacts(
             probe=spec.text,
@@ -345,11 +346,7 @@ class SplitProber:
         )
         return Scored((predictions,), (chance,), data.groups[test.first], facts)
 
-    def _of_texts(
-        self, truth: Codes, scores: Floats, fold_of_row: Codes | None = None
-    ) -> ClassPredictions:
-        predictions = ClassPredictions.of_scores(truth, scores, False, fold_of_row)
-        return replace(predictions, positive=self.data.positive_code)
-
     def _rate_texts(self, truth: Codes, scores: Floats, fold_of_row: Codes) -> float:
-        return rating(self.settings.main_metric, self._of_texts(truth, scores, fold_of_row))
+        positive = self.data.positive_code
+        held_out = ClassPredictions.of_scores(truth, scores, False, fold_of_row, positive=positive)
+        return rating(self.settings.main_metric, held_out)

@@ -66,6 +66,7 @@ class ClassPredictions:
         are_logits: bool,
         folds: Codes | None = None,
         log_prior: Floats | None = None,
+        positive: int | None = None,
     ) -> ClassPredictions:
         """Return predictions of the class with the highest of `scores` (n_samples, n_classes).
 
@@ -80,7 +81,7 @@ class ClassPredictions:
         guess, n_classes = scores.argmax(axis=1), scores.shape[1]
         if are_logits:
             scores = log_softmax(scores if log_prior is None else scores + log_prior, axis=1)
-        return cls(truth, guess, n_classes, scores, are_logits, folds)
+        return cls(truth, guess, n_classes, scores, are_logits, folds, positive)
 
     @property
     def offers(self) -> frozenset[str]:
