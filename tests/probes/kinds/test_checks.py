@@ -89,7 +89,9 @@ def test_every_kind_of_the_registry_is_checked():
     assert {kind.estimator for kind in KINDS.values()} <= checked
 
 
-@pytest.mark.parametrize("estimator", [*CLASSIFIERS, TUNED_MLP], ids=str)
+@pytest.mark.parametrize(
+    "estimator", [*CLASSIFIERS, pytest.param(TUNED_MLP, marks=pytest.mark.nightly)], ids=str
+)
 class TestClassifiers:
     def test_a_planted_direction_is_found(self, estimator):
         X, y, _ = planted.direction(gap=5.0)

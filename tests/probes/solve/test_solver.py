@@ -308,8 +308,10 @@ def test_a_tolerance_below_rounding_error_stops_unconverged(n_classes, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.parametrize("n_features", [7, 400])
+@pytest.mark.parametrize(
+    ("n_features", "n_classes"),
+    [(7, 2), (7, 4), (400, 2), pytest.param(400, 4, marks=pytest.mark.nightly)],
+)
 def test_separable_classes_with_hardly_a_penalty_end(n_features, n_classes, dtype):
     X, _ = problem(2, n_features=n_features)
     rank = X[:, 0].argsort().argsort()
