@@ -414,9 +414,9 @@ class _LogisticFitter(Fitter):
             return None
         weights = balanced_weights(column) if self._balanced else None
         (layer,) = tuned.solution.layers
-        return logistic_left_out(
-            X, column == classes[1], layer, rows.groups, tuned.solved_at, rows.typical, weights
-        )
+        codes = np.searchsorted(classes, column)
+        data = TrainingRows(X, codes, rows.groups, rows.typical)
+        return logistic_left_out(data, layer, tuned.solved_at, weights)
 
 
 def outputs_of(solution: FittedLayers, X: Features, n_classes: int | None) -> Floats:

@@ -67,7 +67,7 @@ class RidgeProbe(TunedProbe):
         """
         targets, weights = _targets(data.codes), self._weights(data.codes)
         (layer,) = solution.layers
-        return ridge_left_out(data.X, targets, layer, data.groups, alpha, data.typical, weights)
+        return ridge_left_out(data, targets, layer, alpha, weights)
 
     def _weights(self, codes: Codes) -> Floats | None:
         return balanced_weights(codes) if self.balanced else None
