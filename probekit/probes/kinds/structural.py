@@ -282,14 +282,8 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
         return self._geometry.score(trees, [self._geometry.chain(own) for own in positions])
 
-    def _metric(
-        self,
-        metric: Callable[[SentenceScores, Resamples], Floats],
-        X: ArrayLike,
-        y: ArrayLike,
-        groups: ArrayLike | None,
-    ) -> float:
-        scores = self.score_sentences(X, y, groups)
+    def _metric(self, metric: Callable[[SentenceScores, Resamples], Floats], *data: Any) -> float:
+        scores = self.score_sentences(*data)
         return float(metric(scores, Resamples.whole(len(scores.lengths)))[0])
 
     def __sklearn_tags__(self) -> Tags:

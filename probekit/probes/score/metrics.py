@@ -606,7 +606,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 P = TypeVar("P", bound="DataclassInstance")
-Folds = NDArray[np.int64]
 
 
 def take(predictions: P, rows: NDArray[np.generic]) -> P:
@@ -624,7 +623,7 @@ def take(predictions: P, rows: NDArray[np.generic]) -> P:
     return replace(predictions, **taken)
 
 
-def joined_folds(of_parts: Sequence[Folds | None], sizes: Sequence[int]) -> Folds:
+def joined_folds(of_parts: Sequence[Codes | None], sizes: Sequence[int]) -> Codes:
     """Return fold numbers (n_samples,) for concatenated parts, so that no two parts share a fold.
 
     Args:

@@ -91,9 +91,8 @@ def test_logistic_is_close_and_much_closer_than_scores_of_fitted_rows(shape, C, 
 def test_saturated_probabilities_have_a_hessian():
     X, is_second, groups, _ = sample(60, 7, 4)
     layer = Scaling.standard(X).fold(np.full((1, 7), 1e6), np.zeros(1))
-    assert np.isfinite(
-        logistic_left_out(TrainingRows(X, is_second * 1, groups), layer, C=1e6)
-    ).all()
+    data = TrainingRows(X, is_second * 1, groups)
+    assert np.isfinite(logistic_left_out(data, layer, C=1e6)).all()
 
 
 def monitor(kind="logistic", seed=0, **settings):
