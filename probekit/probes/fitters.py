@@ -43,6 +43,7 @@ from probekit.probes.solve.solver import OnFit, Problem, Solver
 
 LabelColumn = NDArray[Any]  # label codes, or numbers
 RowPredictions = ClassPredictions | NumberPredictions
+LabelsAndPenalty = tuple[LabelColumn, float | None]
 
 
 def training_rows(data: ProbeData, settings: ProbeSettings) -> Codes:
@@ -167,8 +168,8 @@ class FittedRows:
             draws: the number of permutations.
         """
         labels = permuted_labels(self.column, self.groups, draws, self.settings.seed)
-        everything = np.ones(len(self.rows), dtype=bool)
-        paths = self.fitter(spec).refit(X[self.rows], list(labels), [penalty] * draws, [everything])
+        tasks, everything = [(one, penalty) for one in labels], np.ones(len(self.rows), dtype=bool)
+        paths = self.fitter(spec).refit(X[self.rows], tasks, [everything])
         return [fit for (fit,) in paths]
 
     def predictions(
@@ -290,16 +291,12 @@ class Fitter:
         return tuned
 
     def refit(
-        self,
-        X: Features,
-        columns: Sequence[LabelColumn],
-        penalties: Sequence[float | None],
-        shares: Sequence[Mask],
+        self, X: Features, tasks: Sequence[LabelsAndPenalty], shares: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
-        """Return, for each column and its penalty, the fit on each row mask of `shares`."""
+        """Return, for each label column with its penalty, the fit on each row mask of `shares`."""
         return [
             [self._path([penalty], X, column, share)[0] for share in shares]
-            for column, penalty in zip(columns, penalties, strict=True)
+            for column, penalty in tasks
         ]
 
     def left_out(
@@ -389,18 +386,14 @@ class _LogisticFitter(Fitter):
         return list(tuned)
 
     def refit(
-        self,
-        X: Features,
-        columns: Sequence[LabelColumn],
-        penalties: Sequence[float | None],
-        shares: Sequence[Mask],
+        self, X: Features, tasks: Sequence[LabelsAndPenalty], shares: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
-        solved = [C for C in penalties if C is not None]
+        solved = [(codes, C) for codes, C in tasks if C is not None]
         weights = [share.astype(np.float32) for share in shares]
         solver = Solver(X, weights, typical=self.rows.typical, device=self.rows.settings.device)
         problems = [
             Problem(codes, C, share, balanced=self._balanced)
-            for codes, C in zip(columns, solved, strict=True)
+            for codes, C in solved
             for share in range(len(shares))
         ]
         fits = solver.solve(problems, self._stopping)

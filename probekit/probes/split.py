@@ -267,8 +267,8 @@ class SplitProber:
         """
         first, coded = columns[0], self._blocks
         shares = [np.isin(np.arange(len(first.X)), block.fitted) for block in coded[1:]]
-        codes, penalties = [one.codes for one in columns], [one.tuned.penalty for one in columns]
-        paths = first.fitter.refit(first.X, codes, penalties, shares)
+        tasks = [(one.codes, one.tuned.penalty) for one in columns]
+        paths = first.fitter.refit(first.X, tasks, shares)
         scores = []
         for column, path in zip(columns, paths, strict=True):
             tables = [
@@ -301,7 +301,7 @@ class SplitProber:
         """
         rows = self.fitted
         shares = list(subsets(rows.groups, self._sizes, self.settings.seed))
-        (path,) = task.fitter.refit(task.X, [task.codes], [task.tuned.penalty], shares)
+        (path,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], shares)
         scores = []
         for share, solution in zip(shares, path, strict=True):
             predictions = self._predict(task, solution, outside, rows.rows[share])

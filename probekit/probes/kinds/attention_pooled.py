@@ -257,33 +257,24 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         own = np.arange(len(text_codes))
         if units is not None:
             own = units_of(rows, units)[order][texts.starts]
-        self.C_ = self._choose(grid, texts, text_codes, own, judge or rate_scores)
+        best = 0
+        if len(grid) > 1:
+            folds = group_folds(text_codes, own, self.folds, self.random_state)
+            fittable_insides(text_codes, folds)  # raises if there are none
+
+            def held_out(outside: Mask) -> list[Floats]:
+                inside, others = texts.take(~outside), texts.take(outside)
+                fits = [self._fit_at(C, inside, text_codes[~outside]) for C in grid]
+                return [fit.by_class(fit.text_scores(others), len(self.classes_)) for fit in fits]
+
+            best = search(judge or rate_scores, text_codes, folds, held_out)
+        self.C_ = float(grid[best])
         solution = self._fit_at(self.C_, texts, text_codes)
         self.fit_ = replace(solution, classes=self.classes_)
         self.query_, (self.coef_, self.intercept_) = solution.query, solution.layers[0]
         self.n_iter_, self.converged_ = solution.n_iter, solution.converged
         warn_if_flat(self.coef_)
         return self
-
-    def _choose(
-        self,
-        grid: Floats,
-        texts: TokensOfTexts,
-        codes: Codes,
-        units: NDArray[np.generic],
-        judge: Judge,
-    ) -> float:
-        if len(grid) == 1:
-            return float(grid[0])
-        folds = group_folds(codes, units, self.folds, self.random_state)
-        fittable_insides(codes, folds)  # raises if there are none
-
-        def held_out(outside: Mask) -> list[Floats]:
-            fitted, others = texts.take(~outside), texts.take(outside)
-            fits = [self._fit_at(C, fitted, codes[~outside]) for C in grid]
-            return [fit.by_class(fit.text_scores(others), len(self.classes_)) for fit in fits]
-
-        return float(grid[search(judge, codes, folds, held_out)])
 
     def _fit_at(self, C: float, texts: TokensOfTexts, codes: Codes) -> AttentionFit:
         return fit_attention(texts, codes, C, self.max_iter, self.random_state)
