@@ -160,7 +160,7 @@ def fitted_probes():
         if name == "structural_distance":  # its epochs amplify rounding errors
             continue
         options = {option: 3 for option in ("rank", "k", "hidden") if option in kind.options}
-        probe = kind.build(seed=0, folds=3, **options)
+        probe = kind.build(options, random_state=0, max_iter=2000, folds=3)
         probe.fit(X, *targets[kind.task])
         known = [getattr(probe, name, None) for name in ("coef_", "projection_", "query_")]
         values = [value for value in known if value is not None]

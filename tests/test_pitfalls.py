@@ -67,9 +67,9 @@ def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
     held_out = np.arange(120) % 3 == 0
     other = X.copy()
     other[held_out] = other[held_out] * [1, 9, 1, 3, 1, 1, 1, 5, 1, 1, 1, 1] + 20
-    known = [tuned(spec, X, codes).penalty]  # held-out rows would select it differently
+    known = [(codes, tuned(spec, X, codes).penalty)]  # held-out rows would select another one
     first, second = (
-        machine(spec, 120).refit(rows, [codes], known, [~held_out])[0][0] for rows in (X, other)
+        machine(spec, 120).refit(rows, known, [~held_out])[0][0] for rows in (X, other)
     )
     for ours, theirs in zip(first.layers[0], second.layers[0], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)

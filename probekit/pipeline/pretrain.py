@@ -122,7 +122,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     def keep(model: GPT2, step: int) -> None:
         save_checkpoint(folder, model, step, dtype, tokenizer)
 
-    train(recipe, tokens, d_vocab, folder, keep, device=device, watcher=watcher)
+    train(recipe, tokens, d_vocab, folder, before, keep, device=device, watcher=watcher)
     figure = write_losses(folder)
     last = read_log(folder / LOG)[-1]
     model = checkpoint_folder(folder, last.step)

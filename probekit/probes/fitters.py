@@ -43,6 +43,7 @@ from probekit.probes.solve.solver import OnFit, Problem, Solver
 
 LabelColumn = NDArray[Any]  # label codes, or numbers
 RowPredictions = ClassPredictions | NumberPredictions
+LabelsAndPenalty = tuple[LabelColumn, float | None]
 
 
 def training_rows(data: ProbeData, settings: ProbeSettings) -> Codes:
@@ -167,8 +168,8 @@ class FittedRows:
             draws: the number of permutations.
         """
         labels = permuted_labels(self.column, self.groups, draws, self.settings.seed)
-        everything = np.ones(len(self.rows), dtype=bool)
-        paths = self.fitter(spec).refit(X[self.rows], list(labels), [penalty] * draws, [everything])
+        tasks, everything = [(one, penalty) for one in labels], np.ones(len(self.rows), dtype=bool)
+        paths = self.fitter(spec).refit(X[self.rows], tasks, [everything])
         return [fit for (fit,) in paths]
 
     def predictions(
@@ -185,8 +186,9 @@ class FittedRows:
         if self.settings.reads_numbers:
             return NumberPredictions(truth, outputs)
         prior = self.removed_prior(fitted)
-        made = ClassPredictions.of_scores(truth, outputs, spec.logits, log_prior=prior)
-        return replace(made, positive=self.positive)
+        return ClassPredictions.of_scores(
+            truth, outputs, spec.logits, log_prior=prior, positive=self.positive
+        )
 
     def held_out(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fold_of_row: Codes
@@ -207,8 +209,8 @@ class FittedRows:
             outside = [truth[fold_of_row != fold] for fold in folds]
             logs = [log_frequencies(codes, 1, outputs.shape[1])[0] for codes in outside]
             prior = np.stack(logs)[fold_of_row]
-        made = ClassPredictions.of_scores(truth, outputs, spec.logits, fold_of_row, prior)
-        made = replace(made, positive=self.positive)
+        own = spec.logits, fold_of_row, prior, self.positive
+        made = ClassPredictions.of_scores(truth, outputs, *own)
         return made if self.positive is None else with_alarms(made, fixed_thresholds(made))
 
     def judge(self, spec: ProbeSpec) -> Judge:
@@ -289,16 +291,12 @@ class Fitter:
         return tuned
 
     def refit(
-        self,
-        X: Features,
-        columns: Sequence[LabelColumn],
-        penalties: Sequence[float | None],
-        shares: Sequence[Mask],
+        self, X: Features, tasks: Sequence[LabelsAndPenalty], shares: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
-        """Return, for each column and its penalty, the fit on each row mask of `shares`."""
+        """Return, for each label column with its penalty, the fit on each row mask of `shares`."""
         return [
             [self._path([penalty], X, column, share)[0] for share in shares]
-            for column, penalty in zip(columns, penalties, strict=True)
+            for column, penalty in tasks
         ]
 
     def left_out(
@@ -388,18 +386,14 @@ class _LogisticFitter(Fitter):
         return list(tuned)
 
     def refit(
-        self,
-        X: Features,
-        columns: Sequence[LabelColumn],
-        penalties: Sequence[float | None],
-        shares: Sequence[Mask],
+        self, X: Features, tasks: Sequence[LabelsAndPenalty], shares: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
-        solved = [C for C in penalties if C is not None]
+        solved = [(codes, C) for codes, C in tasks if C is not None]
         weights = [share.astype(np.float32) for share in shares]
         solver = Solver(X, weights, typical=self.rows.typical, device=self.rows.settings.device)
         problems = [
             Problem(codes, C, share, balanced=self._balanced)
-            for codes, C in zip(columns, solved, strict=True)
+            for codes, C in solved
             for share in range(len(shares))
         ]
         fits = solver.solve(problems, self._stopping)
@@ -413,9 +407,9 @@ class _LogisticFitter(Fitter):
             return None
         weights = balanced_weights(column) if self._balanced else None
         (layer,) = tuned.solution.layers
-        return logistic_left_out(
-            X, column == classes[1], layer, rows.groups, tuned.solved_at, rows.typical, weights
-        )
+        codes = np.searchsorted(classes, column)
+        data = TrainingRows(X, codes, rows.groups, rows.typical)
+        return logistic_left_out(data, layer, tuned.solved_at, weights)
 
 
 def outputs_of(solution: FittedLayers, X: Features, n_classes: int | None) -> Floats:

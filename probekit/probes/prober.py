@@ -169,11 +169,6 @@ class Prober:
         return self._splits[0].task[self.rows_of(probe)]
 
     @property
-    def codes_online(self) -> bool:
-        """Whether the description length of the labels is computed, by online coding."""
-        return all(split.codes_online for split in self._splits)
-
-    @property
     def main_metric(self) -> str:
         """The metric by which sites are selected."""
         return self.settings.main_metric

@@ -25,6 +25,7 @@ from scipy.special import log_softmax
 
 from probekit.errors import ConfigError, DataError, MissingError, path_of
 from probekit.files import inside, write_atomic
+from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
 from probekit.provenance import digest, digest_json, pretty_json
 
 Scalar = str | int | float | bool | None
@@ -127,7 +128,6 @@ class ProbeFacts(Facts):
 
 
 Floats = NDArray[np.float64]
-LayerArrays = tuple[Floats, Floats]
 
 FORMAT = 1
 _SUFFIXES = (".json", ".safetensors")
@@ -157,7 +157,7 @@ class _Record(Facts):
     facts: ProbeFacts
 
 
-def read_probe(path: Path) -> tuple[tuple[LayerArrays, ...], tuple[str, ...], ProbeFacts]:
+def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], ProbeFacts]:
     """Return layers, classes and facts of a saved probe.
 
     Args:
@@ -218,13 +218,13 @@ def _suggestion(folder: Path) -> str:
     return "It contains no probe."
 
 
-def _layers(tensors: Mapping[str, NDArray[Any]]) -> tuple[LayerArrays, ...]:
+def _layers(tensors: Mapping[str, NDArray[Any]]) -> tuple[AffineLayer, ...]:
     numbers = range(len(tensors) // 2)
     expected = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
     if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
         actual = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
         raise DataError(f"it contains {actual or 'nothing'} instead of float64 layers of a probe")
-    return tuple((tensors[f"layers.{n}.weight"], tensors[f"layers.{n}.bias"]) for n in numbers)
+    return tuple(AffineLayer(*(tensors[f"layers.{n}.{part}"] for part in _PARTS)) for n in numbers)
 
 
 def _read_record(path: Path) -> _Record:
@@ -255,14 +255,9 @@ def _read_record(path: Path) -> _Record:
         raise damaged_probe(path, "; ".join(problems)) from error
 
 
-def _run_of(path: Path) -> Path | None:
-    """Return the folder of the run that a probe belongs to; None for a probe outside a run."""
-    folders = (folder.parent for folder in path.absolute().parents if folder.name == "probes")
-    return next((folder for folder in folders if (folder / "run.json").exists()), None)
-
-
 def _read_bytes(path: Path) -> bytes:
-    run = _run_of(path)
+    folders = (folder.parent for folder in path.absolute().parents if folder.name == "probes")
+    run = next((folder for folder in folders if (folder / "run.json").exists()), None)
     try:
         # Links are checked only inside a run; elsewhere the user chose the path.
         return (path if run is None else inside(path.absolute(), run)).read_bytes()
@@ -301,12 +296,12 @@ class SavedProbe:
     (('yes',), [[0.6, 0.8]])
     """
 
-    layers: tuple[LayerArrays, ...]
+    layers: tuple[AffineLayer, ...]
     classes: tuple[str, ...]
     facts: ProbeFacts
 
     def __post_init__(self) -> None:
-        layers = tuple((_frozen(weight), _frozen(bias)) for weight, bias in self.layers)
+        layers = tuple(AffineLayer(_frozen(w), _frozen(b)) for w, b in self.layers)
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "classes", tuple(self.classes))
         _check_layers(layers)
@@ -339,11 +334,10 @@ class SavedProbe:
             ConfigError: the probe is not linear.
             DataError: all weights of a direction are 0.
         """
-        lengths = np.linalg.norm(self.directions, axis=1, keepdims=True)
-        if not lengths.all():
+        unit = unit_rows(self.directions)
+        if unit is None:
             raise DataError("All weights of a score are 0, so it has no direction.")
-        found: Floats = self.directions / lengths
-        return found
+        return unit
 
     @property
     def direction_names(self) -> tuple[str, ...]:
@@ -362,12 +356,8 @@ class SavedProbe:
         Raises:
             DataError: X has the wrong number of features, or contains NaN or infinity.
         """
-        values = self._check(np.asarray(X, dtype=np.float64))
-        *hidden, (weight, bias) = self.layers
-        for inner, offset in hidden:
-            values = np.maximum(values @ inner.T + offset, 0.0)
-        scores: Floats = values @ weight.T + bias
-        return scores[:, 0] if len(weight) == 1 else scores
+        scores = apply_layers(self.layers, self._check(np.asarray(X, dtype=np.float64)))
+        return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the predicted label (n_samples,) of each row, or its predicted number.
@@ -516,7 +506,7 @@ def _frozen(array: ArrayLike) -> Floats:
     return copy
 
 
-def _check_layers(layers: tuple[LayerArrays, ...]) -> None:
+def _check_layers(layers: tuple[AffineLayer, ...]) -> None:
     shapes = [(weight.shape, bias.shape) for weight, bias in layers]
     fits = all(len(w) == 2 and 0 not in w and b == w[:1] for w, b in shapes)
     if not layers or not fits or any(low[0][0] != up[0][1] for low, up in pairwise(shapes)):

@@ -82,13 +82,15 @@ class ProbeSpec:
 
     def build(self, settings: ProbeSettings) -> Any:
         """Return an unfitted estimator of this kind."""
+        penalties = self.penalties(settings)
         return find_kind(self.kind).build(
-            seed=settings.seed,
+            dict(self.options),
+            random_state=settings.seed,
             max_iter=settings.max_iter,
             folds=settings.folds,
             balanced=settings.class_weight == "balanced",
-            penalties=self.penalties(settings),
-            **dict(self.options),
+            class_weight=settings.class_weight,
+            **({} if penalties is None else {str(self.grid_name): penalties}),
         )
 
 

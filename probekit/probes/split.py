@@ -130,12 +130,6 @@ class SplitProber:
         drawn = draw_controls(self.data, self.settings, self.fitted.rows)
         self._controls = [label_column(self.data, labels, self.settings) for labels in drawn]
 
-    @property
-    def codes_online(self) -> bool:
-        """Whether the description length is computed: requested, and at least two blocks."""
-        requested = self.settings.description and self.settings.reads == "classes"
-        return requested and len(self._blocks) > 1
-
     def chance(self, predictions: Predictions, draw: int | None = None) -> Predictions:
         """Return the chance level predictions for the same test rows.
 
@@ -185,7 +179,7 @@ class SplitProber:
             drawn, own = drawn.take(self.comparable), test.take(self.comparable)
             metric, against = self.settings.main_metric, drawn.predictions
             scores += [drawn, of_folds, replace(own, metric=metric, against=against)]
-        if self.codes_online:
+        if self.settings.description and len(self._blocks) > 1 and not self.settings.reads_numbers:
             scores += self._description([task, *controls])
         if self.settings.learning_steps and not random:
             scores += self._learning(task, outside)
@@ -273,8 +267,8 @@ class SplitProber:
         """
         first, coded = columns[0], self._blocks
         shares = [np.isin(np.arange(len(first.X)), block.fitted) for block in coded[1:]]
-        codes, penalties = [one.codes for one in columns], [one.tuned.penalty for one in columns]
-        paths = first.fitter.refit(first.X, codes, penalties, shares)
+        tasks = [(one.codes, one.tuned.penalty) for one in columns]
+        paths = first.fitter.refit(first.X, tasks, shares)
         scores = []
         for column, path in zip(columns, paths, strict=True):
             tables = [
@@ -307,7 +301,7 @@ class SplitProber:
         """
         rows = self.fitted
         shares = list(subsets(rows.groups, self._sizes, self.settings.seed))
-        (path,) = task.fitter.refit(task.X, [task.codes], [task.tuned.penalty], shares)
+        (path,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], shares)
         scores = []
         for share, solution in zip(shares, path, strict=True):
             predictions = self._predict(task, solution, outside, rows.rows[share])
@@ -338,7 +332,8 @@ class SplitProber:
             chance = probe.score_chain(heads, test.example_of_row)
         else:
             scores = probe.class_scores(X[test.rows], test.example_of_row, self.fitted.n_classes)
-            predictions = self._of_texts(self.task[test.first], scores)
+            truth, positive = self.task[test.first], data.positive_code
+            predictions = ClassPredictions.of_scores(truth, scores, False, positive=positive)
             chance = uninformed(self.task[train.first], predictions)
         facts = FitFacts(
             probe=spec.text,
@@ -351,11 +346,7 @@ class SplitProber:
         )
         return Scored((predictions,), (chance,), data.groups[test.first], facts)
 
-    def _of_texts(
-        self, truth: Codes, scores: Floats, fold_of_row: Codes | None = None
-    ) -> ClassPredictions:
-        predictions = ClassPredictions.of_scores(truth, scores, False, fold_of_row)
-        return replace(predictions, positive=self.data.positive_code)
-
     def _rate_texts(self, truth: Codes, scores: Floats, fold_of_row: Codes) -> float:
-        return rating(self.settings.main_metric, self._of_texts(truth, scores, fold_of_row))
+        positive = self.data.positive_code
+        held_out = ClassPredictions.of_scores(truth, scores, False, fold_of_row, positive=positive)
+        return rating(self.settings.main_metric, held_out)

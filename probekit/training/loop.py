@@ -44,7 +44,6 @@ from probekit.training.run_files import (
     LogRow,
     Progress,
     read_log,
-    read_progress,
     write_log,
 )
 
@@ -227,6 +226,7 @@ def train(
     tokens: TokenFile,
     d_vocab: int,
     folder: Path,
+    before: Progress | None,
     save: SaveCheckpoint,
     *,
     device: str = "cpu",
@@ -234,8 +234,8 @@ def train(
 ) -> GPT2:
     """Train a network as the recipe specifies and return it in evaluation mode.
 
-    log.csv and state.safetensors are written to the folder every few steps. If they exist, training
-    resumes from them. On the same machine, a resumed run has the same weights and losses as an
+    log.csv and state.safetensors are written to the folder every few steps, and training resumes
+    from them. On the same machine, a resumed run has the same weights and losses as an
     uninterrupted one, bit for bit.
 
     Args:
@@ -243,6 +243,7 @@ def train(
         tokens: training and held-out tokens.
         d_vocab: vocabulary size.
         folder: run folder.
+        before: the progress of the state in the folder, of this recipe; None starts a new run.
         save: called with the network at each checkpoint, before the training state is written.
         device: torch device.
         watcher: receives progress and measurements.
@@ -250,7 +251,7 @@ def train(
     Raises:
         CheckpointError: state or log in the folder is damaged or belongs to another run.
         DataError: there are too few tokens.
-        ConfigError: the folder contains a run of another recipe, or training diverges.
+        ConfigError: training diverges.
         StoreError: the folder cannot be written.
     """
     training, shape = recipe.training, recipe.model
@@ -260,7 +261,7 @@ def train(
         tokens.train, training.batch, shape.n_positions, d_vocab, recipe.repeats, recipe.seed
     )
     held_out_windows(tokens.held_out, shape.n_positions)  # raises early if there are too few tokens
-    log = _resume(recipe, tokens, folder, learner)
+    log = [] if before is None else _resumed(before, tokens, folder, learner)
     done = len(log)
     save_steps = set(checkpoint_steps(recipe.checkpoints, training.steps))
     if done == 0 and 0 in save_steps:
@@ -294,20 +295,16 @@ def train(
     return model.eval()
 
 
-def _resume(recipe: Recipe, tokens: TokenFile, folder: Path, learner: Learner) -> list[LogRow]:
-    """Load the training state in the folder, if any, and return the log rows up to it."""
-    progress = read_progress(folder)
-    if progress is None:
-        return []
-    progress.check_recipe(recipe, folder)
-    if progress.tokens != tokens.digest:
+def _resumed(before: Progress, tokens: TokenFile, folder: Path, learner: Learner) -> list[LogRow]:
+    """Load the training state in the folder, and return the log rows up to it."""
+    if before.tokens != tokens.digest:
         raise CheckpointError(
             f"{folder / STATE} was trained on other tokens: the texts or the vocabulary have "
             "changed, or it belongs to another run. Restore them, or delete it to start again."
         )
-    log = read_log(folder / LOG, progress)
+    log = list(read_log(folder / LOG, before))
     load_state(folder / STATE, learner)
-    return list(log)
+    return log
 
 
 def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> LogRow:

@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from probekit.probes.solve.design import shared
-from probekit.probes.solve.objectives import Objectives
+from probekit.probes.solve.design import Objectives, shared
 from tests.probes.logistic import problem
 
 

@@ -8,7 +8,6 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from probekit.errors import ConfigError
 from probekit.experiment.loader import load_experiment
 from probekit.probes.data import ProbeData
-from probekit.probes.kinds.base import balanced_weights
 from probekit.probes.kinds.k_sparse import KSparseProbe
 from probekit.probes.kinds.ridge import RidgeProbe
 from probekit.probes.kinds.svm import solve_hinge
@@ -89,11 +88,6 @@ def test_weights_of_the_svm_are_repeated_rows():
     ones = np.ones((1, len(again)))
     repeated, *_ = solve_hinge(X[again], truth[:, again], ones, 0.5, 1000, start)
     np.testing.assert_allclose(weighted, repeated, atol=1e-4)
-
-
-def test_balanced_weights_sum_to_the_same_for_each_class():
-    weights = balanced_weights(np.array([0, 0, 0, 1, 2, 2]))
-    np.testing.assert_allclose(np.bincount([0, 0, 0, 1, 2, 2], weights=weights), [2, 2, 2])
 
 
 def calibrated(n=4000, seed=0):

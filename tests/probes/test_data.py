@@ -137,12 +137,13 @@ def test_the_order_of_rows_does_not_matter_but_the_seed_does():
     assert not np.array_equal(group_folds(labels, groups, 5, 1), fold)
 
 
-def test_too_few_groups_are_refused_with_the_number_to_set():
-    with pytest.raises(
-        DataError,
-        match=r"5 folds of these 4 rows need at least 5 groups.*in 3 groups.*`folds` to at most 3",
-    ):
-        group_folds(np.array(list("abab")), np.array(list("wxyy")), 5, 0)
+@pytest.mark.parametrize(
+    ("groups", "message"), [("wxyy", "3 groups.*`folds` to at most 3"), ("wwww", "1 group. Use f")]
+)
+def test_too_few_groups_are_refused_with_the_number_to_set(groups, message):
+    message = f"5 folds of these 4 rows need at least 5 groups.* in {message}"
+    with pytest.raises(DataError, match=message):
+        group_folds(np.array(list("abab")), np.array(list(groups)), 5, 0)
 
 
 def test_a_fold_without_two_labels_inside_is_left_out_unless_all_are():

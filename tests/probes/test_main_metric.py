@@ -7,8 +7,6 @@ from probekit.errors import ConfigError
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples
-from probekit.probes.score.scored import metrics_of, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 N = 1000
@@ -83,25 +81,6 @@ def test_the_penalty_is_the_one_with_the_best_held_out_score():
         best = np.argmin(alone) if METRICS[metric].lower_is_better else np.argmax(alone)
         assert grid[best] == both.measurements[0].C
         assert validated(both).value == alone[best]
-
-
-def test_metrics_of_ranks_are_averaged_over_the_folds():
-    """Two fits whose scores differ by a constant: each ranks perfectly, together they do not."""
-    truth = np.array([0, 1, 0, 1, 0, 0])
-    scores = np.array([0.0, 1.0, 10.0, 11.0, 0.5, 9.0])
-    table = np.column_stack([np.zeros(6), scores])
-    fits = np.array([0, 0, 1, 1, 0, 1])
-    resamples = Resamples.leave_one_out(np.arange(6))
-    pooled = ClassPredictions(truth, truth, 2, table)
-    own = ClassPredictions(truth, truth, 2, table, folds=fits)
-    auroc = metrics_of(own)["auroc"]
-    assert auroc(pooled, resamples)[0] < 1
-    values = auroc(own, resamples)
-    assert values[0] == 1
-    assert np.nanmin(values) == 1
-    truth, guess, fits = np.arange(4.0), np.array([5.0, 6.0, 0.0, 1.0]), np.array([0, 0, 1, 1])
-    assert rating("spearman", NumberPredictions(truth, guess)) < 0
-    assert rating("spearman", NumberPredictions(truth, guess, fits)) == 1
 
 
 def test_selectivity_is_positive_if_the_task_scores_better():

@@ -33,17 +33,12 @@ def read(path, **options):
     return {text.name: text.train + text.held_out for text in read_corpus(path, **options)}
 
 
-def test_all_texts_are_read_by_name(source):
-    texts = read_corpus(source)
-    assert [text.name for text in texts] == ["a.txt", "b.txt"]
-    assert texts[1].train + texts[1].held_out == BOOKS["b.txt"]
-
-
-def test_named_files_are_read_in_the_order_named(source):
-    assert [text.name for text in read_corpus(source, ["c.md", "b.txt"], held_out=0.4)] == [
-        "c.md",
-        "b.txt",
-    ]
+@pytest.mark.parametrize(
+    ("files", "names"), [((), ["a.txt", "b.txt"]), (["c.md", "b.txt"], ["c.md", "b.txt"])]
+)
+def test_texts_are_read_by_name_or_in_the_order_named(source, files, names):
+    assert read(source, files=files, held_out=0.4) == {name: BOOKS[name] for name in names}
+    assert [text.name for text in read_corpus(source, files, held_out=0.4)] == names
 
 
 def test_an_unknown_name_gets_the_nearest_ones(source):
@@ -182,13 +177,9 @@ def vocabulary(tmp_path):
     return tmp_path
 
 
-def test_it_has_the_requested_size_and_end_of_text_first(vocabulary):
+def test_a_vocabulary_has_its_size_and_frequent_words_and_any_text_survives(vocabulary):
     tokenizer = Tokenizer.from_pretrained(vocabulary)
     assert (tokenizer.n_ids, tokenizer.bos_id) == (300, 0)
-
-
-def test_frequent_words_are_one_token_and_any_text_survives(vocabulary):
-    tokenizer = Tokenizer.from_pretrained(vocabulary)
     assert len(tokenizer.encode("the cabinets", bos=False).ids) < 8
     text = "The river – naïve \U0001f600\n\n\ttabs"
     assert tokenizer.decode(tokenizer.encode(text, bos=False).ids) == text
@@ -205,8 +196,13 @@ def test_a_vocabulary_of_too_little_text_is_refused(tmp_path):
         train_vocabulary(["a few words"], 5000, tmp_path)
 
 
-def test_the_tokens_are_those_of_the_texts(corpus, tmp_path):
-    tokenizer, texts = Tokenizer.from_pretrained("mini"), read_corpus(corpus, held_out=0.1)
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.from_pretrained("mini")
+
+
+def test_the_tokens_are_those_of_the_texts(corpus, tmp_path, tokenizer):
+    texts = read_corpus(corpus, held_out=0.1)
     tokens = make_token_file(texts, tokenizer, tmp_path / "tokens", SILENT)
     between = "<|endoftext|>"
     assert tokenizer.decode(tokens.train) == "".join(between + text.train for text in texts)
@@ -218,8 +214,7 @@ def test_the_tokens_are_those_of_the_texts(corpus, tmp_path):
     assert (tmp_path / "tokens" / "train.npy").stat().st_mtime_ns == before
 
 
-def test_other_texts_are_encoded_anew(corpus, tmp_path):
-    tokenizer = Tokenizer.from_pretrained("mini")
+def test_other_texts_are_encoded_anew(corpus, tmp_path, tokenizer):
     first = make_token_file(read_corpus(corpus), tokenizer, tmp_path / "tokens", SILENT)
     (corpus / "a.txt").write_text("Something else entirely. " * 50)
     again = make_token_file(read_corpus(corpus), tokenizer, tmp_path / "tokens", SILENT)
@@ -238,8 +233,8 @@ def test_other_texts_are_encoded_anew(corpus, tmp_path):
     ],
     ids=["cut", "changed", "empty", "bracket"],
 )
-def test_what_was_damaged_is_made_anew(corpus, tmp_path, name, damage):
-    tokenizer, texts = Tokenizer.from_pretrained("mini"), read_corpus(corpus)
+def test_what_was_damaged_is_made_anew(corpus, tmp_path, tokenizer, name, damage):
+    texts = read_corpus(corpus)
     first = make_token_file(texts, tokenizer, tmp_path / "tokens", SILENT)
     train = first.train.copy()  # the file itself is mapped, and about to change
     path = tmp_path / "tokens" / name

@@ -25,14 +25,13 @@ from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import (
     HeldOutScore,
-    LayerArrays,
     ProbeFacts,
     SavedProbe,
     probe_files,
 )
 from probekit.probes.score.scored import Measurement, SiteResult
 from probekit.probes.solve.design import Features
-from probekit.probes.solve.layers import unit_rows
+from probekit.probes.solve.layers import AffineLayer, unit_rows
 from probekit.provenance import digest, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.terminal import InProcessWatcher, Watcher
@@ -259,7 +258,7 @@ class _Job:
 
 
 def projection_sds(
-    layers: Sequence[LayerArrays], X: NDArray[np.floating], rows: NDArray[np.integer]
+    layers: Sequence[AffineLayer], X: NDArray[np.floating], rows: NDArray[np.integer]
 ) -> tuple[float, ...]:
     """Return the standard deviation of the projection on each direction of a probe.
 
@@ -285,7 +284,7 @@ def projection_sds(
 
 def save_probe(
     path: Path,
-    layers: tuple[LayerArrays, ...],
+    layers: tuple[AffineLayer, ...],
     classes: tuple[str, ...],
     facts: Mapping[str, Any],
     measured: Sequence[Measurement] | None,

@@ -30,8 +30,8 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import log_frequencies, majority_guess
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.design import Codes, Floats
-from probekit.probes.solve.fits import Judge
+from probekit.probes.solve.design import Codes, Floats, Mask
+from probekit.probes.solve.fits import Judge, rate_numbers, rate_scores, search
 from probekit.probes.targets import BASELINE_GRIDS
 
 # Maps inputs to a sparse or dense feature matrix, with parameters fitted on training inputs.
@@ -275,28 +275,20 @@ def text_model(
     True
     """
     if n_classes is None:
-        models, rate = [Ridge(alpha=alpha) for alpha in PENALTIES], judge or _negative_error
+        models, rate = [Ridge(alpha=alpha) for alpha in PENALTIES], judge or rate_numbers
     elif len(np.unique(y)) < 2:
         raise DataError("The training rows have only one label. Give train at least two labels.")
     else:
-        weight, rate = "balanced" if balanced else None, judge or _accuracy
+        weight, rate = "balanced" if balanced else None, judge or rate_scores
         models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in C_GRID]
-    held_out: list[list[Floats]] = []
-    rows = []
-    for fold in np.unique(fold_of_row):
-        outside = fold_of_row == fold
-        if len(np.unique(y[~outside])) > 1:  # with a rare label, a fold may have a single class
-            features = fit_features(train[~outside])
-            inside, X = features(train[~outside]), features(train[outside])
-            fits = [_fitted(model, inside, y[~outside]) for model in models]
-            held_out.append([_outputs(fit, X, n_classes) for fit in fits])
-            rows.append(np.flatnonzero(outside))
-    best = 0
-    if rows:
-        known = np.concatenate(rows)
-        of_models = [np.concatenate(parts) for parts in zip(*held_out, strict=True)]
-        ratings = [rate(y[known], own, fold_of_row[known]) for own in of_models]
-        best = int(np.argmax(np.nan_to_num(ratings, nan=-np.inf)))
+
+    def held_out(outside: Mask) -> list[Floats]:
+        features = fit_features(train[~outside])
+        inside, X = features(train[~outside]), features(train[outside])
+        fits = [_fitted(model, inside, y[~outside]) for model in models]
+        return [_outputs(fit, X, n_classes) for fit in fits]
+
+    best = search(rate, y, fold_of_row, held_out)
     features = fit_features(train)
     fit = _fitted(models[best], features(train), y)
     penalty = fit.alpha if n_classes is None else fit.C
@@ -317,14 +309,6 @@ def _outputs(model: Any, X: Any, n_classes: int | None) -> Floats:
     with np.errstate(divide="ignore"):  # a probability may be 0 in float64
         log_probabilities[:, model.classes_] = model.predict_log_proba(X)
     return log_probabilities
-
-
-def _accuracy(truth: Codes, outputs: Floats, _: Codes) -> float:
-    return float(np.mean(outputs.argmax(axis=1) == truth))
-
-
-def _negative_error(truth: Floats, outputs: Floats, _: Codes) -> float:
-    return -float(np.sum((outputs - truth) ** 2))
 
 
 def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) -> Codes:

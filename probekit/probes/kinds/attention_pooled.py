@@ -14,9 +14,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
+from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.base import (
     Scaling,
-    inner_folds,
     labelled_rows,
     measured,
     units_of,
@@ -24,7 +24,7 @@ from probekit.probes.kinds.base import (
 )
 from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
 from probekit.probes.solve.design import Codes, Features, Floats, Mask
-from probekit.probes.solve.fits import Judge, best_rated
+from probekit.probes.solve.fits import Judge, rate_scores, search
 from probekit.probes.solve.layers import FittedLayers, with_reference
 
 # Largest gradient component at a solution, and smallest relative decrease of the objective.
@@ -164,7 +164,10 @@ class _Objective:
         weights = self.texts.pool(tokens @ query)
         projected = tokens @ coef.T  # (n_tokens, n_out)
         scores = np.add.reduceat(weights[:, None] * projected, starts, axis=0) + intercept
-        loss, residual = self._cross_entropy(scores)
+        logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
+        loss = -float(np.mean(logs[self.own, np.arange(len(self.own))]))
+        # Gradient of the mean loss in the scores, (n_texts, n_out).
+        residual = (np.exp(logs[-scores.shape[1] :]).T - self.truth) / len(scores)
         # Derivative of the loss in a token's weight, minus the weighted mean over the text.
         gain = np.sum(projected * residual[text], axis=1)
         excess = weights * (gain - np.add.reduceat(weights * gain, starts)[text])
@@ -174,15 +177,8 @@ class _Objective:
         gradient = [query_gradient, coef_gradient.ravel(), residual.sum(axis=0)]
         return loss + float(penalty), np.concatenate(gradient)
 
-    def _cross_entropy(self, scores: Floats) -> tuple[float, Floats]:
-        """Return the mean loss, and its gradient (n_texts, n_out) in the scores."""
-        logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
-        loss = -float(np.mean(logs[self.own, np.arange(len(self.own))]))
-        predicted = np.exp(logs[-scores.shape[1] :]).T
-        residual: Floats = (predicted - self.truth) / len(scores)
-        return loss, residual
 
-
+@dataclass(eq=False, repr=False)
 class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no types
     """Logistic regression on the mean of a text's tokens, weighted by softmax(query . token).
 
@@ -212,17 +208,10 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     (['up', 'up', 'down', 'down', 'up', 'up'], [1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
     """
 
-    def __init__(
-        self,
-        C: float | Sequence[float] = POOLED_C,
-        folds: int = 5,
-        max_iter: int = 1000,
-        random_state: int = 0,
-    ) -> None:
-        self.C = C
-        self.folds = folds
-        self.max_iter = max_iter
-        self.random_state = random_state
+    C: float | Sequence[float] = POOLED_C
+    folds: int = 5
+    max_iter: int = 1000
+    random_state: int = 0
 
     def fit(
         self,
@@ -268,37 +257,24 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         own = np.arange(len(text_codes))
         if units is not None:
             own = units_of(rows, units)[order][texts.starts]
-        self.C_ = self._choose(grid, texts, text_codes, own, judge or _accuracy)
+        best = 0
+        if len(grid) > 1:
+            folds = group_folds(text_codes, own, self.folds, self.random_state)
+            fittable_insides(text_codes, folds)  # raises if there are none
+
+            def held_out(outside: Mask) -> list[Floats]:
+                inside, others = texts.take(~outside), texts.take(outside)
+                fits = [self._fit_at(C, inside, text_codes[~outside]) for C in grid]
+                return [fit.by_class(fit.text_scores(others), len(self.classes_)) for fit in fits]
+
+            best = search(judge or rate_scores, text_codes, folds, held_out)
+        self.C_ = float(grid[best])
         solution = self._fit_at(self.C_, texts, text_codes)
         self.fit_ = replace(solution, classes=self.classes_)
         self.query_, (self.coef_, self.intercept_) = solution.query, solution.layers[0]
         self.n_iter_, self.converged_ = solution.n_iter, solution.converged
         warn_if_flat(self.coef_)
         return self
-
-    def _choose(
-        self,
-        grid: Floats,
-        texts: TokensOfTexts,
-        codes: Codes,
-        units: NDArray[np.generic],
-        judge: Judge,
-    ) -> float:
-        if len(grid) == 1:
-            return float(grid[0])
-        insides = inner_folds(codes, units, self.folds, self.random_state)
-        fold_of_row = np.full(len(codes), -1)
-        scores = np.zeros((len(grid), len(codes), len(self.classes_)))
-        for fold, inside in enumerate(insides):
-            fitted, held_out = texts.take(inside), texts.take(~inside)
-            fits = [self._fit_at(C, fitted, codes[inside]) for C in grid]
-            scores[:, ~inside] = [
-                fit.by_class(fit.text_scores(held_out), scores.shape[2]) for fit in fits
-            ]
-            fold_of_row[~inside] = fold
-        rows = fold_of_row >= 0  # the others are in folds that cannot be fitted
-        best = best_rated(judge, codes[rows], scores[:, rows], fold_of_row[rows])
-        return float(grid[best])
 
     def _fit_at(self, C: float, texts: TokensOfTexts, codes: Codes) -> AttentionFit:
         return fit_attention(texts, codes, C, self.max_iter, self.random_state)
@@ -342,10 +318,6 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return _texts(rows, units_of(rows, groups))
-
-
-def _accuracy(truth: Codes, scores: Floats, _fold_of_row: Codes) -> float:
-    return float(np.sum(truth == scores.argmax(axis=1)))
 
 
 def _texts(X: Features, groups: NDArray[np.generic]) -> tuple[TokensOfTexts, Codes]:

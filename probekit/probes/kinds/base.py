@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any, ClassVar, Self
@@ -21,6 +20,7 @@ from probekit.errors import DataError
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.registry import at_least, positive_grid
 from probekit.probes.solve.design import Codes, Features, Floats, Mask, moments
+from probekit.probes.solve.fits import rate_scores, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers, with_reference
 
 
@@ -244,38 +244,6 @@ def balanced_weights(labels: NDArray[np.generic]) -> Floats:
     return found
 
 
-Losses = Callable[[Mask], Sequence[float] | Floats]
-
-
-def inner_folds(
-    labels: NDArray[np.generic], groups: NDArray[np.generic], folds: int, seed: int
-) -> list[Mask]:
-    """Return a mask (n_samples,) of the fitted rows, those not held out, for each fold.
-
-    Folds whose fitted rows have only one label are omitted; see `fittable_insides`.
-
-    Raises:
-        DataError: There are fewer groups than folds, or no fold can be fitted.
-
-    >>> inner_folds(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1]), folds=2, seed=0)[0].tolist()
-    [False, False, True, True]
-    """
-    return fittable_insides(labels, group_folds(labels, groups, folds, seed))
-
-
-def choose(values: Floats, insides: Sequence[Mask], losses: Losses) -> float:
-    """Return the value with the smallest loss summed over the folds; the first of equal ones.
-
-    `losses` takes the mask of the fitted rows of a fold and returns the held-out loss of each
-    value.
-
-    >>> choose(np.array([1.0, 2.0]), [np.array([True, False])], lambda inside: [5.0, 3.0])
-    2.0
-    """
-    total = np.sum(np.array([losses(inside) for inside in insides]), axis=0)
-    return float(values[np.argmin(total)])
-
-
 @dataclass(frozen=True, eq=False)
 class TrainingRows:
     """Training rows of one fit, with their labels and groups.
@@ -383,17 +351,17 @@ class TunedProbe(LayeredProbe):
         grid = np.array(positive_grid(self.penalty, getattr(self, self.penalty)))
         grid = grid[:: -1 if self.penalty == "alpha" else 1]
 
-        def n_errors(inside: Mask) -> list[int]:
-            held_out = data.take(~inside)
-            path = self.path(grid, data.take(inside))
-            return [int(np.sum(fit.guess(held_out.X) != held_out.codes)) for fit in path]
+        def held_out(outside: Mask) -> list[Floats]:
+            path = self.path(grid, data.take(~outside))
+            return [fit.class_scores(data.X[outside], int(data.codes.max()) + 1) for fit in path]
 
-        value = float(grid[0])
+        best = 0
         if len(grid) > 1:
-            folds = inner_folds(data.codes, data.groups, self.folds, self.random_state)
-            value = choose(grid, folds, n_errors)
-        setattr(self, f"{self.penalty}_", value)
-        (solution,) = self.path(np.array([value]), data)
+            folds = group_folds(data.codes, data.groups, self.folds, self.random_state)
+            fittable_insides(data.codes, folds)  # raises if there are none
+            best = search(rate_scores, data.codes, folds, held_out)
+        setattr(self, f"{self.penalty}_", float(grid[best]))
+        (solution,) = self.path(grid[best : best + 1], data)
         return solution
 
     @abstractmethod

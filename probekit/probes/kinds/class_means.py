@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -83,6 +84,7 @@ def nearest_rule(
     return directions, bias
 
 
+@dataclass(eq=False, repr=False)
 class LdaProbe(LayeredProbe):
     """Classifier that models each class as a Gaussian with a shared covariance.
 
@@ -103,8 +105,7 @@ class LdaProbe(LayeredProbe):
     rows; "auto" shrinks the pooled covariance, where scikit-learn shrinks that of each class.
     """
 
-    def __init__(self, shrinkage: float | Literal["auto"] = "auto") -> None:
-        self.shrinkage = shrinkage
+    shrinkage: float | Literal["auto"] = "auto"
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
@@ -122,6 +123,7 @@ class LdaProbe(LayeredProbe):
         return FittedLayers(np.unique(data.codes), (layer,))
 
 
+@dataclass(eq=False, repr=False)
 class MassMeanProbe(LayeredProbe):
     """Classifier whose weights are the difference of the class means, theta = mean_1 - mean_0.
 
@@ -143,8 +145,7 @@ class MassMeanProbe(LayeredProbe):
     classes balanced, so that the threshold is 0; here it is the midpoint for any class balance.
     """
 
-    def __init__(self, covariance: bool = False) -> None:
-        self.covariance = covariance
+    covariance: bool = False
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""

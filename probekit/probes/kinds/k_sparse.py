@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from probekit.probes.solve.solver import Fit, Problem, Solver
 SCORE_DIGITS = 12
 
 
+@dataclass(eq=False, repr=False)
 class KSparseProbe(TunedProbe):
     """Logistic regression on the k features with the highest univariate ANOVA F.
 
@@ -47,21 +49,12 @@ class KSparseProbe(TunedProbe):
     penalty = "C"
     counts = ("k", "max_iter")
 
-    def __init__(
-        self,
-        k: int = 1,
-        C: float | Sequence[float] = C_GRID,
-        folds: int = 5,
-        max_iter: int = 2000,
-        random_state: int = 0,
-        balanced: bool = False,
-    ) -> None:
-        self.k = k
-        self.C = C
-        self.folds = folds
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.balanced = balanced
+    k: int = 1
+    C: float | Sequence[float] = C_GRID
+    folds: int = 5
+    max_iter: int = 2000
+    random_state: int = 0
+    balanced: bool = False
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""

@@ -24,20 +24,18 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.special import expit
 
-from probekit.probes.kinds.base import Scaling, measured
-from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats, Mask
+from probekit.probes.kinds.base import Scaling, TrainingRows
+from probekit.probes.solve.design import BLOCK_ROWS, Codes, Features, Floats
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 
 SMALLEST_CURVATURE = 1e-12
 
 
 def ridge_left_out(
-    X: Features,
+    data: TrainingRows,
     targets: Floats,
     layer: AffineLayer,
-    groups: NDArray[np.generic],
     alpha: float,
-    typical: Mask | None = None,
     weights: Floats | None = None,
 ) -> Floats:
     """Return the scores (n_samples, n_targets) of a ridge fit without the group of each row.
@@ -45,75 +43,60 @@ def ridge_left_out(
     They equal those of `ridge_path` on the other groups, with the feature scaling of all rows.
 
     Args:
-        X: the rows (n_samples, n_features) of the fit.
+        data: the rows of the fit; distinct groups leave out single rows.
         targets: the targets (n_samples, n_targets).
         layer: the fit, on raw rows; see `ridge_path`.
-        groups: the group (n_samples,) of each row; distinct groups leave out single rows.
         alpha: the regularisation strength.
-        typical: which rows (n_samples,) feature scaling was estimated from; None means all.
         weights: the weight (n_samples,) of each row in the fit; None means 1.
 
     >>> X, targets = np.array([[-1.0], [0.0], [1.0]]), np.array([[-1.0], [0.0], [4.0]])
     >>> layer = AffineLayer(np.array([[2.5]]), np.array([1.0]))  # least squares
-    >>> ridge_left_out(X, targets, layer, np.arange(3), alpha=1e-12).round(6).tolist()
+    >>> data = TrainingRows(X, np.zeros(3, int), groups=np.arange(3))
+    >>> ridge_left_out(data, targets, layer, alpha=1e-12).round(6).tolist()
     [[-4.0], [1.5], [1.0]]
 
     Source: Hastie, Tibshirani and Friedman (2009), The Elements of Statistical Learning, section
     7.10 (leave-one-out of linear smoothers); here for groups.
     """
-    scores = apply_layers((layer,), X)
-    curvature = np.ones(len(X)) if weights is None else weights
+    scores = apply_layers((layer,), data.X)
+    curvature = np.ones(len(scores)) if weights is None else weights
     slopes = curvature[:, None] * (scores - targets)
-    return _without_group(X, scores, slopes, curvature, groups, alpha, typical)
+    return _without_group(data, scores, slopes, curvature, alpha)
 
 
 def logistic_left_out(
-    X: Features,
-    is_second: Mask,
-    layer: AffineLayer,
-    groups: NDArray[np.generic],
-    C: float,
-    typical: Mask | None = None,
-    weights: Floats | None = None,
+    data: TrainingRows, layer: AffineLayer, C: float, weights: Floats | None = None
 ) -> Floats:
     """Return approximate scores (n_samples, 1) of a logistic fit without the group of each row.
 
     One Newton step on the objective of the other groups, which starts at the fit on all rows.
 
     Args:
-        X: the rows (n_samples, n_features) of the fit.
-        is_second: whether each row (n_samples,) is of the second of two classes.
+        data: the rows of the fit, of two classes; distinct groups leave out single rows.
         layer: the fit, on raw rows: one output, the score of the second class; see `Solver`.
-        groups: the group (n_samples,) of each row; distinct groups leave out single rows.
         C: the inverse regularisation strength.
-        typical: which rows (n_samples,) feature scaling was estimated from; None means all.
         weights: the weight (n_samples,) of each row in the fit; None means 1.
 
-    >>> X, is_second = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([0, 0, 1, 1])
+    >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([0, 0, 1, 1])
     >>> layer = AffineLayer(np.array([[0.6309]]), np.zeros(1))  # the fit at C = 1
-    >>> logistic_left_out(X, is_second == 1, layer, np.arange(4), C=1.0).round(2).ravel().tolist()
+    >>> data = TrainingRows(X, codes, groups=np.arange(4))
+    >>> logistic_left_out(data, layer, C=1.0).round(2).ravel().tolist()
     [-0.49, 0.15, -0.15, 0.49]
 
     Source: Rad and Maleki (2020), A scalable estimate of the out-of-sample prediction error via
     approximate leave-one-out cross-validation; here for groups.
     """
-    scores = apply_layers((layer,), X)
+    scores = apply_layers((layer,), data.X)
     predicted = expit(scores[:, 0])
-    counts = np.ones(len(X)) if weights is None else weights
-    slopes = counts * (predicted - is_second)
+    counts = np.ones(len(scores)) if weights is None else weights
+    slopes = counts * (predicted - data.codes)
     # The Hessian stays positive definite if all probabilities round to 0 or 1.
     curvature = counts * np.maximum(predicted * (1 - predicted), SMALLEST_CURVATURE)
-    return _without_group(X, scores, slopes[:, None], curvature, groups, 1 / C, typical)
+    return _without_group(data, scores, slopes[:, None], curvature, 1 / C)
 
 
 def _without_group(
-    X: Features,
-    scores: Floats,
-    slopes: Floats,
-    curvature: Floats,
-    groups: NDArray[np.generic],
-    penalty: float,
-    typical: Mask | None,
+    data: TrainingRows, scores: Floats, slopes: Floats, curvature: Floats, penalty: float
 ) -> Floats:
     """Return the scores (n_samples, n_out) after a Newton step that removes the group of each row.
 
@@ -121,7 +104,7 @@ def _without_group(
     row in its scores. In coordinates in which the Hessian of all rows is the identity, the Hessian
     without the rows B of a group is I - B^T D B, with their curvature in the diagonal of D.
     """
-    scaling = Scaling.standard(measured(X, typical))
+    X, scaling = data.X, Scaling.standard(data.measured)
     if len(X) < X.shape[1]:
         # Coordinates within the span of the rows have the same inner products.
         X = np.linalg.qr(scaling.apply(X).T).R.T
@@ -135,7 +118,7 @@ def _without_group(
         hessian += rows.T @ rows
     root = np.linalg.cholesky(hessian)
     left_out = scores.copy()
-    for places in _blocks(groups):
+    for places in _blocks(data.groups):
         block = np.concatenate(places)
         turned = solve_triangular(root, _with_bias(scaling, X[block]).T, lower=True).T
         ends = np.cumsum([len(place) for place in places])

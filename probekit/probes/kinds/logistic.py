@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ from probekit.probes.kinds.registry import C_GRID, at_least, positive_grid
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Codes, Features, Floats
 from probekit.probes.solve.fits import Tuning, fit_columns
-from probekit.probes.solve.layers import AffineLayer, with_reference
+from probekit.probes.solve.layers import with_reference
 from probekit.probes.solve.solver import Fit, Problem, Solver
 
 # Largest (objective - minimum) / objective at convergence, by the dtype of the rows. This value is
@@ -35,6 +36,7 @@ TOLERANCES = {"float32": 1e-9, "float64": 1e-19}
 ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
 
 
+@dataclass(eq=False, repr=False)
 class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
     """Standardised L2 logistic regression, with C chosen by grouped cross-validation.
 
@@ -66,19 +68,11 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
     (['down', 'up'], True)
     """
 
-    def __init__(
-        self,
-        C: float | Sequence[float] = C_GRID,
-        folds: int = 5,
-        max_iter: int = 2000,
-        class_weight: ClassWeight = None,
-        random_state: int = 0,
-    ) -> None:
-        self.C = C
-        self.folds = folds
-        self.max_iter = max_iter
-        self.class_weight = class_weight
-        self.random_state = random_state
+    C: float | Sequence[float] = C_GRID
+    folds: int = 5
+    max_iter: int = 2000
+    class_weight: ClassWeight = None
+    random_state: int = 0
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -133,11 +127,6 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         self._store_fits(fits)
         warn_if_flat(self.coef_)
         return self
-
-    @property
-    def layers_(self) -> tuple[AffineLayer, ...]:
-        """The fit as a stack of one layer on raw rows."""
-        return (AffineLayer(self.coef_, self.intercept_),)
 
     def _columns(self, y: NDArray[Any]) -> list[Codes]:
         """Set `classes_` and return the label codes of each column to be fitted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from probekit.probes.solve.layers import AffineLayer, FittedLayers
 LEARNING_RATE = 0.01
 
 
+@dataclass(eq=False, repr=False)
 class MlpProbe(TunedProbe):
     """Perceptron with one hidden layer of ReLU units on standardised features, trained by Adam.
 
@@ -42,19 +44,11 @@ class MlpProbe(TunedProbe):
     penalty = "alpha"
     counts = ("hidden", "max_iter")
 
-    def __init__(
-        self,
-        hidden: int = 64,
-        alpha: float | Sequence[float] = MLP_ALPHAS,
-        folds: int = 5,
-        max_iter: int = 1000,
-        random_state: int = 0,
-    ) -> None:
-        self.hidden = hidden
-        self.alpha = alpha
-        self.folds = folds
-        self.max_iter = max_iter
-        self.random_state = random_state
+    hidden: int = 64
+    alpha: float | Sequence[float] = MLP_ALPHAS
+    folds: int = 5
+    max_iter: int = 1000
+    random_state: int = 0
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""

@@ -108,8 +108,8 @@ class ProbeKind:
 
     name: str
     summary: str
-    task: Task
     path: str
+    task: Task = "classification"
     options: Mapping[str, Option] = field(default_factory=dict)
     grid: tuple[str, tuple[float, ...]] | None = None
     logits: bool = False
@@ -123,50 +123,24 @@ class ProbeKind:
         found: type[BaseEstimator] = resolve_name(self.path)
         return found
 
-    def build(
-        self,
-        *,
-        seed: int = 0,
-        max_iter: int = 2000,
-        folds: int = 5,
-        penalties: Sequence[float] | None = None,
-        balanced: bool = False,
-        **options: Option,
-    ) -> Any:
+    def build(self, options: Mapping[str, Option], **parameters: Any) -> Any:
         """Return an unfitted estimator of this kind.
 
-        Estimators with a closed form ignore `max_iter`; kinds without a penalty ignore `folds`.
-
         Args:
-            seed: The `random_state` of the estimator.
-            max_iter: Maximum number of solver iterations.
-            folds: Number of cross-validation folds that select the penalty.
-            penalties: Candidate penalties that replace those of `grid`.
-            balanced: Whether all classes have the same total weight; see `can_balance`.
-            **options: Options of this kind.
+            options: Options of this kind.
+            **parameters: Parameters that several kinds have, such as `random_state`; those that
+                this kind lacks are left out.
 
         Raises:
             UnknownNameError: An option does not exist.
-            ConfigError: An option is invalid, or penalties are given for a kind without a penalty.
+            ConfigError: An option is invalid.
 
-        >>> KINDS["k_sparse"].build(k=16, penalties=[0.1])
+        >>> KINDS["k_sparse"].build({"k": 16}, C=[0.1], hidden=3)
         KSparseProbe(C=[0.1], k=16)
         """
-        shared: dict[str, Any] = {
-            "random_state": seed,
-            "max_iter": max_iter,
-            "folds": folds,
-            "balanced": balanced,
-            "class_weight": "balanced" if balanced else None,
-        }
         accepted = self.estimator().get_params()
-        parameters = {name: value for name, value in shared.items() if name in accepted}
-        if self.grid is not None:
-            name, defaults = self.grid
-            parameters[name] = defaults if penalties is None else penalties
-        elif penalties is not None:
-            raise ConfigError(f"{self.name} has no penalty. Remove `penalties`.")
-        return self.estimator(**parameters, **self.complete(options))
+        shared = {name: value for name, value in parameters.items() if name in accepted}
+        return self.estimator(**shared, **self.complete(options))
 
     def complete(self, options: Mapping[str, Option]) -> dict[str, Option]:
         """Return the options, with the default values of those not given.
@@ -210,7 +184,6 @@ _ROWS = (
     ProbeKind(
         "logistic",
         "Logistic regression, multinomial for more than two classes.",
-        "classification",
         "probekit.probes.kinds.logistic:LinearProbe",
         grid=("C", C_GRID),
         logits=True,
@@ -220,7 +193,6 @@ _ROWS = (
     ProbeKind(
         "ridge",
         "Ridge regression on +1 for each class and -1 for all others.",
-        "classification",
         "probekit.probes.kinds.ridge:RidgeProbe",
         grid=("alpha", ALPHAS),
         can_balance=True,
@@ -228,27 +200,23 @@ _ROWS = (
     ProbeKind(
         "lda",
         "Linear discriminant analysis with Ledoit-Wolf shrinkage of the covariance.",
-        "classification",
         "probekit.probes.kinds.class_means:LdaProbe",
     ),
     ProbeKind(
         "mass_mean",
         "Difference of the class means of raw activations, optionally multiplied by the "
         "inverse covariance.",
-        "classification",
         "probekit.probes.kinds.class_means:MassMeanProbe",
         options={"covariance": False},
     ),
     ProbeKind(
         "nearest_mean",
         "Nearest class mean on standardised features.",
-        "classification",
         "probekit.probes.kinds.class_means:NearestMeanProbe",
     ),
     ProbeKind(
         "svm",
         "Linear support vector machine, one class against all others.",
-        "classification",
         "probekit.probes.kinds.svm:SvmProbe",
         grid=("C", C_GRID),
         can_balance=True,
@@ -256,7 +224,6 @@ _ROWS = (
     ProbeKind(
         "k_sparse",
         "Logistic regression on the k features that separate the classes best.",
-        "classification",
         "probekit.probes.kinds.k_sparse:KSparseProbe",
         options={"k": 16},
         grid=("C", C_GRID),
@@ -267,7 +234,6 @@ _ROWS = (
     ProbeKind(
         "mlp",
         "Perceptron with one hidden layer: information that is not linearly decodable.",
-        "classification",
         "probekit.probes.kinds.mlp:MlpProbe",
         options={"hidden": 64},
         grid=("alpha", MLP_ALPHAS),
@@ -277,16 +243,16 @@ _ROWS = (
     ProbeKind(
         "ridge_regression",
         "Ridge regression on numeric labels.",
-        "regression",
         "probekit.probes.kinds.ridge:RidgeRegressionProbe",
+        task="regression",
         grid=("alpha", ALPHAS),
         offers=(),
     ),
     ProbeKind(
         "structural_distance",
         "Squared distances between projected tokens as distances in the dependency tree.",
-        "tree",
         "probekit.probes.kinds.structural:DistanceProbe",
+        task="tree",
         options={"rank": 64},
         reference="chain",
         offers=("uuas",),
@@ -294,8 +260,8 @@ _ROWS = (
     ProbeKind(
         "structural_depth",
         "Squared norms of projected tokens as depths in the dependency tree.",
-        "tree",
         "probekit.probes.kinds.structural:DepthProbe",
+        task="tree",
         options={"rank": 64},
         reference="chain",
         offers=("root_accuracy",),
@@ -303,8 +269,8 @@ _ROWS = (
     ProbeKind(
         "attention_pooled",
         "Logistic regression on the mean of a text's tokens, weighted by a learned query.",
-        "text",
         "probekit.probes.kinds.attention_pooled:AttentionPooledProbe",
+        task="text",
         grid=("C", POOLED_C),
         logits=True,
         offers=("scores",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -16,7 +17,6 @@ from probekit.probes.kinds.base import (
     TrainingRows,
     TunedProbe,
     balanced_weights,
-    choose,
     measured,
     refuse_mixed_types,
     units_of,
@@ -25,9 +25,11 @@ from probekit.probes.kinds.base import (
 from probekit.probes.kinds.left_out import ridge_left_out
 from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
 from probekit.probes.solve.design import Codes, Features, Floats, Mask
+from probekit.probes.solve.fits import rate_numbers, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 
 
+@dataclass(eq=False, repr=False)
 class RidgeProbe(TunedProbe):
     """Ridge classifier: regression on +1 for each class and -1 for the others, highest score wins.
 
@@ -46,17 +48,10 @@ class RidgeProbe(TunedProbe):
 
     penalty = "alpha"
 
-    def __init__(
-        self,
-        alpha: float | Sequence[float] = ALPHAS,
-        folds: int = 5,
-        random_state: int = 0,
-        balanced: bool = False,
-    ) -> None:
-        self.alpha = alpha
-        self.folds = folds
-        self.random_state = random_state
-        self.balanced = balanced
+    alpha: float | Sequence[float] = ALPHAS
+    folds: int = 5
+    random_state: int = 0
+    balanced: bool = False
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
@@ -72,7 +67,7 @@ class RidgeProbe(TunedProbe):
         """
         targets, weights = _targets(data.codes), self._weights(data.codes)
         (layer,) = solution.layers
-        return ridge_left_out(data.X, targets, layer, data.groups, alpha, data.typical, weights)
+        return ridge_left_out(data, targets, layer, alpha, weights)
 
     def _weights(self, codes: Codes) -> Floats | None:
         return balanced_weights(codes) if self.balanced else None
@@ -85,6 +80,7 @@ def _targets(codes: Codes) -> Floats:
     return np.where(codes[:, None] == positives, 1.0, -1.0)
 
 
+@dataclass(eq=False, repr=False)
 class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
     """Ridge regression of numeric labels on standardised features.
 
@@ -107,12 +103,9 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     [21.0]
     """
 
-    def __init__(
-        self, alpha: float | Sequence[float] = ALPHAS, folds: int = 5, random_state: int = 0
-    ) -> None:
-        self.alpha = alpha
-        self.folds = folds
-        self.random_state = random_state
+    alpha: float | Sequence[float] = ALPHAS
+    folds: int = 5
+    random_state: int = 0
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Return self, fitted on X (n_samples, n_features), y and groups (n_samples,).
@@ -142,14 +135,13 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if len(grid) == 1:
             return float(grid[0])
 
-        def errors(inside: Mask) -> list[float]:
-            path = ridge_path(X[inside], y[inside, None], grid)
-            guesses = [apply_layers((layer,), X[~inside])[:, 0] for layer in path]
-            return [float(np.sum((guess - y[~inside]) ** 2)) for guess in guesses]
+        def held_out(outside: Mask) -> list[Floats]:
+            path = ridge_path(X[~outside], y[~outside, None], grid)
+            return [apply_layers((layer,), X[outside])[:, 0] for layer in path]
 
         # Numbers have no classes to stratify by; a single label balances the fold sizes.
         fold_of_row = group_folds(np.zeros(len(y)), groups, self.folds, self.random_state)
-        return choose(grid, [fold_of_row != fold for fold in range(self.folds)], errors)
+        return float(grid[search(rate_numbers, y, fold_of_row, held_out)])
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the predicted number (n_samples,) of each row."""

@@ -136,6 +136,7 @@ def fit_projection(
     n_held_out = len(sentences) // HELD_OUT
     held_out = [sentences[index] for index in order[:n_held_out]] or list(sentences)
     inside = [sentences[index] for index in order[n_held_out:]]
+    n_batches = -(-len(inside) // BATCH)
     n_features = sentences[0][0].shape[1]
     # Projected standardised tokens have squared distances of about 4.
     size = np.sqrt(2 / (rank * n_features))
@@ -143,7 +144,15 @@ def fit_projection(
     adam = Adam(RATE * float(best.std()))
     weight, best_loss, drops = best, _mean_loss(held_out, best, loss), 0
     for epoch in range(1, max_iter + 1):
-        weight = _epoch(inside, weight, loss, adam, generator)
+        for _ in range(-(-LEAST_STEPS // n_batches)):  # an epoch repeats sentences if they are few
+            for batch in np.array_split(generator.permutation(len(inside)), n_batches):
+                own = [inside[index] for index in batch]
+                rows = np.concatenate([tokens for tokens, _ in own])
+                ends = np.cumsum([len(tokens) for tokens, _ in own])[:-1]
+                projected = zip(np.split(rows @ weight, ends), own, strict=True)
+                slopes = [loss(tokens, gold)[1] for tokens, (_, gold) in projected]
+                # The gradient of the mean loss, by one matrix product for all tokens.
+                weight = weight - adam.step(rows.T @ np.concatenate(slopes) / len(batch))
         current_loss = _mean_loss(held_out, weight, loss)
         if current_loss < best_loss * (1 - LEAST_PROGRESS):
             best, best_loss = weight, current_loss
@@ -158,28 +167,6 @@ def fit_projection(
 def _mean_loss(sentences: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> float:
     losses = [loss(rows @ weight, gold)[0] for rows, gold in sentences]
     return float(np.mean(losses))
-
-
-def _epoch(
-    sentences: Sequence[SentenceTargets],
-    weight: Reals,
-    loss: SentenceLoss,
-    adam: Adam,
-    generator: np.random.Generator,
-) -> Reals:
-    """Return the weights after one epoch, which repeats the sentences if they are few."""
-    n_batches = -(-len(sentences) // BATCH)
-    for _ in range(-(-LEAST_STEPS // n_batches)):
-        order = generator.permutation(len(sentences))
-        for batch in np.array_split(order, n_batches):
-            own = [sentences[index] for index in batch]
-            rows = np.concatenate([tokens for tokens, _ in own])
-            ends = np.cumsum([len(tokens) for tokens, _ in own])[:-1]
-            projected = zip(np.split(rows @ weight, ends), own, strict=True)
-            slopes = [loss(tokens, gold)[1] for tokens, (_, gold) in projected]
-            # The gradient of the mean loss, by one matrix product for all tokens.
-            weight = weight - adam.step(rows.T @ np.concatenate(slopes) / len(batch))
-    return weight
 
 
 class _Geometry(NamedTuple):
@@ -200,6 +187,7 @@ class _Geometry(NamedTuple):
     score: Callable[[Sequence[Tree], Sequence[Reals]], SentenceScores]
 
 
+@dataclass(eq=False, repr=False)
 class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types
     """Base class of structural probes: a learned projection of tokens, applied by `transform`.
 
@@ -217,10 +205,9 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
 
     _geometry: ClassVar[_Geometry]
 
-    def __init__(self, rank: int = 64, max_iter: int = 200, random_state: int = 0) -> None:
-        self.rank = rank
-        self.max_iter = max_iter
-        self.random_state = random_state
+    rank: int = 64
+    max_iter: int = 200
+    random_state: int = 0
 
     def fit(
         self,
@@ -295,14 +282,8 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
         return self._geometry.score(trees, [self._geometry.chain(own) for own in positions])
 
-    def _metric(
-        self,
-        metric: Callable[[SentenceScores, Resamples], Floats],
-        X: ArrayLike,
-        y: ArrayLike,
-        groups: ArrayLike | None,
-    ) -> float:
-        scores = self.score_sentences(X, y, groups)
+    def _metric(self, metric: Callable[[SentenceScores, Resamples], Floats], *data: Any) -> float:
+        scores = self.score_sentences(*data)
         return float(metric(scores, Resamples.whole(len(scores.lengths)))[0])
 
     def __sklearn_tags__(self) -> Tags:

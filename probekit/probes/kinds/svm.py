@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
@@ -16,6 +17,7 @@ from probekit.probes.solve.layers import AffineLayer, FittedLayers
 TOLERANCE = 1e-5
 
 
+@dataclass(eq=False, repr=False)
 class SvmProbe(TunedProbe):
     """Linear SVM with squared hinge loss on standardised features, one class against the rest.
 
@@ -41,19 +43,11 @@ class SvmProbe(TunedProbe):
     penalty = "C"
     counts = ("max_iter",)
 
-    def __init__(
-        self,
-        C: float | Sequence[float] = C_GRID,
-        folds: int = 5,
-        max_iter: int = 2000,
-        random_state: int = 0,
-        balanced: bool = False,
-    ) -> None:
-        self.C = C
-        self.folds = folds
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.balanced = balanced
+    C: float | Sequence[float] = C_GRID
+    folds: int = 5
+    max_iter: int = 2000
+    random_state: int = 0
+    balanced: bool = False
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of C."""

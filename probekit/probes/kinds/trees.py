@@ -198,16 +198,10 @@ def score_distances(trees: Sequence[Tree], predicted: Sequence[Features]) -> Sen
     Source: Hewitt and Manning (2019), section 4.1. They exclude punctuation from the spanning tree;
     here every given token is included.
     """
-    hits = [
-        int(np.sum(tree.edges & spanning_edges(distances))) // 2
-        for tree, distances in zip(trees, predicted, strict=True)
-    ]
-    edges = [len(tree.heads) - 1 for tree in trees]
-    correlations = [
-        float(np.mean(rank_correlations(distances, tree.distances)))
-        for tree, distances in zip(trees, predicted, strict=True)
-    ]
-    return _scores(trees, hits, edges, correlations, "uuas")
+    pairs = list(zip(trees, predicted, strict=True))
+    hits = [int(np.sum(tree.edges & spanning_edges(own))) // 2 for tree, own in pairs]
+    rows = [(own, tree.distances) for tree, own in pairs]
+    return _scores(trees, hits, [len(tree.heads) - 1 for tree in trees], rows, "uuas")
 
 
 def score_depths(trees: Sequence[Tree], predicted: Sequence[Features]) -> SentenceScores:
@@ -217,15 +211,10 @@ def score_depths(trees: Sequence[Tree], predicted: Sequence[Features]) -> Senten
 
     Source: Hewitt and Manning (2019), section 4.1.
     """
-    hits = [
-        int(tree.depths[np.argmin(depths)] == 0)
-        for tree, depths in zip(trees, predicted, strict=True)
-    ]
-    correlations = [
-        float(rank_correlations(depths[None], tree.depths[None])[0])
-        for tree, depths in zip(trees, predicted, strict=True)
-    ]
-    return _scores(trees, hits, [1] * len(trees), correlations, "root_accuracy")
+    pairs = list(zip(trees, predicted, strict=True))
+    hits = [int(tree.depths[np.argmin(own)] == 0) for tree, own in pairs]
+    rows = [(own[None], tree.depths[None]) for tree, own in pairs]
+    return _scores(trees, hits, [1] * len(trees), rows, "root_accuracy")
 
 
 def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -> Floats:
@@ -245,13 +234,17 @@ def rank_correlations(first: NDArray[np.generic], second: NDArray[np.generic]) -
 
 
 def _scores(
-    trees: Sequence[Tree], hits: list[int], trials: list[int], correlations: list[float], hit: str
+    trees: Sequence[Tree],
+    hits: list[int],
+    trials: list[int],
+    rows: Sequence[tuple[NDArray[Any], NDArray[Any]]],
+    hit: str,
 ) -> SentenceScores:
     return SentenceScores(
         sentences=np.array([tree.sentence for tree in trees]),
         lengths=np.array([len(tree.heads) for tree in trees]),
         hits=np.array(hits),
         trials=np.array(trials),
-        correlations=np.array(correlations),
+        correlations=np.array([rank_correlations(*both).mean() for both in rows]),
         hit=hit,
     )

@@ -352,7 +352,7 @@ def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed:
     restriction.
     """
     _, first, group_of_row = np.unique(groups, return_index=True, return_inverse=True)
-    uniform = _have_one_label(truth, group_of_row)
+    uniform = np.bincount(group_of_row, weights=truth != truth[first][group_of_row]) == 0
     in_uniform = uniform[group_of_row]
     labels, generator = truth.astype(np.int32), np.random.default_rng(seed)
     permuted = np.empty((draws, len(truth)), dtype=np.int32)
@@ -434,15 +434,6 @@ def holm(p: Floats) -> Floats:
     adjusted = np.empty_like(stepped)
     adjusted[order] = np.minimum(stepped, 1.0)
     return adjusted
-
-
-def _have_one_label(truth: Codes, group_of_row: Codes) -> Mask:
-    """Return a mask (n_groups,) of the groups whose rows all have the same label."""
-    n_labels = np.zeros(group_of_row.max() + 1, dtype=np.int64)
-    pairs = np.unique(np.stack([group_of_row, truth]), axis=1)
-    np.add.at(n_labels, pairs[0], 1)
-    found: Mask = n_labels == 1
-    return found
 
 
 def _shuffled(

@@ -103,94 +103,87 @@ _PARTS = f"{_SCORE}.contributions"
 _TREE = "probekit.probes.kinds.trees"
 _WITHIN_FOLDS = f"{_SCORE}.metrics:within_folds"
 
-_AT_FPR = (
-    "Share of the rows of the positive class whose score exceeds the threshold that {} of the "
-    "other training rows exceed, each scored without its own group."
-)
-_ACHIEVED = "False positive rate on these rows, at a threshold fixed on training rows."
+
+def _of_classes(
+    name: str,
+    title: str,
+    module: str = "metrics",
+    *,
+    has_p: bool = False,
+    has_parts: bool = False,
+    **facts: Any,
+) -> Metric:
+    """Return the row of a metric of classes; its functions are named after it.
+
+    Args:
+        name: see `Metric`, like `title` and all other arguments.
+        title: as above.
+        module: the module of the metric function.
+        has_p: whether it has an association, and so p-values.
+        has_parts: whether it has contributions of rows by class.
+        facts: the other attributes.
+    """
+    return Metric(
+        name,
+        title,
+        {"class": f"{_SCORE}.{module}:{name}"},
+        associations={"class": f"{_PARTS}:of_{name}"} if has_p else {},
+        parts=f"{_PARTS}:parts_of_{name}" if has_parts else "",
+        **facts,
+    )
+
 
 # This is also the order of the rows of results.csv and of the figures of a page.
 _ROWS = (
-    Metric(
+    _of_classes(
         "accuracy",
         "accuracy",
-        {"class": f"{_SCORE}.metrics:accuracy"},
+        has_p=True,
         is_main=True,
-        associations={"class": f"{_PARTS}:of_accuracy"},
         sentence="{score} of held-out {unit}",
         in_percent=True,
     ),
-    Metric(
-        "balanced_accuracy",
-        "balanced accuracy",
-        {"class": f"{_SCORE}.metrics:balanced_accuracy"},
-        associations={"class": f"{_PARTS}:of_balanced_accuracy"},
-        parts=f"{_PARTS}:parts_of_balanced_accuracy",
-        in_percent=True,
+    _of_classes(
+        "balanced_accuracy", "balanced accuracy", has_p=True, has_parts=True, in_percent=True
     ),
-    Metric(
-        "macro_f1",
-        "macro F1",
-        {"class": f"{_SCORE}.metrics:macro_f1"},
-        associations={"class": f"{_PARTS}:of_macro_f1"},
-    ),
-    Metric(
-        "auroc",
-        "AUROC",
-        {"class": f"{_SCORE}.metrics:auroc"},
-        needs="scores",
-        is_rank=True,
-        associations={"class": f"{_PARTS}:of_auroc"},
-        parts=f"{_PARTS}:parts_of_auroc",
-    ),
-    Metric(
+    _of_classes("macro_f1", "macro F1", has_p=True),
+    _of_classes("auroc", "AUROC", has_p=True, has_parts=True, needs="scores", is_rank=True),
+    _of_classes(
         "auprc",
         "AUPRC",
-        {"class": f"{_SCORE}.metrics:auprc"},
+        has_p=True,
         needs="scores",
         is_rank=True,
-        associations={"class": f"{_PARTS}:of_auprc"},
         is_linear=False,
         explanation=(
             "Average precision of the positive class, by default the rarer of two labels; "
             "uninformed scores reach its share of the rows."
         ),
     ),
-    Metric(
-        "tpr_at_fpr_1",
-        "TPR at 1 % FPR",
-        {"class": f"{_SCORE}.metrics:tpr_at_fpr_1"},
-        needs="alarms",
-        associations={"class": f"{_PARTS}:of_tpr_at_fpr_1"},
-        parts=f"{_PARTS}:parts_of_tpr_at_fpr_1",
-        explanation=_AT_FPR.format("1 %"),
+    *(
+        _of_classes(
+            f"tpr_at_fpr_{rate}",
+            f"TPR at {rate} % FPR",
+            has_p=True,
+            has_parts=True,
+            needs="alarms",
+            explanation=(
+                "Share of the rows of the positive class whose score exceeds the threshold that "
+                f"{rate} % of the other training rows exceed, each scored without its own group."
+            ),
+        )
+        for rate in (1, 5)
     ),
-    Metric(
-        "tpr_at_fpr_5",
-        "TPR at 5 % FPR",
-        {"class": f"{_SCORE}.metrics:tpr_at_fpr_5"},
-        needs="alarms",
-        associations={"class": f"{_PARTS}:of_tpr_at_fpr_5"},
-        parts=f"{_PARTS}:parts_of_tpr_at_fpr_5",
-        explanation=_AT_FPR.format("5 %"),
-    ),
-    Metric(
-        "achieved_fpr_1",
-        "FPR at the threshold for 1 %",
-        {"class": f"{_SCORE}.metrics:achieved_fpr_1"},
-        needs="alarms",
-        parts=f"{_PARTS}:parts_of_achieved_fpr_1",
-        selects=False,
-        explanation=_ACHIEVED,
-    ),
-    Metric(
-        "achieved_fpr_5",
-        "FPR at the threshold for 5 %",
-        {"class": f"{_SCORE}.metrics:achieved_fpr_5"},
-        needs="alarms",
-        parts=f"{_PARTS}:parts_of_achieved_fpr_5",
-        selects=False,
-        explanation=_ACHIEVED,
+    *(
+        _of_classes(
+            f"achieved_fpr_{rate}",
+            f"FPR at the threshold for {rate} %",
+            has_parts=True,
+            needs="alarms",
+            selects=False,
+            explanation="False positive rate on these rows, at a threshold fixed on training rows.",
+        )
+        for rate in (1, 5)
     ),
     Metric(
         "r2",
@@ -236,29 +229,29 @@ _ROWS = (
         range=(-1.0, 1.0),
         associations={"number": f"{_PARTS}:of_spearman"},
     ),
-    Metric(
+    _of_classes(
         "brier",
         "Brier score",
-        {"class": f"{_SCORE}.calibration:brier"},
+        "calibration",
         needs="probabilities",
         lower_is_better=True,
+        range=(0.0, 2.0),
         explanation=(
             "Lower is better: 0 for a certain correct prediction, 2 for a certain wrong one."
         ),
-        range=(0.0, 2.0),
     ),
-    Metric(
+    _of_classes(
         "ece",
         "calibration error",
-        {"class": f"{_SCORE}.calibration:ece"},
+        "calibration",
         needs="probabilities",
         lower_is_better=True,
+        range=UNBOUNDED,
         explanation=(
             "Lower is better: mean absolute difference between confidence and accuracy over "
             "confidence bins (Guo et al. 2017), minus its mean for calibrated predictions; 0 = "
             "calibrated."
         ),
-        range=UNBOUNDED,
     ),
     Metric("selectivity", "selectivity", kind="difference", range=UNBOUNDED),
     Metric(

@@ -66,6 +66,7 @@ class ClassPredictions:
         are_logits: bool,
         folds: Codes | None = None,
         log_prior: Floats | None = None,
+        positive: int | None = None,
     ) -> ClassPredictions:
         """Return predictions of the class with the highest of `scores` (n_samples, n_classes).
 
@@ -80,7 +81,7 @@ class ClassPredictions:
         guess, n_classes = scores.argmax(axis=1), scores.shape[1]
         if are_logits:
             scores = log_softmax(scores if log_prior is None else scores + log_prior, axis=1)
-        return cls(truth, guess, n_classes, scores, are_logits, folds)
+        return cls(truth, guess, n_classes, scores, are_logits, folds, positive)
 
     @property
     def offers(self) -> frozenset[str]:
@@ -605,7 +606,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 P = TypeVar("P", bound="DataclassInstance")
-Folds = NDArray[np.int64]
 
 
 def take(predictions: P, rows: NDArray[np.generic]) -> P:
@@ -623,7 +623,7 @@ def take(predictions: P, rows: NDArray[np.generic]) -> P:
     return replace(predictions, **taken)
 
 
-def joined_folds(of_parts: Sequence[Folds | None], sizes: Sequence[int]) -> Folds:
+def joined_folds(of_parts: Sequence[Codes | None], sizes: Sequence[int]) -> Codes:
     """Return fold numbers (n_samples,) for concatenated parts, so that no two parts share a fold.
 
     Args:

@@ -199,9 +199,12 @@ def measure(scored: Scored, resamples: Resamples) -> list[Measurement]:
     groups of the rows.
     """
     measurements = []
-    for name in _common_metrics(scored.predictions) if scored.metric is None else [scored.metric]:
+    first, *others = map(metrics_of, scored.predictions)
+    common = [name for name in first if all(name in other for other in others)]
+    for name in common if scored.metric is None else [scored.metric]:
         values = _mean_score(name, scored.predictions, resamples)
-        chance = float(np.mean([_chance(name, one, resamples) for one in scored.chance]))
+        levels = [metrics_of(one)[name](one, resamples.undrawn)[0] for one in scored.chance]
+        chance = float(np.mean(np.nan_to_num(levels)))  # undefined for some constants
         metric, parts = name, None
         if scored.against:
             lead = values - _mean_score(name, scored.against, resamples)
@@ -255,21 +258,9 @@ def rating(metric: str, predictions: ClassPredictions | NumberPredictions) -> fl
     return METRICS[metric].sign * float(metrics_of(predictions)[metric](predictions, whole)[0])
 
 
-def _common_metrics(several: Sequence[Predictions]) -> list[str]:
-    """Return the metrics that are defined for all predictions, which may be of several kinds."""
-    first, *others = [metrics_of(one) for one in several]
-    return [name for name in first if all(name in other for other in others)]
-
-
 def _mean_score(metric: str, several: Sequence[Predictions], resamples: Resamples) -> Floats:
     found: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
     return found
-
-
-def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float:
-    """Return the score of chance level predictions; 0 if it is undefined for constants."""
-    chance = float(metrics_of(uninformed)[metric](uninformed, resamples.undrawn)[0])
-    return 0.0 if np.isnan(chance) else chance
 
 
 def _largest(values: Sequence[N | None]) -> N | None:

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probekit.probes.solve.design import enough_rows
-from probekit.probes.solve.objectives import Objectives, probabilities
+from probekit.probes.solve.design import Objectives, enough_rows, probabilities
 from probekit.products import gram, linear
 
 LEAST_CURVATURE = 1e-4  # lower bound, for classes that are nearly always certain

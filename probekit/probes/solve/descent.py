@@ -9,15 +9,15 @@ Source: Nocedal and Wright (2006), Numerical Optimization, chapters 3 and 7.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from probekit.probes.solve.coordinates import Coordinates, centred
-from probekit.probes.solve.objectives import Objectives, dot
+from probekit.probes.solve.design import Objectives, dot
 
 MEMORY = 10  # (step, gradient change) pairs that L-BFGS stores
 TRIALS = 10  # maximum number of step lengths tried in a line search
@@ -45,18 +45,7 @@ class _State:
 
     def select(self, fits: Tensor) -> _State:
         """Return the state of some of the fits."""
-        return _State(
-            self.number[fits],
-            self.beyond[fits],
-            self.idle[fits],
-            (self.least[0][fits], self.least[1][fits]),
-            self.point[fits],
-            self.scores[fits],
-            self.value[fits],
-            self.raw[fits],
-            self.gradient[fits],
-            [(step[fits], change[fits], inverse[fits]) for step, change, inverse in self.pairs],
-        )
+        return _State(*(_selected(getattr(self, own.name), fits) for own in fields(self)))
 
     @cached_property
     def direction(self) -> Tensor:
@@ -84,6 +73,13 @@ class _State:
         is_idle = (value >= self.least[0]) & (excess >= self.least[1])
         self.idle = torch.where(is_idle, self.idle + 1, 0)
         self.least = torch.minimum(value, self.least[0]), torch.minimum(excess, self.least[1])
+
+
+def _selected(value: Any, fits: Tensor) -> Any:
+    """Return a tensor (F, ...) of some fits; of tuples and lists, that of each item."""
+    if isinstance(value, Tensor):
+        return value[fits]
+    return type(value)(_selected(item, fits) for item in value)
 
 
 @dataclass(frozen=True)
@@ -153,8 +149,9 @@ def descend(
         state.beyond += (excess <= stopping.tolerance) | (state.beyond > 0)
         ended, converged = (excess <= aim) | stopped, state.beyond > 0
         for fit in torch.nonzero(ended).flatten().tolist():
-            norm = float(norms[fit])
-            yield int(state.number[fit]), _solution(state, fit, norm, n_iter, bool(converged[fit]))
+            point, least = state.point[fit].clone(), float(state.value[fit])
+            end = Minimum(point, least, float(norms[fit]), n_iter, bool(converged[fit]))
+            yield int(state.number[fit]), end
         if ended.all():
             break
         if ended.any():
@@ -181,18 +178,6 @@ def _evaluated(
     losses, slopes = known
     value = losses + 0.5 * objectives.penalties(point, point)
     return value, objectives.gradient(slopes, point)
-
-
-def _solution(
-    state: _State, fit: int, gradient_norm: float, n_iter: int, converged: bool
-) -> Minimum:
-    return Minimum(
-        point=state.point[fit].clone(),
-        value=float(state.value[fit]),
-        gradient_norm=gradient_norm,
-        n_iter=n_iter,
-        converged=converged,
-    )
 
 
 def _step(

@@ -7,7 +7,7 @@ fits. The last batch contains the final fits, one per column, on all rows at the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Generic, TypeVar
@@ -189,13 +189,53 @@ def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
     )
 
 
-def best_rated(judge: Judge, truth: NDArray[Any], outputs: NDArray[Any], fold_of_row: Codes) -> int:
+def best_rated(
+    judge: Judge, truth: NDArray[Any], outputs: Iterable[NDArray[Any]], fold_of_row: Codes
+) -> int:
     """Return the index of the best of several outputs (n_grid, n_samples, ...), the first of ties.
 
     Outputs whose rating is undefined (NaN) come last.
     """
     ratings = np.array([judge(truth, output, fold_of_row) for output in outputs])
     return int(np.where(np.isnan(ratings), -np.inf, ratings).argmax())
+
+
+def search(
+    judge: Judge,
+    truth: NDArray[Any],
+    fold_of_row: Codes,
+    held_out: Callable[[Mask], Sequence[NDArray[Any]]],
+) -> int:
+    """Return the index of the model whose held-out outputs are rated best; ties go to the first.
+
+    `held_out` takes the mask (n_samples,) of the rows of a fold and returns their outputs of each
+    model, fitted on all other rows. Folds whose other rows have a single label are left out.
+
+    >>> truth, folds = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 1])
+    >>> search(rate_numbers, truth, folds, lambda outside: [0 * truth[outside], truth[outside]])
+    1
+    """
+    rows, outputs = [], []
+    for fold in np.unique(fold_of_row):
+        outside = fold_of_row == fold
+        if np.any(truth[~outside] != truth[~outside][0]):
+            rows.append(np.flatnonzero(outside))
+            outputs.append(held_out(outside))
+    if not rows:
+        return 0
+    known = np.concatenate(rows)
+    of_models = [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
+    return best_rated(judge, truth[known], of_models, fold_of_row[known])
+
+
+def rate_scores(truth: NDArray[Any], scores: NDArray[Any], _fold_of_row: Codes) -> float:
+    """Return the number of rows whose true code has the highest of the scores of all classes."""
+    return float(np.sum(truth == scores.argmax(axis=1)))
+
+
+def rate_numbers(truth: NDArray[Any], numbers: NDArray[Any], _fold_of_row: Codes) -> float:
+    """Return the negative squared error."""
+    return -float(np.sum((numbers - truth) ** 2))
 
 
 def held_out_scores(
@@ -206,31 +246,33 @@ def held_out_scores(
     `paths` (n_grid, n_folds) holds fits of type `FittedLayers`.
     """
     scores = np.zeros((len(paths), len(X), n_classes))
-    for fold, fits in enumerate(paths.T):
-        outside = np.flatnonzero(fold_of_row == fold)
-        for start in range(0, len(outside), BLOCK_ROWS):
-            place = outside[start : start + BLOCK_ROWS]
-            rows = X[place].astype(np.float64)
-            scores[:, place] = [fit.class_scores(rows, n_classes) for fit in fits]
+    for fold, place, rows in _blocks(X, fold_of_row):
+        scores[:, place] = [fit.class_scores(rows, n_classes) for fit in paths[:, fold]]
     return scores
 
 
 def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: Codes) -> Codes:
     """Return the held-out predictions (n_columns, n_grid, n_samples) of the search.
 
-    `paths` (n_columns, n_grid, n_folds) holds its fits. Rows are read in blocks, because they may
-    be a memory-mapped file that is larger than the memory.
+    `paths` (n_columns, n_grid, n_folds) holds its fits.
     """
     guesses = np.zeros((*paths.shape[:2], len(X)), dtype=np.int64)
-    for fold in range(paths.shape[2]):
+    for fold, place, rows in _blocks(X, fold_of_row):
+        guesses[:, :, place] = [[fit.predict(rows) for fit in path] for path in paths[..., fold]]
+    return guesses
+
+
+def _blocks(X: Features, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Floats]]:
+    """Yield each fold with the numbers of its held-out rows and the rows in float64.
+
+    They are read in blocks, because they may be a memory-mapped file that is larger than the
+    memory.
+    """
+    for fold in range(int(fold_of_row.max()) + 1):
         outside = np.flatnonzero(fold_of_row == fold)
         for start in range(0, len(outside), BLOCK_ROWS):
             place = outside[start : start + BLOCK_ROWS]
-            rows = X[place].astype(np.float64)
-            guesses[:, :, place] = [
-                [fit.predict(rows) for fit in path] for path in paths[..., fold]
-            ]
-    return guesses
+            yield fold, place, X[place].astype(np.float64)
 
 
 def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:

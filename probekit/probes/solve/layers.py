@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from probekit.amounts import LEVEL
-from probekit.probes.solve.design import Codes, Features, Floats
+
+if TYPE_CHECKING:  # that module imports torch, and saved probes are applied without it
+    from probekit.probes.solve.design import Codes, Features, Floats
 
 
 class AffineLayer(NamedTuple):
@@ -51,12 +53,6 @@ class FittedLayers:
         of_classes = np.full((len(scores), n_classes), -np.inf)
         of_classes[:, self.classes] = with_reference(scores.T, len(self.classes)).T
         return of_classes
-
-    def guess(self, X: Features) -> Codes:
-        """Return the label code (n_samples,) with the highest score for each row."""
-        scores = with_reference(self.scores(X).T, len(self.classes))
-        found: Codes = self.classes[scores.argmax(axis=0)]
-        return found
 
 
 def apply_layers(layers: tuple[AffineLayer, ...], X: Features) -> Floats:

@@ -22,9 +22,17 @@ from torch import Tensor
 
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
-from probekit.probes.solve.design import Codes, Design, Features, Floats, Mask, dual, shared
+from probekit.probes.solve.design import (
+    Codes,
+    Design,
+    Features,
+    Floats,
+    Mask,
+    Objectives,
+    dual,
+    shared,
+)
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
-from probekit.probes.solve.objectives import Objectives
 
 OnFit = Callable[[int, int], None]
 
@@ -230,25 +238,14 @@ def _solved(
     """Yield the index of each problem and its fit, in the order in which they stop."""
     for task in tasks:
         if len(task.classes) == 1:
-            yield task.number, _constant(design, task)
+            layer = AffineLayer(np.zeros((1, len(design.mean))), np.zeros(1))
+            fit = Fit(task.classes, (layer,), 0, gradient_norm=0.0, C=task.C, objective=0.0)
+            yield task.number, fit
     for batch in _batches(design, [task for task in tasks if len(task.classes) > 1]):
         start = torch.stack([_start(design, task) for task in batch])
         solutions = descend(_objectives(design, batch), start, stopping)
         for number, solution in solutions:
             yield batch[number].number, _fit(design, batch[number], solution)
-
-
-def _constant(design: Design, task: _Task) -> Fit:
-    """Return the fit for a single class, which always predicts it."""
-    return Fit(
-        classes=task.classes,
-        layers=(AffineLayer(np.zeros((1, len(design.mean))), np.zeros(1)),),
-        C=task.C,
-        n_iter=0,
-        converged=True,
-        gradient_norm=0.0,
-        objective=0.0,
-    )
 
 
 def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:

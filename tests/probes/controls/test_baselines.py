@@ -10,12 +10,10 @@ from probekit.probes.controls.baselines import (
     TEXT_BASELINES,
     text_model,
     word_identity_log_frequencies,
-    word_mean_numbers,
 )
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import NumberPredictions, Resamples, r2
-from probekit.probes.score.scored import majority_guess
 from probekit.probes.settings import ProbeSettings
 
 bag_of_words, n_grams, neighbouring_words, length = (one for _, one in TEXT_BASELINES.values())
@@ -158,10 +156,6 @@ def test_numbers_are_predicted_by_words_and_by_lengths():
     assert r2(NumberPredictions(bent[TEST], numbers), resamples)[0] > 0.9
 
 
-def test_majority_is_the_most_frequent_training_label():
-    assert majority_guess(np.array([0, 2, 2, 1]), 3).tolist() == [2, 2, 2]
-
-
 def test_word_identity_knows_seen_words_and_falls_back_on_the_majority():
     words = np.array(["run", "run", "run", "cat", "cat", "sea", "sea"])
     codes = np.array([1, 1, 0, 2, 2, 1, 2])
@@ -175,12 +169,6 @@ def test_word_identity_breaks_a_tie_by_the_overall_frequency():
     words = np.array(["sea", "sea", "cat", "cat"])
     logs = word_identity_log_frequencies(words, np.array([0, 2, 2, 2]), np.array(["sea"]), 3)
     assert logs.argmax(axis=1).tolist() == [2]
-
-
-def test_numbers_of_words_are_means_of_training_rows():
-    words, y = np.array(["b", "b", "d"]), np.array([1.0, 3.0, 8.0])
-    found = word_mean_numbers(words, y, np.array(["a", "b", "c", "d", "e"]))
-    assert found.tolist() == [4, 2, 4, 8, 4]
 
 
 def test_lengths_are_counted_in_characters_and_words():

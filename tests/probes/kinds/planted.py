@@ -13,13 +13,15 @@ def direction(n_samples=2000, n_features=20, seed=0, gap=2.0):
     return X, y, theta
 
 
-def three_classes(n_samples=300, n_features=6, seed=0):
-    """Three overlapping classes of different sizes, with features on different scales."""
+def three_classes(n_samples=300, n_features=6, seed=0, classes="abc"):
+    """Overlapping classes of different sizes, with features on different scales."""
     generator = np.random.default_rng(seed)
     y = generator.choice(3, size=n_samples, p=[0.5, 0.3, 0.2])
     means = 1.5 * generator.normal(size=(3, n_features))
     X = generator.normal(size=(n_samples, n_features)) + means[y]
-    return X * np.logspace(-1, 1, n_features) + 10, np.array(["a", "b", "c"])[y]
+    X, y = X * np.logspace(-1, 1, n_features) + 10, np.array(["a", "b", "c"])[y]
+    own = np.isin(y, list(classes))
+    return X[own], y[own]
 
 
 def xor(n_samples=1000, seed=0):

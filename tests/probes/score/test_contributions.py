@@ -13,12 +13,8 @@ from probekit.probes.score.contributions import (
     difference_of_parts,
     has_rare_class,
     mean_parts,
-    of_accuracy,
     of_auprc,
     of_auroc,
-    of_balanced_accuracy,
-    of_macro_f1,
-    of_r2,
     of_spearman,
     parts_of_achieved_fpr_5,
     parts_of_auroc,
@@ -126,19 +122,6 @@ def test_metrics_of_trees_and_of_calibration_have_no_p_values():
     assert association("uuas", "tree") is None
     assert association("spearman", "tree") is None
     assert association("ece", "class") is None
-
-
-def test_labels_are_one_hot_and_numbers_a_single_column():
-    predictions = classes()
-    for found in (
-        of_accuracy(predictions),
-        of_balanced_accuracy(predictions),
-        of_macro_f1(predictions),
-        of_auroc(predictions),
-    ):
-        assert np.array_equal(found.labels, np.eye(4)[predictions.truth])
-    for found in (of_r2(numbers()), of_spearman(numbers())):
-        assert found.labels.shape == (N_ROWS, 1)
 
 
 FOLDS = np.arange(N_ROWS) % 3

@@ -31,12 +31,6 @@ def fit(n_iter: int, converged: bool, gradient_norm: float | None) -> FittedLaye
     return FittedLayers(np.arange(2), (layer,), n_iter, converged, gradient_norm)
 
 
-def test_the_interval_of_a_difference_is_paired():
-    task = reading(0.7)
-    (same,) = numbers(task, metric="accuracy", against=task.predictions * 2)
-    assert (same.value, same.ci_low, same.ci_high) == (0, 0, 0)
-
-
 def test_selectivity_is_the_difference_to_the_mean_of_the_controls():
     task, controls = reading(0.9), Scored.of_draws([reading(0.6, 1), reading(0.4, 2)])
     (selectivity,) = numbers(task, metric="accuracy", against=controls.predictions)
@@ -64,18 +58,6 @@ def test_metrics_that_are_not_defined_are_left_out():
     one = ClassPredictions(np.zeros(200, int), np.zeros(200, int), 2, np.zeros((200, 2)))
     alone = replace(scored, predictions=(one,), chance=(one,))
     assert [m.metric for m in numbers(alone)] == names
-
-
-def test_calibration_needs_probabilities():
-    truth, scores = np.array([0, 1]), np.zeros((2, 2))
-    assert "ece" not in metrics_of(ClassPredictions(truth, truth, 2, scores))
-    assert "ece" in metrics_of(ClassPredictions(truth, truth, 2, scores, True))
-
-
-def test_a_measurement_counts_its_rows_and_groups():
-    (measured,) = numbers(reading(0.7).with_facts(split="validation"), metric="accuracy")
-    assert (measured.split, measured.n_train, measured.n_test) == ("validation", 10, 200)
-    assert (measured.n_groups, measured.C, measured.converged) == (100, None, None)
 
 
 def test_scores_of_several_splits_are_one_over_all_their_rows():

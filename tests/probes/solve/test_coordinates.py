@@ -1,132 +1,26 @@
 """Preconditioned coordinates: Kronecker products and exact factors."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from probekit.probes.solve import coordinates
 from probekit.probes.solve.coordinates import Coordinates, Factor, Product, centred
 from tests.probes.objectives import objectives_of, random_point
 
-LONG = 1000  # steps, after which a Hessian is worth while
 
-
-def uneven(n_classes, n_fits=3):
-    """Objectives, and scores at which most rows are certain."""
-    objectives, *_ = objectives_of(n_classes, n_fits=n_fits)
-    return objectives, centred(3 * random_point(n_classes, n_fits))
-
-
-def two_groups(n_classes):
-    """Coordinates of four fits, two of them exact, and random points."""
-    objectives, point = uneven(n_classes, n_fits=4)
-    scores = objectives.scores(point)
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_steps_and_gradients_keep_their_inner_product_in_the_coordinates_and_if_selected(n_classes):
+    """Of four fits, two have exact coordinates."""
+    objectives, *_ = objectives_of(n_classes, n_fits=4)
+    scores = objectives.scores(centred(3 * random_point(n_classes, 4)))
     first, second = torch.tensor([1, 3]), torch.tensor([0, 2])
     exact = Factor.at(objectives.select(first), scores[first])
     rest = Product.at(objectives.select(second), scores[second])
-    return Coordinates(((first, exact), (second, rest)), Product.at(objectives, scores)), point
-
-
-def hessian_in(found, objectives, point):
-    """The Hessian of the first fit at a point, in coordinates."""
-
-    def gradient(step):
-        moved = point + found.to_point(step.view(point.shape))
-        _, slopes = objectives.losses(objectives.scores(moved))
-        return found.of_gradient(objectives.gradient(slopes, moved)).flatten()
-
-    steps = 1e-5 * torch.eye(point.numel(), dtype=torch.float64)
-    return torch.stack([(gradient(step) - gradient(-step)) / 2e-5 for step in steps])
-
-
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_steps_and_gradients_keep_their_inner_product_in_the_coordinates(n_classes):
-    found, _ = two_groups(n_classes)
+    found = Coordinates(((first, exact), (second, rest)), Product.at(objectives, scores))
     step, gradient = (random_point(n_classes, n_fits=4, seed=seed) for seed in (1, 2))
     inside = (step * found.of_gradient(gradient)).sum(dim=(1, 2))
     outside = (found.to_point(step) * gradient).sum(dim=(1, 2))
     torch.testing.assert_close(inside, outside)
-
-
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_selected_fits_keep_their_coordinates(n_classes):
-    found, point = two_groups(n_classes)
     for fits in map(torch.tensor, ([3], [0, 1], [2, 3], [0, 2])):
         kept = found.select(fits)
-        torch.testing.assert_close(kept.to_point(point[fits]), found.to_point(point)[fits])
-        torch.testing.assert_close(kept.of_gradient(point[fits]), found.of_gradient(point)[fits])
-
-
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_the_hessian_is_about_the_identity_where_all_rows_are_as_uncertain(n_classes):
-    objectives, *_ = objectives_of(n_classes, n_fits=1)
-    point = torch.zeros_like(random_point(n_classes, n_fits=1))
-    found = Coordinates.at(objectives, objectives.scores(point))
-    sizes = torch.linalg.eigvalsh(hessian_in(found, objectives, point))
-    # What is the same in all four classes is nowhere gone.
-    assert (sizes < 1e-9).sum() == 8 * (n_classes > 2)
-    assert sizes[sizes > 1e-9].min() > 0.7
-    assert sizes.max() < 1.4
-
-
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_an_exact_hessian_is_nearer_the_identity_where_rows_are_unlike(n_classes):
-    objectives, point = uneven(n_classes, n_fits=1)
-    scores = objectives.scores(point)
-    ratios = []
-    for found in (Coordinates.at(objectives, scores), Coordinates.at(objectives, scores, LONG)):
-        sizes = torch.linalg.eigvalsh(hessian_in(found, objectives, point))
-        sizes = sizes[sizes > 1e-6]
-        ratios.append(sizes.max() / sizes.min())
-    assert ratios[1] < (1.2 if n_classes == 2 else 0.5 * ratios[0])
-    assert ratios[0] > 1.5
-
-
-def test_fits_of_a_group_share_the_hessian_of_their_mean():
-    objectives, point = uneven(2)
-    scores = objectives.scores(point)
-    objectives = replace(objectives, group=torch.tensor([0, 1, 0]))
-    (first, shared), (second, own) = Coordinates.at(objectives, scores, LONG).parts
-    assert (first.tolist(), second.tolist()) == ([0, 2], [1])
-    lowers = [Factor.at(objectives.select(fit), scores[fit]).lower for fit in torch.eye(3).bool()]
-    hessians = [lower @ lower.mT for lower in lowers]
-    torch.testing.assert_close(own.lower, lowers[1])
-    mean = (hessians[0] + hessians[2]) / 2
-    torch.testing.assert_close(shared.lower @ shared.lower.mT, mean, rtol=0, atol=0.003)
-
-
-def test_a_hessian_is_made_where_it_is_worth_while(monkeypatch):
-    objectives, point = uneven(2)
-    scores = objectives.scores(point)
-
-    def kind(n_steps):
-        ((_, part),) = Coordinates.at(objectives, scores, n_steps).parts
-        return type(part)
-
-    assert [kind(0), kind(LONG)] == [Product, Factor]
-    monkeypatch.setattr(coordinates, "MOST_COORDINATES", 6)
-    assert kind(LONG) is Product
-
-
-def test_the_product_is_used_where_the_factor_fails(monkeypatch):
-    objectives, point = uneven(2)
-    scores = objectives.scores(point)
-    monkeypatch.setattr(coordinates, "_hessians", lambda *_: -torch.eye(8)[None])
-    assert Factor.at(objectives, scores) is None
-    ((places, part),) = Coordinates.at(objectives, scores, LONG).parts
-    assert (places.tolist(), type(part)) == ([0, 1, 2], Product)
-
-
-def test_the_flattest_rows_are_omitted_and_the_rest_is_thinned_by_stride():
-    generator = torch.Generator().manual_seed(0)
-    curvature = torch.rand(3, 1000, generator=generator, dtype=torch.float64) ** 8
-    counted = coordinates._counted(curvature, torch.tensor(0.5), most=1000)
-    left_out = counted == 0
-    assert (left_out.sum(dim=1) > 100).all()
-    torch.testing.assert_close(counted[~left_out], curvature[~left_out])
-    assert ((curvature * left_out).sum(dim=1) <= 0.5).all()
-    assert (curvature[left_out].max()) < curvature[~left_out].min() * 2
-    few = coordinates._counted(curvature, torch.tensor(0.5), most=100)
-    assert ((few > 0).sum(dim=1) < 200).all()
-    torch.testing.assert_close(few.sum(dim=1), curvature.sum(dim=1), rtol=0.05, atol=0)
+        torch.testing.assert_close(kept.to_point(step[fits]), found.to_point(step)[fits])
+        torch.testing.assert_close(kept.of_gradient(step[fits]), found.of_gradient(step)[fits])

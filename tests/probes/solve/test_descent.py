@@ -28,19 +28,6 @@ def test_fits_end_apart_and_keep_their_numbers(n_classes):
         assert end.value == pytest.approx(values(objectives, end.point.expand(3, -1, -1))[number])
 
 
-def test_zero_iterations_are_recorded():
-    objectives, *_ = objectives_of(2)
-    ends = dict(descend(objectives, random_point(2), StoppingRule(1e-8, 0)))
-    assert [(end.n_iter, end.converged) for end in ends.values()] == [(0, False)] * 3
-    torch.testing.assert_close(ends[1].point, random_point(2)[1])
-
-
-def test_a_stall_stops_before_the_last_iteration():
-    objectives, *_ = objectives_of(2)
-    ends = dict(descend(objectives, random_point(2), StoppingRule(-1.0, 100_000)))
-    assert all(not end.converged and end.n_iter < 1000 for end in ends.values())
-
-
 def test_a_fit_continues_to_its_aim_and_converges_by_its_tolerance():
     objectives, *_ = objectives_of(2)
     loose, aiming, cut, never = (

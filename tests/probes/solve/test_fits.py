@@ -124,15 +124,6 @@ def test_a_label_missing_from_a_fold_is_no_obstacle():
     assert column.solution.classes.tolist() == [0, 1, 2]
 
 
-def test_every_fit_is_heard_of():
-    X, codes = planted()
-    heard = []
-    fit(X, [codes, 1 - codes], on_fit=lambda *done: heard.append(done))
-    total = 2 * (4 * len(GRID) + 1)
-    assert total == 2 * (4 * len(GRID) + 1)
-    assert heard == [(done, total) for done in range(1, total + 1)]
-
-
 def test_the_rows_are_made_ready_once_for_all_columns_folds_and_every_c(monkeypatch):
     made = []
 
@@ -161,26 +152,6 @@ def test_a_path_along_c_saves_iterations_and_ends_at_the_same_fits(tight, monkey
     for one, other in zip(batch, path, strict=True):
         assert one.C == other.C == 3.0
         assert one.objective == pytest.approx(other.objective, rel=1e-7)
-
-
-@pytest.mark.parametrize("n_features", [6, 500])
-def test_the_values_of_c_are_solved_together_if_they_fill_one_batch_or_cannot_start(
-    n_features, monkeypatch
-):
-    sizes, solve = [], Solver.solve
-
-    def noted(solver, problems, *others):
-        sizes.append(len(problems))
-        return solve(solver, problems, *others)
-
-    monkeypatch.setattr(Solver, "solve", noted)
-    X, codes = planted(n_features=n_features)
-    fit(X, [codes, 1 - codes])
-    assert sizes == [2 * 4 * 3, 2]
-    sizes.clear()
-    monkeypatch.setattr(fits, "PATH_SCORES", 2 * 4 * 2)
-    fit(X, [codes, 1 - codes])
-    assert sizes == ([2 * 4 * 2, 2 * 4, 2] if n_features == 6 else [2 * 4 * 3, 2])
 
 
 def test_a_start_continues_the_path_linearly_in_log_c():
