@@ -12,9 +12,7 @@ from probekit.analysis.logits import position_from_start
 from probekit.cli.show.tables import show_table
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.provenance import versions
-from probekit.report.figures.style import format_number
-from probekit.report.maps.lens_map import site_labels
-from probekit.report.maps.network_maps import SCORES, signed
+from probekit.report.figures.style import format_number, signed
 from probekit.report.pages.attribution_page import (
     attribution_answer,
     attribution_detail,
@@ -28,12 +26,13 @@ from probekit.report.pages.causes.pair_page import (
 )
 from probekit.report.pages.heads_page import (
     COUNTED,
+    SCORES,
     UNITS,
     heads_answer,
     heads_text,
     known_heads_table,
 )
-from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer
+from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer, site_labels
 from probekit.report.pages.table import Column, ResultTable
 from probekit.report.texts import line_label, model_title, token_label
 from probekit.results.network import AttributedLogit, PatchedPair, ScoredHeads

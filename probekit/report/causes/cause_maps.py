@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 
 from probekit.report.causes.edits import EditSet, edit_hover
 from probekit.report.figures.style import plotly_text
-from probekit.report.maps.lens_map import short_label, thin_ticks
 from probekit.report.maps.maps import LEAST_RANGE
 from probekit.report.maps.text_map import (
     MOST_TEXTS,
@@ -19,9 +18,10 @@ from probekit.report.maps.text_map import (
     cell_text,
     frame_cell,
     text_map,
+    thin_ticks,
     write_above,
 )
-from probekit.report.texts import token_label
+from probekit.report.texts import short_label, token_label
 from probekit.results.causes import CausesRecord
 from probekit.results.table import n_blocks, tick
 

@@ -219,6 +219,18 @@ def fixed(value: float, places: int) -> str:
     return f"{exact if exact else abs(exact):f}".replace("-", "−")
 
 
+def signed(value: float) -> str:
+    """Return a number with sign and two decimals; 0.00 has no sign, and NaN is "–".
+
+    >>> signed(0.254), signed(-3.0), signed(-0.001), signed(float("nan"))
+    ('+0.25', '−3.00', '0.00', '–')
+    """
+    if np.isnan(value):
+        return "–"
+    text = fixed(value, 2)
+    return f"+{text}" if value > 0 and text != "0.00" else text
+
+
 def decimals(numbers: Iterable[float], most: int) -> int:
     """Return the number of decimals, at least 2, at which no number is written as 0 unless it is.
 

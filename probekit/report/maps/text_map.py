@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from probekit.report.figures.style import SMALL, STACKS, TEMPLATE, TITLE_MARGIN, fixed, plotly_text
 
 MOST_TEXTS = 200  # cells; with more, numbers in cells are too small to read
+MOST_TICKS = 150  # tokens labelled along the axis
 MASKED = "#d9dde2"  # colour of a cell without a value
 GAP = 0.025  # between maps of a row, as a share of the row
 # Luminance of a background on which black and white text have equal contrast (4.6).
@@ -100,6 +101,18 @@ def text_map(
     )
     figure.update_yaxes(**axis, tickvals=at[1], ticktext=down, range=[bottom, top])
     figure.update_yaxes(title_text=down_title)
+    return figure
+
+
+def thin_ticks(figure: go.Figure) -> go.Figure:
+    """Label only every n-th column of a map with more than `MOST_TICKS`, and return the map.
+
+    A browser needs half a minute for a thousand tick labels; the hover text has all tokens.
+    """
+    axis = figure.layout.xaxis
+    if (n := len(axis.ticktext)) > MOST_TICKS:
+        step = n // MOST_TICKS + 1
+        axis.update(tickvals=axis.tickvals[::step], ticktext=axis.ticktext[::step])
     return figure
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from probekit.amounts import joined_names
-from probekit.report.figures.style import fixed, format_number
-from probekit.report.maps.network_maps import (
-    attribution_map,
-    attribution_steps,
-    part_name,
-    signed,
-    step_rows,
+from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, signed
+from probekit.report.maps.text_map import (
+    MOST_TEXTS,
+    diverging,
+    name_colours,
+    text_map,
 )
 from probekit.report.pages.page import (
     ANALYSIS,
@@ -27,7 +29,7 @@ from probekit.report.pages.page import (
     figure_json,
 )
 from probekit.report.pages.table import ResultTable
-from probekit.report.texts import line_label, model_title, short_heading, token_label
+from probekit.report.texts import HIGH, LOW, line_label, model_title, short_heading, token_label
 from probekit.results.network import MEAN, AttributedLogit
 
 CAVEAT = (
@@ -48,6 +50,13 @@ HALF = 0.5
 # Smallest logit difference with shares, relative to the summed absolute contributions; below it
 # the contributions cancel and the shares are far above 1.
 LEAST_NET = 0.1
+# Columns of an attribution map to the right of the heads, by part.
+OTHER_COLUMNS = {"attn_bias": "bias", "mlp": "MLP"}
+NAMES = {
+    "embed": "token embedding",
+    "pos_embed": "position embedding",
+    "final_bias": "bias of the final norm",
+}
 
 
 def attribution_title(attribution: AttributedLogit) -> str:
@@ -238,3 +247,79 @@ def _all_components(attribution: AttributedLogit) -> Fold:
     ]
     title = f"{len(rows)} components, largest contribution first"
     return Fold(title, [ResultTable(title, ("component", "contribution"), rows, is_sortable=True)])
+
+
+def part_name(part: str, layer: Any, head: Any) -> str:
+    """Return the display name of a part.
+
+    >>> part_name("head", 4, 11), part_name("mlp", 3, pd.NA), part_name("embed", pd.NA, pd.NA)
+    ('L4H11', 'L3 MLP', 'token embedding')
+    """
+    if part == "head":
+        return f"L{layer}H{head}"
+    return NAMES[part] if part in NAMES else f"L{layer} {OTHER_COLUMNS[part]}"
+
+
+def attribution_map(rows: pd.DataFrame) -> go.Figure:
+    """Return the map of contributions of heads, attention biases and MLPs to a logit.
+
+    Layers go down, heads across, followed by a column for biases and one for MLPs.
+
+    Args:
+        rows: Rows of `probekit.analysis.logits.logit_attribution`.
+    """
+    blocks = rows[rows["layer"].notna()]
+    columns = blocks["head"].astype("string").fillna(blocks["part"].map(OTHER_COLUMNS))
+    across = list(dict.fromkeys(columns))
+    down = [str(layer) for layer in blocks["layer"].unique()]
+    values = blocks["value"].to_numpy().reshape(len(down), len(across))
+    named = zip(blocks["part"], blocks["layer"], blocks["head"], blocks["value"], strict=True)
+    figure = text_map(
+        values,
+        [fixed(value, 2) for value in values.ravel()],
+        [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named],
+        diverging(values, 1e-9),
+        across=across,
+        down=down,
+        title="head",
+        most_texts=MOST_TEXTS * 4,
+    )
+    return name_colours(figure, "added to the logit")
+
+
+def attribution_steps(rows: pd.DataFrame) -> go.Figure:
+    """Return the waterfall chart of a logit: contributions in the order of the forward pass."""
+    steps = step_rows(rows)
+    hover = [f"<b>{name}</b> {signed(value)}" for name, value in steps.items()]
+    total = float(steps.sum())
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_waterfall(
+        x=[*steps.index, "logit"],
+        y=[*steps, 0.0],
+        measure=["relative"] * len(steps) + ["total"],
+        hovertext=[*hover, f"<b>logit</b> {signed(total)}"],
+        hoverinfo="text",
+        increasing={"marker": {"color": HIGH}},
+        decreasing={"marker": {"color": LOW}},
+        totals={"marker": {"color": "#6E7F8D"}},
+        connector={"line": {"color": "#9aa1ab", "width": 1}},
+    )
+    figure.add_hline(y=0, line={"color": GREY, "width": 1.5})
+    figure.update_xaxes(type="category", tickangle=-45)
+    figure.update_yaxes(title_text="cumulative sum")
+    return figure
+
+
+def step_rows(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the contributions in the order of the forward pass, summed over each attention layer.
+
+    >>> rows = pd.DataFrame({
+    ...     "part": ["embed", "head", "head", "attn_bias", "mlp"], "value": [1.0, 2, 3, 4, 5],
+    ...     "layer": [None, 0, 0, 0, 0], "head": [None, 0, 1, None, None],
+    ... })
+    >>> step_rows(rows).to_dict()
+    {'token embedding': 1.0, 'L0 attn': 9.0, 'L0 MLP': 5.0}
+    """
+    kinds = rows["part"].replace({"head": "attn", "attn_bias": "attn", "mlp": "MLP"} | NAMES)
+    layers = [f"L{layer:.0f} " if not pd.isna(layer) else "" for layer in rows["layer"]]
+    return rows["value"].groupby(np.array(layers) + kinds.to_numpy(), sort=False).sum()

@@ -9,7 +9,7 @@ import pytest
 from probekit.errors import DataError, UnknownNameError
 from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT
 from probekit.report.figures.style import SERIES_COLOURS
-from probekit.report.maps.lens_map import MEASURES, lens_curve, lens_map
+from probekit.report.pages.lens_page import MEASURES, lens_curve, lens_map
 from tests.report.pictures import SITES, TOKENS, lens_rows
 
 
