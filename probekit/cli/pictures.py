@@ -195,7 +195,7 @@ def patch_command(
     from probekit.analysis.logits import SITES
     from probekit.cli.show.looks import show_pair
     from probekit.pipeline.look.lenses import ModelAndTokenizer, patch_pair
-    from probekit.report.pages.causes.pair_page import pair_page
+    from probekit.report.pages.pair_page import pair_page
 
     network = ModelAndTokenizer.load(model, device)
     verify = top if attribution else None

@@ -18,12 +18,6 @@ from probekit.report.pages.attribution_page import (
     attribution_detail,
     largest_table,
 )
-from probekit.report.pages.causes.pair_page import (
-    CAVEAT,
-    pair_answer,
-    pair_notes,
-    strongest_patches,
-)
 from probekit.report.pages.heads_page import (
     COUNTED,
     SCORES,
@@ -33,6 +27,12 @@ from probekit.report.pages.heads_page import (
     known_heads_table,
 )
 from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer, site_labels
+from probekit.report.pages.pair_page import (
+    CAVEAT,
+    pair_answer,
+    pair_notes,
+    strongest_patches,
+)
 from probekit.report.pages.table import Column, ResultTable
 from probekit.report.texts import line_label, model_title, token_label
 from probekit.results.network import AttributedLogit, PatchedPair, ScoredHeads

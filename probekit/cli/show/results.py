@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import click
 import pandas as pd
@@ -12,11 +12,11 @@ import pandas as pd
 from probekit.amounts import counted
 from probekit.cli.show.tables import show_table
 from probekit.pipeline.selftest import CheckResult
-from probekit.report.causes.cause_answer import cause_answer, verdict_table
+from probekit.report.causes.cause_answer import cause_answer, verdict_tables
 from probekit.report.causes.edits import directions_in
 from probekit.report.figures.style import format_number, format_p
 from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.table import Column, ResultTable
+from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
@@ -227,24 +227,28 @@ def _by_site(result: Transfer) -> ResultTable:
 def show_causes(tables: CauseTables) -> None:
     """Print the answer, the table of verdicts and doubts, such as texts that were left out."""
     click.echo(f"\n{cause_answer(tables)}")
-    found = verdict_table(directions_in(tables))
-    rows = [*found.rows, *found.folded]
-    if rows:
+    found = [table for table, _ in verdict_tables(directions_in(tables))]
+    if found:
         click.echo()
-        columns = [Column(name, "words") for name, _ in found.columns]
-        show_table(ResultTable("", ("direction", *columns), list(map(_direction, rows))))
+        columns = [replace(column, css="words") for column in found[0].headings]
+        rows = [
+            [_words(place, ", "), *map(_words, cells)]
+            for table in found
+            for place, *cells in table.rows
+        ]
+        show_table(ResultTable("", columns, rows))
     for sentence in tables.record.warnings:
         click.echo(f"warning: {sentence}", err=True)
     for one in tables.record.left_out:
         click.echo(f"warning: Interventions leave out {one.reason}", err=True)
 
 
-def _direction(row: Mapping[str, Any]) -> list[str]:
-    cells = (
-        "" if cell is None else " ".join(filter(None, (cell["answer"], cell["effect"], cell["p"])))
-        for cell in row["cells"]
-    )
-    return [", ".join(filter(None, (row["site"], row["details"]))), *cells]
+def _words(cell: Cell | str, between: str = " ") -> str:
+    """Return a cell as text, without remarks."""
+    if isinstance(cell, str):
+        return cell
+    small = (text for text, css in cell.small if css != "remark")
+    return between.join(filter(None, (cell.lead, cell.text, *small)))
 
 
 def show_causes_of(result: RunResult) -> None:

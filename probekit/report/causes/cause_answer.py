@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from probekit.amounts import counted
-from probekit.report.causes.cause_maps import position_label
-from probekit.report.causes.curves import STREAM
+from probekit.report.causes.cause_figures import STREAM, position_label
 from probekit.report.causes.edits import (
     METHODS,
+    NOUNS,
     QUESTIONS,
     RECOVERY,
     USES,
@@ -24,14 +24,16 @@ from probekit.report.causes.edits import (
     blocks_of,
     directions_in,
     edit_sets,
+    first_measure,
     interval_in_words,
     n_in_words,
     place_in_words,
     value_in_words,
     where,
 )
-from probekit.report.causes.figure_parts import NOUNS, first_measure
 from probekit.report.figures.style import fixed
+from probekit.report.pages.page import Pairs
+from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import p_words
 from probekit.report.texts import capitalised
 from probekit.results.causes import CauseTables
@@ -45,6 +47,7 @@ NAMES = {
 }
 MOST_STEPS = 3  # tokens in a sentence
 LITTLE = 0.1  # share of the network's answer, below which a use is small
+DETAILS = {**METHODS, "all": "all tokens", "probed": "probed token"}
 MOST_ROWS = 12  # directions shown before the fold
 UNITS = {"AUROC - 0.5": "AUROC − 0.5", "share": "share of the effect", "recovery": "recovery"}
 MUCH = 0.5  # share of a direction in the kernel that is reported
@@ -253,54 +256,41 @@ def _of_stream(one: EditSet, tables: CauseTables) -> str:
     return f"patching the residual stream recovers most at {', at '.join(steps)}"
 
 
-@dataclass(frozen=True)
-class VerdictTable:
-    """Verdicts on all directions.
+def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, Pairs]]:
+    """Return the verdicts on directions as a table and in words; of many, two: the first is open.
 
-    Attributes:
-        columns: name and unit of each column.
-        rows: the directions that are shown: all, or the first ones. Each has its `site` in words,
-            its `name`, with its head or neuron, `details`: method and edited tokens, as far as
-            directions differ in them, `cells`: the verdicts, in the order of the columns, None
-            without one, `remarks`: flags of the direction, and `summary`: the verdicts in a
-            sentence. A cell has `answer`, `effect` with its interval, `p` and `remark`, as texts.
-        folded: all others.
+    Of more than `MOST_ROWS` directions, those that are used come first. A row has the site, method
+    and edited tokens as far as directions differ in them, and flags of the direction; then for each
+    question the answer, the effect with its interval, p, and a remark.
     """
-
-    columns: Sequence[tuple[str, str]]
-    rows: Sequence[Mapping[str, Any]]
-    folded: Sequence[Mapping[str, Any]]
-
-
-def verdict_table(directions: Sequence[Direction]) -> VerdictTable:
-    """Return the table of verdicts; of many directions, those that are used come first."""
     found = {name for one in directions for name in one.found}
-    columns = [(name, _unit(directions, name)) for name in (*QUESTIONS, "swap") if name in found]
-    has_methods = len({one.row["along"] for one in directions}) > 1
-    has_tokens = len({one.row["at"] for one in directions}) > 1
-    rows = []
+    names = [name for name in (*QUESTIONS, "swap") if name in found]
+    differing = [name for name in ("along", "at") if len({one.row[name] for one in directions}) > 1]
     ordered = list(directions)
     if len(ordered) > MOST_ROWS:
-        ordered.sort(key=_by_use)
-    for one in ordered:
-        details = [METHODS[one.row["along"]]] * has_methods
-        details += [{"all": "all tokens"}.get(one.row["at"], "probed token")] * has_tokens
-        summaries = filter(None, (str(row["summary"]) for row in one.found.values()))
-        row = {
-            "site": one.place if "_" in one.place else capitalised(one.place),
-            "name": str(one.row["site"]),
-            "details": ", ".join(details),
-            "cells": [_cell(one.found.get(name)) for name, _ in columns],
-            "remarks": _remarks(one),
+        ordered.sort(key=lambda one: (not one.is_used, -one.size))
+    columns = [Column(name, "words", unit=_unit(directions, name)) for name in names]
+    tables = []
+    for title, own in (
+        ("Verdicts on directions", ordered[:MOST_ROWS]),
+        ("Verdicts on the other directions", ordered[MOST_ROWS:]),
+    ):
+        rows, words = [], []
+        for one in own:
+            site = one.place if "_" in one.place else capitalised(one.place)
+            details = ", ".join(DETAILS[one.row[name]] for name in differing)
+            flags = [(remark, "remark") for remark in _remarks(one)]
+            place = Cell(site, [(details, "")])
+            named = replace(place, small=[*place.small, *flags], hint=str(one.row["site"]))
+            rows.append((named, *(_cell(one.found.get(name)) for name in names)))
+            summaries = filter(None, (str(row["summary"]) for row in one.found.values()))
             # Without the numbers that the table contains.
-            "summary": next(summaries, "").partition(" Verdicts: ")[0],
-        }
-        rows.append(row)
-    return VerdictTable(columns, rows[:MOST_ROWS], rows[MOST_ROWS:])
-
-
-def _by_use(one: Direction) -> tuple[bool, float]:
-    return not one.is_used, -one.size
+            summary = next(summaries, "").partition(" Verdicts: ")[0]
+            words += [(place, summary)] if summary else []
+        if own:
+            table = ResultTable(title, [Column("direction at", "site"), *columns], rows)
+            tables.append((replace(table, css="verdict-table"), Pairs(words, css="summaries")))
+    return tables
 
 
 def _unit(directions: Sequence[Direction], name: str) -> str:
@@ -310,9 +300,9 @@ def _unit(directions: Sequence[Direction], name: str) -> str:
     return UNITS.get(unit, unit).replace("standard deviation", "SD")
 
 
-def _cell(row: pd.Series[Any] | None) -> dict[str, str] | None:
+def _cell(row: pd.Series[Any] | None) -> Cell | str:
     if row is None:
-        return None
+        return "–"
     p = row["p"] if pd.isna(row["p_holm"]) else row["p_holm"]
     effect = interval_in_words(row["effect"], row["low"], row["high"])
     remarks = [str(row["reason"])]
@@ -320,12 +310,14 @@ def _cell(row: pd.Series[Any] | None) -> dict[str, str] | None:
         # The comparison with permuted labels decides if nothing else does.
         ends = f"{fixed(row['null_low'], 2)} to {fixed(row['null_high'], 2)}"
         remarks.append(f"95 % of the directions on permuted labels have an effect of {ends}")
-    return {
-        "answer": str(row["answer"]) if row["question"] != "swap" else "",
-        "effect": "–" if math.isnan(row["effect"]) else effect,
-        "p": "" if pd.isna(p) else p_words(float(p)),
-        "remark": "; ".join(filter(None, remarks)),
-    }
+    return Cell(
+        "–" if math.isnan(row["effect"]) else effect,
+        [
+            ("" if pd.isna(p) else p_words(float(p)), ""),
+            ("; ".join(filter(None, remarks)), "remark"),
+        ],
+        lead=str(row["answer"]) if row["question"] != "swap" else "",
+    )
 
 
 def _remarks(one: Direction) -> list[str]:

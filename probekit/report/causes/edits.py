@@ -22,6 +22,12 @@ RECOVERY, EFFECT = "recovery", "effect"
 QUESTIONS = ("detects", "steers", "silences")
 USES = ("steers", "silences")
 _TEXTS = ("measure", "unit", "reason", "summary", "site", "erased")  # columns of any text
+NOUNS = {
+    ("patch", "counterfactual"): "patches",
+    ("ablate", "mean"): "mean ablation",
+    ("ablate", "zero"): "zero ablation",
+    ("ablate", "resample"): "resampling ablation",
+}
 METHODS = {"probe": "probe", "mean_difference": "mean difference", "leace": "LEACE"}
 
 
@@ -276,3 +282,9 @@ def legible(tables: CauseTables) -> CauseTables:
         for table in [getattr(tables, name)]
     }
     return replace(tables, record=record.model_copy(update=changes), **shown)
+
+
+def first_measure(tables: CauseTables) -> str:
+    """Return the measure of the open figures: the first one that has rows; "" without rows."""
+    measured = tables.effects["measure"].unique().tolist()
+    return next((name for name in (*tables.record.measures, *measured) if name in measured), "")

@@ -25,7 +25,7 @@ from probekit.report.causes.cause_answer import cause_answer
 from probekit.report.causes.edits import legible
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
-from probekit.report.pages.causes.causes_page import (
+from probekit.report.pages.causes_page import (
     cause_figures,
     causes_section,
     write_causes_page,

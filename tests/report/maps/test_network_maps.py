@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from probekit.report.pages.attribution_page import attribution_map, attribution_steps, step_rows
-from probekit.report.pages.causes.pair_page import (
+from probekit.report.pages.heads_page import SCORES, WEIGHTS, head_score_map, head_score_maps
+from probekit.report.pages.pair_page import (
     estimate_scatter,
     pair_labels,
     patch_head_map,
     patch_position_map,
     site_family,
 )
-from probekit.report.pages.heads_page import SCORES, WEIGHTS, head_score_map, head_score_maps
 from tests.report.pictures import attribution_rows, head_rows, patched_pair
 
 
