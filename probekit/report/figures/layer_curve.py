@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from probekit.errors import UnknownNameError, nearest
 from probekit.report.figures.levels import (
     NULL_BAND,
     draw_levels,
-    draw_run_levels,
     levels,
     value_range,
 )
@@ -68,13 +68,11 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     rows = placed(measured)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_traces(curve_lines(table, rows))
-    at = ticks(rows)
-    labels = (
-        draw_run_levels(figure, measured, layer_ends(at), run_colours(rows))
-        if differs(rows["run"])
-        else draw_levels(figure, levels(measured), layer_ends(at))
-    )
-    _mark_chosen(figure, table, rows, [row["value"] for _, row in levels(measured)])
+    at, is_several = ticks(rows), differs(rows["run"])
+    of_runs = [levels(own, is_brief=is_several) for _, own in measured.groupby("run", sort=False)]
+    lines = list(chain.from_iterable(of_runs))
+    labels = draw_levels(figure, lines, layer_ends(at), run_colours(rows) if is_several else {})
+    _mark_chosen(figure, table, rows, [row["value"] for _, row in lines])
     layer_axis(figure, at)
     return finish_curve(figure, metric, rows["chance"].min(), labels)
 
