@@ -118,12 +118,16 @@ def n_columns(n_panels: int) -> int:
     return 2 if n_panels <= 2 * MOST_ROWS else 3
 
 
+def panels_height(n_panels: int) -> float:
+    """Return the height of a figure of panels in rem."""
+    n_rows = math.ceil(n_panels / n_columns(n_panels))
+    return max(FIGURE_HEIGHT, MARGIN_HEIGHT + PANEL_HEIGHT * n_rows)
+
+
 def facets_height(table: pd.DataFrame, metric: str) -> float | None:
     """Return the total height of the panels in rem, or None for a single panel."""
     n_panels = len(panels(placed(measured_rows(table, metric))))
-    n_rows = math.ceil(n_panels / n_columns(n_panels))
-    height = max(FIGURE_HEIGHT, MARGIN_HEIGHT + PANEL_HEIGHT * n_rows)
-    return height if n_panels > 1 else None
+    return panels_height(n_panels) if n_panels > 1 else None
 
 
 def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -140,13 +144,12 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     measured = measured_rows(table, metric)
     rows = placed(measured)
     parts = panels(rows)
-    across = n_columns(len(parts))
-    figure = panel_grid(len(parts), across, axis_title(metric))
+    chosen = [chosen_points(table, own) for _, own in parts]
+    titles = [title + RING * bool(marked) for (title, _), marked in zip(parts, chosen, strict=True)]
+    figure = panel_grid(titles, axis_title(metric))
     ends = layer_ends(ticks(rows))
     labels = []
-    for number, (title, own) in enumerate(parts, start=1):
-        marked = chosen_points(table, own)
-        name_panel(figure, title + RING * bool(marked), number)
+    for number, ((_, own), marked) in enumerate(zip(parts, chosen, strict=True), start=1):
         highlighted = _highlighted(table, own)
         lines = curve_lines(table, highlighted)
         for line in lines:
@@ -162,14 +165,19 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         gaps = [min(abs(one.value - own.value) for own in named) for one in of_others]
         labels.append([*named, of_others[gaps.index(max(gaps))]] if gaps else named)
     depths = [set(own["depth"]) for _, own in parts]
-    panel_layers(figure, ticks(rows), depths, across)
+    panel_layers(figure, ticks(rows), depths)
     figure.update_yaxes(range=value_range(figure, metric, rows["chance"].min()))
-    label_panels(figure, labels, across)
+    label_panels(figure, labels)
     return figure
 
 
-def panel_grid(n_panels: int, across: int, y_title: str) -> go.Figure:
-    """Return a figure of empty panels on one vertical scale."""
+def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
+    """Return a figure of empty panels on one vertical scale, with titles if there are several.
+
+    Titles have the colour of the highlighted line.
+    """
+    n_panels = len(titles)
+    across = min(n_columns(n_panels), n_panels)
     down = math.ceil(n_panels / across)
     cells: list[dict[str, str] | None] = [{}] * n_panels + [None] * (down * across - n_panels)
     figure = make_subplots(
@@ -182,8 +190,25 @@ def panel_grid(n_panels: int, across: int, y_title: str) -> go.Figure:
         y_title=y_title,
     )
     margins = {"margin_l": 64, "margin_t": TITLE_MARGIN}
-    figure.update_layout(template=TEMPLATE, **margins, showlegend=False)
-    return figure.update_annotations(font_size=LARGE)
+    figure.update_layout(template=TEMPLATE, **margins, showlegend=False, meta=STACKS)
+    figure.update_annotations(font_size=LARGE)
+    for number, title in enumerate(titles if n_panels > 1 else (), start=1):
+        axes = _axes(number)
+        figure.add_annotation(
+            name=TITLE,
+            text="<br>".join(map(plotly_text, _title_lines(title))),
+            x=0,
+            xref=f"{axes['xaxis']} domain",
+            xanchor="left",
+            align="left",
+            y=1,
+            yref=f"{axes['yaxis']} domain",
+            yanchor="bottom",
+            showarrow=False,
+            arrowcolor=SERIES_COLOURS[0],
+            font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
+        )
+    return figure
 
 
 def draw_in_panel(figure: go.Figure, traces: Sequence[go.Scatter], number: int) -> None:
@@ -194,25 +219,6 @@ def draw_in_panel(figure: go.Figure, traces: Sequence[go.Scatter], number: int) 
 def _axes(number: int) -> dict[str, str]:
     suffix = str(number) if number > 1 else ""
     return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-
-
-def name_panel(figure: go.Figure, title: str, number: int) -> None:
-    """Write the title above a panel, in the colour of its highlighted line."""
-    axes = _axes(number)
-    figure.add_annotation(
-        name=TITLE,
-        text="<br>".join(map(plotly_text, _title_lines(title))),
-        x=0,
-        xref=f"{axes['xaxis']} domain",
-        xanchor="left",
-        align="left",
-        y=1,
-        yref=f"{axes['yaxis']} domain",
-        yanchor="bottom",
-        showarrow=False,
-        arrowcolor=SERIES_COLOURS[0],
-        font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
-    )
 
 
 def _title_lines(title: str) -> list[str]:
@@ -269,9 +275,7 @@ def _levels(measured: pd.DataFrame, highlighted: pd.DataFrame) -> list[LevelLine
     return levels(measured[is_own], is_brief=True)
 
 
-def panel_layers(
-    figure: go.Figure, labels: dict[int, str], depths: Sequence[set[int]], across: int
-) -> None:
+def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set[int]]) -> None:
     """Name the layers of each panel below the lowest panel of its column.
 
     Other panels name only layers that the lowest panel of their column does not have. The metadata
@@ -281,8 +285,8 @@ def panel_layers(
         figure: Figure of the panels.
         labels: Labels of all layers, by depth.
         depths: Depths of the layers of each panel.
-        across: Number of panels side by side.
     """
+    across = n_columns(len(depths))
     lowest = range(max(0, len(depths) - across), len(depths))
     of_column = {number % across: number for number in lowest}
     in_narrow = {}
@@ -303,9 +307,10 @@ def panel_layers(
     figure.update_layout(meta={**STACKS, "ticktext": in_narrow})
 
 
-def label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]], across: int) -> None:
+def label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]]) -> None:
     """Label each name once, in the panels at the right edge; the legend names all that is left."""
     named: set[str] = set()
+    across = n_columns(len(labels))
     down = math.ceil(len(labels) / across)
     edge = dict.fromkeys([*range(across, len(labels) + 1, across), len(labels)])
     for number in edge:  # panels with nothing to their right

@@ -17,11 +17,10 @@ from probekit.report.figures.style import finite_ends, format_number, plotly_tex
 from probekit.report.figures.views import position_offset
 from probekit.report.maps.text_map import (
     Colours,
-    cell_text,
+    cell_map,
     diverging,
     frame_cell,
     map_row,
-    text_map,
     write_above,
 )
 from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
@@ -176,26 +175,17 @@ def _draw(
         )
     whole = cells if whole is None else whole
     title, label = _AXES[across]
-    columns = {step: index for index, step in enumerate(sorted(cells[across].unique()))}
-    rows = {depth: index for index, depth in enumerate(sorted(whole["depth"].unique()))}
-    at = (cells["depth"].map(rows).to_numpy(), cells[across].map(columns).to_numpy())
-    values = np.full((len(rows), len(columns)), np.nan)
-    values[at] = cells["value"]
-    hover = np.full(values.shape, "", dtype=object)
-    hover[at] = _hover(table, cells, metric)
-
-    figure = text_map(
-        values,
-        [cell_text(value) for value in values.ravel()],
-        hover.ravel().tolist(),
+    columns, rows = sorted(cells[across].unique()), sorted(whole["depth"].unique())
+    figure = cell_map(
+        cells.assign(hover=_hover(table, cells, metric)),
         map_colours(whole, metric),
-        across=list(map(label, columns)),
-        down=[tick(int(depth), n_blocks(placed(table))) for depth in rows],
+        down=("depth", {depth: tick(int(depth), n_blocks(placed(table))) for depth in rows}),
+        across=(across, {column: label(column) for column in columns}),
         title=title,
     )
     framed = chosen_cell(table, whole)
     if framed is not None and framed.name in cells.index:
-        frame_cell(figure, columns[framed[across]], rows[framed["depth"]])
+        frame_cell(figure, columns.index(framed[across]), rows.index(framed["depth"]))
         scores = _ranked_cells(table, whole)["value"]
         n_best = int((scores == scores.iloc[0]).sum())
         ties = f" (1 of {n_best})" if n_best > 1 else ""

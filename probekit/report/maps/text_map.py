@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 from numpy.typing import NDArray
@@ -48,10 +49,10 @@ def diverging(values: Any, least: float = 0.0) -> Colours:
 
 def text_map(
     values: NDArray[np.float64],
-    texts: Sequence[str],
     hover: Sequence[str],
     shown: Colours,
     *,
+    texts: Sequence[str] | None = None,
     across: list[str],
     down: list[str],
     title: str,
@@ -62,9 +63,9 @@ def text_map(
 
     Args:
         values: Values shown as colours, shape (n_rows, n_columns); NaN for an empty cell.
-        texts: Texts of the cells, row by row, already escaped.
         hover: Hover texts of the cells, row by row, already escaped.
         shown: Colour scale.
+        texts: Texts of the cells, row by row, already escaped; by default the values.
         across: Labels of the columns.
         down: Labels of the rows.
         title: Title of the horizontal axis.
@@ -89,8 +90,9 @@ def text_map(
     )
     if values.size <= most_texts:
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
+        shown_texts = list(map(cell_text, values.ravel()) if texts is None else texts)
         font = {"size": SMALL, "color": inks(values.ravel(), shown)}
-        figure.add_scatter(x=x, y=y, text=list(texts), mode="text", textfont=font, hoverinfo="skip")
+        figure.add_scatter(x=x, y=y, text=shown_texts, mode="text", textfont=font, hoverinfo="skip")
     # Columns and rows are labelled by index, because labels such as tokens may occur twice. Without
     # a range, the text trace would add a margin around the map.
     axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
@@ -102,6 +104,34 @@ def text_map(
     figure.update_yaxes(**axis, tickvals=at[1], ticktext=down, range=[bottom, top])
     figure.update_yaxes(title_text=down_title)
     return figure
+
+
+def cell_map(
+    cells: pd.DataFrame,
+    shown: Colours,
+    *,
+    down: tuple[str, Mapping[Any, str]],
+    across: tuple[str, Mapping[Any, str]],
+    title: str,
+) -> go.Figure:
+    """Return the map of cells that are given in any order; missing ones are empty.
+
+    Args:
+        cells: rows with `value` and `hover`, and the columns of `down` and `across`.
+        shown: Colour scale.
+        down: Column that places a cell vertically, and the label of each of its values, in order.
+        across: The same for the horizontal place.
+        title: Title of the horizontal axis.
+    """
+    at = tuple(
+        cells[column].map({key: number for number, key in enumerate(labels)}).to_numpy()
+        for column, labels in (down, across)
+    )
+    values = np.full((len(down[1]), len(across[1])), np.nan)
+    hover = np.full(values.shape, "", dtype=object)
+    values[at], hover[at] = cells["value"], cells["hover"]
+    labels = {"across": list(across[1].values()), "down": list(down[1].values())}
+    return text_map(values, hover.ravel().tolist(), shown, **labels, title=title)
 
 
 def thin_ticks(figure: go.Figure) -> go.Figure:

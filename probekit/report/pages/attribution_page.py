@@ -276,9 +276,9 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
     named = zip(blocks["part"], blocks["layer"], blocks["head"], blocks["value"], strict=True)
     figure = text_map(
         values,
-        [fixed(value, 2) for value in values.ravel()],
         [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named],
         diverging(values, 1e-9),
+        texts=[fixed(value, 2) for value in values.ravel()],
         across=across,
         down=down,
         title="head",

@@ -383,7 +383,7 @@ def _dose_parts(tables: CauseTables) -> Iterator[FigurePart]:
             dose_caption(along, at, shown, len(panels), tables),
             f"Change of the measure by dose. {'; '.join(named)}.",
             is_open=number == 0,
-            height=panels_height(len(shown)),
+            height=panels_height(len(shown)) if len(shown) > 2 else None,
         )
 
 
@@ -436,5 +436,5 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
             "without erasure, and chance.",
             f"Balanced accuracy before and after erasure. {'; '.join(named)}.",
             is_open=number == 0,
-            height=panels_height(len(shown)),
+            height=panels_height(len(shown)) if len(shown) > 2 else None,
         )

@@ -18,7 +18,6 @@ from probekit.report.maps.maps import LEAST_RANGE
 from probekit.report.maps.text_map import (
     MOST_TEXTS,
     Colours,
-    cell_text,
     frame_cell,
     map_row,
     text_map,
@@ -272,7 +271,6 @@ def head_score_map(
     layers, heads = scored["layer"].unique(), scored["head"].unique()
     figure = text_map(
         scored["value"].to_numpy().reshape(len(layers), len(heads)),
-        scored["value"].map(cell_text).tolist(),
         [_score_hover(score, *row) for row in scored[hovered].itertuples(index=False)],
         Colours(0.0, end or scale_end(rows, score), plotly.colors.sequential.Viridis, False),
         across=[str(head) for head in heads],

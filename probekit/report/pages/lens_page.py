@@ -299,9 +299,9 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     high = 1.0 if measure == "probability" else max(1.0, np.nanmax(values, initial=0.0))
     figure = text_map(
         values.reshape(len(sites), len(tokens)),
-        [_cell(row) for row in rows.to_dict("records")],
         [_hover(row) for row in rows.to_dict("records")],
         Colours(0.0, high, shown.scale, is_diverging=False),
+        texts=[_cell(row) for row in rows.to_dict("records")],
         across=[plotly_text(short_label(token)) for token in tokens],
         down=sites,
         title="",  # plotly would draw a title over the cells, because the colour bar is above

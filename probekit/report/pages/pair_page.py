@@ -15,7 +15,6 @@ from probekit.model.sites.catalogue import describe, layer_of
 from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, plotly_text, signed
 from probekit.report.maps.text_map import (
     MOST_TEXTS,
-    cell_text,
     diverging,
     frame_cell,
     name_colours,
@@ -371,7 +370,6 @@ def _patch_map(
     values = rows[shown].to_numpy(dtype=float, na_value=np.nan).reshape(len(down), len(across))
     figure = text_map(
         values,
-        [cell_text(value) for value in values.ravel()],
         [_patch_hover(row) for row in rows.to_dict("records")],
         diverging(values, LEAST_REACH),
         across=across,

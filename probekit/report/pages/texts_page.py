@@ -128,7 +128,7 @@ def painted_tokens(reading: TextReading, palette: Palette) -> list[dict[str, Any
 
 
 def _key(palette: Palette) -> dict[str, Sequence[Any]]:
-    """Return names with their hues, and scores at the ticks of the colour scale, if there is one."""
+    """Return names with their hues, and scores at the ticks of a colour scale, if there is one."""
     limit = format_number(palette.high)
     if not palette.classes:
         ends = (f"≤ {format_number(palette.low)}", f"≥ {limit}")
