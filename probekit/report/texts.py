@@ -51,6 +51,15 @@ def token_label(token: str) -> str:
     return "".join(GLYPHS.get(character, _visible(character)) for character in token)
 
 
+def quoted(token: str) -> str:
+    """Return a token in visible characters and quotation marks.
+
+    >>> quoted(" the")
+    '“␣the”'
+    """
+    return f"“{token_label(token)}”"
+
+
 def short_label(token: str) -> str:
     """Return a token in visible characters, truncated to fit into a cell.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,15 @@ from probekit.report.pages.page import (
     figure_json,
 )
 from probekit.report.pages.table import ResultTable
-from probekit.report.texts import HIGH, LOW, line_label, model_title, short_heading, token_label
+from probekit.report.texts import (
+    HIGH,
+    LOW,
+    line_label,
+    model_title,
+    quoted,
+    short_heading,
+    token_label,
+)
 from probekit.results.network import MEAN, AttributedLogit
 
 CAVEAT = (
@@ -108,7 +115,9 @@ def attribution_answer(attribution: AttributedLogit) -> str:
     n = int((along["value"].abs().cumsum() < HALF * abs(logit)).sum()) + 1
     named = along.head(min(n, MOST_NAMED))
     named_sum = named["value"].sum()
-    names = joined_names([_with_share(row, attribution) for _, row in named.iterrows()])
+    names = joined_names(
+        [f"{row['name']} ({_amount(row['value'], attribution)})" for _, row in named.iterrows()]
+    )
     carries = "carries" if len(named) == 1 else "carry"
     # The difference of the numbers as written, so that a reader can add them.
     rest = round(logit, 2) - round(named_sum, 2)
@@ -120,19 +129,11 @@ def attribution_answer(attribution: AttributedLogit) -> str:
 
 def _total(attribution: AttributedLogit) -> str:
     """Return the attributed logit or logit difference with its value, as a phrase."""
-    token, value = _quoted(attribution.token), signed(attribution.logit)
+    token, value = quoted(attribution.token), signed(attribution.logit)
     if not attribution.minus:
         return f"the logit of {token}, {value}"
-    other = MEAN if attribution.minus == MEAN else _quoted(attribution.minus)
+    other = MEAN if attribution.minus == MEAN else quoted(attribution.minus)
     return f"the logit difference of {value} between {token} and {other}"
-
-
-def _quoted(token: str) -> str:
-    return f"“{token_label(token)}”"
-
-
-def _with_share(row: pd.Series, attribution: AttributedLogit) -> str:
-    return f"{row['name']} ({_amount(row['value'], attribution)})"
 
 
 def _amount(value: float, attribution: AttributedLogit) -> str:
@@ -145,7 +146,7 @@ def attribution_detail(attribution: AttributedLogit) -> str:
     probability = format_number(attribution.probability)
     chance = "below 0.001" if probability == "0.000" else f"of {probability}"
     return (
-        f"At position {attribution.position} the network gives {_quoted(attribution.token)} a "
+        f"At position {attribution.position} the network gives {quoted(attribution.token)} a "
         f"probability {chance} (rank {attribution.rank:,})."
         f"{'' if attribution.minus else f' {OF_ONE_LOGIT}'}"
     )
@@ -155,8 +156,8 @@ def attribution_question(attribution: AttributedLogit) -> str:
     """Return the question that an attribution answers, with the end of the text."""
     text = line_label("".join(attribution.tokens[: attribution.position + 1]))
     shown = short_heading(text, keeps_end=True)
-    token, minus = _quoted(attribution.token), attribution.minus
-    rather = f" rather than {_quoted(minus)}" if minus and minus != MEAN else ""
+    token, minus = quoted(attribution.token), attribution.minus
+    rather = f" rather than {quoted(minus)}" if minus and minus != MEAN else ""
     return f"Which components predict {token}{rather} after “{shown}”?"
 
 
@@ -165,7 +166,8 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     parts = strongest_parts(attribution)
     difference = abs(attribution.logit - float(parts["value"].sum()))
     exact = f"The contributions of the {len(parts)} components sum to the logit within"
-    first = Group("split", [_map(attribution), _largest(attribution)])
+    by_head, steps = _figures(attribution)
+    first = Group("split", [by_head, largest_table(attribution)])
     return Page(
         eyebrow=["probekit", "direct logit attribution", model_title(model)],
         title=attribution_question(attribution),
@@ -173,7 +175,7 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         details=[Paragraph(attribution_detail(attribution))],
         sections=[
             PageSection("", [first, Paragraph(CAVEAT, "note")], "first"),
-            PageSection("Cumulative logit", [_steps(attribution)]),
+            PageSection("Cumulative logit", [steps]),
             PageSection("All components", [_all_components(attribution)]),
         ],
         method=(*METHOD, f"{exact} {difference:.0e}."),
@@ -182,57 +184,52 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     ).html()
 
 
-def _map(attribution: AttributedLogit) -> FigurePart:
-    n_layers = int(attribution.rows["layer"].max()) + 1
-    n_columns = int(attribution.rows["head"].max()) + 3
-    return FigurePart(
+def _figures(attribution: AttributedLogit) -> tuple[FigurePart, FigurePart]:
+    """Return the map of contributions, and their sum in the order of the forward pass."""
+    rows = attribution.rows
+    n_layers, n_heads = (int(rows[name].max()) + 1 for name in ("layer", "head"))
+    in_order = "; ".join(f"{name} {signed(value)}" for name, value in step_rows(rows).items())
+    by_head = FigurePart(
         "Contributions of heads and MLPs",
-        figure_json(attribution_map(attribution.rows)),
+        figure_json(attribution_map(rows)),
         "Contribution of each component to the logit. “bias” is the bias of the attention output.",
         "Contribution of each head and MLP. Largest: " + largest_parts(attribution, 2 * MOST_NAMED),
         height=8 + 1.9 * n_layers,
-        width=9 + 2.9 * n_columns,
+        width=9 + 2.9 * (n_heads + 2),
     )
-
-
-def _steps(attribution: AttributedLogit) -> FigurePart:
-    n_layers = int(attribution.rows["layer"].max()) + 1
-    steps = step_rows(attribution.rows)
-    return FigurePart(
+    steps = FigurePart(
         "Cumulative logit",
-        figure_json(attribution_steps(attribution.rows)),
+        figure_json(attribution_steps(rows)),
         "Contributions in the order of the forward pass. Each bar starts where the previous one "
         "ends; the last is the logit.",
-        "Contributions in order: " + "; ".join(f"{n} {signed(v)}" for n, v in steps.items()),
+        f"Contributions in order: {in_order}",
         height=26,
         width=6 + 1.4 * (2 * n_layers + 4),
     )
-
-
-def largest_rows(attribution: AttributedLogit) -> list[tuple[str, float]]:
-    """Return the largest contributions, the sum of the others, and the logit, by name."""
-    parts = strongest_parts(attribution)
-    rest = parts["value"].iloc[MOST_ROWS:]
-    rows = [(str(row["name"]), float(row["value"])) for _, row in parts.head(MOST_ROWS).iterrows()]
-    if len(rest):
-        rows.append((f"other {len(rest)} of {len(parts)} components", float(rest.sum())))
-    return [*rows, (attribution_title(attribution), attribution.logit)]
-
-
-def _largest(attribution: AttributedLogit) -> ResultTable:
-    """Return the table of the largest contributions, with shares of a logit difference."""
-    largest = largest_table(attribution)
-    if attribution.minus:
-        shares = (_share(value, attribution.logit) for _, value in largest_rows(attribution))
-        rows = [(*row, share) for row, share in zip(largest.rows, shares, strict=True)]
-        largest = replace(largest, columns=(*largest.columns, "share"), rows=rows)
-    return replace(largest, has_title=True, is_sortable=True)
+    return by_head, steps
 
 
 def largest_table(attribution: AttributedLogit) -> ResultTable:
-    """Return the table of the largest contributions, with the sum of the others."""
-    rows = [(name, signed(value)) for name, value in largest_rows(attribution)]
-    return ResultTable("Largest contributions", ("component", "contribution"), rows)
+    """Return the table of the largest contributions, the sum of the others, and the logit.
+
+    Those to a logit difference have their shares of it.
+    """
+    parts = strongest_parts(attribution)
+    rest = parts["value"].iloc[MOST_ROWS:]
+    rows = list(zip(parts["name"], parts["value"], strict=True))[:MOST_ROWS]
+    rows += [(f"other {len(rest)} of {len(parts)} components", rest.sum())] * bool(len(rest))
+    rows.append((attribution_title(attribution), attribution.logit))
+    has_share = bool(attribution.minus)
+    return ResultTable(
+        "Largest contributions",
+        ("component", "contribution", *["share"] * has_share),
+        [
+            (name, signed(value), *[_share(value, attribution.logit)] * has_share)
+            for name, value in rows
+        ],
+        has_title=True,
+        is_sortable=True,
+    )
 
 
 def _share(value: float, total: float) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,6 @@ MOSTLY = 0.5  # share of its attention weight from which on a head counts for a 
 COUNTED = "A head counts if it gives at least half of its attention weight to these tokens."
 # Scores that are mean attention weights, and can be compared on one scale.
 WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
-NOTHING: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,8 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         PageSection("All heads", [_all_heads(scored.rows)]),
     ]
     if scored.known:
-        known = replace(known_heads_table(scored), has_title=True, is_sortable=True)
-        sections.insert(2, PageSection("Known heads", [Group("rows", [known])]))
+        known = Group("rows", [known_heads_table(scored)])
+        sections.insert(2, PageSection("Known heads", [known]))
     return Page(
         eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
@@ -144,6 +142,8 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
         "Heads of GPT-2 small described in the literature, outlined in the maps",
         ("score", "head", "value", "rank"),
         [row for score in scored.known for row in _known(scored, score)],
+        has_title=True,
+        is_sortable=True,
     )
 
 
@@ -192,31 +192,32 @@ def _pictures(scored: ScoredHeads) -> list[FigurePart]:
         f"{SCORES[score].title.lower()} {heads_text(scored, score, 3) or 'none'}"
         for score in WEIGHTS
     ]
+    n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
+    end = max(scale_end(scored.rows, score) for score in WEIGHTS)
+    maps = {
+        SCORES[score].title: head_score_map(scored.rows, score, scored.known.get(score, ()), end)
+        for score in WEIGHTS
+    }
     row = FigurePart(
         "Attention weights",
-        figure_json(head_score_maps(scored.rows, scored.known)),
+        figure_json(map_row(maps)),
         f"{meanings}.{outlined}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
-        height=_height(scored),
-        width=9 + len(WEIGHTS) * max(7, 1.45 * (int(scored.rows["head"].max()) + 1)),
+        height=8 + 1.9 * n_layers,
+        width=9 + len(WEIGHTS) * max(7, 1.45 * n_heads),
     )
     return [row, *(_picture(scored, score) for score in SCORES if score not in WEIGHTS)]
 
 
-def _height(scored: ScoredHeads) -> float:
-    return 8 + 1.9 * (int(scored.rows["layer"].max()) + 1)
-
-
 def _picture(scored: ScoredHeads, score: str) -> FigurePart:
-    meaning = SCORES[score].meaning
-    known = scored.known.get(score, ())
-    n_heads = int(scored.rows["head"].max()) + 1
+    title, meaning, known = SCORES[score].title, SCORES[score].meaning, scored.known.get(score, ())
+    n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
     return FigurePart(
-        SCORES[score].title,
+        title,
         figure_json(head_score_map(scored.rows, score, known)),
         f"{capitalised(meaning)}{'; outlined: known heads' * bool(known)}.",
-        f"{SCORES[score].title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
-        height=_height(scored),
+        f"{title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
+        height=8 + 1.9 * n_layers,
         width=9 + 2.6 * n_heads,
     )
 
@@ -235,24 +236,6 @@ def _all_heads(rows: pd.DataFrame) -> Fold:
         is_sortable=True,
     )
     return Fold(title, [table])
-
-
-def head_score_maps(
-    rows: pd.DataFrame, framed: Mapping[str, Sequence[tuple[int, int]]] = NOTHING
-) -> go.Figure:
-    """Return the maps of all scores that are mean attention weights, in a row on one scale.
-
-    Args:
-        rows: Rows of `probekit.analysis.heads.score_heads`.
-        framed: Heads to frame, as (layer, head), by score.
-    """
-    end = max(scale_end(rows, score) for score in WEIGHTS)
-    return map_row(
-        {
-            SCORES[score].title: head_score_map(rows, score, framed.get(score, ()), end)
-            for score in WEIGHTS
-        }
-    )
 
 
 def head_score_map(

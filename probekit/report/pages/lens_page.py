@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
@@ -347,17 +348,16 @@ def _cell(row: dict[Hashable, Any]) -> str:
 
 
 def _hover(row: dict[Hashable, Any]) -> str:
-    lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {_escaped(row['token'])}"]
-    rank = 1
-    while f"token_{rank}" in row:
-        probability = _probability(row[f"probability_{rank}"])
-        lines.append(f"{rank}. {_escaped(row[f'token_{rank}'])} {probability}")
-        rank += 1
+    def named(token: str, probability: str) -> str:
+        return f"{plotly_text(token_label(row[token]))} {_probability(row[probability])}"
+
+    here = plotly_text(token_label(row["token"]))
+    lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {here}"]
+    ranks = takewhile(lambda rank: f"token_{rank}" in row, count(1))
+    lines += [f"{rank}. {named(f'token_{rank}', f'probability_{rank}')}" for rank in ranks]
     if not pd.isna(row["next_rank"]):
-        probability = _probability(row["next_probability"])
-        lines.append(
-            f"follows: {_escaped(row['next_token'])} {probability}, rank {row['next_rank']:,}"
-        )
+        following = named("next_token", "next_probability")
+        lines.append(f"follows: {following}, rank {row['next_rank']:,}")
     lines.append(f"entropy {row['entropy']:.2f} nats, KL from the output {row['kl']:.2f} nats")
     return "<br>".join(lines)
 
@@ -365,10 +365,6 @@ def _hover(row: dict[Hashable, Any]) -> str:
 def _probability(value: float) -> str:
     """Return a probability as text, in scientific notation below 0.001."""
     return format_number(value) if value >= 0.001 else f"{value:.1e}"
-
-
-def _escaped(token: str) -> str:
-    return plotly_text(token_label(token))
 
 
 def lens_curve(summary: pd.DataFrame) -> go.Figure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -38,6 +37,7 @@ from probekit.report.texts import (
     capitalised,
     line_label,
     model_title,
+    quoted,
     short_heading,
     token_label,
 )
@@ -132,7 +132,7 @@ def pair_detail(pair: PatchedPair) -> str:
     texts = [line_label("".join(tokens)) for tokens in (pair.clean, pair.corrupt)]
     clean, corrupt = (short_heading(text, keeps_end=True) for text in texts)
     detail = (
-        f"Logit of {_quoted(pair.answer)} minus logit of {_quoted(pair.wrong)}: "
+        f"Logit of {quoted(pair.answer)} minus logit of {quoted(pair.wrong)}: "
         f"{signed(pair.base)} after “{clean}” (clean), {signed(pair.source)} after "
         f"“{corrupt}” (corrupt)."
     )
@@ -142,21 +142,22 @@ def pair_detail(pair: PatchedPair) -> str:
 def pair_notes(pair: PatchedPair) -> list[str]:
     """Return sentences about answers that the network does not give, or that lack a space."""
     notes = [
-        f"{_quoted(answer)} has no leading space; {_quoted(f' {answer}')} is a single token, too, "
+        f"{quoted(answer)} has no leading space; {quoted(f' {answer}')} is a single token, too, "
         "and begins a new word."
         for answer in pair.unspaced
     ]
     if pair.base <= 0:
-        notes.append(f"The network does not prefer {_quoted(pair.answer)} after the clean text.")
+        notes.append(f"The network does not prefer {quoted(pair.answer)} after the clean text.")
     if pair.source >= 0:
-        notes.append(f"The network does not prefer {_quoted(pair.wrong)} after the corrupt text.")
+        notes.append(f"The network does not prefer {quoted(pair.wrong)} after the corrupt text.")
     return notes
 
 
 def strongest_patches(pair: PatchedPair, rows: pd.DataFrame, n: int = MOST_ROWS) -> ResultTable:
     """Return the table of the n strongest patches among these rows, strongest first."""
     strongest = [_row(pair, row) for row in pair.strongest(rows, n).to_dict("records")]
-    return ResultTable("Strongest patches", _columns(pair), strongest)
+    title = "Strongest patches"
+    return ResultTable(title, _columns(pair), strongest, has_title=True, is_sortable=True)
 
 
 def _row(pair: PatchedPair, row: Mapping[Any, Any]) -> tuple[str, ...]:
@@ -181,21 +182,21 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
     families = pair.of_positions["site"].map(site_family)
     sections: list[Item] = []
     for family, rows in pair.of_positions.groupby(families, sort=False):
-        items: list[Item] = [_position_picture(pair, rows, family), _strongest(pair, rows)]
+        items: list[Item] = [_position_picture(pair, rows, family), strongest_patches(pair, rows)]
         if sections:
             sections.append(PageSection(capitalised(family), [Group("rows", items)]))
         else:
             caveat = Paragraph(CAVEAT, "note")
             sections.append(PageSection("", [Group("rows", items), caveat], "first"))
     if len(pair.of_heads):
-        items = [_head_picture(pair), _strongest(pair, pair.of_heads)]
+        items = [_head_picture(pair), strongest_patches(pair, pair.of_heads)]
         sections.append(PageSection("Heads", [Group("split", items)]))
     if pair.is_estimated:
         sections.append(PageSection("Estimated and verified effects", [_estimate_picture(pair)]))
     sections.append(PageSection("All patches", [_all_patches(pair)]))
     return Page(
         eyebrow=["probekit", "activation patching", model_title(model)],
-        title=f"Which activations decide between {_quoted(pair.answer)} and {_quoted(pair.wrong)}?",
+        title=f"Which activations decide between {quoted(pair.answer)} and {quoted(pair.wrong)}?",
         answer=pair_answer(pair),
         details=[Paragraph(pair_detail(pair))],
         sections=sections,
@@ -211,7 +212,7 @@ def _position_picture(pair: PatchedPair, rows: pd.DataFrame, family: str) -> Fig
     n_sites = rows["site"].nunique()
     return FigurePart(
         f"{capitalised(family)} by token",
-        _first(views),
+        figure_json(next(iter(views.values()))),
         f"Each cell: the {family} at one token, replaced by that of the corrupt text. Arrows: "
         f"tokens that differ, clean → corrupt. {_caption(pair)}",
         f"Patches of the {family}. Strongest: {_in_words(pair, rows)}",
@@ -227,17 +228,13 @@ def _head_picture(pair: PatchedPair) -> FigurePart:
     views = {name: patch_head_map(rows, column) for name, column in _views(pair)}
     return FigurePart(
         "Heads, at all tokens",
-        _first(views),
+        figure_json(next(iter(views.values()))),
         f"Each cell: the output of one head (hook_z) at all tokens. {_caption(pair)}",
         f"Patches of heads. Strongest: {_in_words(pair, rows)}",
         height=8 + 1.9 * rows["layer"].nunique(),
         width=9 + 2.9 * n_heads,
         views=views,
     )
-
-
-def _first(views: Mapping[str, go.Figure]) -> dict[str, Any]:
-    return figure_json(next(iter(views.values())))
 
 
 def _estimate_picture(pair: PatchedPair) -> FigurePart:
@@ -255,27 +252,21 @@ def _views(pair: PatchedPair) -> list[tuple[str, str]]:
     """Return the entries of the menu of colours, with their columns."""
     if pair.is_estimated:
         return [("estimated effect", "estimate"), ("verified effect", "effect")]
-    if not pair.difference:
-        return [("effect", "effect")]
-    return [("recovery", "recovery"), ("effect", "effect")]
+    return [(name, name) for name in (["recovery"] if pair.difference else []) + ["effect"]]
 
 
 def _caption(pair: PatchedPair) -> str:
     """Return replacement, measure and number of pairs."""
-    measure = (
-        f"Measure: logit of {_quoted(pair.answer)} minus logit of {_quoted(pair.wrong)} after the "
-        "last token; n = 1 pair, no interval."
+    framed = " Framed: verified by patching." if pair.is_estimated else ""
+    return (
+        f"Measure: logit of {quoted(pair.answer)} minus logit of {quoted(pair.wrong)} after the "
+        f"last token; n = 1 pair, no interval.{framed}"
     )
-    return f"{measure} Framed: verified by patching." if pair.is_estimated else measure
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
     named = [f"{row[0]} {row[-2]}" for row in strongest_patches(pair, rows).rows]
     return f"effects {'; '.join(named)}."
-
-
-def _strongest(pair: PatchedPair, rows: pd.DataFrame) -> ResultTable:
-    return replace(strongest_patches(pair, rows), has_title=True, is_sortable=True)
 
 
 def _all_patches(pair: PatchedPair) -> Fold:
@@ -289,10 +280,6 @@ def _all_patches(pair: PatchedPair) -> Fold:
 
 def _name(pair: PatchedPair, row: Mapping[Any, Any]) -> str:
     return patch_name(row["site"], pair_labels(pair.clean, pair.corrupt), row["position"])
-
-
-def _quoted(token: str) -> str:
-    return f"“{token_label(token)}”"
 
 
 def site_family(site: str) -> str:

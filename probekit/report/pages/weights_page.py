@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,30 +41,24 @@ QUANTILE = 0.995
 _COLOURBAR = {"thickness": 12, "outlinewidth": 0, "nticks": 6}
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
-Floats = NDArray[np.float32]
 
 
 def overview_page(rows: pd.DataFrame, model: str) -> str:
     """Return a self-contained HTML page with a table of all tensors and their norms by block."""
     figures = []
     if rows["name"].str.fullmatch(r"h\.[1-9]\d*\..*").any():
+        matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
+        norms = zip(matrices["name"], matrices["norm"], strict=True)
+        words = "; ".join(f"{name} {norm:.1f}" for name, norm in norms)
         figures.append(
             FigurePart(
                 "Norm by block",
                 figure_json(norms_by_block(rows)),
                 "Frobenius norm of each matrix.",
-                _norm_words(rows),
+                f"Norms of the matrices by block. {words}",
             )
         )
     return _render(model, f"How large are the weights of {model_title(model)}?", rows, figures, [])
-
-
-def _norm_words(rows: pd.DataFrame) -> str:
-    """Return the text alternative of the figure of norms."""
-    matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
-    return "Norms of the matrices by block. " + "; ".join(
-        f"{name} {norm:.1f}" for name, norm in zip(matrices["name"], matrices["norm"], strict=True)
-    )
 
 
 def weight_page(weight: WeightTensor, model: str) -> str:
@@ -199,9 +195,11 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
         height=36,
     )
     if weight.columns:
+        columns = {f"column {column}": values[:, column] for column in weight.columns}
+        curves = value_curves(columns, down, SERIES_COLOURS)
         yield FigurePart(
             f"Columns {', '.join(map(str, weight.columns))}",
-            figure_json(column_curves(values, weight.columns, down)),
+            figure_json(curves.update_yaxes(title_text="weight")),
             f"Values of each column by {down}.",
             f"Columns of {name} as curves by {down}.",
         )
@@ -310,35 +308,39 @@ def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
     )
 
 
-def column_curves(values: Floats, columns: Sequence[int], down: str) -> go.Figure:
-    """Return the figure of the given columns of a matrix as curves, one point per row."""
+def value_curves(
+    curves: Mapping[str, NDArray[Any]], across: str, colours: Sequence[str], first: int = 0
+) -> go.Figure:
+    """Return the figure of series of values by index, one curve each.
+
+    Args:
+        curves: values by the name of their curve.
+        across: name of the index.
+        colours: colours of the curves, which are repeated.
+        first: index of the first value.
+    """
     figure = go.Figure(layout={"template": TEMPLATE})
-    for number, column in enumerate(columns):
+    for (name, values), colour in zip(curves.items(), cycle(colours), strict=False):
         figure.add_scatter(
-            y=np.ascontiguousarray(values[:, column], np.float32),
+            x0=first,
+            y=np.ascontiguousarray(values, np.float32),
             mode="lines",
-            name=f"column {column}",
-            line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)], "width": 1.5},
-            hovertemplate=f"column {column}, {down} %{{x}}: %{{y:.4f}}<extra></extra>",
+            name=name,
+            line={"color": colour, "width": 1.5},
+            hovertemplate=f"{name}, {across} %{{x}}: %{{y:.4f}}<extra></extra>",
         )
     figure.update_layout(showlegend=True)
-    figure.update_xaxes(title_text=down)
-    figure.update_yaxes(title_text="weight")
-    return figure
+    return figure.update_xaxes(title_text=across)
 
 
 def vector_curve(values: Floats) -> go.Figure:
     """Return the scatter plot of a vector by index."""
-    figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_scatter(
-        y=np.ascontiguousarray(values, np.float32),
-        mode="markers",
-        marker={"size": 4, "color": SERIES_COLOURS[0]},
-        hovertemplate="%{x}: %{y:.4f}<extra></extra>",
+    marker = {"size": 4, "color": SERIES_COLOURS[0]}
+    figure = value_curves({"value": values}, "index", SERIES_COLOURS)
+    figure.update_traces(
+        mode="markers", marker=marker, hovertemplate="%{x}: %{y:.4f}<extra></extra>"
     )
-    figure.update_xaxes(title_text="index")
-    figure.update_yaxes(title_text="weight")
-    return figure
+    return figure.update_layout(showlegend=False).update_yaxes(title_text="weight")
 
 
 def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
@@ -351,13 +353,13 @@ def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
     names = [f"W_{part[0].upper()}" for part in parts]
     figure = text_map(
         norms,
-        [f"{norm:.1f}" for norm in norms.ravel()],
         [
             f"{name} of head {head}: {norm:.3f}"
             for name, row in zip(names, norms, strict=True)
             for head, norm in enumerate(row)
         ],
         Colours(0.0, float(norms.max()), plotly.colors.sequential.Viridis, is_diverging=False),
+        texts=[f"{norm:.1f}" for norm in norms.ravel()],
         across=[str(head) for head in range(norms.shape[1])],
         down=names,
         title="head",
@@ -378,28 +380,17 @@ def weight_head_map(parts: Mapping[str, Floats], end: float) -> go.Figure:
     return figure
 
 
-def spectrum_curves(spectra: NDArray[np.float64]) -> go.Figure:
+def spectrum_curves(spectra: Wide) -> go.Figure:
     """Return the figure of singular values by rank, one curve per head.
 
     Args:
         spectra: shape (n_heads, n_singular_values), in descending order.
     """
-    figure = go.Figure(layout={"template": TEMPLATE})
     shades = np.linspace(0, 0.9, len(spectra)).tolist()
     colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
-    for head, (values, colour) in enumerate(zip(spectra, colours, strict=True)):
-        figure.add_scatter(
-            x=list(range(1, len(values) + 1)),
-            y=values.tolist(),
-            mode="lines",
-            line={"color": colour, "width": 1.5},
-            name=f"head {head}",
-            hovertemplate=f"head {head}, rank %{{x}}: %{{y:.3f}}<extra></extra>",
-        )
-    figure.update_layout(showlegend=True)
-    figure.update_xaxes(title_text="rank")
-    figure.update_yaxes(title_text="singular value", rangemode="tozero")
-    return figure
+    curves = {f"head {head}": values for head, values in enumerate(spectra)}
+    figure = value_curves(curves, "rank", colours, first=1)
+    return figure.update_yaxes(title_text="singular value", rangemode="tozero")
 
 
 def norms_by_block(rows: pd.DataFrame) -> go.Figure:
