@@ -149,8 +149,8 @@ def cli() -> None:
 @click.option("--quick", is_flag=True, help="Fewer simulations; half a minute instead of a minute.")
 def selftest_command(quick: bool) -> None:
     """Test the engine on data and tiny models with known answers: signals, noise, intervals."""
-    from probekit.cli.show.progress import watching
     from probekit.cli.show.results import show_verdicts
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.selftest import selftest as run_selftest
 
     with watching() as watcher:

@@ -10,13 +10,13 @@ import click
 import pandas as pd
 
 from probekit.amounts import counted
-from probekit.cli.show.tables import show_table
+from probekit.cli.show.terminal import show_table, words
 from probekit.pipeline.selftest import CheckResult
 from probekit.report.causes.cause_answer import cause_answer, verdict_tables
 from probekit.report.causes.edits import directions_in
 from probekit.report.figures.style import format_number, format_p
 from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.table import Cell, Column, ResultTable
+from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
@@ -41,7 +41,6 @@ from probekit.results.table import load_table, metric_name, only
 from probekit.results.verdict import Verdict
 
 MOST_SETTINGS = 20  # shown in the terminal
-WORDS = Column("", "words")  # without a heading
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
 _SHORT = {"control task": "control"}
 _LEGEND = {
@@ -66,7 +65,7 @@ def show_results(result: RunResult) -> None:
     if rows:
         click.echo()
         columns = ("compared with", metric_name(v.metric), "difference", "95 % interval", "p")
-        show_table(ResultTable("", (*columns, WORDS), list(map(_compared, rows))))
+        show_table(ResultTable("", (*columns, *words("")), list(map(_compared, rows))))
         click.echo(RULE)
 
 
@@ -141,12 +140,11 @@ def show_warnings(result: RunResult) -> None:
 
 def show_verdicts(verdicts: Sequence[CheckResult]) -> None:
     """Print a line for each check, then the number of checks and of failures."""
-    columns = [Column(name, "words") for name in ("check", "kind", "expected", "found", "ok")]
     rows = [
         (one.check, one.kind, one.expected, one.found, "yes" if one.ok else "NO")
         for one in verdicts
     ]
-    show_table(ResultTable("", columns, rows))
+    show_table(ResultTable("", words("check", "kind", "expected", "found", "ok"), rows))
     n_bad = sum(not one.ok for one in verdicts)
     click.echo(f"{counted(len(verdicts), 'check')}, {n_bad} failed.")
 
@@ -162,7 +160,16 @@ def show_comparison(comparison: RunComparison) -> None:
         click.echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
     if not comparison.settings:
         click.echo("  no setting, digest or version differs")
-    columns = (f"{comparison.metric}, a - b", "a", "b", "difference", "p", "p_adjusted", "n", WORDS)
+    columns = (
+        f"{comparison.metric}, a - b",
+        "a",
+        "b",
+        "difference",
+        "p",
+        "p_adjusted",
+        "n",
+        *words(""),
+    )
     rows = [_difference(row) for _, row in comparison.rows.iterrows()]
     show_table(ResultTable("", columns, rows))
     if comparison.rows["what"].eq("chosen").any():
@@ -221,7 +228,7 @@ def _by_site(result: Transfer) -> ResultTable:
         means = [format_number(rows.loc[is_place & side, "value"].mean()) for side in (own, ~own)]
         mark = " *" if (site, probe) == result.chosen else ""
         cells.append((site + mark, probe, *means))
-    return ResultTable("", ("site", Column("probe", "words"), "own test rows", "others'"), cells)
+    return ResultTable("", ("site", *words("probe"), "own test rows", "others'"), cells)
 
 
 def show_causes(tables: CauseTables) -> None:
