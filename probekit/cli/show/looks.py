@@ -109,7 +109,7 @@ def _lens_table(rows: pd.DataFrame) -> ResultTable:
         rank = "–" if pd.isna(row["next_rank"]) else f"{row['next_rank']:,}"
         numbers = (format_number(row["entropy"]), format_number(row["kl"]), rank)
         cells.append((label, *numbers, "  ".join(top)))
-    columns = ("layer", "entropy", "KL", "rank of next", *words("most probable tokens"))
+    columns = ["layer", "entropy", "KL", "rank of next", *words("most probable tokens")]
     return ResultTable("", columns, cells)
 
 

@@ -160,16 +160,8 @@ def show_comparison(comparison: RunComparison) -> None:
         click.echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
     if not comparison.settings:
         click.echo("  no setting, digest or version differs")
-    columns = (
-        f"{comparison.metric}, a - b",
-        "a",
-        "b",
-        "difference",
-        "p",
-        "p_adjusted",
-        "n",
-        *words(""),
-    )
+    numbers = ("a", "b", "difference", "p", "p_adjusted", "n")
+    columns = [f"{comparison.metric}, a - b", *numbers, *words("")]
     rows = [_difference(row) for _, row in comparison.rows.iterrows()]
     show_table(ResultTable("", columns, rows))
     if comparison.rows["what"].eq("chosen").any():

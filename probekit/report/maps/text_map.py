@@ -130,8 +130,9 @@ def cell_map(
     values = np.full((len(down[1]), len(across[1])), np.nan)
     hover = np.full(values.shape, "", dtype=object)
     values[at], hover[at] = cells["value"], cells["hover"]
-    labels = {"across": list(across[1].values()), "down": list(down[1].values())}
-    return text_map(values, hover.ravel().tolist(), shown, **labels, title=title)
+    names = list(across[1].values()), list(down[1].values())
+    hovers = hover.ravel().tolist()
+    return text_map(values, hovers, shown, across=names[0], down=names[1], title=title)
 
 
 def thin_ticks(figure: go.Figure) -> go.Figure:

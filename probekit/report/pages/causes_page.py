@@ -19,7 +19,6 @@ from probekit.report.causes.cause_figures import (
     dose_figure,
     dose_panels,
     head_map_of,
-    panels_height,
     refit_figure,
     refit_panels,
     steepest,
@@ -41,7 +40,7 @@ from probekit.report.causes.edits import (
     value_in_words,
     where,
 )
-from probekit.report.figures.facets import MOST_PANELS
+from probekit.report.figures.facets import MOST_PANELS, panels_height
 from probekit.report.figures.style import fixed
 from probekit.report.maps.text_map import MOST_TEXTS
 from probekit.report.pages.page import (

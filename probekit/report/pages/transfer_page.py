@@ -204,9 +204,9 @@ def _map(
     cells = texts.set_index(["train", "test"])[["text", "hover"]].reindex(every, fill_value="")
     return text_map(
         matrix(rows, names, cell[0]).to_numpy(),
-        cells["text"].tolist(),
         cells["hover"].tolist(),
         Colours(*limits, scale, is_diverging=limits[0] < 0),
+        texts=cells["text"].tolist(),
         across=[short_tick(name) for name in names],
         down=[two_line_tick(name) for name in names],  # leaves room for cells on narrow screens
         title="tested on",
