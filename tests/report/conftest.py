@@ -360,19 +360,28 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="screen", features=[scheme])
         self.call("Page.navigate", url=url)
-        drawn = (
+        self._wait(
             "document.readyState === 'complete' && location.protocol !== 'about:' && "
             "[...document.querySelectorAll('.plot')].every("
             "plot => plot.closest('details') || plot.querySelector('.main-svg')) && "
             "[...document.querySelectorAll('#attention')]"
             ".every(explorer => explorer.getAttribute('aria-busy') === 'false')"
         )
+
+    def unfold(self) -> None:
+        """Open all folded parts of the page and wait until their figures are drawn."""
+        self.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        self._wait(
+            "[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.main-svg'))"
+        )
+
+    def _wait(self, drawn: str) -> None:
         is_drawn = self.evaluate(
             f"new Promise(done => {{ const end = Date.now() + {1000 * PATIENCE};"
             f"const wait = () => {drawn} ? done(true) : "
             "Date.now() > end ? done(false) : setTimeout(wait, 20); wait(); })"
         )
-        assert is_drawn, f"{url} is not drawn after {PATIENCE} seconds: {self.trouble}"
+        assert is_drawn, f"not drawn after {PATIENCE} seconds: {self.trouble}"
         self.settle()
 
     def resize(self, width: int) -> None:

@@ -201,17 +201,6 @@ def test_hostile_text_stays_text(pages, name):
     assert "<b>%{x}" not in page
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("name", ["lens", "attribution", "heads"])
-def test_pages_fit_every_window_without_console_messages(browser, pages, name, dark):
-    browser.open(pages / f"{name}.html", width=1920, dark=dark)
-    for width in (1400, 700, 360):
-        browser.resize(width)
-        browser.settle()
-        assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.trouble == []
-
-
 GROUND = "getComputedStyle(document.querySelectorAll('.plot .textpoint text')[{at}]).fill"
 
 

@@ -82,7 +82,7 @@ SCORES = {
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
-    maps = Group("rows", _pictures(scored))
+    maps = Group("rows", head_figures(scored))
     sections = [
         PageSection("", [Group("rows", [_highest(scored)]), Paragraph(CAVEAT, "note")], "first"),
         PageSection("Scores by layer and head", [maps, Paragraph(SCALES, "note")]),
@@ -184,7 +184,7 @@ def _type_clause(scored: ScoredHeads, score: str) -> str:
     )
 
 
-def _pictures(scored: ScoredHeads) -> list[FigurePart]:
+def head_figures(scored: ScoredHeads) -> list[FigurePart]:
     """Return the row of maps of attention weights, and a map for each other score."""
     meanings = "; ".join(f"{SCORES[score].title}: {SCORES[score].meaning}" for score in WEIGHTS)
     outlined = " Outlined: known heads." if scored.known else ""

@@ -154,8 +154,6 @@ def test_panels_use_the_colours_of_the_page(browser, many_kinds, make_run):
     grids += "line => getComputedStyle(line).stroke)"
     browser.open(write_report(make_run(many_kinds)), width=360, dark=True)
     assert len(set(browser.evaluate(grids))) == 1
-    assert browser.evaluate("document.documentElement.scrollWidth") <= 360
-    assert browser.trouble == []
 
 
 def test_a_long_title_of_a_panel_has_two_lines(sweep):

@@ -34,9 +34,9 @@ def test_each_text_is_in_its_cell_and_masked_cells_are_grey():
     shown = Colours(0.0, 1.0, SCALES["viridis"], is_diverging=False)
     figure = text_map(
         values,
-        list("abcdef"),
         list("ABCDEF"),
         shown,
+        texts=list("abcdef"),
         across=["x", "y", "z"],
         down=["0", "1"],
         title="t",
