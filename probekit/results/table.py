@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -243,22 +244,34 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     """
     sites = table["site"].fillna("")
     rows = table[(sites != "") & ~_is_concatenated(sites)].copy()
-    names = rows["site"].str.extract(SITE)
-    component = names["component"].str.replace("hook_", "")
-    ends = np.where(component.str.startswith("ln_final"), n_blocks(rows), EMBED_DEPTH)
-    before = component.eq("resid_pre").astype(float)
-    rows["depth"] = names["layer"].astype(float).sub(before).fillna(pd.Series(ends, rows.index))
-    rows["part"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
+    blocks = n_blocks(rows)
+    # Once for each site: operations of pandas on a column of texts take milliseconds each.
+    places = {site: _place(site, blocks) for site in rows["site"].unique()}
+    of_rows = [places[site] for site in rows["site"]]
+    depth = pd.Series([place[0] for place in of_rows], rows.index, float)
+    part = pd.Series([place[1] for place in of_rows], rows.index, str)
+    neuron = pd.Series([place[2] for place in of_rows], rows.index, float)
     if "order" in rows and (given := rows["order"].notna()).any():
-        rows["depth"] = rows["depth"].mask(given, rows["order"])
-        rows["part"] = rows["part"].mask(given, rows["component"])
-        names["neuron"] = names["neuron"].mask(given)
-    rows["depth"] = rows["depth"].astype(int)
-    rows["line"] = rows["part"]
-    for axis, numbers in {"head": rows["head"], "neuron": names["neuron"]}.items():
-        suffix = numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
-        rows["line"] += suffix.astype(str)  # pandas infers no string type from an empty column
+        depth, part = depth.mask(given, rows["order"]), part.mask(given, rows["component"])
+        neuron = neuron.mask(given)
+    lines = [
+        name
+        + ("" if np.isnan(head) else f" head {head:.0f}")
+        + ("" if np.isnan(number) else f" neuron {number:.0f}")
+        for name, head, number in zip(part, rows["head"].astype(float), neuron, strict=True)
+    ]
+    rows = rows.assign(depth=depth.astype(int), part=part, line=pd.Series(lines, rows.index, str))
     return rows.sort_values("depth", kind="stable")
+
+
+def _place(site: str, blocks: int) -> tuple[int, str, float]:
+    """Return depth and part of a single site, and its neuron, NaN without one."""
+    layer, component, neuron = re.findall(SITE, site)[0]
+    component = component.replace("hook_", "")
+    end = blocks if component.startswith("ln_final") else EMBED_DEPTH
+    depth = int(layer) - (component == "resid_pre") if layer else end
+    part = "residual stream" if component in RESIDUAL_STREAM else component
+    return depth, part, float(neuron or "nan")
 
 
 def concatenated(table: pd.DataFrame) -> pd.DataFrame:
@@ -273,8 +286,8 @@ def _is_concatenated(sites: pd.Series[str]) -> pd.Series[bool]:
 
 def n_blocks(rows: pd.DataFrame) -> int:
     """Return the number of blocks, taken from the deepest block that occurs in the rows."""
-    layers = rows["site"].str.extract(SITE)["layer"].dropna()
-    return int(layers.astype(int).max()) + 1 if len(layers) else 0
+    found = (re.findall(SITE, site)[0][0] for site in rows["site"].dropna().unique())
+    return max((int(layer) for layer in found if layer), default=-1) + 1
 
 
 def tick(depth: int, blocks: int) -> str:
