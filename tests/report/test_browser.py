@@ -4,12 +4,12 @@ import pandas as pd
 import pytest
 
 from probekit.report.pages.run_page import write_report
-from tests.report.figures.test_facets import four_kinds
+from tests.report.conftest import four_kinds
 
 
-@pytest.fixture(scope="module")
-def page(write_run, tmp_path_factory):
-    return write_report(write_run(tmp_path_factory.mktemp("run")))
+@pytest.fixture
+def page(report_of):
+    return report_of("plain")
 
 
 def test_figures_fit_every_window(browser, page):

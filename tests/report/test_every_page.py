@@ -27,12 +27,9 @@ from tests.report.conftest import (
     HOSTILE,
     TOKENS,
     causal_patterns,
-    make_heads,
     make_record,
-    make_sweep,
     seal_run,
 )
-from tests.report.figures.test_facets import four_kinds
 from tests.report.pages.test_texts_page import make_facts, make_reading
 from tests.report.pictures import (
     head_rows,
@@ -69,7 +66,7 @@ KINDS = (
 
 
 @pytest.fixture(scope="module")
-def pages(write_run, tmp_path_factory):
+def pages(write_run, report_of, tmp_path_factory):
     """The path of a page of each kind."""
     folder = tmp_path_factory.mktemp("every")
     runs = [
@@ -100,10 +97,10 @@ def pages(write_run, tmp_path_factory):
     tiny = str(folder / "tiny")
     return {
         **{name: folder / f"{name}.html" for name in written},
-        "report": write_report(runs[0]),
-        "report of facets": write_report(write_run(folder / "facets", four_kinds())),
-        "report of heads": write_report(write_run(folder / "heads", make_heads())),
-        "report of a sweep": write_report(write_run(folder / "sweep", make_sweep())),
+        "report": report_of("plain"),
+        "report of facets": report_of("kinds"),
+        "report of heads": report_of("heads"),
+        "report of a sweep": report_of("sweep"),
         "report over training with causes": write_report(with_causes),
         "causes": write_causes_page(with_causes),
         "weights": write_weights_page(tiny, folder / "weights.html"),

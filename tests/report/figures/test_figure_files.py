@@ -17,8 +17,7 @@ from probekit.report.figures.figure_files import (
 )
 from probekit.report.figures.line_labels import LABEL
 from probekit.report.pages.parts import result_parts
-from tests.report.conftest import judged, make_heads, make_sweep
-from tests.report.figures.test_facets import four_kinds
+from tests.report.conftest import four_kinds, judged, make_heads, make_sweep
 
 BEGINS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
 

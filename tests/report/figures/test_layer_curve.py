@@ -18,8 +18,7 @@ from probekit.report.figures.style import GREY, LEVELS, LINES, SERIES_COLOURS, S
 from probekit.report.maps.maps import colours, head_map
 from probekit.report.maps.text_map import luminance
 from probekit.report.sentences.answer import answer
-from tests.report.conftest import judged, make_table, row
-from tests.report.figures.test_facets import four_kinds
+from tests.report.conftest import four_kinds, judged, make_table, row
 
 
 def traces(figure, name):
