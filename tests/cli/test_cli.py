@@ -176,7 +176,7 @@ def test_a_closed_pipe_is_no_error(folder, environment):
     assert not done.stderr
 
 
-@pytest.mark.parametrize("arguments", ["experiments", "sites mini", "--version"])
+@pytest.mark.parametrize("arguments", ["cache ls", "sites mini", "--version"])
 def test_full_disk_behind_stdout_is_reported(folder, environment, arguments):
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
@@ -187,10 +187,10 @@ def test_full_disk_behind_stdout_is_reported(folder, environment, arguments):
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_stream_is_ignored(folder, environment, closed):
-    done = shell(f"{PROBEKIT} experiments {closed}", folder, environment)
+    done = shell(f"{PROBEKIT} cache ls {closed}", folder, environment)
     assert done.returncode == 0
     assert not done.stderr
-    assert ("mini" in done.stdout) == (closed == "2>&-")
+    assert ("0 caches" in done.stdout) == (closed == "2>&-")
 
 
 def test_local_model_folder_is_used(probekit, folder):
@@ -202,7 +202,9 @@ def test_local_model_folder_is_used(probekit, folder):
         (model / name).write_bytes((MINI / name).read_bytes())
     tensors = safetensors.torch.load_file(MINI / "model.safetensors")
     safetensors.torch.save_file(tensors, model / "model.safetensors")
-    assert probekit("run", "planted.yaml", "--set", "model.source=./model").code == 0
+    few = ("--set", 'capture.sites=["blocks.0.hook_resid_post"]', "--no-page")
+    few += ("--set", "model.random_weights=false", "--set", "probe.control_draws=0")
+    assert probekit("run", "planted.yaml", "--set", "model.source=./model", *few).code == 0
     tensors["transformer.wpe.weight"] = torch.zeros(3, 3)
     safetensors.torch.save_file(tensors, model / "model.safetensors")
     done = probekit("run", "planted.yaml", "--set", "model.source=./model")

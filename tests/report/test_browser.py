@@ -100,12 +100,12 @@ def test_buttons_of_a_figure_work_with_the_keyboard(browser, make_run):
 BOTTOM = "document.querySelector('{}').getBoundingClientRect().bottom"
 
 
-@pytest.mark.parametrize("kind", ["table", "heads", "sweep"])
-def test_answer_table_and_first_warning_are_on_the_first_screen(browser, make_run, kind, request):
-    browser.open(write_report(make_run(request.getfixturevalue(kind))), width=1400)
+@pytest.mark.parametrize("kind", ["plain", "heads", "sweep"])
+def test_answer_table_and_first_warning_are_on_the_first_screen(browser, report_of, kind):
+    browser.open(report_of(kind), width=1400)
     for selector in (".answer", ".screen .compact", ".warnings li"):
         assert browser.evaluate(BOTTOM.format(selector)) <= 900, selector
-    if kind == "table":  # a plain run: one position, no maps
+    if kind == "plain":  # a plain run: one position, no maps
         assert browser.evaluate("document.documentElement.scrollHeight") <= 4000
     left, right = (
         browser.evaluate(f"document.querySelector('.screen > {one}').getBoundingClientRect().left")
