@@ -169,8 +169,6 @@ class RunResult:
             raise UnknownNameError(
                 f"A figure is given by its name, not {name!r}. {nearest('', self.figures)}"
             )
-        if self._curve is not None and name.casefold() == self._curve.title.casefold():
-            return ResultFigure.of(self._curve)  # without drawing the others
         by_name = {part.title.casefold(): part for part in self._parts}
         by_name |= dict(zip(file_names(self.figures), self._parts, strict=True))
         part = by_name.get(name.casefold())
