@@ -31,9 +31,11 @@ def test_attribution_prints_parts_that_sum_to_the_logit(call):
     assert code == 0, err
     *table, answer, detail, path = out.splitlines()
     assert path == "parts.csv"
-    numbers = [float(line.split()[-1].replace("−", "-")) for line in table[1:]]
+    shown = [re.findall(r"[+−]?\d+\.\d\d", line)[-1] for line in table[1:]]
+    numbers = [float(number.replace("−", "-")) for number in shown]
     assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.005 * len(numbers))
     assert table[-1].startswith("the logit of ␣the minus that of ␣his")
+    assert table[-1].endswith("100 %")
     assert pd.read_csv(path)["value"].sum() == pytest.approx(numbers[-1], abs=0.006)
     carries = r"carr(y|ies) .* of the logit difference of .* other \d+ of \d+ components"
     assert re.search(carries, answer)

@@ -262,16 +262,6 @@ def test_a_table_is_sorted_by_a_click_and_back(browser, pages):
     assert browser.trouble == []
 
 
-def test_negative_numbers_are_sorted_as_numbers(browser, pages):
-    browser.open(pages / "attribution.html")
-    table = "document.querySelector('.sortable')"
-    browser.evaluate(f"{table}.tHead.rows[0].cells[1].querySelector('button').click()")
-    column = browser.evaluate(f"[...{table}.tBodies[0].rows].map(row => row.cells[1].textContent)")
-    numbers = [float(cell.replace("−", "-")) for cell in column]
-    assert numbers == sorted(numbers, reverse=True)
-    assert numbers[-1] == -14
-
-
 def test_long_texts_have_a_short_heading_and_a_note_about_omitted_tokens(browser, tmp_path):
     rows = lens_rows(tuple(f" word{number}" for number in range(600)))
     page = lens_page(rows, model="made", facts={})

@@ -52,7 +52,10 @@ def points(path):
     return {float(size) * scale for size in re.findall(r"font-size: ([\d.]+)px", text)}
 
 
-@pytest.mark.parametrize(("columns", "width", "height"), [(1, 8.5, 6.0), (2, 18.0, 9.0)])
+@pytest.mark.parametrize(
+    ("columns", "width", "height"),
+    [pytest.param(1, 8.5, 6.0, marks=pytest.mark.nightly), (2, 18.0, 9.0)],
+)
 def test_every_format_has_the_size_of_columns(engine, table, tmp_path, columns, width, height):
     paths = write_figures([first_part(table, judged(table))], tmp_path, list(BEGINS), columns)
     assert [path.name for path in paths] == [f"accuracy-by-layer.{kind}" for kind in BEGINS]
