@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import math
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
@@ -243,15 +242,6 @@ def decimals(numbers: Iterable[float], most: int) -> int:
     """
     least = min((abs(number) for number in numbers if abs(number) > 0), default=1.0)
     return next((n for n in range(2, most) if round(least, n) > 0), most)
-
-
-def without_negative_zero(text: str) -> str:
-    """Return the text without the minus signs of numbers that are zero as written.
-
-    >>> without_negative_zero("-0.00 [-0.250, -0.000]")
-    '0.00 [-0.250, 0.000]'
-    """
-    return re.sub(r"-(0\.0+)(?!\d)", r"\1", text)
 
 
 MOST_NAMES = 3  # names on the layer axis below its numbers; more are slanted

@@ -40,16 +40,21 @@ LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not l
 COMPARED = {name: TARGETS[name].title for name in ("control", "random_weights")}
 
 
-def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the map of a test metric by layer (down) and head (across).
+def score_map(table: pd.DataFrame, metric: str = "accuracy", across: str = "head") -> go.Figure:
+    """Return the map of a test metric by layer (down) and head, offset or training step (across).
 
-    The head with the best cross-validated score among those drawn is framed.
+    The cell with the best cross-validated score among those drawn is framed.
+
+    Args:
+        table: Rows of results.csv; for training steps with a column `step`.
+        metric: A metric that was measured on test rows.
+        across: `head`, `offset` from the span, or `step` of training.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
-        DataError: The table has two rows for the same head.
+        DataError: Two rows have the same cell.
     """
-    return _draw(table, _cells_of_heads(table, metric), metric, "head")
+    return _draw(table, map_cells(table, metric, across), metric, across)
 
 
 def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> go.Figure:
@@ -63,48 +68,14 @@ def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> g
     """
     table = pd.concat(tables.values())
     if len(tables) == 1:
-        return head_map(table, metric)
-    whole = _cells_of_heads(table, metric)
+        return score_map(table, metric)
+    whole = map_cells(table, metric, "head")
     return map_row(
         {
-            title: _draw(table, _cells_of_heads(rows, metric), metric, "head", whole)
+            title: _draw(table, map_cells(rows, metric, "head"), metric, "head", whole)
             for title, rows in tables.items()
         }
     )
-
-
-def _cells_of_heads(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    cells = map_cells(table, metric)
-    return cells[cells["head"].notna()]
-
-
-def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the map of a test metric by layer (down) and offset from the span (across).
-
-    The cell with the best cross-validated score among those drawn is framed.
-
-    Raises:
-        UnknownNameError: The table has no test rows of this metric.
-        DataError: Two rows have the same cell.
-    """
-    cells = map_cells(table, metric)
-    return _draw(table, cells[cells["offset"].notna()], metric, "offset")
-
-
-def step_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the map of a test metric by layer (down) and training step (across).
-
-    The cell with the best cross-validated score among those drawn is framed.
-
-    Args:
-        table: Rows of results.csv with a column `step`, the training step of the checkpoint.
-        metric: A metric that was measured on test rows.
-
-    Raises:
-        UnknownNameError: The table has no test rows of this metric.
-        DataError: Two rows have the same layer and step.
-    """
-    return _draw(table, map_cells(table, metric), metric, "step")
 
 
 def offset_label(offset: float) -> str:
@@ -124,10 +95,14 @@ _AXES: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def map_cells(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the task's placed test rows of a metric, with the column `offset` from the span."""
+def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFrame:
+    """Return the task's placed test rows of a metric, with the column `offset` from the span.
+
+    Rows without a value of the column `across`, if it is given, are left out.
+    """
     rows = only(placed(measured_rows(table, metric)), target="task")
-    return rows.assign(offset=position_offset(rows["position"]))
+    rows = rows.assign(offset=position_offset(rows["position"]))
+    return rows[rows[across].notna()] if across else rows
 
 
 def colours(values: Sequence[float], metric: str, chance: float) -> Colours:

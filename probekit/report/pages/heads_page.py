@@ -40,13 +40,8 @@ CAVEAT = "An attention pattern shows which tokens a head attends to, not what it
 UNITS = "Entropy in nats, distance in tokens; all other scores are shares of the attention weight."
 METHOD = ("Each score is averaged over the tokens for which it is defined, then over texts.", UNITS)
 SCALES = "The maps of attention weights have one colour scale; the others have their own."
-# Scores whose high values identify a type of head -> the name of the type.
-HEAD_TYPES = {
-    "previous_token": "previous-token",
-    "induction": "induction",
-    "duplicate_token": "duplicate-token",
-    "first_token": "first-token",
-}
+# Scores whose high values identify a type of head.
+HEAD_TYPES = ("previous_token", "induction", "duplicate_token", "first_token")
 MOSTLY = 0.5  # share of its attention weight from which on a head counts for a type
 COUNTED = "A head counts if it gives at least half of its attention weight to these tokens."
 # Scores that are mean attention weights, and can be compared on one scale.
@@ -170,7 +165,7 @@ def heads_answer(scored: ScoredHeads) -> str:
 
 def _type_clause(scored: ScoredHeads, score: str) -> str:
     """Return the number of heads of a type and the highest; "" if the score is undefined."""
-    ranked, kind = scored.strongest(score, len(scored.rows)), HEAD_TYPES[score]
+    ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
     if ranked.empty:
         return ""
     first, *rest = ranked.head(2).to_dict("records")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
 from itertools import count, takewhile
 from typing import Any
 
@@ -54,9 +53,6 @@ LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to
 BY_LAYER = "Most likely token by layer"
 IS_OUTPUT = 1e-4  # nats; mean divergence below which a site is the output of the network
 MOST_TEXTS = 2_000  # cells; with more, a browser draws their texts slowly
-_SEQUENTIAL = plotly.colors.sequential.Viridis
-_REVERSED = plotly.colors.sequential.Viridis_r  # for lower is better, so that bright means good
-_POWERS = [*range(7)]
 # Column of the summary -> label of the line, column of its number of positions, and dash.
 _LINES = {
     "as_output": ("equals the final prediction", "n", "solid"),
@@ -64,36 +60,12 @@ _LINES = {
 }
 
 
-@dataclass(frozen=True)
-class Measure:
-    """Quantity that the colour of a cell shows.
-
-    Attributes:
-        title: Title of the colour bar.
-        column: Column of the lens rows.
-        scale: Colour scale, from low to high.
-        transform: Function from values of the column to values on the colour scale.
-        colorbar: Settings of the colour bar; None for the default ticks.
-    """
-
-    title: str
-    column: str
-    scale: list[str]
-    transform: Callable[[Any], Any] = np.asarray
-    colorbar: dict[str, Any] | None = None
-
-
+# Quantity that the colour of a cell shows: title of the colour bar, and column of the lens rows.
 MEASURES = {
-    "probability": Measure("probability of the token in the cell", "probability_1", _SEQUENTIAL),
-    "rank": Measure(
-        "rank of the token that follows in the text",
-        "next_rank",
-        _REVERSED,
-        np.log10,
-        {"tickvals": _POWERS, "ticktext": [f"{10**power:,}" for power in _POWERS]},
-    ),
-    "entropy": Measure("entropy, nats", "entropy", _REVERSED),
-    "kl": Measure("KL divergence from the output, nats", "kl", _REVERSED),
+    "probability": ("probability of the token in the cell", "probability_1"),
+    "rank": ("rank of the token that follows in the text", "next_rank"),
+    "entropy": ("entropy, nats", "entropy"),
+    "kl": ("KL divergence from the output, nats", "kl"),
 }
 
 
@@ -146,7 +118,7 @@ def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> PageSection
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
-    views = {measure.title: lens_map(rows, name) for name, measure in MEASURES.items()}
+    views = {title: lens_map(rows, name) for name, (title, _) in MEASURES.items()}
     picture = FigurePart(
         title="Most likely next token by layer and position",
         figure=figure_json(next(iter(views.values()))),
@@ -293,15 +265,20 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
             "A site and position occur more than once, so the rows belong to several texts. Give "
             "the rows of a single text, e.g. rows[rows['prompt'] == 1]."
         )
-    shown = MEASURES[measure]
+    title, column = MEASURES[measure]
     sites, tokens = site_labels(rows), rows.drop_duplicates("position")["token"]
-    values = shown.transform(rows[shown.column].to_numpy(dtype=float, na_value=np.nan))
+    values = rows[column].to_numpy(dtype=float, na_value=np.nan)
+    values = np.log10(values) if measure == "rank" else values
+    # Bright means good: a high probability, but a low rank, entropy and divergence.
     # The order matters: nanmax of all-NaN values is NaN, and max(1.0, nan) is 1.0.
-    high = 1.0 if measure == "probability" else max(1.0, np.nanmax(values, initial=0.0))
+    viridis, viridis_r = plotly.colors.sequential.Viridis, plotly.colors.sequential.Viridis_r
+    scale, high = viridis_r, max(1.0, np.nanmax(values, initial=0.0))
+    if measure == "probability":
+        scale, high = viridis, 1.0
     figure = text_map(
         values.reshape(len(sites), len(tokens)),
         [_hover(row) for row in rows.to_dict("records")],
-        Colours(0.0, high, shown.scale, is_diverging=False),
+        Colours(0.0, high, scale, is_diverging=False),
         texts=[_cell(row) for row in rows.to_dict("records")],
         across=[plotly_text(short_label(token)) for token in tokens],
         down=sites,
@@ -310,7 +287,7 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     )
     # At the top left, so that it stays visible when a long text is scrolled.
     colorbar = {
-        "title": {"text": shown.title, "side": "top"},
+        "title": {"text": title, "side": "top"},
         "orientation": "h",
         "lenmode": "pixels",
         "len": 320,
@@ -318,8 +295,9 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
         "xanchor": "left",
         "y": 1,
         "yanchor": "bottom",
-        **(shown.colorbar or {}),
     }
+    if measure == "rank":
+        colorbar |= {"tickvals": [*range(7)], "ticktext": [f"{10**power:,}" for power in range(7)]}
     return thin_ticks(figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"}))
 
 

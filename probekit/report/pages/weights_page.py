@@ -22,7 +22,6 @@ from probekit.report.figures.style import (
     TEMPLATE,
     finite_ends,
     plotly_text,
-    without_negative_zero,
 )
 from probekit.report.maps.text_map import Colours, text_map
 from probekit.report.pages.page import FigurePart, Fold, Group, Page, PageSection, figure_json
@@ -175,7 +174,7 @@ def format_weight(value: float) -> str:
     >>> format_weight(0.0012345), format_weight(-140.26), format_weight(0.0)
     ('0.001234', '−140.3', '0')
     """
-    return without_negative_zero(f"{value:.4g}").replace("-", "−")
+    return f"{value + 0.0:.4g}".replace("-", "−")
 
 
 def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
@@ -190,7 +189,9 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     yield FigurePart(
         "Heat map of the matrix" if is_whole else f"Heat map of the first {size} weights",
         figure_json(matrix_map(shown, down, across)),
-        f"Rows: {down}. Columns: {across}. {_colours(shown)}",
+        f"Rows: {down}. Columns: {across}. The colour scale ends at "
+        f"±{format_weight(colour_end(shown))}, the {QUANTILE:.1%} quantile of the absolute "
+        "weights; larger ones are clipped.",
         f"Heat map of {size} weights of {name}.",
         height=36,
     )
@@ -217,13 +218,6 @@ def _axes(name: str) -> tuple[str, str]:
     """
     embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
     return (embeddings[name], "dimension") if name in embeddings else ("input", "output")
-
-
-def _colours(values: Floats) -> str:
-    return (
-        f"The colour scale ends at ±{format_weight(colour_end(values))}, the {QUANTILE:.1%} "
-        "quantile of the absolute weights; larger ones are clipped."
-    )
 
 
 def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
