@@ -12,8 +12,7 @@ import pandas as pd
 from probekit.amounts import counted
 from probekit.cli.show.terminal import show_table, words
 from probekit.pipeline.selftest import CheckResult
-from probekit.report.causes.cause_answer import cause_answer, verdict_tables
-from probekit.report.causes.edits import directions_in
+from probekit.report.causes.findings import cause_answer, directions_in, verdict_tables
 from probekit.report.figures.style import format_number, format_p
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.table import Cell, ResultTable

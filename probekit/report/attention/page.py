@@ -28,19 +28,13 @@ from probekit.report.attention.packing import (
     with_summaries,
     without_first,
 )
+from probekit.report.pages.heads_page import SCORES
 from probekit.report.pages.page import Page, View
 from probekit.report.texts import token_label
 from probekit.results.network import AttentionPrompt
 
 THUMBNAIL_LEVELS = 255
-SCORE_NAMES = {
-    "previous_token": "previous token",
-    "duplicate_token": "duplicate token",
-    "induction": "induction",
-    "first_token": "first token",
-    "entropy": "entropy (nats)",
-    "distance": "distance (tokens)",
-}
+SCORE_NAMES = {name: f"{score.title.lower()}{score.unit}" for name, score in SCORES.items()}
 EXPLORER_STYLES = ("attention/explorer.css",)
 _PARTS = "data colours sheet box matrix lines text grid words picture state explorer"
 EXPLORER_SCRIPTS = tuple(f"attention/{name}.js" for name in _PARTS.split())  # in order, one module

@@ -11,13 +11,15 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.report.causes.edits import (
+from probekit.report.causes.findings import (
     RECOVERY,
+    STREAM,
     EditSet,
     blocks_of,
     edit_hover,
     interval_in_words,
     panel_title,
+    position_label,
 )
 from probekit.report.figures.facets import (
     MOST_PANELS,
@@ -51,12 +53,11 @@ from probekit.report.maps.text_map import (
     thin_ticks,
     write_above,
 )
-from probekit.report.texts import short_label, token_label
+from probekit.report.texts import short_label
 from probekit.results.causes import CausesRecord, CauseTables
 from probekit.results.table import n_blocks, placed, tick, ticks
 
 _LINE = LineStyle("", "solid", width=2.6, marker_size=8)
-STREAM = "residual stream"
 Panel = tuple[str, pd.DataFrame]  # the title and the rows of one direction
 PERMUTED = "95 % of permuted labels, tested"
 MATCHED = "95 % of equal covariance, not tested"
@@ -380,13 +381,6 @@ def token_tick(position: int, record: CausesRecord) -> str:
     token = plotly_text(short_label(record.tokens[position]))
     differs = position < len(record.same_tokens) and not record.same_tokens[position]
     return f"<i>{token}</i>" if differs else token
-
-
-def position_label(position: int, record: CausesRecord) -> str:
-    """Return a position with its token for hover texts and sentences."""
-    if position >= len(record.tokens):
-        return f"position {position}"
-    return f"position {position} ({token_label(record.tokens[position])})"
 
 
 def head_map_of(one: EditSet, part: str) -> go.Figure:

@@ -11,7 +11,6 @@ import pandas as pd
 
 from probekit.amounts import counted
 from probekit.files import inside, write_atomic
-from probekit.report.causes.cause_answer import cause_answer, verdict_tables
 from probekit.report.causes.cause_figures import (
     Panel,
     cause_curve,
@@ -24,11 +23,12 @@ from probekit.report.causes.cause_figures import (
     steepest,
     token_maps,
 )
-from probekit.report.causes.edits import (
+from probekit.report.causes.findings import (
     METHODS,
     NOUNS,
     RECOVERY,
     EditSet,
+    cause_answer,
     directions_in,
     edit_sets,
     first_measure,
@@ -38,6 +38,7 @@ from probekit.report.causes.edits import (
     n_in_words,
     place_in_words,
     value_in_words,
+    verdict_tables,
     where,
 )
 from probekit.report.figures.facets import MOST_PANELS, panels_height

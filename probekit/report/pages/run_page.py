@@ -21,8 +21,7 @@ from probekit.report.attention.page import (
     SCORE_NAMES,
     attention_data,
 )
-from probekit.report.causes.cause_answer import cause_answer
-from probekit.report.causes.edits import legible
+from probekit.report.causes.findings import cause_answer, legible
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number
 from probekit.report.pages.causes_page import (

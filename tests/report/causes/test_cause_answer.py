@@ -3,8 +3,7 @@
 import pandas as pd
 import pytest
 
-from probekit.report.causes.cause_answer import MOST_ROWS, cause_answer, verdict_tables
-from probekit.report.causes.edits import directions_in
+from probekit.report.causes.findings import MOST_ROWS, cause_answer, directions_in, verdict_tables
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     attention,

@@ -19,7 +19,7 @@ from probekit.report.causes.cause_figures import (
     steepest,
     token_maps,
 )
-from probekit.report.causes.edits import edit_sets
+from probekit.report.causes.findings import edit_sets
 from probekit.report.figures.figure_files import CENTIMETRE, file_names, on_paper
 from probekit.report.figures.line_labels import LABEL
 from probekit.report.pages.causes_page import FEW_GROUPS, cause_parts
