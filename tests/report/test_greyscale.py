@@ -4,8 +4,8 @@ import numpy as np
 import plotly.colors
 import pytest
 
-from probekit.report.attention.packing import attention_colours
-from probekit.report.maps.text_map import luminance
+from probekit.report.attention.page import attention_colours
+from probekit.report.maps.maps import luminance
 
 SCALES = {
     "of maps": [plotly.colors.hex_to_rgb(c) for c in plotly.colors.sequential.Viridis],

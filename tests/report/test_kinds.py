@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from probekit.report.figures.curves import learning_curve, spaced, sparse_curve, sparse_rows
-from probekit.report.figures.facets import TITLE, curve_figure
-from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.layer_curve import TITLE, curve_figure, layer_curve
 from probekit.report.figures.style import LINES
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import result_parts

@@ -21,15 +21,19 @@ from probekit.report.causes.findings import (
     panel_title,
     position_label,
 )
-from probekit.report.figures.facets import (
+from probekit.report.figures.layer_curve import (
+    MOST_BANDS,
     MOST_PANELS,
+    WIDTH,
+    band,
     draw_in_panel,
+    end_labels,
     label_panels,
     n_columns,
     panel_grid,
     panel_layers,
+    scatter,
 )
-from probekit.report.figures.layer_curve import MOST_BANDS, WIDTH, band, end_labels, scatter
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.style import (
     GREY,
@@ -44,8 +48,8 @@ from probekit.report.figures.style import (
     with_margin,
 )
 from probekit.report.figures.views import MOST_NEURONS
-from probekit.report.maps.maps import LEAST_RANGE
-from probekit.report.maps.text_map import (
+from probekit.report.maps.maps import (
+    LEAST_RANGE,
     Colours,
     cell_map,
     diverging,

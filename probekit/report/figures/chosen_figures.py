@@ -21,7 +21,7 @@ from probekit.report.figures.style import (
     plotly_text,
     series_marker,
 )
-from probekit.report.maps.text_map import Colours, diverging, text_map
+from probekit.report.maps.maps import Colours, diverging, text_map
 from probekit.report.texts import class_label
 from probekit.results.selection import main_metric, ranked_rows
 from probekit.results.table import figure_rows, only, placed, ticks

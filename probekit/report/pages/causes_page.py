@@ -41,9 +41,9 @@ from probekit.report.causes.findings import (
     verdict_tables,
     where,
 )
-from probekit.report.figures.facets import MOST_PANELS, panels_height
+from probekit.report.figures.layer_curve import MOST_PANELS, panels_height
 from probekit.report.figures.style import fixed
-from probekit.report.maps.text_map import MOST_TEXTS
+from probekit.report.maps.maps import MOST_TEXTS
 from probekit.report.pages.page import (
     FigurePart,
     Files,

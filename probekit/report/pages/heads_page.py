@@ -13,8 +13,8 @@ import plotly.graph_objects as go
 
 from probekit.amounts import counted
 from probekit.report.figures.style import format_number
-from probekit.report.maps.maps import LEAST_RANGE
-from probekit.report.maps.text_map import (
+from probekit.report.maps.maps import (
+    LEAST_RANGE,
     MOST_TEXTS,
     Colours,
     frame_cell,

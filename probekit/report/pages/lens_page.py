@@ -16,7 +16,7 @@ from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.report.figures.line_labels import label_at_end, label_lines
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE, format_number, plotly_text
-from probekit.report.maps.text_map import Colours, text_map, thin_ticks
+from probekit.report.maps.maps import Colours, text_map, thin_ticks
 from probekit.report.pages.page import (
     ANALYSIS,
     FigurePart,

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, plotly_text, signed
-from probekit.report.maps.text_map import (
+from probekit.report.maps.maps import (
     MOST_TEXTS,
     diverging,
     frame_cell,

@@ -17,7 +17,7 @@ from probekit.report.figures.curves import (
     sparse_curve,
     sparse_rows,
 )
-from probekit.report.figures.facets import curve_figure, facets_height
+from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.views import curve_position, curve_rows, head_tables, position_tables
 from probekit.report.maps.maps import head_maps, score_map
 from probekit.report.pages.page import FigurePart, figure_json

@@ -14,12 +14,12 @@ from safetensors.numpy import load_file
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.attention.packing import choose_reduction
 from probekit.report.attention.page import (
     EXPLORER_SCRIPTS,
     EXPLORER_STYLES,
     SCORE_NAMES,
     attention_data,
+    choose_reduction,
 )
 from probekit.report.causes.findings import cause_answer, legible
 from probekit.report.figures.over_training import load_training, step_parts

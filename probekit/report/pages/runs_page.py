@@ -10,12 +10,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import ConfigError, DataError
-from probekit.report.figures.facets import curve_figure, facets_height
+from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import curve_rows
-from probekit.report.maps.maps import map_cells, map_colours
-from probekit.report.maps.text_map import cell_map
+from probekit.report.maps.maps import cell_map, map_cells, map_colours
 from probekit.report.pages.compare_page import settings_section
 from probekit.report.pages.page import (
     FigurePart,

@@ -21,8 +21,7 @@ from probekit.report.figures.style import (
     short_tick,
     two_line_tick,
 )
-from probekit.report.maps.maps import LEAST_RANGE
-from probekit.report.maps.text_map import Colours, text_map
+from probekit.report.maps.maps import LEAST_RANGE, Colours, text_map
 from probekit.report.pages.page import (
     FigurePart,
     Fold,

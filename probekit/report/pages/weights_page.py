@@ -23,7 +23,7 @@ from probekit.report.figures.style import (
     finite_ends,
     plotly_text,
 )
-from probekit.report.maps.text_map import Colours, text_map
+from probekit.report.maps.maps import Colours, text_map
 from probekit.report.pages.page import FigurePart, Fold, Group, Page, PageSection, figure_json
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import model_title

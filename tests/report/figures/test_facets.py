@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.report.figures.facets import TITLE, curve_facets, curve_figure, panels
+from probekit.report.figures.layer_curve import TITLE, curve_facets, curve_figure, panels
 from probekit.report.figures.line_labels import LABEL
 from probekit.report.figures.style import GREY, LINES, SERIES_COLOURS
 from probekit.report.figures.views import curve_rows

@@ -10,13 +10,11 @@ import pytest
 from probekit.errors import UnknownNameError
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures.curves import norm_curve
-from probekit.report.figures.facets import curve_facets
-from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.layer_curve import curve_facets, layer_curve
 from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.line_labels import LABEL, name_traces
 from probekit.report.figures.style import GREY, LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
-from probekit.report.maps.maps import colours, score_map
-from probekit.report.maps.text_map import luminance
+from probekit.report.maps.maps import colours, luminance, score_map
 from probekit.report.sentences.answer import answer
 from tests.report.conftest import four_kinds, judged, make_table, row
 

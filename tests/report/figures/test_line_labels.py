@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from probekit.report.figures.facets import curve_figure
+from probekit.report.figures.layer_curve import curve_figure
 from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT, label_shifts, place_labels
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_page

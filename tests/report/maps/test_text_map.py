@@ -4,7 +4,7 @@ import numpy as np
 import plotly.colors
 import pytest
 
-from probekit.report.maps.text_map import MASKED, Colours, inks, luminance, text_map
+from probekit.report.maps.maps import MASKED, Colours, inks, luminance, text_map
 
 SCALES = {
     "viridis": plotly.colors.sequential.Viridis,
