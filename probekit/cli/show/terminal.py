@@ -30,7 +30,7 @@ def show_table(table: ResultTable, *, has_heads: bool = True) -> None:
     Console(width=None if sys.stdout.isatty() else 400).print(shown)
 
 
-def words(*names: str) -> list[Column]:
+def words(*names: str) -> list[Column | str]:
     """Return columns of words with these names."""
     return [Column(name, "words") for name in names]
 
