@@ -248,18 +248,17 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     # Once for each site: operations of pandas on a column of texts take milliseconds each.
     places = {site: _place(site, blocks) for site in rows["site"].unique()}
     of_rows = [places[site] for site in rows["site"]]
-    depth = pd.Series([place[0] for place in of_rows], rows.index, float)
-    part = pd.Series([place[1] for place in of_rows], rows.index, str)
-    neuron = pd.Series([place[2] for place in of_rows], rows.index, float)
+    depth, part, neuron = (
+        pd.Series([place[number] for place in of_rows], rows.index, dtype)
+        for number, dtype in enumerate((float, str, float))
+    )
     if "order" in rows and (given := rows["order"].notna()).any():
         depth, part = depth.mask(given, rows["order"]), part.mask(given, rows["component"])
         neuron = neuron.mask(given)
-    lines = [
-        name
-        + ("" if np.isnan(head) else f" head {head:.0f}")
-        + ("" if np.isnan(number) else f" neuron {number:.0f}")
-        for name, head, number in zip(part, rows["head"].astype(float), neuron, strict=True)
-    ]
+    lines = part.tolist()
+    for axis, numbers in {"head": rows["head"].astype(float), "neuron": neuron}.items():
+        for row in np.flatnonzero(numbers.notna()):
+            lines[row] += f" {axis} {numbers.iloc[row]:.0f}"
     rows = rows.assign(depth=depth.astype(int), part=part, line=pd.Series(lines, rows.index, str))
     return rows.sort_values("depth", kind="stable")
 

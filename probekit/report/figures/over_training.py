@@ -10,7 +10,7 @@ import pandas as pd
 from probekit.errors import DataError
 from probekit.report.figures.style import format_number
 from probekit.report.figures.views import step_tables
-from probekit.report.maps.maps import map_cells, score_map
+from probekit.report.maps.maps import layer_map, map_cells
 from probekit.report.pages.page import FigurePart
 from probekit.report.pages.parts import map_part, title
 from probekit.report.sentences.captions import map_caption
@@ -44,7 +44,7 @@ def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
         if metric in measured_metrics(rows):
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
-                score_map(rows, metric, "step"),
+                layer_map(rows, metric, "step"),
                 "Each column is a checkpoint, labelled with its training step. "
                 + map_caption(rows, v, metric),
                 _description(rows, metric),

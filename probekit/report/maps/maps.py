@@ -51,7 +51,7 @@ GAP = 0.025  # between maps of a row, as a share of the row
 _SPLIT = 0.179
 
 
-def score_map(table: pd.DataFrame, metric: str = "accuracy", across: str = "head") -> go.Figure:
+def layer_map(table: pd.DataFrame, metric: str = "accuracy", across: str = "head") -> go.Figure:
     """Return the map of a test metric by layer (down) and head, offset or training step (across).
 
     The cell with the best cross-validated score among those drawn is framed.
@@ -79,7 +79,7 @@ def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> g
     """
     table = pd.concat(tables.values())
     if len(tables) == 1:
-        return score_map(table, metric)
+        return layer_map(table, metric)
     whole = map_cells(table, metric, "head")
     return map_row(
         {

@@ -19,7 +19,7 @@ from probekit.report.figures.curves import (
 )
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.views import curve_position, curve_rows, head_tables, position_tables
-from probekit.report.maps.maps import head_maps, score_map
+from probekit.report.maps.maps import head_maps, layer_map
 from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences import captions
 from probekit.report.sentences.captions import reliability_caption, reliability_description
@@ -126,7 +126,7 @@ def _metric_parts(
     for part, rows in position_tables(table):
         if metric in measured_metrics(rows):
             heading = f"{name} by layer and position · {part}"
-            figure = score_map(rows, metric, "offset")
+            figure = layer_map(rows, metric, "offset")
             yield _map(heading, rows, v, metric, figure, is_open, control)
 
 

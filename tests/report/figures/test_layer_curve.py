@@ -14,7 +14,7 @@ from probekit.report.figures.layer_curve import curve_facets, layer_curve
 from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.line_labels import LABEL, name_traces
 from probekit.report.figures.style import GREY, LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
-from probekit.report.maps.maps import colours, luminance, score_map
+from probekit.report.maps.maps import colours, layer_map, luminance
 from probekit.report.sentences.answer import answer
 from tests.report.conftest import four_kinds, judged, make_table, row
 
@@ -388,14 +388,14 @@ def test_a_curve_of_undefined_scores_is_empty(table, heads):
     low, high = figure.layout.yaxis.range
     assert (low, high) == (pytest.approx(0.48), pytest.approx(1.02))
     assert set(labels(figure)) == {"chance 0.50"}
-    cells, _ = score_map(without(heads, pd.Series(True, heads.index))).data
+    cells, _ = layer_map(without(heads, pd.Series(True, heads.index))).data
     assert (cells.zmin, cells.zmax) == (0.5, 1.0)
     assert np.isnan(np.array(cells.z)).all()
 
 
 def test_an_undefined_cell_does_not_change_the_colours_of_a_map(heads):
     is_cell = heads["layer"].eq(1) & heads["head"].eq(0) & heads["target"].eq("task")
-    whole, figure = score_map(heads), score_map(without(heads, is_cell))
+    whole, figure = layer_map(heads), layer_map(without(heads, is_cell))
     assert (figure.data[0].zmin, figure.data[0].zmax) == (whole.data[0].zmin, whole.data[0].zmax)
     assert figure.data[1].text[0] == ""
     assert colours([math.nan, -0.3, 0.1], "selectivity", math.nan).low == -0.3
