@@ -51,10 +51,10 @@ def token_label(token: str) -> str:
     return "".join(GLYPHS.get(character, _visible(character)) for character in token)
 
 
-def quoted_token(token: str) -> str:
+def quote(token: str) -> str:
     """Return a token in visible characters and quotation marks.
 
-    >>> quoted_token(" the")
+    >>> quote(" the")
     '“␣the”'
     """
     return f"“{token_label(token)}”"

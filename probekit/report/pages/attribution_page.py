@@ -33,7 +33,7 @@ from probekit.report.texts import (
     LOW,
     line_label,
     model_title,
-    quoted_token,
+    quote,
     short_heading,
     token_label,
 )
@@ -129,10 +129,10 @@ def attribution_answer(attribution: AttributedLogit) -> str:
 
 def _total(attribution: AttributedLogit) -> str:
     """Return the attributed logit or logit difference with its value, as a phrase."""
-    token, value = quoted_token(attribution.token), signed(attribution.logit)
+    token, value = quote(attribution.token), signed(attribution.logit)
     if not attribution.minus:
         return f"the logit of {token}, {value}"
-    other = MEAN if attribution.minus == MEAN else quoted_token(attribution.minus)
+    other = MEAN if attribution.minus == MEAN else quote(attribution.minus)
     return f"the logit difference of {value} between {token} and {other}"
 
 
@@ -146,7 +146,7 @@ def attribution_detail(attribution: AttributedLogit) -> str:
     probability = format_number(attribution.probability)
     chance = "below 0.001" if probability == "0.000" else f"of {probability}"
     return (
-        f"At position {attribution.position} the network gives {quoted_token(attribution.token)} a "
+        f"At position {attribution.position} the network gives {quote(attribution.token)} a "
         f"probability {chance} (rank {attribution.rank:,})."
         f"{'' if attribution.minus else f' {OF_ONE_LOGIT}'}"
     )
@@ -156,8 +156,8 @@ def attribution_question(attribution: AttributedLogit) -> str:
     """Return the question that an attribution answers, with the end of the text."""
     text = line_label("".join(attribution.tokens[: attribution.position + 1]))
     shown = short_heading(text, keeps_end=True)
-    token, minus = quoted_token(attribution.token), attribution.minus
-    rather = f" rather than {quoted_token(minus)}" if minus and minus != MEAN else ""
+    token, minus = quote(attribution.token), attribution.minus
+    rather = f" rather than {quote(minus)}" if minus and minus != MEAN else ""
     return f"Which components predict {token}{rather} after “{shown}”?"
 
 

@@ -37,7 +37,7 @@ from probekit.report.texts import (
     capitalised,
     line_label,
     model_title,
-    quoted_token,
+    quote,
     short_heading,
     token_label,
 )
@@ -132,7 +132,7 @@ def pair_detail(pair: PatchedPair) -> str:
     texts = [line_label("".join(tokens)) for tokens in (pair.clean, pair.corrupt)]
     clean, corrupt = (short_heading(text, keeps_end=True) for text in texts)
     detail = (
-        f"Logit of {quoted_token(pair.answer)} minus logit of {quoted_token(pair.wrong)}: "
+        f"Logit of {quote(pair.answer)} minus logit of {quote(pair.wrong)}: "
         f"{signed(pair.base)} after “{clean}” (clean), {signed(pair.source)} after "
         f"“{corrupt}” (corrupt)."
     )
@@ -142,18 +142,14 @@ def pair_detail(pair: PatchedPair) -> str:
 def pair_notes(pair: PatchedPair) -> list[str]:
     """Return sentences about answers that the network does not give, or that lack a space."""
     notes = [
-        f"{quoted_token(answer)} has no leading space; {quoted_token(f' {answer}')} is a single token, too, "
+        f"{quote(answer)} has no leading space; {quote(f' {answer}')} is a single token, too, "
         "and begins a new word."
         for answer in pair.unspaced
     ]
     if pair.base <= 0:
-        notes.append(
-            f"The network does not prefer {quoted_token(pair.answer)} after the clean text."
-        )
+        notes.append(f"The network does not prefer {quote(pair.answer)} after the clean text.")
     if pair.source >= 0:
-        notes.append(
-            f"The network does not prefer {quoted_token(pair.wrong)} after the corrupt text."
-        )
+        notes.append(f"The network does not prefer {quote(pair.wrong)} after the corrupt text.")
     return notes
 
 
@@ -200,7 +196,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
     sections.append(PageSection("All patches", [_all_patches(pair)]))
     return Page(
         eyebrow=["probekit", "activation patching", model_title(model)],
-        title=f"Which activations decide between {quoted_token(pair.answer)} and {quoted_token(pair.wrong)}?",
+        title=f"Which activations decide between {quote(pair.answer)} and {quote(pair.wrong)}?",
         answer=pair_answer(pair),
         details=[Paragraph(pair_detail(pair))],
         sections=sections,
@@ -263,7 +259,7 @@ def _caption(pair: PatchedPair) -> str:
     """Return replacement, measure and number of pairs."""
     framed = " Framed: verified by patching." if pair.is_estimated else ""
     return (
-        f"Measure: logit of {quoted_token(pair.answer)} minus logit of {quoted_token(pair.wrong)} after the "
+        f"Measure: logit of {quote(pair.answer)} minus logit of {quote(pair.wrong)} after the "
         f"last token; n = 1 pair, no interval.{framed}"
     )
 
