@@ -10,9 +10,7 @@ from tests.pipeline.planted import YAML, write_rows
 from tests.training.recipes import tiny_recipe, write_corpus
 
 PATCH = "patch --model mini --clean 'A key' --corrupt"
-PAIR = f"{PATCH} 'A keys' --answer"
 GENERATE = "generate --model mini --prompt 'The old man' --max-new-tokens 12"
-LONG = "'" + "a " * 600 + "'"
 ERRORS = [
     ("run none.yaml", 3, "Experiment file"),
     ("run planted.yaml --set probe.fold=3", 2, "Nearest: folds"),
@@ -31,13 +29,9 @@ ERRORS = [
     ("apply nothing --text a", 3, "no probe file"),
     ("apply probe", 2, "--text or --file"),
     ("apply probe --text a --column b", 2, "require --file"),
-    ("apply probe --text ''", 2, "empty"),
     ("apply probe --text a --out a.pdf", 2, "Allowed: .html, .csv, .jsonl"),
     ("apply probe --text a --device warp", 2, "--device warp"),
-    ("apply probe --text a --model ./none", 3, "give its current location"),
-    (f"apply probe --text {LONG}", 2, "--too-long truncate or --too-long skip"),
     ("apply damaged --text a", 2, "cannot be used"),
-    ("apply elsewhere --text a", 2, "--allow-other-model"),
     ("params gpt-2", 3, "Nearest: gpt2"),
     ("params gpt2 --vocab-size 0", 2, "vocab_size must be an integer from 1"),
     ("params gpt2 --n-positions -3", 2, "n_positions must be an integer from 1"),
@@ -50,7 +44,6 @@ ERRORS = [
     (f"{GENERATE} --prompt ''", 2, "Prompt 2 is empty"),
     (f"{GENERATE} --max-new-tokens 300", 2, "request at most 254 new ones"),
     (f"{GENERATE} --stream --num-samples 2", 2, "--stream shows"),
-    (f"{GENERATE} --model gpt-2", 3, "Nearest: gpt2"),
     (f"{GENERATE} --device warp", 2, "--device warp"),
     (f"{GENERATE} --by 4", 2, "require --steer"),
     (f"{GENERATE} --steer probe", 2, "requires --by"),
@@ -60,14 +53,9 @@ ERRORS = [
     ("lens --model mini --text a --site blocks.0.attn.hook_z", 2, "does not apply to"),
     ("lens --model mini --text a --top-k 0", 2, "1 to 8192"),
     ("lens --model mini --text a --position 4", 2, "Position 4 is outside"),
-    ("attribution --model mini --text a --token keyskeyskeys", 2, "tokens of this model"),
     ("attribution --model mini --text a --minus-mean --minus b", 2, "not both"),
-    ("attribution --model mini --text a --device nowhere", 2, "--device nowhere"),
     ("heads --model mini --text a --random-repeats 3", 2, "not both"),
-    ("heads --model mini --length 500", 2, "at most 128"),
-    (f"{PATCH} 'A red key' --answer ' is' --wrong ' are'", 2, "'A' ' red' ' key'"),
     (f"{PATCH} 'A key' --answer ' is' --wrong ' are'", 2, "patching changes nothing"),
-    (f"{PAIR} isn --wrong ' are'", 2, "With a space before it, ' isn'"),
     ("pretrain tiny.yaml --set corpus.files=[c.txt]", 3, "does not contain 'c.txt'"),
     ("pretrain tiny.yaml --set vocabulary.source=./nowhere", 3, "no model folder"),
     ("pretrain tiny.yaml --set model.n_positions=4096", 2, "held-out tokens do not fill"),
@@ -82,7 +70,6 @@ def folder(tmp_path_factory, mini_digests):
     (folder / "planted.yaml").write_text(YAML)
     (folder / "tiny.yaml").write_text(dump_settings(tiny_recipe(write_corpus(folder / "texts"))))
     save_probe(folder, mini_digests)
-    save_probe(folder, mini_digests, "elsewhere", weights="other")
     damaged = save_probe(folder, mini_digests, "damaged").with_name("damaged.safetensors")
     damaged.write_bytes(damaged.read_bytes()[:-9])
     return folder
