@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -196,7 +195,7 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
         height=36,
     )
     if weight.columns:
-        columns = {f"column {column}": values[:, column] for column in weight.columns}
+        columns = {f"column {n}": np.ascontiguousarray(values[:, n]) for n in weight.columns}
         curves = value_curves(columns, down, SERIES_COLOURS)
         yield FigurePart(
             f"Columns {', '.join(map(str, weight.columns))}",
@@ -303,7 +302,10 @@ def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
 
 
 def value_curves(
-    curves: Mapping[str, NDArray[Any]], across: str, colours: Sequence[str], first: int = 0
+    curves: Mapping[str, Sequence[float] | Floats],
+    across: str,
+    colours: Sequence[str],
+    first: int = 0,
 ) -> go.Figure:
     """Return the figure of series of values by index, one curve each.
 
@@ -317,7 +319,7 @@ def value_curves(
     for (name, values), colour in zip(curves.items(), cycle(colours), strict=False):
         figure.add_scatter(
             x0=first,
-            y=np.ascontiguousarray(values, np.float32),
+            y=values,
             mode="lines",
             name=name,
             line={"color": colour, "width": 1.5},
@@ -330,7 +332,7 @@ def value_curves(
 def vector_curve(values: Floats) -> go.Figure:
     """Return the scatter plot of a vector by index."""
     marker = {"size": 4, "color": SERIES_COLOURS[0]}
-    figure = value_curves({"value": values}, "index", SERIES_COLOURS)
+    figure = value_curves({"value": np.ascontiguousarray(values)}, "index", SERIES_COLOURS)
     figure.update_traces(
         mode="markers", marker=marker, hovertemplate="%{x}: %{y:.4f}<extra></extra>"
     )
@@ -382,7 +384,7 @@ def spectrum_curves(spectra: Wide) -> go.Figure:
     """
     shades = np.linspace(0, 0.9, len(spectra)).tolist()
     colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
-    curves = {f"head {head}": values for head, values in enumerate(spectra)}
+    curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
     figure = value_curves(curves, "rank", colours, first=1)
     return figure.update_yaxes(title_text="singular value", rangemode="tozero")
 
