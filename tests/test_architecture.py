@@ -149,7 +149,6 @@ LONELY_MODULES = {
     "analysis/weights.py",
     "probes/score/calibration.py",
     "report/figures/over_training.py",
-    "report/notebooks/result_figure.py",
 }
 LONELY_RECORDS = {
     "FeatureTable",

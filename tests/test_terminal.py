@@ -17,8 +17,7 @@ from rich.text import Text
 
 from probekit import terminal as streams
 from probekit.cli.main import main
-from probekit.cli.show.progress import watching
-from probekit.cli.show.tables import print_table
+from probekit.cli.show.terminal import watching
 from probekit.progress import Console
 from probekit.terminal import SIGNALS, Interruptible
 from tests.report.conftest import HOSTILE
@@ -98,7 +97,7 @@ def test_control_characters_and_markup_of_tables_are_escaped(terminal):
     written = terminal()
     table = Table(EVIL, "[red]x[/]", box=None)
     table.add_row(Text(EVIL), EVIL)
-    print_table(table)
+    Console().print(table)
     Console().print(Text(EVIL, "red"))
     assert written.getvalue().count(SHOWN) == 2  # the strings
     assert "<U+001B>]0;owned<U+001B>[2J<U+009B>" in written.getvalue()

@@ -95,7 +95,7 @@ def capture_command(
         raise click.UsageError("--threads requires --workers.")
     experiment = load_experiment(file, overrides)
 
-    from probekit.cli.show.progress import watching
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.capture.captures import capture_only, lay_out
 
     if workers == 0:
@@ -466,7 +466,7 @@ def push(name: str, cache_root: Location | None, as_json: bool, url: Location) -
 
 def _copy(source: Location, root: Location, pin: str | None, as_json: bool) -> None:
     from probekit.activations.upkeep import copy_cache
-    from probekit.cli.show.progress import watching
+    from probekit.cli.show.terminal import watching
 
     with watching() as watcher:
         store, copied = copy_cache(source, root, pin=pin, watcher=watcher)

@@ -149,8 +149,8 @@ def cli() -> None:
 @click.option("--quick", is_flag=True, help="Fewer simulations; half a minute instead of a minute.")
 def selftest_command(quick: bool) -> None:
     """Test the engine on data and tiny models with known answers: signals, noise, intervals."""
-    from probekit.cli.show.progress import watching
     from probekit.cli.show.results import show_verdicts
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.selftest import selftest as run_selftest
 
     with watching() as watcher:
@@ -160,29 +160,8 @@ def selftest_command(quick: bool) -> None:
         sys.exit(1)
 
 
-for _command in (
-    caches.cache,
-    caches.worker,
-    models.params,
-    models.sites,
-    models.verify_model_command,
-    pictures.attention,
-    pictures.attribution,
-    pictures.heads,
-    pictures.lens,
-    pictures.patch_command,
-    pictures.weights,
-    runs.cause_command,
-    runs.compare_command,
-    runs.experiments,
-    runs.init,
-    runs.pretrain_command,
-    runs.report,
-    runs.run_command,
-    runs.transfer_command,
-    runs.validate_command,
-    runs.view,
-    texts.apply,
-    texts.generate_command,
-):
-    cli.add_command(_command)
+_NESTED = set(caches.cache.commands.values())
+for _module in (caches, models, pictures, runs, texts):
+    for _command in vars(_module).values():
+        if isinstance(_command, click.Command) and _command not in _NESTED:
+            cli.add_command(_command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 @click.argument("model", type=ModelName())
 def sites(model: str) -> None:
     """List the sites of a model with name, shape and formula."""
-    from probekit.cli.show.catalogues import show_sites
+    from probekit.cli.show.looks import show_sites
 
     show_sites(model)
 
@@ -60,17 +60,15 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
         click.echo(json_text(content | {"components": components, "sums": entries}))
         return
 
-    from rich.table import Table
+    from probekit.cli.show.terminal import show_table
+    from probekit.report.pages.table import Column, ResultTable
 
-    from probekit.cli.show.tables import print_table
-
-    shown = Table("component", "formula", box=None, pad_edge=False)
-    for name in ("number", "times", "in all", "share", *(f"{dtype} MB" for dtype in _BYTES)):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for entry in (*components, None, *entries):
-        shown.add_row(*(_cells(entry) if entry else ()), end_section=entry is entries[-1])
-    shown.add_row()
-    print_table(shown)
+    sizes_in_mb = (f"{dtype} MB" for dtype in _BYTES)
+    columns = ("component", Column("formula", "words"), "number", "times", "in all", "share")
+    parts, sums_of_parts = ([list(_cells(one)) for one in own] for own in (components, entries))
+    blank = [[""] * len(parts[0])]
+    rows = [*parts, *blank, *sums_of_parts, *blank]
+    show_table(ResultTable("", (*columns, *sizes_in_mb), rows))
     axes = config.axis_sizes.items()
     click.echo(", ".join(f"{axis} = {size:,}" for axis, size in axes if axis != "1"))
     click.echo("MB are 2^20 bytes.")
@@ -111,9 +109,12 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
     skipped. The exit code is 1 if a difference exceeds the tolerance.
     """
     from probekit.analysis.verification import TEXTS, TOLERANCES, verify_model
+    from probekit.cli.show.terminal import show_table
+    from probekit.report.pages.table import ResultTable
 
     rows = verify_model(model, texts or TEXTS, dtype=dtype)
-    _show_agreement(rows)
+    columns = ("tensor", "largest difference", "largest value", "ratio at a position", "")
+    show_table(ResultTable("", columns, list(map(_agreement, rows))))
     differing = [row.site for row in rows if not row.agrees]
     if differing:
         raise click.ClickException(
@@ -130,18 +131,10 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
         click.echo("Conversions of float64 to float32 in the code of transformers were skipped.")
 
 
-def _show_agreement(rows: Sequence[Agreement]) -> None:
-    from rich.table import Table
-
-    from probekit.cli.show.tables import print_table
-
-    shown = Table("tensor", box=None, pad_edge=False)
-    for name in ("largest difference", "largest value", "ratio at a position", ""):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        if row.site.endswith("tokens"):
-            cells = (f"{row.difference:.0f} texts differ", f"{row.largest:.0f} texts", "")
-        else:
-            cells = (f"{row.difference:.1e}", f"{row.largest:.3g}", f"{row.relative:.1e}")
-        shown.add_row(row.site, *cells, "" if row.agrees else "DIFFERS")
-    print_table(shown)
+def _agreement(row: Agreement) -> tuple[str, ...]:
+    """Return a comparison as the cells of a row."""
+    if row.site.endswith("tokens"):
+        numbers = (f"{row.difference:.0f} texts differ", f"{row.largest:.0f} texts", "")
+    else:
+        numbers = (f"{row.difference:.1e}", f"{row.largest:.3g}", f"{row.relative:.1e}")
+    return (row.site, *numbers, "" if row.agrees else "DIFFERS")

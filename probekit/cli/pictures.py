@@ -79,7 +79,7 @@ def lens(
     """
     from probekit.analysis.logits import SITES
     from probekit.cli.show.looks import show_lens
-    from probekit.cli.show.progress import watching
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.lenses import ModelAndTokenizer, read_lens
     from probekit.report.pages.lens_page import lens_page
 
@@ -140,7 +140,7 @@ def heads(
 ) -> None:
     """Score every head: previous token, duplicate token, induction, first token, entropy."""
     from probekit.cli.show.looks import show_heads
-    from probekit.cli.show.progress import watching
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.lenses import ModelAndTokenizer, score_random_repeats, score_texts
     from probekit.report.pages.heads_page import heads_page
 
@@ -195,7 +195,7 @@ def patch_command(
     from probekit.analysis.logits import SITES
     from probekit.cli.show.looks import show_pair
     from probekit.pipeline.look.lenses import ModelAndTokenizer, patch_pair
-    from probekit.report.pages.causes.pair_page import pair_page
+    from probekit.report.pages.pair_page import pair_page
 
     network = ModelAndTokenizer.load(model, device)
     verify = top if attribution else None
@@ -220,7 +220,7 @@ def patch_command(
 @page_option
 def attention(model: str, texts: tuple[str, ...], out: Path, max_mb: float, **options: Any) -> None:
     """Write a page for exploring the attention patterns of texts, for every head."""
-    from probekit.cli.show.progress import watching
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.attention import write_attention_page
 
     with watching() as watcher:

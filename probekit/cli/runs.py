@@ -89,8 +89,8 @@ def run_command(
 
     experiment = load_any_experiment(file, overrides)
 
-    from probekit.cli.show.progress import watching
     from probekit.cli.show.results import show_causes_of, show_results, show_warnings
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.experiment.run import run as run_experiment
 
     with watching() as watcher:
@@ -128,8 +128,8 @@ def cause_command(file: Path, overrides: tuple[str, ...], device: str, out: Path
 
     experiment = load_experiment(file, overrides)
 
-    from probekit.cli.show.progress import watching
     from probekit.cli.show.results import show_causes
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.intervene.run import cause
 
     with watching() as watcher:
@@ -196,8 +196,8 @@ def transfer_command(
         chosen.append(f"probe.kinds={json.dumps(named)}")
     experiments = [load_experiment(file, chosen) for file in files]
 
-    from probekit.cli.show.progress import watching
     from probekit.cli.show.results import show_transfer
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.compare.transfer import transfer as transfer_all
 
     with watching() as watcher:
@@ -216,7 +216,7 @@ def pretrain_command(file: Path, overrides: tuple[str, ...], device: str, out: P
 
     recipe = load_recipe(file, overrides)
 
-    from probekit.cli.show.progress import watching
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.pretrain import pretrain as run_pretraining
 
     with watching() as watcher:
@@ -310,7 +310,7 @@ def view(folder: Path, port: int) -> None:
 @click.command()
 def experiments() -> None:
     """List the bundled experiments and the models that can be used by name."""
-    from probekit.cli.show.catalogues import show_experiments, show_models
+    from probekit.cli.show.looks import show_experiments, show_models
     from probekit.experiment.loader import bundled_experiments
 
     show_experiments(bundled_experiments())

@@ -106,7 +106,7 @@ def _show_steered(
     options: dict[str, Any],
 ) -> None:
     """Print the texts without steering, then those of each dose."""
-    from probekit.cli.show.progress import watching
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.apply import load_network, steered_texts, steering_vector
     from probekit.probes.saved_probe import SavedProbe
     from probekit.report.texts import class_label
@@ -177,8 +177,8 @@ def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **opt
 
     saved = load_probe(probe)
 
-    from probekit.cli.show.answers import show_answers
-    from probekit.cli.show.progress import watching
+    from probekit.cli.show.looks import show_answers
+    from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.apply import apply_probe, caution, choose_per
     from probekit.pipeline.look.exports import write_answers
 

@@ -15,6 +15,7 @@ from probekit.results.record import RunRecord
 GLYPHS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 # Zero-width joiners are kept: replacing them would change how emoji and Indic letters render.
 JOINERS = "\u200c\u200d"
+LONGEST_TEXT = 9  # characters of a token that fit into a cell
 LONGEST_LABEL = 40  # characters
 LONGEST_HEADING = 100  # characters of a text
 
@@ -48,6 +49,25 @@ def token_label(token: str) -> str:
     ('␣the', '⏎⇥', '<U+202E>')
     """
     return "".join(GLYPHS.get(character, _visible(character)) for character in token)
+
+
+def quote(token: str) -> str:
+    """Return a token in visible characters and quotation marks.
+
+    >>> quote(" the")
+    '“␣the”'
+    """
+    return f"“{token_label(token)}”"
+
+
+def short_label(token: str) -> str:
+    """Return a token in visible characters, truncated to fit into a cell.
+
+    >>> short_label(" the"), short_label(" incomprehensible")
+    ('␣the', '␣incompr…')
+    """
+    label = token_label(token)
+    return label if len(label) <= LONGEST_TEXT else f"{label[: LONGEST_TEXT - 1]}…"
 
 
 def line_label(text: str) -> str:

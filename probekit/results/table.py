@@ -241,7 +241,10 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
     if column.type not in ("text", "boolean"):
         numbers = pd.to_numeric(cells, errors="coerce").astype(float)
         is_whole, is_filled = column.type in WHOLE, column.type in FILLED
-        is_wrong = ~np.isfinite(numbers) if is_filled else numbers.isna() & ~_is_blank(cells)
+        is_blank = numbers.isna() & cells.str.lower().isin(["", "nan"])
+        is_wrong = numbers.isna() & ~is_blank
+        if is_filled:
+            is_wrong |= is_blank | numbers.isin([math.inf, -math.inf])
         if is_whole:
             is_wrong |= numbers.notna() & ~((numbers >= 0) & (numbers % 1 == 0))
         kind = "an integer from 0" if is_whole else "a number"
@@ -254,10 +257,6 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
     if column.type == "boolean":
         return cells.map({"True": True, "False": False}).astype("boolean")
     return cells
-
-
-def _is_blank(cells: pd.Series[str]) -> pd.Series[bool]:
-    return cells.str.lower().isin(["", "nan"])
 
 
 def raise_if(invalid: pd.Series[bool], cells: pd.Series[Any], path: Path, allowed: str) -> None:
@@ -311,9 +310,9 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
         of_head = "" if pd.isna(head) else f" head {head:.0f}"
         of_neuron = "" if neuron is None else f" neuron {neuron}"
         places.append((depth, part, f"{part}{of_head}{of_neuron}"))
-    types = {"depth": int, "part": "str", "line": "str"}
-    added = pd.DataFrame(places, index=rows.index, columns=list(types)).astype(types)
-    return rows.assign(**added).sort_values("depth", kind="stable")
+    columns = ("depth", "part", "line")
+    added = pd.DataFrame(places, index=rows.index, columns=columns, dtype="str")
+    return rows.assign(**added.astype({"depth": int})).sort_values("depth", kind="stable")
 
 
 @lru_cache(maxsize=10_000)  # pages read the places of the same sites again and again

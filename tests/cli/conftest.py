@@ -1,5 +1,7 @@
 """Fixtures: commands with an empty cache, and a saved probe."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -30,28 +32,20 @@ def mini_digests():
     }
 
 
+def save_probe(folder, digests, name="probe", classes=("no", "yes"), **facts):
+    """Save a probe of mini with random directions under a name."""
+    n_scores = len(classes) if len(classes) > 2 else 1
+    layer = np.random.default_rng(1).normal(size=(n_scores, 256)) / 10, np.zeros(n_scores)
+    given = {
+        "kind": "logistic", "scores_are_logits": True, "sites": ("blocks.1.hook_resid_post",),
+        "position": {"at": "last"}, "bos": False, "model": "mini", "compute": "float32",
+        "dtype": "float32", "cache": "", "seed": 0, "created": "", "versions": {},
+    }  # fmt: skip
+    probe = SavedProbe((layer,), classes, ProbeFacts(**(given | digests | facts)))
+    return probe.save(folder / name)
+
+
 @pytest.fixture
 def keep(tmp_path, mini_digests):
-    """A function that saves a probe with random directions under a name."""
-
-    def keep(name="probe", classes=("no", "yes"), **facts):
-        n_scores = len(classes) if len(classes) > 2 else 1
-        layer = np.random.default_rng(1).normal(size=(n_scores, 256)) / 10, np.zeros(n_scores)
-        given = {
-            "kind": "logistic",
-            "scores_are_logits": True,
-            "sites": ("blocks.1.hook_resid_post",),
-            "position": {"at": "last"},
-            "bos": False,
-            "model": "mini",
-            "compute": "float32",
-            "dtype": "float32",
-            "cache": "",
-            "seed": 0,
-            "created": "",
-            "versions": {},
-        }
-        probe = SavedProbe((layer,), classes, ProbeFacts(**(given | mini_digests | facts)))
-        return probe.save(tmp_path / name)
-
-    return keep
+    """A function that saves a probe in the test's folder."""
+    return partial(save_probe, tmp_path, mini_digests)

@@ -112,36 +112,6 @@ def test_terminal_with_few_colours_shows_columns(keep, call, terminal):
     assert out.startswith("number\t")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["apply", "nothing", "--text", "a"], 3, "no probe file"),
-        (["apply", "probe"], 2, "--text or --file"),
-        (["apply", "probe", "--text", "a", "--column", "b"], 2, "require --file"),
-        (["apply", "probe", "--text", ""], 2, "empty"),
-        (["apply", "probe", "--text", "a", "--out", "a.pdf"], 2, "Allowed: .html, .csv, .jsonl"),
-        (["apply", "probe", "--text", "a", "--device", "warp"], 2, "--device warp"),
-        (["apply", "probe", "--text", "a", "--model", "./none"], 3, "give its current location"),
-        (["apply", "probe", "--text", "a " * 600], 2, "--too-long truncate or --too-long skip"),
-        (["apply", "damaged", "--text", "a"], 2, "cannot be used"),
-        (["apply", "elsewhere", "--text", "a"], 2, "--allow-other-model"),
-    ],
-)
-def test_each_error_has_one_message_and_its_exit_code(
-    keep, call, tmp_path, arguments, code, message
-):
-    keep()
-    keep("elsewhere", weights="other")
-    damaged = keep("damaged").with_name("damaged.safetensors")
-    damaged.write_bytes(damaged.read_bytes()[:-9])
-    before = sorted(tmp_path.iterdir())
-    found, out, errors = call(*arguments)
-    assert (found, out) == (code, ""), errors
-    assert message in errors
-    assert "Traceback" not in errors
-    assert sorted(tmp_path.iterdir()) == before
-
-
 def test_different_model_can_be_allowed_and_is_reported(keep, call):
     keep(weights="other")
     code, out, errors = call("apply", "probe", "--text", "The keys", "--allow-other-model")

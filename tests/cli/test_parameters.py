@@ -1,12 +1,11 @@
 """`probekit params`: the table, the JSON, and mistakes; `probekit verify`."""
 
 import json
-import sys
 
 import pytest
 from click.testing import CliRunner
 
-from probekit.cli.main import cli, main
+from probekit.cli.main import cli
 
 
 def run(*arguments):
@@ -46,24 +45,6 @@ def test_folder_is_counted_from_its_config(tmp_path):
     d = 768
     expected = 50257 * d + 1024 * d + 4 * d * d + 2 * d * 5 + 3 * d
     assert f"{expected:,}" in run(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["gpt-2"], 3, "Nearest: gpt2"),
-        (["gpt2", "--vocab-size", "0"], 2, "vocab_size must be an integer from 1"),
-        (["gpt2", "--n-positions", "-3"], 2, "n_positions must be an integer from 1"),
-    ],
-)
-def test_each_error_has_one_message_and_its_exit_code(
-    monkeypatch, capsys, arguments, code, message
-):
-    monkeypatch.setattr(sys, "argv", ["probekit", "params", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == code
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", "5e-05"), ("float64", "1e-10")])

@@ -49,18 +49,3 @@ def test_notes_go_to_stderr(call):
     code, _, err = patch(call, "--site", "blocks.2.hook_resid_post", answers=answers)
     assert code == 0, err
     assert "note: “is” has no leading space" in err
-
-
-@pytest.mark.parametrize(
-    ("texts", "answers", "message"),
-    [
-        (("--clean", "A key", "--corrupt", "A red key"), ANSWERS, "'A' ' red' ' key'"),
-        (("--clean", "A key", "--corrupt", "A key"), ANSWERS, "patching changes nothing"),
-        (TEXTS, ("--answer", "isn", "--wrong", " are"), "With a space before it, ' isn'"),
-    ],
-)
-def test_bad_pairs_exit_with_2(call, texts, answers, message):
-    code, out, err = patch(call, texts=texts, answers=answers)
-    assert code == 2
-    assert out == ""
-    assert message in err

@@ -34,18 +34,3 @@ def test_pretrain_continues_with_more_steps_and_report_draws_the_figure(call, re
     assert out.startswith("step 14:")
     assert call("report", "runs/tiny")[1] == "runs/tiny/losses.html\n"
     assert call("report", "runs/tiny", "--figures", "svg")[0] == 2
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "message"),
-    [
-        ("corpus.files=[c.txt]", 3, "does not contain 'c.txt'"),
-        ("vocabulary.source=./nowhere", 3, "no model folder"),
-        ("model.n_positions=4096", 2, "held-out tokens do not fill"),
-    ],
-)
-def test_errors_have_exit_codes_and_locations(call, recipe, change, code, message):
-    got, out, err = call("pretrain", recipe, "--set", change)
-    assert (got, out) == (code, "")
-    assert message in err
-    assert "Traceback" not in err

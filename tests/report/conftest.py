@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 
 from probekit.errors import DataError
 from probekit.provenance import digest
+from probekit.report.pages.run_page import write_report
 from probekit.results.judging import judge
 from probekit.results.record import RESULT_FILES, pack_record
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, read_columns
@@ -106,6 +107,26 @@ def make_sweep() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def four_kinds():
+    """Return rows of a run over four kinds of site; the best by cross-validation is an MLP's."""
+    table = make_table()
+    sited = table[table["site"].str.contains("resid_post")]
+    others = [
+        sited.assign(
+            site=sited["site"].str.replace("hook_resid_post", name),
+            value=sited["value"] + (0.02 if name == "hook_mlp_out" else -0.1),
+        )
+        for name in ("hook_attn_out", "hook_mlp_out", "attn.hook_z")
+    ]
+    return pd.concat([table, *others])
+
+
+def four_probes():
+    """Return rows of a run over the residual stream with four kinds of probe."""
+    names = ("logistic", "lda", "svm", "mlp")
+    return pd.concat([make_table().assign(probe=name) for name in names])
+
+
 def causal_patterns(n: int, seed: int = 0) -> np.ndarray:
     """Causal patterns of shape (LAYERS, HEADS, n, n), sharper in deeper layers."""
     scores = np.random.default_rng(seed).normal(size=(LAYERS, HEADS, n, n))
@@ -115,6 +136,13 @@ def causal_patterns(n: int, seed: int = 0) -> np.ndarray:
     return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
 
 
+SHARED = {
+    "plain": make_table,
+    "kinds": four_kinds,
+    "probes": four_probes,
+    "heads": make_heads,
+    "sweep": make_sweep,
+}
 TOKENS = [
     "The",
     " keys",
@@ -243,6 +271,17 @@ def write_run() -> Callable[..., Path]:
     return write_shown
 
 
+@pytest.fixture(scope="session")
+def report_of(tmp_path_factory) -> Callable[[str], Path]:
+    """A function that returns a page of a table in `SHARED`, written once for all tests."""
+
+    @cache
+    def report_of(name: str) -> Path:
+        return write_report(write_shown(tmp_path_factory.mktemp("report") / "run", SHARED[name]()))
+
+    return report_of
+
+
 @pytest.fixture
 def table() -> pd.DataFrame:
     """The table of the synthetic run; tests may change it."""
@@ -360,19 +399,28 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="screen", features=[scheme])
         self.call("Page.navigate", url=url)
-        drawn = (
+        self._wait(
             "document.readyState === 'complete' && location.protocol !== 'about:' && "
             "[...document.querySelectorAll('.plot')].every("
             "plot => plot.closest('details') || plot.querySelector('.main-svg')) && "
             "[...document.querySelectorAll('#attention')]"
             ".every(explorer => explorer.getAttribute('aria-busy') === 'false')"
         )
+
+    def unfold(self) -> None:
+        """Open all folded parts of the page and wait until their figures are drawn."""
+        self.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        self._wait(
+            "[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.main-svg'))"
+        )
+
+    def _wait(self, drawn: str) -> None:
         is_drawn = self.evaluate(
             f"new Promise(done => {{ const end = Date.now() + {1000 * PATIENCE};"
             f"const wait = () => {drawn} ? done(true) : "
             "Date.now() > end ? done(false) : setTimeout(wait, 20); wait(); })"
         )
-        assert is_drawn, f"{url} is not drawn after {PATIENCE} seconds: {self.trouble}"
+        assert is_drawn, f"not drawn after {PATIENCE} seconds: {self.trouble}"
         self.settle()
 
     def resize(self, width: int) -> None:

@@ -73,19 +73,3 @@ def test_a_cosine_says_from_how_many_permutations_it_is_judged(transfer):
     # Nothing was tested, so nothing is reported.
     bare = replace(transfer, cosines=transfer.cosines.assign(n_null=0, p=np.nan))
     assert "permutations, so p" not in transfer_page(bare)
-
-
-@pytest.mark.parametrize("kind", ["comparison", "transfer"])
-def test_pages_fit_every_window_in_silence(browser, tmp_path, kind, request):
-    made = request.getfixturevalue(kind)
-    path = tmp_path / "page.html"
-    path.write_text((comparison_page if kind == "comparison" else transfer_page)(made), "utf-8")
-    browser.open(path, width=1400)
-    n_open = {"comparison": 1, "transfer": 4}[kind]
-    drawn = "document.querySelectorAll('.drawing > .plot-container').length"
-    assert browser.evaluate(drawn) == n_open
-    for width in (1400, 700, 360):
-        browser.resize(width)
-        browser.settle()
-        assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.trouble == []

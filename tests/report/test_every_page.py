@@ -11,12 +11,12 @@ from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.look.weights import write_weights_page
 from probekit.report.attention.page import AttentionExplorer
 from probekit.report.pages.attribution_page import attribution_page
-from probekit.report.pages.causes.causes_page import write_causes_page
-from probekit.report.pages.causes.pair_page import pair_page
+from probekit.report.pages.causes_page import write_causes_page
 from probekit.report.pages.compare_page import comparison_page
 from probekit.report.pages.heads_page import heads_page
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.lens_page import lens_page
+from probekit.report.pages.pair_page import pair_page
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_page
 from probekit.report.pages.texts_page import texts_page
@@ -27,12 +27,9 @@ from tests.report.conftest import (
     HOSTILE,
     TOKENS,
     causal_patterns,
-    make_heads,
     make_record,
-    make_sweep,
     seal_run,
 )
-from tests.report.figures.test_facets import four_kinds
 from tests.report.pages.test_texts_page import make_facts, make_reading
 from tests.report.pictures import (
     head_rows,
@@ -51,8 +48,7 @@ KINDS = (
     "report of facets",
     "report of heads",
     "report of a sweep",
-    "report over training",
-    "report with causes",
+    "report over training with causes",
     "causes",
     "runs",
     "index",
@@ -60,7 +56,6 @@ KINDS = (
     "lens",
     "attribution",
     "heads",
-    "pair",
     "estimated pair",
     "weights",
     "weight",
@@ -71,17 +66,16 @@ KINDS = (
 
 
 @pytest.fixture(scope="module")
-def pages(write_run, tmp_path_factory):
+def pages(write_run, report_of, tmp_path_factory):
     """The path of a page of each kind."""
     folder = tmp_path_factory.mktemp("every")
     runs = [
         write_run(folder / "runs" / "plural" / key, record=make_record() | {"key": key})
         for key in "ab"
     ]
-    over_training = write_run(folder / "over")
-    training_rows().to_csv(over_training / "training.csv", index=False)
-    seal_run(over_training)
-    with_causes = seal_run(write_causes(write_run(folder / "causes"), **every_table()))
+    with_causes = write_causes(write_run(folder / "causes"), **every_table())
+    training_rows().to_csv(with_causes / "training.csv", index=False)
+    seal_run(with_causes)
     prompt = AttentionPrompt("".join(TOKENS), tuple(TOKENS), causal_patterns(len(TOKENS)))
     lenses = pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
     scored = ScoredHeads(head_rows(), "a text", KNOWN)
@@ -92,7 +86,6 @@ def pages(write_run, tmp_path_factory):
         "lens": lens_page(lenses, model="made", facts=FACTS),
         "attribution": attribution_page(attributed(), model="made", facts=FACTS),
         "heads": heads_page(scored, model="made", facts=FACTS),
-        "pair": pair_page(patched_pair(), model="made", facts=FACTS),
         "estimated pair": pair_page(patched_pair(estimated=True), model="made", facts=FACTS),
         "comparison": comparison_page(make_comparison(HOSTILE)),
         "transfer": transfer_page(make_transfer(HOSTILE)),
@@ -104,12 +97,11 @@ def pages(write_run, tmp_path_factory):
     tiny = str(folder / "tiny")
     return {
         **{name: folder / f"{name}.html" for name in written},
-        "report": write_report(runs[0]),
-        "report of facets": write_report(write_run(folder / "facets", four_kinds())),
-        "report of heads": write_report(write_run(folder / "heads", make_heads())),
-        "report of a sweep": write_report(write_run(folder / "sweep", make_sweep())),
-        "report over training": write_report(over_training),
-        "report with causes": write_report(with_causes),
+        "report": report_of("plain"),
+        "report of facets": report_of("kinds"),
+        "report of heads": report_of("heads"),
+        "report of a sweep": report_of("sweep"),
+        "report over training with causes": write_report(with_causes),
         "causes": write_causes_page(with_causes),
         "weights": write_weights_page(tiny, folder / "weights.html"),
         "weight": write_weights_page(tiny, folder / "weight.html", tensor="h.0.attn.c_attn.weight"),
@@ -125,12 +117,12 @@ IN_THE_DARK = [pytest.param(kind, True, marks=pytest.mark.nightly) for kind in K
 )
 def test_pages_are_accessible(browser, pages, kind, dark):
     browser.open(pages[kind], width=1400, dark=dark)
-    browser.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    browser.settle(1500)
+    browser.unfold()
     assert browser.evaluate(AUDIT) == []
-    browser.resize(360)
-    browser.settle(500)
-    assert browser.evaluate("document.documentElement.scrollWidth") <= 360
+    for width in (1400, 700, 360):
+        browser.resize(width)
+        browser.settle()
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.trouble == []
 
 

@@ -1,14 +1,11 @@
 """Every figure is readable without colours: by lightness, dash or marker."""
 
-import itertools
-
 import numpy as np
 import plotly.colors
 import pytest
 
-from probekit.report.attention.packing import attention_colours
-from probekit.report.figures.style import LINES, SERIES_MARKERS
-from probekit.report.maps.text_map import luminance
+from probekit.report.attention.page import attention_colours
+from probekit.report.maps.maps import luminance
 
 SCALES = {
     "of maps": [plotly.colors.hex_to_rgb(c) for c in plotly.colors.sequential.Viridis],
@@ -33,12 +30,3 @@ def test_the_middle_of_the_difference_scale_is_its_lightest_or_darkest_colour(pa
     middle = len(lightness) // 2
     outward = [np.diff(lightness[middle:]), np.diff(lightness[middle::-1])]
     assert all((side < 0).all() for side in outward) or all((side > 0).all() for side in outward)
-
-
-def test_lines_of_one_figure_have_a_dash_of_their_own():
-    dashes = [style.dash for style in LINES.values()]
-    assert len(set(dashes)) == len(dashes)
-
-
-def test_series_have_a_mark_of_their_own():
-    assert all(a != b for a, b in itertools.combinations(SERIES_MARKERS, 2))

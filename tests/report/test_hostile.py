@@ -37,8 +37,7 @@ def check(browser):
 
     def check(page):
         browser.open(page)
-        browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-        browser.settle()
+        browser.unfold()
         assert browser.evaluate(HARM) == []
         assert browser.trouble == []
         return browser.evaluate(SHOWN)

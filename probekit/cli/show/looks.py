@@ -1,44 +1,73 @@
-"""Lens, attribution, heads, patches, models, sites and experiments on stdout."""
+"""Lens, attribution, heads, patches, predictions, models, sites and experiments on stdout."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
 import pandas as pd
+from rich.style import Style
+from rich.text import Text
 
 from probekit.activations.records import digest_weights
 from probekit.analysis.logits import position_from_start
-from probekit.cli.show.tables import show_table
+from probekit.cli.show.terminal import show_table, words
+from probekit.experiment.loader import BundledExperiment
+from probekit.experiment.locations import bundled_folder
+from probekit.model.config import ModelConfig
+from probekit.model.families.table import find_config
+from probekit.model.parameters import count_parameters
+from probekit.model.weights.sources import KNOWN_MODELS
 from probekit.pipeline.look.lenses import ModelAndTokenizer
+from probekit.probes.saved_probe import SavedProbe
+from probekit.progress import Console
 from probekit.provenance import versions
-from probekit.report.figures.style import format_number
-from probekit.report.maps.lens_map import site_labels
-from probekit.report.maps.network_maps import SCORES, signed
+from probekit.report.figures.style import format_number, signed
 from probekit.report.pages.attribution_page import (
     attribution_answer,
     attribution_detail,
     largest_table,
 )
-from probekit.report.pages.causes.pair_page import (
-    CAVEAT,
-    pair_answer,
-    pair_notes,
-    strongest_patches,
-)
 from probekit.report.pages.heads_page import (
     COUNTED,
+    SCORES,
     UNITS,
     heads_answer,
     heads_text,
     known_heads_table,
 )
-from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer
-from probekit.report.pages.table import Column, ResultTable
-from probekit.report.texts import line_label, model_title, token_label
-from probekit.results.network import AttributedLogit, PatchedPair, ScoredHeads
+from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer, site_labels
+from probekit.report.pages.pair_page import (
+    CAVEAT,
+    pair_answer,
+    pair_notes,
+    strongest_patches,
+)
+from probekit.report.pages.table import ResultTable
+from probekit.report.texts import (
+    HIGH,
+    LOW,
+    NUMBER,
+    Paint,
+    Palette,
+    line_label,
+    model_title,
+    token_label,
+)
+from probekit.results.network import (
+    AttributedLogit,
+    PatchedPair,
+    Per,
+    ScoredHeads,
+    TextReading,
+    tidy_rows,
+)
 
 MOST_HEADS = 5
+# Free text is the last column.
+_COLUMNS = ("number", "position", "label", "score", "token", "text")
+_WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be distinguished
 
 
 def facts_for_page(network: ModelAndTokenizer, bos: bool) -> dict[str, str]:
@@ -80,8 +109,8 @@ def _lens_table(rows: pd.DataFrame) -> ResultTable:
         rank = "–" if pd.isna(row["next_rank"]) else f"{row['next_rank']:,}"
         numbers = (format_number(row["entropy"]), format_number(row["kl"]), rank)
         cells.append((label, *numbers, "  ".join(top)))
-    most_probable = Column("most probable tokens", "words")
-    return ResultTable("", ("layer", "entropy", "KL", "rank of next", most_probable), cells)
+    columns = ["layer", "entropy", "KL", "rank of next", *words("most probable tokens")]
+    return ResultTable("", columns, cells)
 
 
 def show_attribution(result: AttributedLogit) -> None:
@@ -98,13 +127,12 @@ def show_heads(result: ScoredHeads) -> None:
         (score.title.lower(), heads_text(result, name, MOST_HEADS) or "not defined for any token")
         for name, score in SCORES.items()
     ]
-    show_table(ResultTable("", ("score", Column("highest", "words")), highest))
+    show_table(ResultTable("", words("score", "highest"), highest))
     click.echo(UNITS)
     click.echo(heads_answer(result))
     click.echo(COUNTED)
     if result.known:
-        names = ("known for GPT-2 small", "head", "here", "rank")
-        columns = [Column(name, "words") for name in names]
+        columns = words("known for GPT-2 small", "head", "here", "rank")
         show_table(replace(known_heads_table(result), columns=columns))
 
 
@@ -119,7 +147,7 @@ def show_pair(pair: PatchedPair, top: int) -> None:
             ("corrupt", pair.corrupt, pair.source),
         )
     ]
-    show_table(ResultTable("", [Column("", "words")] * 3, texts), has_heads=False)
+    show_table(ResultTable("", words("", "", ""), texts), has_heads=False)
     for rows in filter(len, (pair.of_positions, pair.of_heads)):
         click.echo()
         show_table(strongest_patches(pair, rows, top))
@@ -128,3 +156,117 @@ def show_pair(pair: PatchedPair, top: int) -> None:
     for note in pair_notes(pair):
         click.echo(f"note: {note}", err=True)
     click.echo(CAVEAT)
+
+
+def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> None:
+    """Print a label and a score for each text or token.
+
+    On a terminal with at least 256 colours, tokens are coloured by their score. Otherwise the
+    output is tab-separated columns with a header.
+    """
+    console = Console()
+    has_shades = console.color_system in _WITH_SHADES and not console.no_color
+    if not (console.is_terminal and has_shades):
+        _print_columns(readings, probe, per)
+        return
+    palette = Palette.of(readings, probe.classes)
+    for number, reading in enumerate(readings, start=1):
+        line = Text().append(f"{number} ", "dim")
+        line.append_text(_tokens(reading, palette) if per == "token" else _whole(reading, palette))
+        console.print(line, overflow="fold")
+    console.print(_legend(palette))
+
+
+def _print_columns(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> None:
+    rows = tidy_rows(readings, probe.classes, per)
+    names = [name for name in _COLUMNS if name in rows[0]]
+    click.echo("\t".join(names))
+    for row in rows:
+        click.echo("\t".join(_cell(name, row[name]) for name in names))
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        return "-"
+    if name == "token":
+        return token_label(str(value))
+    return f"{value:.4f}" if isinstance(value, float) else line_label(str(value))
+
+
+def _tokens(reading: TextReading, palette: Palette) -> Text:
+    line = Text()
+    for token, answer in zip(reading.tokens, reading.answers, strict=True):
+        line.append(line_label(token), _style(palette.paint(answer)))
+        if len(palette.classes) > 2:
+            line.append(f"/{line_label(answer.label or '')}", "dim")
+        if "\n" in token:
+            line.append("\n")
+    return line
+
+
+def _whole(reading: TextReading, palette: Palette) -> Text:
+    line = Text()
+    if reading.answer is None:
+        line.append("-")
+    else:
+        line.append(f" {line_label(reading.answer.text)} ", _style(palette.paint(reading.answer)))
+    return line.append(f" {line_label(reading.text)}")
+
+
+def _style(paint: Paint) -> Style:
+    return Style(color="#000000", bgcolor=paint.on_white)
+
+
+def _legend(palette: Palette) -> Text:
+    """Return the legend of the colours."""
+    line = Text()
+    if not palette.classes:
+        line.append(" number ", _style(Paint(NUMBER, 1.0)))
+        return line.append(f" {format_number(palette.low)} to {format_number(palette.high)}", "dim")
+    hues = (LOW, HIGH) if len(palette.classes) == 2 else map(palette.hue, palette.classes)
+    for name, hue in zip(palette.classes, hues, strict=True):
+        line.append(f" {line_label(name)} ", _style(Paint(hue, 1.0))).append(" ")
+    if len(palette.classes) == 2:
+        line.append(f"palest at score 0, strongest from ±{format_number(palette.high)}", "dim")
+    return line
+
+
+def show_models() -> None:
+    """Print a line for each named model."""
+    rows = []
+    for name in KNOWN_MODELS:
+        config = find_config(name)
+        origin = "ships with probekit" if name == "mini" else "the hub"
+        sizes = (config.n_layers, config.n_heads, config.d_model)
+        rows.append((name, *map(str, sizes), f"{count_parameters(config):,}", origin))
+    columns = words("model", "layers", "heads", "d_model", "parameters", "from")
+    show_table(ResultTable("", columns, rows))
+    click.echo("Also: org/name@revision on the hub, or the path of a folder.")
+
+
+def show_sites(model: str) -> None:
+    """Print the table of sites of a model."""
+    config = find_config(model)
+    rows = []
+    for site in config.sites.rows:
+        shape = " ".join(_axis(axis, config) for axis in site.axes)
+        note = " (only on request)" if site.on_request else ""
+        rows.append((site.name, shape, site.formula + note))
+    show_table(ResultTable("", words("site", "shape", "formula"), rows))
+    n_sites = len(config.sites.without_request)
+    click.echo(f"{{l}} is 0 to {config.n_layers - 1}: {n_sites} tensors.")
+
+
+def _axis(axis: str, config: ModelConfig) -> str:
+    return (
+        f"{axis}={config.axis_sizes[axis]}" if axis in config.axis_sizes and axis != "1" else axis
+    )
+
+
+def show_experiments(listed: Sequence[BundledExperiment]) -> None:
+    """Print a row for each bundled experiment: name, question, and additional requirements."""
+    rows = [(one.name, one.question, ", ".join(one.needs)) for one in listed]
+    show_table(ResultTable("", words("name", "question", "needs"), rows))
+    if listed:
+        click.echo(f"Run one by name: {listed[0].command}. The files are in {bundled_folder()}.")
+    click.echo("Start your own: probekit init my_question.")

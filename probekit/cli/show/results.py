@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import click
 import pandas as pd
 
 from probekit.amounts import counted
-from probekit.cli.show.tables import show_table
+from probekit.cli.show.terminal import show_table, words
 from probekit.pipeline.selftest import CheckResult
-from probekit.report.causes.cause_answer import cause_answer, verdict_table
-from probekit.report.causes.edits import directions_in
+from probekit.report.causes.findings import cause_answer, directions_in, verdict_tables
 from probekit.report.figures.style import format_number, format_p
 from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.table import Column, ResultTable
+from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
@@ -40,7 +39,6 @@ from probekit.results.table import load_table, metric_name, only
 from probekit.results.verdict import Verdict
 
 MOST_SETTINGS = 20  # shown in the terminal
-WORDS = Column("", "words")  # without a heading
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
 _SHORT = {"control task": "control"}
 _LEGEND = {
@@ -130,12 +128,11 @@ def show_warnings(result: RunResult) -> None:
 
 def show_verdicts(verdicts: Sequence[CheckResult]) -> None:
     """Print a line for each check, then the number of checks and of failures."""
-    columns = [Column(name, "words") for name in ("check", "kind", "expected", "found", "ok")]
     rows = [
         (one.check, one.kind, one.expected, one.found, "yes" if one.ok else "NO")
         for one in verdicts
     ]
-    show_table(ResultTable("", columns, rows))
+    show_table(ResultTable("", words("check", "kind", "expected", "found", "ok"), rows))
     n_bad = sum(not one.ok for one in verdicts)
     click.echo(f"{counted(len(verdicts), 'check')}, {n_bad} failed.")
 
@@ -151,7 +148,8 @@ def show_comparison(comparison: RunComparison) -> None:
         click.echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
     if not comparison.settings:
         click.echo("  no setting, digest or version differs")
-    columns = (f"{comparison.metric}, a - b", "a", "b", "difference", "p", "p_adjusted", "n", WORDS)
+    numbers = ("a", "b", "difference", "p", "p_adjusted", "n")
+    columns = [f"{comparison.metric}, a - b", *numbers, *words("")]
     rows = [_difference(row) for _, row in comparison.rows.iterrows()]
     show_table(ResultTable("", columns, rows))
     if comparison.rows["what"].eq("chosen").any():
@@ -210,30 +208,34 @@ def _by_site(result: Transfer) -> ResultTable:
         means = [format_number(rows.loc[is_place & side, "value"].mean()) for side in (own, ~own)]
         mark = " *" if (site, probe) == result.chosen else ""
         cells.append((site + mark, probe, *means))
-    return ResultTable("", ("site", Column("probe", "words"), "own test rows", "others'"), cells)
+    return ResultTable("", ("site", *words("probe"), "own test rows", "others'"), cells)
 
 
 def show_causes(tables: CauseTables) -> None:
     """Print the answer, the table of verdicts and doubts, such as texts that were left out."""
     click.echo(f"\n{cause_answer(tables)}")
-    found = verdict_table(directions_in(tables))
-    rows = [*found.rows, *found.folded]
-    if rows:
+    found = [table for table, _ in verdict_tables(directions_in(tables))]
+    if found:
         click.echo()
-        columns = [Column(name, "words") for name, _ in found.columns]
-        show_table(ResultTable("", ("direction", *columns), list(map(_direction, rows))))
+        columns = [replace(column, css="words") for column in found[0].headings]
+        rows = [
+            [_words(place, ", "), *map(_words, cells)]
+            for table in found
+            for place, *cells in table.rows
+        ]
+        show_table(ResultTable("", columns, rows))
     for sentence in tables.record.warnings:
         click.echo(f"warning: {sentence}", err=True)
     for one in tables.record.left_out:
         click.echo(f"warning: Interventions leave out {one.reason}", err=True)
 
 
-def _direction(row: Mapping[str, Any]) -> list[str]:
-    cells = (
-        "" if cell is None else " ".join(filter(None, (cell["answer"], cell["effect"], cell["p"])))
-        for cell in row["cells"]
-    )
-    return [", ".join(filter(None, (row["site"], row["details"]))), *cells]
+def _words(cell: Cell | str, between: str = " ") -> str:
+    """Return a cell as text, without remarks."""
+    if isinstance(cell, str):
+        return cell
+    small = (text for text, css in cell.small if css != "remark")
+    return between.join(filter(None, (cell.lead, cell.text, *small)))
 
 
 def show_causes_of(result: RunResult) -> None:

@@ -35,7 +35,7 @@ from probekit.pipeline.intervene.steps import (
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.progress import shown_progress
 from probekit.provenance import pretty_json
-from probekit.report.pages.causes.causes_page import write_causes_page
+from probekit.report.pages.causes_page import write_causes_page
 from probekit.results.causes import FOLDER, RECORD, TABLES, CausesRecord, CauseTables
 from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
 from probekit.results.table import make_table

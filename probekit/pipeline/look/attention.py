@@ -15,8 +15,7 @@ from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.prepare import TextEncoder
 from probekit.products import check_device
-from probekit.report.attention.packing import MOST_MB
-from probekit.report.attention.page import AttentionExplorer
+from probekit.report.attention.page import MOST_MB, AttentionExplorer
 from probekit.results.network import AttentionPrompt
 from probekit.terminal import SILENT, Watcher
 

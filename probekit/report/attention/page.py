@@ -2,49 +2,63 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import struct
+import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly.colors
 from numpy.typing import NDArray
 
 from probekit.errors import DataError, path_of
 from probekit.files import write_atomic
-from probekit.report.attention.packing import (
-    MOST_MB,
-    SIDE,
-    Reduction,
-    attention_colours,
-    choose_reduction,
-    count_heads,
-    packed,
-    packed_heads,
-    scores_beyond_distance,
-    still_picture,
-    thumbnails,
-    with_summaries,
-    without_first,
-)
+from probekit.report.pages.heads_page import SCORES
 from probekit.report.pages.page import Page, View
 from probekit.report.texts import token_label
 from probekit.results.network import AttentionPrompt
 
 THUMBNAIL_LEVELS = 255
-SCORE_NAMES = {
-    "previous_token": "previous token",
-    "duplicate_token": "duplicate token",
-    "induction": "induction",
-    "first_token": "first token",
-    "entropy": "entropy (nats)",
-    "distance": "distance (tokens)",
-}
+SCORE_NAMES = {name: f"{score.title.lower()}{score.unit}" for name, score in SCORES.items()}
 EXPLORER_STYLES = ("attention/explorer.css",)
 _PARTS = "data colours sheet box matrix lines text grid words picture state explorer"
 EXPLORER_SCRIPTS = tuple(f"attention/{name}.js" for name in _PARTS.split())  # in order, one module
 OPENING_SCORE = "beyond_distance"  # the page opens on the head with the largest one
+# 16 bits for small pages, then 8 bits, then fewer levels in 8 bits, which compress better.
+LEVELS = (65535, 255, 180, 127, 90, 63, 45, 31)
+MOST_MB = 25.0
+MOST_MB_OF_16_BITS = 4.0
+SAMPLE = 24  # heads per prompt that are compressed to estimate the page size
+MARGIN = 1.05  # factor by which a page may exceed that estimate
+PAGE_MB = 0.1  # size of a page without prompts
+BASE64 = 4 / 3
+# Perceptually uniform and monotonic in greyscale. Reversed on dark pages, so that a weight of 0 is
+# close to the page background in both themes.
+_WEIGHTS = plotly.colors.sequential.tempo
+_DIFFERENCES = plotly.colors.diverging.RdBu_r
+# Equally light at both ends, dark in the middle.
+_DIFFERENCES_IN_THE_DARK = (
+    "#b9dcff",
+    "#6aa5dc",
+    "#34689c",
+    "#1f3750",
+    "#20262e",
+    "#55301f",
+    "#96562f",
+    "#d98d56",
+    "#ffd2b0",
+)
+SIDE = 48  # largest side in pixels; longer texts are max-pooled
+# Palette of the static image, 256 entries: weights, then gaps between tiles and masked cells.
+_N_WEIGHTS, _BETWEEN, _MASKED = 254, 254, 255
+_WHITE, _GREY = (255, 255, 255), (217, 221, 226)
+_FIRST_QUERY = 2  # earlier ones have no choice between tokens other than the first
 
 
 @dataclass(frozen=True)
@@ -187,3 +201,238 @@ def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
 def _finite(score: NDArray[np.float32]) -> list[list[float | None]]:
     """Return scores with six significant digits, and None for non-finite ones, which JSON lacks."""
     return [[float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Number of quantisation levels for attention weights, and the estimated page size in MB.
+
+    >>> reduction = Reduction(levels=255, estimated_mb=3.2)
+    >>> reduction.error(1.0), reduction.error(0.01)
+    (0.004, 0.0004)
+    """
+
+    levels: int
+    estimated_mb: float
+
+    def error(self, weight: float) -> float:
+        """Return the largest quantisation error of a weight of this size, to one digit."""
+        half_step = (np.sqrt(weight) + 0.25 / self.levels) / self.levels
+        return float(f"{half_step:.1g}")
+
+
+def choose_reduction(
+    prompts: Sequence[AttentionPrompt], most_mb: float = MOST_MB, *, strict: bool = True
+) -> Reduction:
+    """Return the finest quantisation with which a page of all prompts stays within a size limit.
+
+    Args:
+        prompts: prompts whose attention weights are stored.
+        most_mb: largest page size in megabytes.
+        strict: If False, return the coarsest quantisation instead of raising when nothing fits.
+
+    Raises:
+        DataError: The page exceeds the limit at every quantisation.
+    """
+    for levels in LEVELS:
+        allowed = min(most_mb, MOST_MB_OF_16_BITS) if levels > 255 else most_mb
+        reduction = Reduction(
+            levels, PAGE_MB + sum(_estimate(prompt, levels) for prompt in prompts)
+        )
+        if reduction.estimated_mb * MARGIN <= allowed:
+            return reduction
+    if not strict:
+        return reduction
+    raise DataError(
+        f"{count_heads(prompts)} need a page of about {reduction.estimated_mb:,.1f} MB, even with "
+        f"weights quantised to {LEVELS[-1]} levels; the limit is {most_mb:g} MB. Choose one layer "
+        "or head, shorten the text, or raise the limit (--max-mb)."
+    )
+
+
+def count_heads(prompts: Sequence[AttentionPrompt]) -> str:
+    """Return the number of heads and tokens as a phrase, such as "12 heads of 5 to 30 tokens"."""
+    heads = sum(len(prompt.layers) * len(prompt.heads) for prompt in prompts)
+    sizes = [len(prompt.tokens) for prompt in prompts]
+    least, most = min(sizes), max(sizes)
+    lengths = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    return f"{heads:,} head{'s' * (heads > 1)} of {lengths} token{'s' * (most > 1)}"
+
+
+def _estimate(prompt: AttentionPrompt, levels: int) -> float:
+    """Return the estimated megabytes of a prompt, from a random sample of its heads."""
+    heads = prompt.patterns.reshape(-1, *prompt.patterns.shape[2:])
+    sample = heads[np.random.default_rng(0).permutation(len(heads))[:SAMPLE]]
+    mean = sum(map(len, packed_heads(sample, levels))) / len(sample)
+    side = min(len(prompt.tokens), SIDE)
+    small = BASE64 * 2 * side * (side + 1)  # two thumbnails and a tile of the static image
+    return len(heads) * (mean + small) / 1e6
+
+
+def packed_heads(patterns: NDArray[np.float32], levels: int) -> list[str]:
+    """Return `packed` weights of each head, for patterns of shape (n_heads, n, n)."""
+    with ThreadPoolExecutor(2) as pool:  # NumPy and zlib release the GIL
+        return list(pool.map(partial(packed, levels=levels), patterns))
+
+
+def packed(patterns: NDArray[np.float32], levels: int) -> str:
+    """Return the codes of the lower triangle, row by row, deflated and base64-encoded.
+
+    Codes are uint8, or little-endian uint16 for more than 255 levels.
+
+    Args:
+        patterns: attention weights of shape (..., n, n).
+        levels: the largest code, which encodes weight 1.
+
+    >>> text = packed(np.array([[1, 0], [0.36, 0.64]], dtype=np.float32), levels=255)
+    >>> list(zlib.decompress(base64.b64decode(text)))
+    [255, 153, 204]
+    """
+    triangles = patterns[..., np.tri(patterns.shape[-1], dtype=bool)]
+    codes = np.rint(np.sqrt(triangles.clip(0, 1)) * levels)
+    content = codes.astype("<u2" if levels > 255 else "u1").tobytes()
+    return base64.b64encode(zlib.compress(content, 6)).decode()
+
+
+def attention_colours() -> dict[str, dict[str, list[list[int]]]]:
+    """Return the stops of each colour scale as RGB from 0 to 255, for light and dark pages.
+
+    >>> attention_colours()["weights"]["light"][0]
+    [254, 245, 244]
+    """
+    weights = _stops(_WEIGHTS)
+    light, dark = map(_stops, (_DIFFERENCES, _DIFFERENCES_IN_THE_DARK))
+    return {
+        "weights": {"light": weights, "dark": weights[::-1]},
+        "differences": {"light": light, "dark": dark},
+    }
+
+
+def _stops(colours: Sequence[str]) -> list[list[int]]:
+    # Plotly writes some scales as rgb(...), others as #...
+    return [
+        [int(c) for c in plotly.colors.unlabel_rgb(colour)]
+        if colour.startswith("rgb")
+        else list(plotly.colors.hex_to_rgb(colour))
+        for colour in colours
+    ]
+
+
+def with_summaries(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the heads of a layer, followed by their mean and maximum if there are several.
+
+    >>> heads = np.array([[[1, 0], [0.25, 0.75]], [[1, 0], [0.5, 0.5]]], dtype=np.float32)
+    >>> with_summaries(heads)[2:, 1].tolist()
+    [[0.375, 0.625], [0.5, 0.75]]
+    """
+    if len(patterns) == 1:
+        return patterns
+    return np.concatenate([patterns, patterns.mean(0)[None], patterns.max(0)[None]])
+
+
+def without_first(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return patterns without the weights on the first token, with rows renormalised to sum to 1.
+
+    A row without any other weight, such as the first, is all 0.
+
+    >>> without_first(np.array([[[1, 0, 0], [0.5, 0.5, 0], [0.5, 0.2, 0.3]]], np.float32)).tolist()
+    [[[0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.4..., 0.6...]]]
+    """
+    rest = patterns.copy()
+    rest[..., 0] = 0
+    sums: NDArray[np.float32] = rest.sum(-1, keepdims=True)
+    sums[sums == 0] = 1
+    return rest / sums
+
+
+def thumbnails(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return patterns of shape (..., n, n) max-pooled to at most `SIDE` pixels per side.
+
+    >>> thumbnails(np.eye(96, dtype=np.float32)[None]).shape
+    (1, 48, 48)
+    """
+    n = patterns.shape[-1]
+    side = min(n, SIDE)
+    edges = np.arange(side) * n // side
+    across = np.maximum.reduceat(patterns, edges, axis=-1)
+    return np.maximum.reduceat(across, edges, axis=-2)
+
+
+def still_picture(layers: NDArray[np.float32]) -> str:
+    """Return a base64-encoded PNG of thumbnails in a grid: layers downwards, heads across.
+
+    Colour is proportional to the square root of the weight; masked cells are grey.
+
+    Args:
+        layers: thumbnails of shape (n_layers, n_heads, side, side).
+    """
+    side = layers.shape[-1]
+    codes = np.rint(np.sqrt(layers.clip(0, 1)) * (_N_WEIGHTS - 1)).astype(np.uint8)
+    codes[..., ~np.tri(side, dtype=bool)] = _MASKED
+    gap = max(1, side // 12)
+    tiles = np.pad(codes, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=_BETWEEN)
+    n_layers, n_heads, height, width = tiles.shape
+    pixels = tiles.transpose(0, 2, 1, 3).reshape(n_layers * height, n_heads * width)
+    stops = np.array(_stops(_WEIGHTS))
+    points = np.linspace(0, len(stops) - 1, _N_WEIGHTS)
+    channels = [np.interp(points, np.arange(len(stops)), channel) for channel in stops.T]
+    palette = np.rint(channels).T.astype(np.uint8).tobytes() + bytes(_WHITE + _GREY)
+    return base64.b64encode(_png(pixels, palette)).decode()
+
+
+def _png(pixels: NDArray[np.uint8], palette: bytes) -> bytes:
+    """Return a PNG of one palette byte per pixel. Source: PNG specification, sections 5 and 11."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        body = name + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    height, width = pixels.shape
+    rows = np.pad(pixels, ((0, 0), (1, 0)))  # each row starts with its filter type: 0, none
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        chunk(name, content)
+        for name, content in (
+            (b"IHDR", header),
+            (b"PLTE", palette),
+            (b"IDAT", zlib.compress(rows.tobytes(), 9)),
+            (b"IEND", b""),
+        )
+    )
+
+
+def scores_beyond_distance(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return by how much the largest weights of each head exceed its mean weight at their distance.
+
+    The mean weight at a distance, over all other queries, is what a head that attends by relative
+    position alone would give. The score is the largest excess of each query, 0 if there is none,
+    averaged over the queries from the third on. Weights on the first token are left out. Heads that
+    attend to the same token, the previous token, the first token, or to all tokens equally score
+    low. One text cannot show whether a weight is due to content or to absolute position.
+
+    Args:
+        patterns: attention weights of shape (n_layers, n_heads, n, n), queries in rows.
+
+    Returns:
+        Scores of shape (n_layers, n_heads); NaN for texts of fewer than three tokens.
+
+    >>> previous, single = np.eye(4, k=-1, dtype=np.float32), np.eye(4, dtype=np.float32)
+    >>> single[3] = [0, 1, 0, 0]  # excess 0.5 at query 2 and 1 at query 3
+    >>> scores_beyond_distance(np.stack([[previous, single]])).tolist()
+    [[0.0, 0.75]]
+    """
+    n_layers, n_heads, n, _ = patterns.shape
+    scores = np.full((n_layers, n_heads), np.nan, np.float32)
+    if n <= _FIRST_QUERY:
+        return scores
+    side = n - 1
+    for layer, pattern in enumerate(patterns):  # one at a time, to save memory
+        excess = pattern[:, 1:, 1:].copy()
+        flat = excess.reshape(n_heads, -1)
+        for distance in range(side):
+            diagonal = flat[:, distance * side :: side + 1]
+            total = diagonal.sum(1, dtype=np.float64, keepdims=True)
+            diagonal -= (total - diagonal) / max(side - distance - 1, 1)
+        largest = excess.max(-1, initial=0)[:, _FIRST_QUERY - 1 :]
+        scores[layer] = largest.mean(-1, dtype=np.float64)
+    return scores

@@ -21,7 +21,7 @@ from probekit.report.figures.style import (
     plotly_text,
     series_marker,
 )
-from probekit.report.maps.text_map import Colours, cell_text, diverging, text_map
+from probekit.report.maps.maps import Colours, diverging, text_map
 from probekit.report.texts import class_label
 from probekit.results.selection import main_metric, ranked_rows
 from probekit.results.table import figure_rows, only, placed, ticks
@@ -57,7 +57,6 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
     ]
     return text_map(
         shares,
-        [cell_text(share) for share in shares.ravel()],
         hover,
         Colours(0.0, 1.0, plotly.colors.sequential.Viridis, is_diverging=False),
         across=labels,
@@ -131,7 +130,6 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
     names = [labels[int(depth)] for depth in order["depth"]]
     return text_map(
         values.to_numpy(),
-        [cell_text(value) for value in values.to_numpy().ravel()],
         hover,
         diverging(1.0),
         across=names,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -98,86 +99,59 @@ def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
 
 
 def draw_levels(
-    figure: go.Figure, levels: Sequence[LevelLine], ends: Sequence[float]
+    figure: go.Figure,
+    lines: Sequence[LevelLine],
+    ends: Sequence[float],
+    colours: Mapping[str, str] = MappingProxyType({}),
 ) -> list[LineLabel]:
     """Draw each level as a line between the ends, and return labels with name and value.
 
-    Levels of one colour whose rounded values are equal share a label. If runs differ in a level,
-    its label names the run.
+    Levels of one colour whose rounded values are equal share a label. Of several runs, a label
+    names its run if no other run has the same value, and nested choices have the colour of their
+    run.
 
     Args:
         figure: The lines are added to it.
-        levels: Levels to draw.
+        lines: Levels to draw.
         ends: Left and right end of the lines.
+        colours: Colour of each run, if there are several.
     """
+    runs = list(dict.fromkeys(row["run"] for _, row in lines))
+    if len(runs) == 1:
+        lines = sorted(lines, key=lambda line: float(line[1]["value"]))
+    owners: dict[tuple[str, str, str], list[pd.Series]] = {}
+    for name, row in lines:
+        colour = colours.get(row["run"], "") if name == HEADLINE else ""
+        text = fixed(row["value"], 2)
+        owners.setdefault((name, text, colour or LEVELS[name].colour), []).append(row)
     labels: dict[tuple[str, str], tuple[list[str], float]] = {}
-    runs = {target: {row["run"] for name, row in levels if name == target} for target, _ in levels}
-    for target, row in sorted(levels, key=lambda level: level[1]["value"]):
-        style = LEVELS[target]
-        figure.add_trace(level_line(style, row, ends))
-        key = fixed(row["value"], 2), style.colour
-        names, _ = labels.setdefault(key, ([], row["value"]))
-        whose = f" of {row['run']}" if len(runs[target]) > 1 else ""
-        names += [name for name in [f"{style.label}{whose}"] if name not in names]
-    return _level_labels(labels)
-
-
-def _level_labels(labels: dict[tuple[str, str], tuple[list[str], float]]) -> list[LineLabel]:
-    """Return the labels of names and value, by text of the value and colour."""
+    for (name, text, colour), rows in owners.items():
+        is_common = name == HEADLINE or len(runs) == 1 or len({row["run"] for row in rows}) > 1
+        whose = "" if is_common else f" of {short_title(rows[0]['run'], runs)}"
+        title, style = f"{LEVELS[name].label}{whose}", replace(LEVELS[name], colour=colour)
+        for row in {row["value"]: row for row in rows}.values():
+            figure.add_trace(_level_line(style, row, ends, f"{title} {text}"))
+        names, _ = labels.setdefault((text, colour), ([], rows[0]["value"]))
+        names.append(title)
     return [
         LineLabel(f"{', '.join(names)} {text}", value, colour)
         for (text, colour), (names, value) in labels.items()
     ]
 
 
-def level_line(style: LineStyle, row: pd.Series, ends: Sequence[float]) -> go.Scatter:
+def _level_line(style: LineStyle, row: pd.Series, ends: Sequence[float], name: str) -> go.Scatter:
     """Return a horizontal line between the ends, without a legend entry."""
     interval = format_number(row["value"], row["ci_low"], row["ci_high"])
     return go.Scatter(
         x=list(ends),
         y=[row["value"]] * 2,
-        name=f"{style.label} {fixed(row['value'], 2)}",
+        name=plotly_text(name),
         mode="lines",
         line={"color": style.colour, "dash": style.dash, "width": style.width},
         showlegend=False,
         hovertext=f"<b>{plotly_text(row['site'] or style.label)}</b>: {interval}",
         hoverinfo="text",
     )
-
-
-def draw_run_levels(
-    figure: go.Figure, measured: pd.DataFrame, ends: Sequence[float], colours: Mapping[str, str]
-) -> list[LineLabel]:
-    """Draw the horizontal lines of several runs, and return labels with name and value.
-
-    A label names its run if no other run has the same value. Nested choices have the colour of
-    their run instead. Levels of one colour whose rounded values are equal share a label.
-
-    Args:
-        figure: The lines are added to it.
-        measured: Test rows of a metric, of several runs.
-        ends: Left and right end of the lines.
-        colours: Colour of each run.
-    """
-    runs = list(dict.fromkeys(measured["run"]))
-    owners: dict[tuple[str, str, str], dict[str, pd.Series]] = {}
-    for run in runs:
-        for name, row in levels(measured[measured["run"] == run], is_brief=True):
-            colour = colours[run] if name == HEADLINE else LEVELS[name].colour
-            text = fixed(row["value"], 2)
-            owners.setdefault((name, text, colour), {})[run] = row
-    labels: dict[tuple[str, str], tuple[list[str], float]] = {}
-    for (name, text, colour), rows in owners.items():
-        is_common = name == HEADLINE or len(rows) > 1
-        whose = "" if is_common else f" of {short_title(next(iter(rows)), runs)}"
-        title, style = f"{LEVELS[name].label}{whose}", replace(LEVELS[name], colour=colour)
-        for row in {row["value"]: row for row in rows.values()}.values():
-            figure.add_trace(
-                level_line(style, row, ends).update(name=plotly_text(f"{title} {text}"))
-            )
-            names, _ = labels.setdefault((text, colour), ([], row["value"]))
-        names.append(title)
-    return _level_labels(labels)
 
 
 def short_title(run: str, runs: Sequence[str]) -> str:

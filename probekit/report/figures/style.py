@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import math
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
@@ -219,6 +218,18 @@ def fixed(value: float, places: int) -> str:
     return f"{exact if exact else abs(exact):f}".replace("-", "−")
 
 
+def signed(value: float) -> str:
+    """Return a number with sign and two decimals; 0.00 has no sign, and NaN is "–".
+
+    >>> signed(0.254), signed(-3.0), signed(-0.001), signed(float("nan"))
+    ('+0.25', '−3.00', '0.00', '–')
+    """
+    if np.isnan(value):
+        return "–"
+    text = fixed(value, 2)
+    return f"+{text}" if value > 0 and text != "0.00" else text
+
+
 def decimals(numbers: Iterable[float], most: int) -> int:
     """Return the number of decimals, at least 2, at which no number is written as 0 unless it is.
 
@@ -231,15 +242,6 @@ def decimals(numbers: Iterable[float], most: int) -> int:
     """
     least = min((abs(number) for number in numbers if abs(number) > 0), default=1.0)
     return next((n for n in range(2, most) if round(least, n) > 0), most)
-
-
-def without_negative_zero(text: str) -> str:
-    """Return the text without the minus signs of numbers that are zero as written.
-
-    >>> without_negative_zero("-0.00 [-0.250, -0.000]")
-    '0.00 [-0.250, 0.000]'
-    """
-    return re.sub(r"-(0\.0+)(?!\d)", r"\1", text)
 
 
 MOST_NAMES = 3  # names on the layer axis below its numbers; more are slanted

@@ -60,22 +60,19 @@ def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
     kind of probe has many sizes, such as k_sparse, only the size with the best cross-validated
     score is included. Baselines are included.
     """
-    rows = _without_heads(table[~table["probe"].isin(hidden_kinds(table))])
-    sited = only(placed(rows), target="task")
+    rows = table[~table["probe"].isin(hidden_kinds(table))]
+    sited = placed(rows)
+    is_left_out = _of_heads(sited)
+    neurons = sited["site"].str.contains("[neuron=", regex=False)
+    if sited.loc[neurons & ~is_left_out, "line"].nunique() > MOST_NEURONS:
+        is_left_out |= neurons
+    rows = rows.drop(index=sited.index[is_left_out])
+    sited = only(sited[~is_left_out], target="task")
     same = [column for column in SERIES if column != "position"]
     is_sweep_alone = len(sited[same].drop_duplicates()) == 1
     if is_sweep_alone and sited["position"].nunique() <= MOST_POSITIONS:
         return rows
-    return _without_heads(at_shown_position(rows))
-
-
-def _without_heads(rows: pd.DataFrame) -> pd.DataFrame:
-    sited = placed(rows)
-    excluded = sited[_of_heads(sited)].index
-    neurons = sited[sited["site"].str.contains("[neuron=", regex=False)]
-    if neurons["line"].nunique() > MOST_NEURONS:
-        excluded = excluded.union(neurons.index)
-    return rows.drop(index=excluded)
+    return at_shown_position(rows)
 
 
 def curve_position(table: pd.DataFrame) -> str | None:

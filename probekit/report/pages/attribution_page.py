@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from probekit.amounts import joined_names
-from probekit.report.figures.style import fixed, format_number
-from probekit.report.maps.network_maps import (
-    attribution_map,
-    attribution_steps,
-    part_name,
-    signed,
-    step_rows,
+from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, signed
+from probekit.report.maps.maps import (
+    MOST_TEXTS,
+    diverging,
+    name_colours,
+    text_map,
 )
 from probekit.report.pages.page import (
     ANALYSIS,
@@ -27,7 +28,15 @@ from probekit.report.pages.page import (
     figure_json,
 )
 from probekit.report.pages.table import ResultTable
-from probekit.report.texts import line_label, model_title, short_heading, token_label
+from probekit.report.texts import (
+    HIGH,
+    LOW,
+    line_label,
+    model_title,
+    quote,
+    short_heading,
+    token_label,
+)
 from probekit.results.network import MEAN, AttributedLogit
 
 CAVEAT = (
@@ -48,6 +57,13 @@ HALF = 0.5
 # Smallest logit difference with shares, relative to the summed absolute contributions; below it
 # the contributions cancel and the shares are far above 1.
 LEAST_NET = 0.1
+# Columns of an attribution map to the right of the heads, by part.
+OTHER_COLUMNS = {"attn_bias": "bias", "mlp": "MLP"}
+NAMES = {
+    "embed": "token embedding",
+    "pos_embed": "position embedding",
+    "final_bias": "bias of the final norm",
+}
 
 
 def attribution_title(attribution: AttributedLogit) -> str:
@@ -99,7 +115,9 @@ def attribution_answer(attribution: AttributedLogit) -> str:
     n = int((along["value"].abs().cumsum() < HALF * abs(logit)).sum()) + 1
     named = along.head(min(n, MOST_NAMED))
     named_sum = named["value"].sum()
-    names = joined_names([_with_share(row, attribution) for _, row in named.iterrows()])
+    names = joined_names(
+        [f"{row['name']} ({_amount(row['value'], attribution)})" for _, row in named.iterrows()]
+    )
     carries = "carries" if len(named) == 1 else "carry"
     # The difference of the numbers as written, so that a reader can add them.
     rest = round(logit, 2) - round(named_sum, 2)
@@ -111,19 +129,11 @@ def attribution_answer(attribution: AttributedLogit) -> str:
 
 def _total(attribution: AttributedLogit) -> str:
     """Return the attributed logit or logit difference with its value, as a phrase."""
-    token, value = _quoted(attribution.token), signed(attribution.logit)
+    token, value = quote(attribution.token), signed(attribution.logit)
     if not attribution.minus:
         return f"the logit of {token}, {value}"
-    other = MEAN if attribution.minus == MEAN else _quoted(attribution.minus)
+    other = MEAN if attribution.minus == MEAN else quote(attribution.minus)
     return f"the logit difference of {value} between {token} and {other}"
-
-
-def _quoted(token: str) -> str:
-    return f"“{token_label(token)}”"
-
-
-def _with_share(row: pd.Series, attribution: AttributedLogit) -> str:
-    return f"{row['name']} ({_amount(row['value'], attribution)})"
 
 
 def _amount(value: float, attribution: AttributedLogit) -> str:
@@ -136,7 +146,7 @@ def attribution_detail(attribution: AttributedLogit) -> str:
     probability = format_number(attribution.probability)
     chance = "below 0.001" if probability == "0.000" else f"of {probability}"
     return (
-        f"At position {attribution.position} the network gives {_quoted(attribution.token)} a "
+        f"At position {attribution.position} the network gives {quote(attribution.token)} a "
         f"probability {chance} (rank {attribution.rank:,})."
         f"{'' if attribution.minus else f' {OF_ONE_LOGIT}'}"
     )
@@ -146,8 +156,8 @@ def attribution_question(attribution: AttributedLogit) -> str:
     """Return the question that an attribution answers, with the end of the text."""
     text = line_label("".join(attribution.tokens[: attribution.position + 1]))
     shown = short_heading(text, keeps_end=True)
-    token, minus = _quoted(attribution.token), attribution.minus
-    rather = f" rather than {_quoted(minus)}" if minus and minus != MEAN else ""
+    token, minus = quote(attribution.token), attribution.minus
+    rather = f" rather than {quote(minus)}" if minus and minus != MEAN else ""
     return f"Which components predict {token}{rather} after “{shown}”?"
 
 
@@ -156,7 +166,8 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     parts = strongest_parts(attribution)
     difference = abs(attribution.logit - float(parts["value"].sum()))
     exact = f"The contributions of the {len(parts)} components sum to the logit within"
-    first = Group("split", [_map(attribution), _largest(attribution)])
+    by_head, steps = _figures(attribution)
+    first = Group("split", [by_head, largest_table(attribution)])
     return Page(
         eyebrow=["probekit", "direct logit attribution", model_title(model)],
         title=attribution_question(attribution),
@@ -164,7 +175,7 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         details=[Paragraph(attribution_detail(attribution))],
         sections=[
             PageSection("", [first, Paragraph(CAVEAT, "note")], "first"),
-            PageSection("Cumulative logit", [_steps(attribution)]),
+            PageSection("Cumulative logit", [steps]),
             PageSection("All components", [_all_components(attribution)]),
         ],
         method=(*METHOD, f"{exact} {difference:.0e}."),
@@ -173,57 +184,52 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     ).html()
 
 
-def _map(attribution: AttributedLogit) -> FigurePart:
-    n_layers = int(attribution.rows["layer"].max()) + 1
-    n_columns = int(attribution.rows["head"].max()) + 3
-    return FigurePart(
+def _figures(attribution: AttributedLogit) -> tuple[FigurePart, FigurePart]:
+    """Return the map of contributions, and their sum in the order of the forward pass."""
+    rows = attribution.rows
+    n_layers, n_heads = (int(rows[name].max()) + 1 for name in ("layer", "head"))
+    in_order = "; ".join(f"{name} {signed(value)}" for name, value in step_rows(rows).items())
+    by_head = FigurePart(
         "Contributions of heads and MLPs",
-        figure_json(attribution_map(attribution.rows)),
+        figure_json(attribution_map(rows)),
         "Contribution of each component to the logit. “bias” is the bias of the attention output.",
         "Contribution of each head and MLP. Largest: " + largest_parts(attribution, 2 * MOST_NAMED),
         height=8 + 1.9 * n_layers,
-        width=9 + 2.9 * n_columns,
+        width=9 + 2.9 * (n_heads + 2),
     )
-
-
-def _steps(attribution: AttributedLogit) -> FigurePart:
-    n_layers = int(attribution.rows["layer"].max()) + 1
-    steps = step_rows(attribution.rows)
-    return FigurePart(
+    steps = FigurePart(
         "Cumulative logit",
-        figure_json(attribution_steps(attribution.rows)),
+        figure_json(attribution_steps(rows)),
         "Contributions in the order of the forward pass. Each bar starts where the previous one "
         "ends; the last is the logit.",
-        "Contributions in order: " + "; ".join(f"{n} {signed(v)}" for n, v in steps.items()),
+        f"Contributions in order: {in_order}",
         height=26,
         width=6 + 1.4 * (2 * n_layers + 4),
     )
-
-
-def largest_rows(attribution: AttributedLogit) -> list[tuple[str, float]]:
-    """Return the largest contributions, the sum of the others, and the logit, by name."""
-    parts = strongest_parts(attribution)
-    rest = parts["value"].iloc[MOST_ROWS:]
-    rows = [(str(row["name"]), float(row["value"])) for _, row in parts.head(MOST_ROWS).iterrows()]
-    if len(rest):
-        rows.append((f"other {len(rest)} of {len(parts)} components", float(rest.sum())))
-    return [*rows, (attribution_title(attribution), attribution.logit)]
-
-
-def _largest(attribution: AttributedLogit) -> ResultTable:
-    """Return the table of the largest contributions, with shares of a logit difference."""
-    largest = largest_table(attribution)
-    if attribution.minus:
-        shares = (_share(value, attribution.logit) for _, value in largest_rows(attribution))
-        rows = [(*row, share) for row, share in zip(largest.rows, shares, strict=True)]
-        largest = replace(largest, columns=(*largest.columns, "share"), rows=rows)
-    return replace(largest, has_title=True, is_sortable=True)
+    return by_head, steps
 
 
 def largest_table(attribution: AttributedLogit) -> ResultTable:
-    """Return the table of the largest contributions, with the sum of the others."""
-    rows = [(name, signed(value)) for name, value in largest_rows(attribution)]
-    return ResultTable("Largest contributions", ("component", "contribution"), rows)
+    """Return the table of the largest contributions, the sum of the others, and the logit.
+
+    Those to a logit difference have their shares of it.
+    """
+    parts = strongest_parts(attribution)
+    rest = parts["value"].iloc[MOST_ROWS:]
+    rows = list(zip(parts["name"], parts["value"], strict=True))[:MOST_ROWS]
+    rows += [(f"other {len(rest)} of {len(parts)} components", rest.sum())] * bool(len(rest))
+    rows.append((attribution_title(attribution), attribution.logit))
+    has_share = bool(attribution.minus)
+    return ResultTable(
+        "Largest contributions",
+        ("component", "contribution", *["share"] * has_share),
+        [
+            (name, signed(value), *[_share(value, attribution.logit)] * has_share)
+            for name, value in rows
+        ],
+        has_title=True,
+        is_sortable=True,
+    )
 
 
 def _share(value: float, total: float) -> str:
@@ -238,3 +244,79 @@ def _all_components(attribution: AttributedLogit) -> Fold:
     ]
     title = f"{len(rows)} components, largest contribution first"
     return Fold(title, [ResultTable(title, ("component", "contribution"), rows, is_sortable=True)])
+
+
+def part_name(part: str, layer: Any, head: Any) -> str:
+    """Return the display name of a part.
+
+    >>> part_name("head", 4, 11), part_name("mlp", 3, pd.NA), part_name("embed", pd.NA, pd.NA)
+    ('L4H11', 'L3 MLP', 'token embedding')
+    """
+    if part == "head":
+        return f"L{layer}H{head}"
+    return NAMES[part] if part in NAMES else f"L{layer} {OTHER_COLUMNS[part]}"
+
+
+def attribution_map(rows: pd.DataFrame) -> go.Figure:
+    """Return the map of contributions of heads, attention biases and MLPs to a logit.
+
+    Layers go down, heads across, followed by a column for biases and one for MLPs.
+
+    Args:
+        rows: Rows of `probekit.analysis.logits.logit_attribution`.
+    """
+    blocks = rows[rows["layer"].notna()]
+    columns = blocks["head"].astype("string").fillna(blocks["part"].map(OTHER_COLUMNS))
+    across = list(dict.fromkeys(columns))
+    down = [str(layer) for layer in blocks["layer"].unique()]
+    values = blocks["value"].to_numpy().reshape(len(down), len(across))
+    named = zip(blocks["part"], blocks["layer"], blocks["head"], blocks["value"], strict=True)
+    figure = text_map(
+        values,
+        [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named],
+        diverging(values, 1e-9),
+        texts=[fixed(value, 2) for value in values.ravel()],
+        across=across,
+        down=down,
+        title="head",
+        most_texts=MOST_TEXTS * 4,
+    )
+    return name_colours(figure, "added to the logit")
+
+
+def attribution_steps(rows: pd.DataFrame) -> go.Figure:
+    """Return the waterfall chart of a logit: contributions in the order of the forward pass."""
+    steps = step_rows(rows)
+    hover = [f"<b>{name}</b> {signed(value)}" for name, value in steps.items()]
+    total = float(steps.sum())
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_waterfall(
+        x=[*steps.index, "logit"],
+        y=[*steps, 0.0],
+        measure=["relative"] * len(steps) + ["total"],
+        hovertext=[*hover, f"<b>logit</b> {signed(total)}"],
+        hoverinfo="text",
+        increasing={"marker": {"color": HIGH}},
+        decreasing={"marker": {"color": LOW}},
+        totals={"marker": {"color": "#6E7F8D"}},
+        connector={"line": {"color": "#9aa1ab", "width": 1}},
+    )
+    figure.add_hline(y=0, line={"color": GREY, "width": 1.5})
+    figure.update_xaxes(type="category", tickangle=-45)
+    figure.update_yaxes(title_text="cumulative sum")
+    return figure
+
+
+def step_rows(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the contributions in the order of the forward pass, summed over each attention layer.
+
+    >>> rows = pd.DataFrame({
+    ...     "part": ["embed", "head", "head", "attn_bias", "mlp"], "value": [1.0, 2, 3, 4, 5],
+    ...     "layer": [None, 0, 0, 0, 0], "head": [None, 0, 1, None, None],
+    ... })
+    >>> step_rows(rows).to_dict()
+    {'token embedding': 1.0, 'L0 attn': 9.0, 'L0 MLP': 5.0}
+    """
+    kinds = rows["part"].replace({"head": "attn", "attn_bias": "attn", "mlp": "MLP"} | NAMES)
+    layers = [f"L{layer:.0f} " if not pd.isna(layer) else "" for layer in rows["layer"]]
+    return rows["value"].groupby(np.array(layers) + kinds.to_numpy(), sort=False).sum()

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import plotly.colors
+import plotly.graph_objects as go
 
 from probekit.amounts import counted
 from probekit.report.figures.style import format_number
-from probekit.report.maps.network_maps import SCORES, WEIGHTS, head_score_map, head_score_maps
+from probekit.report.maps.maps import (
+    LEAST_RANGE,
+    MOST_TEXTS,
+    Colours,
+    frame_cell,
+    map_row,
+    text_map,
+)
 from probekit.report.pages.page import (
     ANALYSIS,
     FigurePart,
@@ -30,28 +40,52 @@ CAVEAT = "An attention pattern shows which tokens a head attends to, not what it
 UNITS = "Entropy in nats, distance in tokens; all other scores are shares of the attention weight."
 METHOD = ("Each score is averaged over the tokens for which it is defined, then over texts.", UNITS)
 SCALES = "The maps of attention weights have one colour scale; the others have their own."
-# Scores whose high values identify a type of head -> the name of the type.
-HEAD_TYPES = {
-    "previous_token": "previous-token",
-    "induction": "induction",
-    "duplicate_token": "duplicate-token",
-    "first_token": "first-token",
-}
+# Scores whose high values identify a type of head.
+HEAD_TYPES = ("previous_token", "induction", "duplicate_token", "first_token")
 MOSTLY = 0.5  # share of its attention weight from which on a head counts for a type
 COUNTED = "A head counts if it gives at least half of its attention weight to these tokens."
+# Scores that are mean attention weights, and can be compared on one scale.
+WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
+
+
+@dataclass(frozen=True)
+class HeadScoreText:
+    """Title, definition and unit of a head score."""
+
+    title: str
+    meaning: str
+    unit: str = ""
+
+
+SCORES = {
+    "previous_token": HeadScoreText("Previous token", "mean weight on the previous token"),
+    "duplicate_token": HeadScoreText(
+        "Duplicate token", "mean weight on earlier occurrences of the same token"
+    ),
+    "induction": HeadScoreText(
+        "Induction", "mean weight on the tokens after earlier occurrences of the same token"
+    ),
+    "first_token": HeadScoreText("First token", "mean weight on the first token"),
+    "entropy": HeadScoreText(
+        "Entropy", "mean entropy of the attention weights, in nats", " (nats)"
+    ),
+    "distance": HeadScoreText(
+        "Distance", "mean distance back to the attended tokens, in tokens", " (tokens)"
+    ),
+}
 
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
-    maps = Group("rows", _pictures(scored))
+    maps = Group("rows", head_figures(scored))
     sections = [
         PageSection("", [Group("rows", [_highest(scored)]), Paragraph(CAVEAT, "note")], "first"),
         PageSection("Scores by layer and head", [maps, Paragraph(SCALES, "note")]),
         PageSection("All heads", [_all_heads(scored.rows)]),
     ]
     if scored.known:
-        known = replace(known_heads_table(scored), has_title=True, is_sortable=True)
-        sections.insert(2, PageSection("Known heads", [Group("rows", [known])]))
+        known = Group("rows", [known_heads_table(scored)])
+        sections.insert(2, PageSection("Known heads", [known]))
     return Page(
         eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
@@ -103,6 +137,8 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
         "Heads of GPT-2 small described in the literature, outlined in the maps",
         ("score", "head", "value", "rank"),
         [row for score in scored.known for row in _known(scored, score)],
+        has_title=True,
+        is_sortable=True,
     )
 
 
@@ -129,7 +165,7 @@ def heads_answer(scored: ScoredHeads) -> str:
 
 def _type_clause(scored: ScoredHeads, score: str) -> str:
     """Return the number of heads of a type and the highest; "" if the score is undefined."""
-    ranked, kind = scored.strongest(score, len(scored.rows)), HEAD_TYPES[score]
+    ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
     if ranked.empty:
         return ""
     first, *rest = ranked.head(2).to_dict("records")
@@ -143,7 +179,7 @@ def _type_clause(scored: ScoredHeads, score: str) -> str:
     )
 
 
-def _pictures(scored: ScoredHeads) -> list[FigurePart]:
+def head_figures(scored: ScoredHeads) -> list[FigurePart]:
     """Return the row of maps of attention weights, and a map for each other score."""
     meanings = "; ".join(f"{SCORES[score].title}: {SCORES[score].meaning}" for score in WEIGHTS)
     outlined = " Outlined: known heads." if scored.known else ""
@@ -151,31 +187,32 @@ def _pictures(scored: ScoredHeads) -> list[FigurePart]:
         f"{SCORES[score].title.lower()} {heads_text(scored, score, 3) or 'none'}"
         for score in WEIGHTS
     ]
+    n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
+    end = max(scale_end(scored.rows, score) for score in WEIGHTS)
+    maps = {
+        SCORES[score].title: head_score_map(scored.rows, score, scored.known.get(score, ()), end)
+        for score in WEIGHTS
+    }
     row = FigurePart(
         "Attention weights",
-        figure_json(head_score_maps(scored.rows, scored.known)),
+        figure_json(map_row(maps)),
         f"{meanings}.{outlined}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
-        height=_height(scored),
-        width=9 + len(WEIGHTS) * max(7, 1.45 * (int(scored.rows["head"].max()) + 1)),
+        height=8 + 1.9 * n_layers,
+        width=9 + len(WEIGHTS) * max(7, 1.45 * n_heads),
     )
     return [row, *(_picture(scored, score) for score in SCORES if score not in WEIGHTS)]
 
 
-def _height(scored: ScoredHeads) -> float:
-    return 8 + 1.9 * (int(scored.rows["layer"].max()) + 1)
-
-
 def _picture(scored: ScoredHeads, score: str) -> FigurePart:
-    meaning = SCORES[score].meaning
-    known = scored.known.get(score, ())
-    n_heads = int(scored.rows["head"].max()) + 1
+    title, meaning, known = SCORES[score].title, SCORES[score].meaning, scored.known.get(score, ())
+    n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
     return FigurePart(
-        SCORES[score].title,
+        title,
         figure_json(head_score_map(scored.rows, score, known)),
         f"{capitalised(meaning)}{'; outlined: known heads' * bool(known)}.",
-        f"{SCORES[score].title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
-        height=_height(scored),
+        f"{title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
+        height=8 + 1.9 * n_layers,
         width=9 + 2.6 * n_heads,
     )
 
@@ -194,3 +231,49 @@ def _all_heads(rows: pd.DataFrame) -> Fold:
         is_sortable=True,
     )
     return Fold(title, [table])
+
+
+def head_score_map(
+    rows: pd.DataFrame, score: str, framed: Sequence[tuple[int, int]] = (), end: float | None = None
+) -> go.Figure:
+    """Return the map of a head score by layer (down) and head (across).
+
+    Args:
+        rows: Rows of `probekit.analysis.heads.score_heads`.
+        score: A key of `SCORES`.
+        framed: Heads to frame, as (layer, head).
+        end: Upper end of the colour scale, which starts at 0; by default `scale_end`.
+    """
+    scored = rows[rows["score"] == score].sort_values(["layer", "head"])
+    hovered = ["layer", "head", "value", "sd", "n"]
+    layers, heads = scored["layer"].unique(), scored["head"].unique()
+    figure = text_map(
+        scored["value"].to_numpy().reshape(len(layers), len(heads)),
+        [_score_hover(score, *row) for row in scored[hovered].itertuples(index=False)],
+        Colours(0.0, end or scale_end(rows, score), plotly.colors.sequential.Viridis, False),
+        across=[str(head) for head in heads],
+        down=[str(layer) for layer in layers],
+        title="head",
+        most_texts=MOST_TEXTS * 10,
+    )
+    for layer, head in framed:
+        frame_cell(figure, head, layer)
+    return figure
+
+
+def scale_end(rows: pd.DataFrame, score: str) -> float:
+    """Return the upper end of the colour scale: the highest score, but at least `LEAST_RANGE`.
+
+    >>> rows = pd.DataFrame({"score": ["induction"] * 2, "value": [0.02, 0.31]})
+    >>> scale_end(rows, "induction"), scale_end(rows, "entropy")
+    (0.31, 0.05)
+    """
+    values = rows.loc[rows["score"] == score, "value"]
+    return float(max([LEAST_RANGE, *values.dropna()]))
+
+
+def _score_hover(score: str, layer: int, head: int, value: float, sd: float, n: int) -> str:
+    texts = f"{n} text{'s' * (n != 1)}"
+    spread = "" if np.isnan(sd) else f" ± {format_number(sd)} (sd)"
+    result = "no token could have it" if n == 0 else f"{format_number(value)}{spread}, {texts}"
+    return f"<b>L{layer}H{head}</b><br>{SCORES[score].title.lower()}: {result}"

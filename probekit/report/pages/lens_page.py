@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from itertools import count, takewhile
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import plotly.colors
+import plotly.graph_objects as go
 
 from probekit.amounts import counted
-from probekit.report.figures.style import format_number
-from probekit.report.maps.lens_map import MEASURES, MOST_TEXTS, lens_curve, lens_map, site_labels
+from probekit.errors import DataError, UnknownNameError, nearest
+from probekit.model.sites.catalogue import component_of, layer_of
+from probekit.report.figures.line_labels import label_at_end, label_lines
+from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE, format_number, plotly_text
+from probekit.report.maps.maps import Colours, text_map, thin_ticks
 from probekit.report.pages.page import (
     ANALYSIS,
     FigurePart,
@@ -20,7 +28,7 @@ from probekit.report.pages.page import (
     figure_json,
 )
 from probekit.report.pages.table import ResultTable
-from probekit.report.texts import line_label, model_title, short_heading, token_label
+from probekit.report.texts import line_label, model_title, short_heading, short_label, token_label
 
 QUESTION = "From which layer on does the network predict its next token?"
 CAVEAT = (
@@ -44,6 +52,21 @@ CAPTION = (
 LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to see them."
 BY_LAYER = "Most likely token by layer"
 IS_OUTPUT = 1e-4  # nats; mean divergence below which a site is the output of the network
+MOST_TEXTS = 2_000  # cells; with more, a browser draws their texts slowly
+# Column of the summary -> label of the line, column of its number of positions, and dash.
+_LINES = {
+    "as_output": ("equals the final prediction", "n", "solid"),
+    "right": ("equals the next token of the text", "n_next", "dot"),
+}
+
+
+# Quantity that the colour of a cell shows: title of the colour bar, and column of the lens rows.
+MEASURES = {
+    "probability": ("probability of the token in the cell", "probability_1"),
+    "rank": ("rank of the token that follows in the text", "next_rank"),
+    "entropy": ("entropy, nats", "entropy"),
+    "kl": ("KL divergence from the output, nats", "kl"),
+}
 
 
 def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> str:
@@ -95,7 +118,7 @@ def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> PageSection
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
-    views = {measure.title: lens_map(rows, name) for name, measure in MEASURES.items()}
+    views = {title: lens_map(rows, name) for name, (title, _) in MEASURES.items()}
     picture = FigurePart(
         title="Most likely next token by layer and position",
         figure=figure_json(next(iter(views.values()))),
@@ -220,3 +243,137 @@ def lens_description(rows: pd.DataFrame) -> str:
         for label, (_, row) in zip(site_labels(at_last), at_last.iterrows(), strict=True)
     )
     return f"Most likely next token by layer and position. At the last position {predictions}"
+
+
+def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
+    """Return the map of a logit lens: sites down, tokens across, most probable next token in cells.
+
+    A token is bold if it is the one that follows in the text.
+
+    Args:
+        rows: Rows of one text, from `probekit.analysis.logits.lens_rows`.
+        measure: A key of `MEASURES`, shown as colour.
+
+    Raises:
+        UnknownNameError: The measure is unknown.
+        DataError: The rows belong to more than one text.
+    """
+    if measure not in MEASURES:
+        raise UnknownNameError(f"Unknown measure {measure!r}. {nearest(measure, MEASURES)}")
+    if rows.duplicated(["site", "position"]).any():
+        raise DataError(
+            "A site and position occur more than once, so the rows belong to several texts. Give "
+            "the rows of a single text, e.g. rows[rows['prompt'] == 1]."
+        )
+    title, column = MEASURES[measure]
+    sites, tokens = site_labels(rows), rows.drop_duplicates("position")["token"]
+    values = rows[column].to_numpy(dtype=float, na_value=np.nan)
+    values = np.log10(values) if measure == "rank" else values
+    # Bright means good: a high probability, but a low rank, entropy and divergence.
+    # The order matters: nanmax of all-NaN values is NaN, and max(1.0, nan) is 1.0.
+    viridis, viridis_r = plotly.colors.sequential.Viridis, plotly.colors.sequential.Viridis_r
+    scale, high = viridis_r, max(1.0, np.nanmax(values, initial=0.0))
+    if measure == "probability":
+        scale, high = viridis, 1.0
+    figure = text_map(
+        values.reshape(len(sites), len(tokens)),
+        [_hover(row) for row in rows.to_dict("records")],
+        Colours(0.0, high, scale, is_diverging=False),
+        texts=[_cell(row) for row in rows.to_dict("records")],
+        across=[plotly_text(short_label(token)) for token in tokens],
+        down=sites,
+        title="",  # plotly would draw a title over the cells, because the colour bar is above
+        most_texts=MOST_TEXTS,
+    )
+    # At the top left, so that it stays visible when a long text is scrolled.
+    colorbar = {
+        "title": {"text": title, "side": "top"},
+        "orientation": "h",
+        "lenmode": "pixels",
+        "len": 320,
+        "x": 0,
+        "xanchor": "left",
+        "y": 1,
+        "yanchor": "bottom",
+    }
+    if measure == "rank":
+        colorbar |= {"tickvals": [*range(7)], "ticktext": [f"{10**power:,}" for power in range(7)]}
+    return thin_ticks(figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"}))
+
+
+def site_labels(rows: pd.DataFrame) -> list[str]:
+    """Return the axis labels of the sites.
+
+    >>> sites = ["blocks.0.hook_resid_pre", "blocks.0.hook_attn_out", "blocks.0.hook_resid_post"]
+    >>> site_labels(pd.DataFrame({"site": sites}))
+    ['embed', '0 attn_out', '0']
+    """
+    return [_site_label(site) for site in rows["site"].unique()]
+
+
+def _site_label(site: str) -> str:
+    layer, component = layer_of(site), component_of(site)
+    if component == "resid_post":
+        return str(layer)
+    if (layer, component) == (0, "resid_pre"):
+        return "embed"
+    return component if layer is None else f"{layer} {component}"
+
+
+def _cell(row: dict[Hashable, Any]) -> str:
+    text = plotly_text(short_label(row["token_1"]))
+    return f"<b>{text}</b>" if row["next_rank"] == 1 else text
+
+
+def _hover(row: dict[Hashable, Any]) -> str:
+    def named(token: str, probability: str) -> str:
+        return f"{plotly_text(token_label(row[token]))} {_probability(row[probability])}"
+
+    here = plotly_text(token_label(row["token"]))
+    lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {here}"]
+    ranks = takewhile(lambda rank: f"token_{rank}" in row, count(1))
+    lines += [f"{rank}. {named(f'token_{rank}', f'probability_{rank}')}" for rank in ranks]
+    if not pd.isna(row["next_rank"]):
+        following = named("next_token", "next_probability")
+        lines.append(f"follows: {following}, rank {row['next_rank']:,}")
+    lines.append(f"entropy {row['entropy']:.2f} nats, KL from the output {row['kl']:.2f} nats")
+    return "<br>".join(lines)
+
+
+def _probability(value: float) -> str:
+    """Return a probability as text, in scientific notation below 0.001."""
+    return format_number(value) if value >= 0.001 else f"{value:.1e}"
+
+
+def lens_curve(summary: pd.DataFrame) -> go.Figure:
+    """Return the curve of `lens_summary`: shares of positions by layer, labelled at their ends."""
+    figure = go.Figure(layout={"template": TEMPLATE})
+    shares = {name: summary[name] / summary[n] for name, (_, n, _) in _LINES.items()}
+    for (name, (label, n, dash)), colour in zip(_LINES.items(), SERIES_COLOURS, strict=False):
+        figure.add_scatter(
+            x=list(range(len(summary))),
+            y=shares[name].tolist(),
+            mode="lines+markers",
+            line={"color": colour, "dash": dash, "width": 2.5},
+            hovertext=[
+                f"<b>{row['layer']}</b><br>{label} at {row[name]} of {row[n]} positions"
+                for _, row in summary.iterrows()
+            ],
+            hoverinfo="text",
+        )
+    figure.update_xaxes(
+        title_text="layer",
+        tickvals=list(range(len(summary))),
+        ticktext=[text if text.isdigit() else f"<br>{text}" for text in summary["layer"]],
+        tickangle=0,
+        range=[-0.3, len(summary) - 0.9],
+    )
+    figure.update_yaxes(title_text="share of positions", range=[-0.03, 1.05], tickformat=".0%")
+    names = (label for label, _, _ in _LINES.values())
+    ends = [
+        label
+        for line, name in zip(figure.data, names, strict=True)
+        for label in label_at_end(line, name, line.line.color)
+    ]
+    label_lines(figure, ends)
+    return figure

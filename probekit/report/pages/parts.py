@@ -26,7 +26,7 @@ from probekit.report.figures.curves import (
     sparse_curve,
     sparse_rows,
 )
-from probekit.report.figures.facets import curve_figure, facets_height
+from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.style import fixed, format_number
 from probekit.report.figures.views import (
     curve_position,
@@ -35,7 +35,7 @@ from probekit.report.figures.views import (
     position_tables,
     step_tables,
 )
-from probekit.report.maps.maps import head_maps, map_cells, position_map, step_map
+from probekit.report.maps.maps import head_maps, layer_map, map_cells
 from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences import captions
 from probekit.report.sentences.method import POOLED_RANKING, REFITTED, SITE_OF_ALL_FOLDS
@@ -92,7 +92,7 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
         for part, rows in positions:
             if metric in measured_metrics(rows):
                 heading = f"{name} by layer and position · {part}"
-                maps.append((heading, position_map(rows, metric), rows, is_open))
+                maps.append((heading, layer_map(rows, metric, "offset"), rows, is_open))
         for heading, figure, rows, is_shown in maps:
             caption = captions.map_caption(rows, v, metric, control)
             description = captions.map_description(rows, metric)
@@ -189,7 +189,7 @@ def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
         if metric in measured_metrics(rows):
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
-                step_map(rows, metric),
+                layer_map(rows, metric, "step"),
                 "Each column is a checkpoint, labelled with its training step. "
                 + captions.map_caption(rows, v, metric),
                 _step_description(rows, metric),

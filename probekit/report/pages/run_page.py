@@ -14,16 +14,15 @@ from safetensors.numpy import load_file
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.attention.packing import choose_reduction
 from probekit.report.attention.page import (
     EXPLORER_SCRIPTS,
     EXPLORER_STYLES,
     SCORE_NAMES,
     attention_data,
+    choose_reduction,
 )
-from probekit.report.causes.cause_answer import cause_answer
-from probekit.report.causes.edits import legible
-from probekit.report.pages.causes.causes_page import (
+from probekit.report.causes.findings import cause_answer, legible
+from probekit.report.pages.causes_page import (
     cause_figures,
     causes_section,
     write_causes_page,

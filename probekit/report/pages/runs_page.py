@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import ConfigError, DataError
-from probekit.report.figures.facets import curve_figure, facets_height
+from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import curve_rows
-from probekit.report.maps.maps import map_cells, map_colours
-from probekit.report.maps.text_map import cell_text, text_map
+from probekit.report.maps.maps import cell_map, map_cells, map_colours
 from probekit.report.pages.compare_page import settings_section
 from probekit.report.pages.page import (
     FigurePart,
@@ -264,24 +262,18 @@ def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
     cells = _residual(table, metric)
     runs = list(dict.fromkeys(cells["run"]))
     depths = sorted(cells["depth"].unique())
-    at = ([runs.index(run) for run in cells["run"]], [depths.index(d) for d in cells["depth"]])
-    values = np.full((len(runs), len(depths)), np.nan)
-    values[at] = cells["value"]
-    hover = np.full(values.shape, "", dtype=object)
-    hover[at] = [
+    hover = [
         f"<b>{plotly_text(row['run'])}</b><br>{plotly_text(row['site'])}<br>"
         f"{plotly_text(row['probe'])} at {plotly_text(row['position'])}<br>"
         f"{metric_name(metric)}: {format_number(row['value'], row['ci_low'], row['ci_high'])}"
         for _, row in cells.iterrows()
     ]
     labels = ticks(cells)
-    figure = text_map(
-        values,
-        [cell_text(value) for value in values.ravel()],
-        hover.ravel().tolist(),
+    figure = cell_map(
+        cells.assign(hover=hover),
         map_colours(cells, metric),
-        across=[plotly_text(labels[int(depth)]) for depth in depths],
-        down=[plotly_text(run).replace(" · ", "<br>") for run in runs],
+        down=("run", {run: plotly_text(run).replace(" · ", "<br>") for run in runs}),
+        across=("depth", {depth: plotly_text(labels[int(depth)]) for depth in depths}),
         title="layer",
     )
     return figure.update_yaxes(title_text=None)

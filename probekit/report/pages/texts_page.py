@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from probekit.amounts import counted
 from probekit.probes.saved_probe import ProbeFacts
@@ -12,10 +12,7 @@ from probekit.report.figures.style import format_number
 from probekit.report.pages.page import Page, Paragraph, View
 from probekit.report.texts import (
     DENSEST,
-    HIGH,
-    LOW,
     NUMBER,
-    Paint,
     Palette,
     model_title,
     token_label,
@@ -27,53 +24,6 @@ METHOD = ("Colours show what can be decoded at a token, not what the model uses.
 MOST_LABELS = 4  # named in the answer
 
 
-@dataclass(frozen=True)
-class TokenPart:
-    """A token on the page.
-
-    Attributes:
-        space: glyphs of its leading whitespace.
-        shown: label of the rest of the token.
-        breaks: whether the token contains a newline, after which the page breaks the line.
-        paint: its colour.
-        answer: prediction of the probe at the token.
-        score: score of the prediction, with more digits than in `answer.text`.
-    """
-
-    space: str
-    shown: str
-    breaks: bool
-    paint: Paint
-    answer: RowPrediction
-    score: str
-
-
-@dataclass(frozen=True)
-class TextPart:
-    """A text on the page: the prediction for the text, its colour, and the coloured tokens."""
-
-    reading: TextReading
-    paint: Paint | None
-    tokens: tuple[TokenPart, ...]
-
-
-@dataclass(frozen=True)
-class Legend:
-    """Legend of the page.
-
-    Attributes:
-        names: class names (or "value" for regression) with their hues.
-        ends: scores at the ticks of the colour scale; empty if there is no scale.
-        low: hue at the low end of the scale.
-        high: hue at the high end of the scale.
-    """
-
-    names: tuple[tuple[str, str], ...]
-    ends: tuple[str, ...] = ()
-    low: str = NUMBER
-    high: str = NUMBER
-
-
 def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: ProbeFacts) -> str:
     """Return a self-contained HTML page with every token in the colour of its prediction."""
     palette = Palette.of(readings, classes)
@@ -82,7 +32,14 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         "densest": DENSEST,
         "has_labels": bool(classes),
         "names_labels": len(classes) > 2,
-        "texts": [text_part(reading, palette) for reading in readings],
+        "texts": [
+            {
+                "reading": reading,
+                "paint": reading.answer and palette.paint(reading.answer),
+                "tokens": painted_tokens(reading, palette),
+            }
+            for reading in readings
+        ],
     }
     view = [facts.view] if facts.view != "raw" else []
     return Page(
@@ -147,38 +104,38 @@ def _labelled(found: Sequence[RowPrediction], unit: str) -> str:
     return f"{counts}."
 
 
-def text_part(reading: TextReading, palette: Palette) -> TextPart:
-    """Return a text with its tokens coloured by a palette."""
-    return TextPart(
-        reading,
-        None if reading.answer is None else palette.paint(reading.answer),
-        tuple(
-            _token_part(token, answer, palette)
-            for token, answer in zip(reading.tokens, reading.answers, strict=True)
-        ),
-    )
+def painted_tokens(reading: TextReading, palette: Palette) -> list[dict[str, Any]]:
+    """Return the tokens of a text, coloured by a palette, as a template shows them.
+
+    Each has `space`, glyphs of its leading whitespace; `shown`, a label of the rest; `breaks`,
+    whether it contains a newline, after which the page breaks the line; its `paint`; the `answer`
+    of the probe; and the `score` of the answer, with more digits.
+    """
+    tokens = []
+    for token, answer in zip(reading.tokens, reading.answers, strict=True):
+        rest = token.lstrip()
+        tokens.append(
+            {
+                "space": token_label(token[: len(token) - len(rest)]),
+                "shown": token_label(rest),
+                "breaks": "\n" in token,
+                "paint": palette.paint(answer),
+                "answer": answer,
+                "score": format_number(answer.score),
+            }
+        )
+    return tokens
 
 
-def _token_part(token: str, answer: RowPrediction, palette: Palette) -> TokenPart:
-    rest = token.lstrip()
-    return TokenPart(
-        space=token_label(token[: len(token) - len(rest)]),
-        shown=token_label(rest),
-        breaks="\n" in token,
-        paint=palette.paint(answer),
-        answer=answer,
-        score=format_number(answer.score),
-    )
-
-
-def _key(palette: Palette) -> Legend:
+def _key(palette: Palette) -> dict[str, Sequence[Any]]:
+    """Return names with their hues, and scores at the ticks of a colour scale, if there is one."""
     limit = format_number(palette.high)
-    if len(palette.classes) == 2:
-        low, high = palette.classes
-        return Legend(((low, LOW), (high, HIGH)), (f"≤ −{limit}", "0", f"≥ +{limit}"), LOW, HIGH)
-    if palette.classes:
-        return Legend(tuple((name, palette.hue(name)) for name in palette.classes))
-    return Legend((("value", NUMBER),), (f"≤ {format_number(palette.low)}", f"≥ {limit}"))
+    if not palette.classes:
+        ends = (f"≤ {format_number(palette.low)}", f"≥ {limit}")
+        return {"names": [("value", NUMBER)], "ends": ends}
+    names = [(name, palette.hue(name)) for name in palette.classes]
+    is_scale = len(palette.classes) == 2
+    return {"names": names, "ends": (f"≤ −{limit}", "0", f"≥ +{limit}") if is_scale else ()}
 
 
 def _question(classes: Sequence[str], kind: str) -> str:

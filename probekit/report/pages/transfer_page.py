@@ -20,8 +20,7 @@ from probekit.report.figures.style import (
     short_tick,
     two_line_tick,
 )
-from probekit.report.maps.maps import LEAST_RANGE
-from probekit.report.maps.text_map import Colours, text_map
+from probekit.report.maps.maps import LEAST_RANGE, Colours, text_map
 from probekit.report.pages.page import (
     FigurePart,
     Fold,
@@ -203,9 +202,9 @@ def _map(
     cells = texts.set_index(["train", "test"])[["text", "hover"]].reindex(every, fill_value="")
     return text_map(
         matrix(rows, names, cell[0]).to_numpy(),
-        cells["text"].tolist(),
         cells["hover"].tolist(),
         Colours(*limits, scale, is_diverging=limits[0] < 0),
+        texts=cells["text"].tolist(),
         across=[short_tick(name) for name in names],
         down=[two_line_tick(name) for name in names],  # leaves room for cells on narrow screens
         title="tested on",

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
+import plotly.colors
+import plotly.graph_objects as go
 from numpy.typing import NDArray
+from plotly.subplots import make_subplots
 
 from probekit.amounts import counted
-from probekit.report.figures.style import without_negative_zero
-from probekit.report.figures.weight_figures import (
-    QUANTILE,
-    colour_end,
-    column_curves,
-    matrix_map,
-    norm_map,
-    norms_by_block,
-    spectrum_curves,
-    vector_curve,
-    weight_head_map,
+from probekit.report.figures.line_labels import name_traces
+from probekit.report.figures.style import (
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    TEMPLATE,
+    finite_ends,
+    plotly_text,
 )
+from probekit.report.maps.maps import Colours, text_map
 from probekit.report.pages.page import FigurePart, Fold, Group, Page, PageSection, figure_json
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import model_title
@@ -33,7 +34,9 @@ METHOD = (
     "The page shows values, not what the model uses them for.",
 )
 MOST_CELLS = 4_000_000  # largest matrix that is drawn in full
-
+# Quantile of the absolute weights at which colours end; an outlier would wash out all others.
+QUANTILE = 0.995
+_COLOURBAR = {"thickness": 12, "outlinewidth": 0, "nticks": 6}
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
@@ -42,23 +45,18 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
     """Return a self-contained HTML page with a table of all tensors and their norms by block."""
     figures = []
     if rows["name"].str.fullmatch(r"h\.[1-9]\d*\..*").any():
+        matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
+        norms = zip(matrices["name"], matrices["norm"], strict=True)
+        words = "; ".join(f"{name} {norm:.1f}" for name, norm in norms)
         figures.append(
             FigurePart(
                 "Norm by block",
                 figure_json(norms_by_block(rows)),
                 "Frobenius norm of each matrix.",
-                _norm_words(rows),
+                f"Norms of the matrices by block. {words}",
             )
         )
     return _render(model, f"How large are the weights of {model_title(model)}?", rows, figures, [])
-
-
-def _norm_words(rows: pd.DataFrame) -> str:
-    """Return the text alternative of the figure of norms."""
-    matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
-    return "Norms of the matrices by block. " + "; ".join(
-        f"{name} {norm:.1f}" for name, norm in zip(matrices["name"], matrices["norm"], strict=True)
-    )
 
 
 def weight_page(weight: WeightTensor, model: str) -> str:
@@ -175,7 +173,7 @@ def format_weight(value: float) -> str:
     >>> format_weight(0.0012345), format_weight(-140.26), format_weight(0.0)
     ('0.001234', '−140.3', '0')
     """
-    return without_negative_zero(f"{value:.4g}").replace("-", "−")
+    return f"{value + 0.0:.4g}".replace("-", "−")
 
 
 def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
@@ -190,14 +188,18 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     yield FigurePart(
         "Heat map of the matrix" if is_whole else f"Heat map of the first {size} weights",
         figure_json(matrix_map(shown, down, across)),
-        f"Rows: {down}. Columns: {across}. {_colours(shown)}",
+        f"Rows: {down}. Columns: {across}. The colour scale ends at "
+        f"±{format_weight(colour_end(shown))}, the {QUANTILE:.1%} quantile of the absolute "
+        "weights; larger ones are clipped.",
         f"Heat map of {size} weights of {name}.",
         height=36,
     )
     if weight.columns:
+        columns = {f"column {n}": np.ascontiguousarray(values[:, n]) for n in weight.columns}
+        curves = value_curves(columns, down, SERIES_COLOURS)
         yield FigurePart(
             f"Columns {', '.join(map(str, weight.columns))}",
-            figure_json(column_curves(values, weight.columns, down)),
+            figure_json(curves.update_yaxes(title_text="weight")),
             f"Values of each column by {down}.",
             f"Columns of {name} as curves by {down}.",
         )
@@ -215,13 +217,6 @@ def _axes(name: str) -> tuple[str, str]:
     """
     embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
     return (embeddings[name], "dimension") if name in embeddings else ("input", "output")
-
-
-def _colours(values: Floats) -> str:
-    return (
-        f"The colour scale ends at ±{format_weight(colour_end(values))}, the {QUANTILE:.1%} "
-        "quantile of the absolute weights; larger ones are clipped."
-    )
 
 
 def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
@@ -269,3 +264,153 @@ def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
             f"Heat maps of the weights of head {head}.",
             height=32,
         )
+
+
+def colour_end(values: Floats) -> float:
+    """Return the absolute weight at which the colours of a heat map end; never 0.
+
+    >>> colour_end(np.array([[0.0, 0.0, -2.0]], np.float32)) > 1.9
+    True
+    """
+    return float(np.quantile(np.abs(values), QUANTILE)) or float(np.abs(values).max()) or 1.0
+
+
+def matrix_map(values: Floats, down: str, across: str) -> go.Figure:
+    """Return the heat map of a matrix, rows down, with diverging colours centred on 0.
+
+    Args:
+        values: shape (n_rows, n_columns).
+        down: Title of the row axis.
+        across: Title of the column axis.
+    """
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_trace(_heatmap(values, colour_end(values), down, across))
+    figure.update_xaxes(title_text=across, showgrid=False)
+    figure.update_yaxes(title_text=down, showgrid=False, autorange="reversed")
+    return figure
+
+
+def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
+    return go.Heatmap(
+        z=np.ascontiguousarray(values, np.float32),  # plotly stores arrays as bytes, not digits
+        zmin=-end,
+        zmax=end,
+        colorscale=plotly.colors.diverging.PuOr_r,
+        colorbar=_COLOURBAR,
+        hovertemplate=f"{down} %{{y}}, {across} %{{x}}: %{{z:.4f}}<extra></extra>",
+    )
+
+
+def value_curves(
+    curves: Mapping[str, Sequence[float] | Floats],
+    across: str,
+    colours: Sequence[str],
+    first: int = 0,
+) -> go.Figure:
+    """Return the figure of series of values by index, one curve each.
+
+    Args:
+        curves: values by the name of their curve.
+        across: name of the index.
+        colours: colours of the curves, which are repeated.
+        first: index of the first value.
+    """
+    figure = go.Figure(layout={"template": TEMPLATE})
+    for (name, values), colour in zip(curves.items(), cycle(colours), strict=False):
+        figure.add_scatter(
+            x0=first,
+            y=values,
+            mode="lines",
+            name=name,
+            line={"color": colour, "width": 1.5},
+            hovertemplate=f"{name}, {across} %{{x}}: %{{y:.4f}}<extra></extra>",
+        )
+    figure.update_layout(showlegend=True)
+    return figure.update_xaxes(title_text=across)
+
+
+def vector_curve(values: Floats) -> go.Figure:
+    """Return the scatter plot of a vector by index."""
+    marker = {"size": 4, "color": SERIES_COLOURS[0]}
+    figure = value_curves({"value": np.ascontiguousarray(values)}, "index", SERIES_COLOURS)
+    figure.update_traces(
+        mode="markers", marker=marker, hovertemplate="%{x}: %{y:.4f}<extra></extra>"
+    )
+    return figure.update_layout(showlegend=False).update_yaxes(title_text="weight")
+
+
+def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
+    """Return the map of weight norms, matrices down and heads across, with numbers in the cells.
+
+    Args:
+        norms: shape (n_parts, n_heads).
+        parts: Names of the matrices, e.g. "query".
+    """
+    names = [f"W_{part[0].upper()}" for part in parts]
+    figure = text_map(
+        norms,
+        [
+            f"{name} of head {head}: {norm:.3f}"
+            for name, row in zip(names, norms, strict=True)
+            for head, norm in enumerate(row)
+        ],
+        Colours(0.0, float(norms.max()), plotly.colors.sequential.Viridis, is_diverging=False),
+        texts=[f"{norm:.1f}" for norm in norms.ravel()],
+        across=[str(head) for head in range(norms.shape[1])],
+        down=names,
+        title="head",
+    )
+    return figure.update_yaxes(title_text=None)
+
+
+def weight_head_map(parts: Mapping[str, Floats], end: float) -> go.Figure:
+    """Return heat maps of the matrices of one head side by side, on one colour scale."""
+    titles = [f"W_{part[0].upper()}" for part in parts]
+    figure = make_subplots(1, len(parts), subplot_titles=titles, horizontal_spacing=0.06)
+    figure.update_layout(template=TEMPLATE)
+    for number, values in enumerate(parts.values(), start=1):
+        trace = _heatmap(values, end, "row", "column")
+        figure.add_trace(trace.update(showscale=number == len(parts)), row=1, col=number)
+    figure.update_xaxes(showgrid=False)
+    figure.update_yaxes(showgrid=False, autorange="reversed")
+    return figure
+
+
+def spectrum_curves(spectra: Wide) -> go.Figure:
+    """Return the figure of singular values by rank, one curve per head.
+
+    Args:
+        spectra: shape (n_heads, n_singular_values), in descending order.
+    """
+    shades = np.linspace(0, 0.9, len(spectra)).tolist()
+    colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
+    curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
+    figure = value_curves(curves, "rank", colours, first=1)
+    return figure.update_yaxes(title_text="singular value", rangemode="tozero")
+
+
+def norms_by_block(rows: pd.DataFrame) -> go.Figure:
+    """Return the figure of norms by block, one line per kind of matrix.
+
+    Args:
+        rows: One row per tensor, with columns `name`, `shape` and `norm`.
+    """
+    named = rows["name"].str.extract(r"^h\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$")
+    is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
+    matrices = rows.assign(**named)[is_shown].astype({"block": int}).sort_values("block")
+    figure = go.Figure(layout={"template": TEMPLATE})
+    for number, (kind, points) in enumerate(matrices.groupby("kind", sort=False)):
+        figure.add_scatter(
+            x=points["block"].tolist(),
+            y=points["norm"].tolist(),
+            mode="lines+markers",
+            name=plotly_text(kind),
+            line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
+            marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
+            hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
+        )
+    last, highest = matrices["block"].max(), finite_ends(matrices["norm"])[1]
+    figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])
+    figure.update_yaxes(title_text="norm", range=[0, 1.04 * highest])
+    name_traces(figure)
+    return figure

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from probekit.report.pages.page import PageSection, View
-from probekit.report.pages.texts_page import TokenPart, text_part
+from probekit.report.pages.texts_page import painted_tokens
 from probekit.report.texts import DENSEST, Palette, class_label
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.record import ExampleRecord, RecordPart, read_record
@@ -112,11 +113,11 @@ class WrongExamples(RecordPart):
             for one in self.probes
         ]
 
-    def painted(self) -> list[tuple[WrongExample, list[tuple[TokenPart, bool]]]]:
+    def painted(self) -> list[tuple[WrongExample, list[tuple[dict[str, Any], bool]]]]:
         """Return each example with its coloured tokens; True marks a token in the labelled span."""
         readings = [_reading(example) for example in self.examples]
         palette = Palette.of(readings, self.classes)
-        parts = [text_part(reading, palette).tokens for reading in readings]
+        parts = [painted_tokens(reading, palette) for reading in readings]
         return [
             (example, list(zip(tokens, map(example.is_marked, example.tokens), strict=True)))
             for example, tokens in zip(self.examples, parts, strict=True)

@@ -7,8 +7,14 @@ import pandas as pd
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures.curves import learning_curve_lines, sparse_rows
-from probekit.report.figures.facets import panel_unit, panels
-from probekit.report.figures.layer_curve import banded_series, measured_rows, null_band, series_of
+from probekit.report.figures.layer_curve import (
+    banded_series,
+    measured_rows,
+    null_band,
+    panel_unit,
+    panels,
+    series_of,
+)
 from probekit.report.figures.levels import levels
 from probekit.report.figures.style import LEVELS, LINES, format_number
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours

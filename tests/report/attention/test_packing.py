@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.attention.packing import (
+from probekit.report.attention.page import (
     LEVELS,
     Reduction,
     attention_colours,
@@ -60,7 +60,7 @@ def test_the_finest_quantisation_within_the_limit_is_chosen(make_patterns, monke
 
     def size(levels):
         with monkeypatch.context() as patch:
-            patch.setattr("probekit.report.attention.packing.LEVELS", (levels,))
+            patch.setattr("probekit.report.attention.page.LEVELS", (levels,))
             return choose_reduction([prompt]).estimated_mb
 
     sizes = [size(levels) for levels in LEVELS]
@@ -75,7 +75,7 @@ def test_the_finest_quantisation_within_the_limit_is_chosen(make_patterns, monke
 
 
 def test_long_texts_use_8_bits(make_patterns, monkeypatch):
-    monkeypatch.setattr("probekit.report.attention.packing.MOST_MB_OF_16_BITS", 0.2)
+    monkeypatch.setattr("probekit.report.attention.page.MOST_MB_OF_16_BITS", 0.2)
     assert choose_reduction([prompt_of(make_patterns(150))]).levels == 255
 
 

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.attention.packing import scores_beyond_distance
-from probekit.report.attention.page import OPENING_SCORE, SCORE_NAMES, AttentionExplorer
+from probekit.report.attention.page import (
+    OPENING_SCORE,
+    SCORE_NAMES,
+    AttentionExplorer,
+    scores_beyond_distance,
+)
 from probekit.results.network import AttentionPrompt
 from tests.report.attention.test_packing import unpacked
 

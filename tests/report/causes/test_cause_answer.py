@@ -3,8 +3,7 @@
 import pandas as pd
 import pytest
 
-from probekit.report.causes.cause_answer import MOST_ROWS, cause_answer, verdict_table
-from probekit.report.causes.edits import directions_in
+from probekit.report.causes.findings import MOST_ROWS, cause_answer, directions_in, verdict_tables
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     attention,
@@ -31,22 +30,44 @@ def verdicts(*rows):
     return pd.DataFrame([one for group in rows for one in group])
 
 
-def test_decodable_but_not_used_has_the_patch_at_the_site(answer_of):
-    assert answer_of(**every_table()) == (
+EFFECTS = make_effects()
+ANSWERS = {
+    "not used, with the patch at the site": (
+        every_table(),
         "Decodable but not used at the last token: all 6 directions detect the label, none steers "
         "or silences; patching the residual stream after block 0 recovers 0.028 [−0.022, 0.078] of "
-        f"the counterfactual's effect{SIZE}"
-    )
-
-
-def test_a_used_direction_is_named_with_its_effects(answer_of):
-    assert answer_of(**every_table(verdicts=make_verdicts(used=(3,)))) == (
+        "the counterfactual's effect",
+    ),
+    "used, with its effects": (
+        every_table(verdicts=make_verdicts(used=(3,))),
         "Decodable and used at the last token: the probe's direction in the residual stream after "
         "block 3 moves the answer by 0.84 [0.82, 0.86] logits per standard deviation, and its "
         "erasure removes 62 % [60, 64] of the difference between labels (both p = 0.008, best of 6 "
         "sites); patching the whole vector there recovers 0.44 [0.39, 0.49] of the "
-        f"counterfactual's effect{SIZE}"
-    )
+        "counterfactual's effect",
+    ),
+    "patches: the block of the transition, and the strongest other site": (
+        {"effects": EFFECTS},
+        "Patching the residual stream at the last token recovers at least half of the "
+        "counterfactual's effect from block 4 on (0.69 [0.64, 0.74]); largest effect of the other "
+        "sites: head 2 of block 3 (recovery −0.40 [−0.45, −0.35], p = 0.002, best of 84)",
+    ),
+    "patches of each token: the tokens by block": (
+        {"effects": EFFECTS[EFFECTS["at"] == "each"]},
+        "Patching the residual stream recovers most at position 2 (␣doctors) from block 0 on (0.97 "
+        "[0.92, 1.02]), at position 6 (␣bus) from block 4 on (0.69 [0.64, 0.74])",
+    ),
+    "ablations: the unit of the measure": (
+        {"effects": EFFECTS[EFFECTS["do"] == "ablate"]},
+        "Largest effect of mean ablation at the last token: attn_out of block 5 (change of logit "
+        "difference 0.40 [0.20, 0.60] logits, p = 0.002, best of 6)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tables", "answer"), ANSWERS.values(), ids=ANSWERS)
+def test_the_answer(answer_of, tables, answer):
+    assert answer_of(**tables) == answer + SIZE
 
 
 def test_a_significant_but_small_use_is_named_so(answer_of):
@@ -100,30 +121,6 @@ def test_one_direction(answer_of, answers, expected):
     assert answer_of(verdicts=verdicts(verdict_rows(residual(3), answers))) == expected + SIZE
 
 
-def test_patches_alone_name_the_block_of_the_transition_and_the_strongest_other_site(answer_of):
-    assert answer_of(effects=make_effects()) == (
-        "Patching the residual stream at the last token recovers at least half of the "
-        "counterfactual's effect from block 4 on (0.69 [0.64, 0.74]); largest effect of the other "
-        f"sites: head 2 of block 3 (recovery −0.40 [−0.45, −0.35], p = 0.002, best of 84){SIZE}"
-    )
-
-
-def test_patches_of_each_token_name_the_tokens_by_block(answer_of):
-    effects = make_effects()
-    assert answer_of(effects=effects[effects["at"] == "each"]) == (
-        "Patching the residual stream recovers most at position 2 (␣doctors) from block 0 on (0.97 "
-        f"[0.92, 1.02]), at position 6 (␣bus) from block 4 on (0.69 [0.64, 0.74]){SIZE}"
-    )
-
-
-def test_ablations_alone_have_the_unit_of_the_measure(answer_of):
-    effects = make_effects()
-    assert answer_of(effects=effects[effects["do"] == "ablate"]) == (
-        "Largest effect of mean ablation at the last token: attn_out of block 5 (change of logit "
-        f"difference 0.40 [0.20, 0.60] logits, p = 0.002, best of 6){SIZE}"
-    )
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_undefined_effects_have_no_answer(answer_of, value):
     rows = make_effects(2).assign(effect=value)
@@ -149,87 +146,95 @@ def test_the_probed_position_is_in_words(tmp_path):
 
 
 @pytest.fixture
-def table_of(tmp_path):
-    """A function that returns the table of verdicts in rows."""
+def tables_of(tmp_path):
+    """A function that returns the tables of verdicts in rows, with the verdicts in words."""
 
     def of(rows):
         tables = CauseTables.open(write_causes(tmp_path, verdicts=pd.DataFrame(rows)))
-        return verdict_table(directions_in(tables))
+        return verdict_tables(directions_in(tables))
 
     return of
 
 
-def test_a_row_has_answer_effect_interval_and_adjusted_p(table_of):
-    table = table_of(verdict_rows(residual(3), "yes undecided no"))
-    assert table.columns == [
+@pytest.fixture
+def rows_of(tables_of):
+    """A function that returns the rows of the first of `tables_of`."""
+    return lambda rows: tables_of(rows)[0][0].rows
+
+
+def texts(cell):
+    """Answer, effect, p and remark of a cell."""
+    return (cell.lead, cell.text, *(text for text, _ in cell.small))
+
+
+def remarks(row):
+    return [text for text, css in row[0].small if css == "remark"]
+
+
+def test_a_row_has_answer_effect_interval_and_adjusted_p(tables_of):
+    ((table, words),) = tables_of(verdict_rows(residual(3), "yes undecided no"))
+    assert [(column.name, column.unit) for column in table.columns[1:]] == [
         ("detects", "AUROC − 0.5"),
         ("steers", "logits per SD"),
         ("silences", "share of the effect"),
         ("swap", "recovery"),
     ]
-    (row,) = table.rows
-    assert (row["site"], row["name"]) == (
-        "Residual stream after block 3",
-        "blocks.3.hook_resid_post",
-    )
-    assert [(one["answer"], one["effect"], one["p"]) for one in row["cells"]] == [
+    ((place, *cells),) = table.rows
+    assert (place.text, place.hint) == ("Residual stream after block 3", "blocks.3.hook_resid_post")
+    assert [texts(cell)[:3] for cell in cells] == [
         ("yes", "0.42 [0.40, 0.44]", "p = 0.003"),
         ("undecided", "0.10 [−0.10, 0.30]", "p = 1.00"),
         ("no", "0.010 [−0.010, 0.030]", "p = 1.00"),
         ("", "0.10 [−0.10, 0.30]", "p = 1.00"),
     ]
-    assert row["summary"] == "Sentence on blocks.3.hook_resid_post."
+    assert [summary for _, summary in words.rows] == ["Sentence on blocks.3.hook_resid_post."]
 
 
-def test_methods_and_tokens_are_named_if_they_differ(table_of):
+def test_methods_and_tokens_are_named_if_they_differ(rows_of):
     rows = verdict_rows(residual(3)) + verdict_rows(residual(3), along="leace", at="all")
-    assert [row["details"] for row in table_of(rows).rows] == [
+    assert [row[0].small[0][0] for row in rows_of(rows)] == [
         "probe, probed token",
         "LEACE, all tokens",
     ]
 
 
-def test_flags_of_a_direction_are_listed(table_of):
+def test_flags_of_a_direction_are_listed(rows_of):
     rows = verdict_rows(one_head(2, 1), "yes yes yes", exceeds_whole=True, kernel_share=0.8)
-    (row,) = table_of(rows).rows
-    assert row["site"] == "Head 1 of block 2"
-    assert list(row["remarks"]) == [
+    (row,) = rows_of(rows)
+    assert row[0].text == "Head 1 of block 2"
+    assert remarks(row) == [
         "Moves more than its whole vector: possible artefact.",
         "80 % is in the kernel of the output matrix.",
         "25 % of texts move the wrong way.",
     ]
-
-
-def test_a_direction_that_steers_away_from_its_class_is_flagged(table_of):
     rows = verdict_rows(residual(0), "yes yes no", effect=-0.4, low=-0.5, high=-0.3)
-    assert "Steers away from the class that it detects." in table_of(rows).rows[0]["remarks"]
+    assert "Steers away from the class that it detects." in remarks(rows_of(rows)[0])
 
 
-def test_an_undefined_effect_has_its_reason(table_of):
+def test_an_undefined_effect_has_its_reason(rows_of):
     rows = verdict_rows(
         residual(0), "undecided undecided undecided", reason="too few groups",
         **dict.fromkeys(("effect", "low", "high", "p", "p_holm")),
     )  # fmt: skip
-    cell = table_of(rows).rows[0]["cells"][0]
-    assert (cell["effect"], cell["p"], cell["remark"]) == ("–", "", "too few groups")
+    assert texts(rows_of(rows)[0][1])[1:] == ("–", "", "too few groups")
 
 
-def test_an_undecided_effect_above_0_names_the_range_of_permuted_labels(table_of):
+def test_an_undecided_effect_above_0_names_the_range_of_permuted_labels(rows_of):
     numbers = {"effect": 0.13, "low": 0.12, "high": 0.14, "null_low": -0.2, "null_high": 0.21}
     rows = verdict_rows(residual(0), "yes undecided undecided", reason="p is above 0.05", **numbers)
-    remarks = [one["remark"] for one in table_of(rows).rows[0]["cells"][:2]]
+    detects, steers = (texts(cell)[-1] for cell in rows_of(rows)[0][1:3])
     band = "95 % of the directions on permuted labels have an effect of −0.20 to 0.21"
-    assert remarks[1] == f"p is above 0.05; {band}"
-    assert band not in remarks[0]
+    assert steers == f"p is above 0.05; {band}"
+    assert band not in detects
 
 
-def test_of_many_directions_those_that_are_used_come_first(table_of):
-    table = table_of(make_verdicts(48, used=(40, 41)).to_dict("records"))
+def test_of_many_directions_those_that_are_used_come_first(tables_of):
+    (table, _), (others, _) = tables_of(make_verdicts(48, used=(40, 41)).to_dict("records"))
     assert len(table.rows) == MOST_ROWS
-    assert len(table.folded) == 48 - MOST_ROWS
-    assert [row["site"][-8:] for row in table.rows[:2]] == ["block 40", "block 41"]
+    assert len(others.rows) == 48 - MOST_ROWS
+    assert [row[0].text[-8:] for row in table.rows[:2]] == ["block 40", "block 41"]
 
 
-def test_a_question_without_a_row_has_an_empty_cell(table_of):
+def test_a_question_without_a_row_has_an_empty_cell(rows_of):
     rows = verdict_rows(residual(0)) + verdict_rows(residual(1))[:3]
-    assert [row["cells"][-1] is None for row in table_of(rows).rows] == [False, True]
+    assert [row[-1] == "–" for row in rows_of(rows)] == [False, True]

@@ -7,21 +7,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.report.causes.cause_maps import head_map_of, token_maps
-from probekit.report.causes.curves import (
+from probekit.report.causes.cause_figures import (
     MATCHED,
     PERMUTED,
     cause_curve,
     dose_figure,
     dose_panels,
+    head_map_of,
     refit_figure,
     refit_panels,
     steepest,
+    token_maps,
 )
-from probekit.report.causes.edits import edit_sets
-from probekit.report.causes.figure_parts import FEW_GROUPS, cause_parts
+from probekit.report.causes.findings import edit_sets
 from probekit.report.figures.figure_files import CENTIMETRE, file_names, on_paper
 from probekit.report.figures.line_labels import LABEL
+from probekit.report.pages.causes_page import FEW_GROUPS, cause_parts
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     TOKENS,

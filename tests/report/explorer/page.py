@@ -4,8 +4,7 @@ import re
 
 import numpy as np
 
-from probekit.report.attention.packing import attention_colours
-from probekit.report.attention.page import SCORE_NAMES
+from probekit.report.attention.page import SCORE_NAMES, attention_colours
 
 LONG, SHORT = 499, 7  # numbers of tokens
 LAYERS, HEADS = (2, 3, 5, 7), (0, 4, 8)

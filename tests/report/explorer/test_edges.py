@@ -9,6 +9,8 @@ import pytest
 from probekit.report.attention.page import AttentionExplorer
 from probekit.results.network import AttentionPrompt
 
+pytestmark = pytest.mark.nightly
+
 RTL = " שלום"
 EMOJI = " 👩‍👩‍👧"
 BYTES = "<0xE2>"

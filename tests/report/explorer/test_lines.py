@@ -8,6 +8,8 @@ import pytest
 from tests.report.conftest import causal_patterns
 from tests.report.explorer.page import SHORT, focus, inside
 
+pytestmark = pytest.mark.nightly
+
 # Number of pixels with ink half way between queries and keys, where only lines are.
 INK = """(() => {
   const shown = document.querySelector(".lines canvas");

@@ -1,8 +1,11 @@
 """Long texts in the explorer: text and lines that follow the pointer, and zoom to a box."""
 
 import numpy as np
+import pytest
 
 from tests.report.explorer.page import LONG, drag, focus, inside, pointed, size, tokens_in_view
+
+pytestmark = pytest.mark.nightly
 
 
 def test_the_text_follows_the_pointer(show):

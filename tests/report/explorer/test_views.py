@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.report.attention.packing import scores_beyond_distance
-from probekit.report.attention.page import AttentionExplorer
+from probekit.report.attention.page import AttentionExplorer, scores_beyond_distance
 from probekit.results.network import AttentionPrompt
 from tests.report.conftest import causal_patterns
 from tests.report.explorer.page import COLOURS, HEADS, LAYERS, SHORT, Page, colour_of, scores

@@ -4,35 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.report.figures.facets import TITLE, curve_facets, curve_figure, panels
+from probekit.report.figures.layer_curve import TITLE, curve_facets, curve_figure, panels
 from probekit.report.figures.line_labels import LABEL
 from probekit.report.figures.style import GREY, LINES, SERIES_COLOURS
 from probekit.report.figures.views import curve_rows
-from probekit.report.pages.run_page import run_figures, write_report
+from probekit.report.pages.parts import first_part
 from probekit.results.table import placed
-from tests.report.conftest import make_table
+from tests.report.conftest import four_kinds, four_probes, judged
 
 KINDS = ["residual stream", "attn_out", "mlp_out", "attn.z"]
-
-
-def four_kinds():
-    """Return rows of a run over four kinds of site; the best by cross-validation is an MLP's."""
-    table = make_table()
-    sited = table[table["site"].str.contains("resid_post")]
-    others = [
-        sited.assign(
-            site=sited["site"].str.replace("hook_resid_post", name),
-            value=sited["value"] + (0.02 if name == "hook_mlp_out" else -0.1),
-        )
-        for name in ("hook_attn_out", "hook_mlp_out", "attn.hook_z")
-    ]
-    return pd.concat([table, *others])
-
-
-def four_probes():
-    """Return rows of a run over the residual stream with four kinds of probe."""
-    names = ("logistic", "lda", "svm", "mlp")
-    return pd.concat([make_table().assign(probe=name) for name in names])
 
 
 @pytest.fixture
@@ -139,23 +119,21 @@ def test_many_runs_have_a_panel_each(table):
     assert titles(curve_figure(runs)) == [f"run {n}" + " ○" for n in range(6)]
 
 
-def test_the_page_draws_panels_for_several_kinds_and_a_single_curve_for_one(many_kinds, make_run):
+def test_the_page_draws_panels_for_several_kinds_and_a_single_curve_for_one(many_kinds, table):
     def panels(table):
-        part = run_figures(make_run(table))[0]
+        part = first_part(table, judged(table))
         n_axes = sum(name.startswith("yaxis") for name in part.figure["layout"])
         return n_axes, part.height is not None, "One panel for each kind of site" in part.caption
 
     assert panels(many_kinds) == (4, True, True)
-    assert panels(make_table()) == (1, False, False)
+    assert panels(table) == (1, False, False)
 
 
-def test_panels_use_the_colours_of_the_page(browser, many_kinds, make_run):
+def test_panels_use_the_colours_of_the_page(browser, report_of):
     grids = "[...document.querySelector('.plot').querySelectorAll('.ygrid')].map("
     grids += "line => getComputedStyle(line).stroke)"
-    browser.open(write_report(make_run(many_kinds)), width=360, dark=True)
+    browser.open(report_of("kinds"), width=360, dark=True)
     assert len(set(browser.evaluate(grids))) == 1
-    assert browser.evaluate("document.documentElement.scrollWidth") <= 360
-    assert browser.trouble == []
 
 
 def test_a_long_title_of_a_panel_has_two_lines(sweep):
@@ -181,8 +159,8 @@ def test_names_of_layers_have_one_word_a_line_in_panels_side_by_side():
     assert figure.layout.meta["ticktext"]["xaxis"] == ["<br>embed", *"0123", "<br>final norm"]
 
 
-def test_narrow_windows_show_panels_in_one_column(browser, many_kinds, make_run):
-    browser.open(write_report(make_run(many_kinds)), width=400)
+def test_narrow_windows_show_panels_in_one_column(browser, report_of):
+    browser.open(report_of("kinds"), width=400)
     boxes = (
         "(() => { const { _fullLayout: full } = document.querySelector('.plot .drawing');"
         "return ['xaxis', 'xaxis2', 'xaxis3', 'xaxis4'].map(name => {"
@@ -224,7 +202,7 @@ def test_others_points_at_the_grey_line_that_is_farthest_from_other_labels(many_
 
 
 @pytest.mark.parametrize(("dark", "opacity"), [(False, 0.2), (True, 0.42)])
-def test_bands_have_more_contrast_on_dark_pages(browser, make_run, dark, opacity):
-    browser.open(write_report(make_run()), dark=dark)
+def test_bands_have_more_contrast_on_dark_pages(browser, report_of, dark, opacity):
+    browser.open(report_of("plain"), dark=dark)
     band = "document.querySelector('.plot .trace:has(.js-fill)')"
     assert float(browser.evaluate(f"getComputedStyle({band}).opacity")) == opacity

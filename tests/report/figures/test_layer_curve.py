@@ -10,16 +10,13 @@ import pytest
 from probekit.errors import UnknownNameError
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures.curves import norm_curve
-from probekit.report.figures.facets import curve_facets
-from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.layer_curve import curve_facets, layer_curve
 from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.line_labels import LABEL, name_traces
 from probekit.report.figures.style import GREY, LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
-from probekit.report.maps.maps import colours, head_map
-from probekit.report.maps.text_map import luminance
+from probekit.report.maps.maps import colours, layer_map, luminance
 from probekit.report.sentences.answer import answer
-from tests.report.conftest import judged, make_table, row
-from tests.report.figures.test_facets import four_kinds
+from tests.report.conftest import four_kinds, judged, make_table, row
 
 
 def traces(figure, name):
@@ -360,8 +357,12 @@ def test_an_undefined_score_does_not_change_the_axis_of_a_curve(table, depth):
     assert set(labels(figure)) == set(labels(whole))
     (line,) = [trace for trace in figure.data if trace.name == "task"]
     assert labels(figure)["task, 95 &#37; band"].y == line.y[4 if depth == 5 else 5]
-    facets = curve_facets(without(four_kinds(), four_kinds()["layer"].eq(1)))
-    assert facets.layout.yaxis.range == curve_facets(four_kinds()).layout.yaxis.range
+
+
+def test_an_undefined_score_does_not_change_the_axis_of_panels():
+    kinds = four_kinds()
+    facets = curve_facets(without(kinds, kinds["layer"].eq(1)))
+    assert facets.layout.yaxis.range == curve_facets(kinds).layout.yaxis.range
 
 
 def test_the_label_of_a_line_starts_at_its_last_defined_point(table):
@@ -387,14 +388,14 @@ def test_a_curve_of_undefined_scores_is_empty(table, heads):
     low, high = figure.layout.yaxis.range
     assert (low, high) == (pytest.approx(0.48), pytest.approx(1.02))
     assert set(labels(figure)) == {"chance 0.50"}
-    cells, _ = head_map(without(heads, pd.Series(True, heads.index))).data
+    cells, _ = layer_map(without(heads, pd.Series(True, heads.index))).data
     assert (cells.zmin, cells.zmax) == (0.5, 1.0)
     assert np.isnan(np.array(cells.z)).all()
 
 
 def test_an_undefined_cell_does_not_change_the_colours_of_a_map(heads):
     is_cell = heads["layer"].eq(1) & heads["head"].eq(0) & heads["target"].eq("task")
-    whole, figure = head_map(heads), head_map(without(heads, is_cell))
+    whole, figure = layer_map(heads), layer_map(without(heads, is_cell))
     assert (figure.data[0].zmin, figure.data[0].zmax) == (whole.data[0].zmin, whole.data[0].zmax)
     assert figure.data[1].text[0] == ""
     assert colours([math.nan, -0.3, 0.1], "selectivity", math.nan).low == -0.3

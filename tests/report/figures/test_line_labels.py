@@ -6,12 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from probekit.report.figures.facets import curve_figure
+from probekit.report.figures.layer_curve import curve_figure
 from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT, label_shifts, place_labels
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_page
-from tests.report.conftest import make_record, make_sweep, make_table, row
-from tests.report.figures.test_facets import four_kinds, four_probes
+from tests.report.conftest import make_record, make_table, row
 
 MEASURE = Path(__file__).with_name("line_labels.js").read_text("utf-8")
 AT, N_LINES = [80.0, 84.0, 130.0, 150.0, 155.0], [2, 3, 1, 1, 2]
@@ -58,21 +57,16 @@ def many_runs():
     return pd.concat([make_table().assign(model=f"network {n}") for n in range(6)])
 
 
-TABLES = {
-    "plain": make_table,
-    "crowded": crowded,
-    "kinds": four_kinds,
-    "probes": four_probes,
-    "panels in three columns": many_runs,
-    "sweep": make_sweep,
-}
+OWN = {"crowded": crowded, "panels in three columns": many_runs}
+SHARED = ("plain", "kinds", "probes", "sweep")
 
 
 @pytest.fixture(scope="module")
-def pages(write_run, tmp_path_factory):
+def pages(write_run, report_of, tmp_path_factory):
     """The path of a page of each table, and of a page of two runs with different baselines."""
     folder = tmp_path_factory.mktemp("labels")
-    paths = {name: write_report(write_run(folder / name, make())) for name, make in TABLES.items()}
+    paths = {name: write_report(write_run(folder / name, make())) for name, make in OWN.items()}
+    paths |= {name: report_of(name) for name in SHARED}
     other = make_table()
     other.loc[other["target"] == "majority", "value"] = 0.17
     runs = [
@@ -84,7 +78,7 @@ def pages(write_run, tmp_path_factory):
     return paths
 
 
-@pytest.mark.parametrize("name", [*TABLES, "two runs"])
+@pytest.mark.parametrize("name", [*OWN, *SHARED, "two runs"])
 def test_each_drawn_label_is_at_its_own_line_or_has_a_leader(browser, pages, name):
     browser.open(pages[name], width=1400)
     for width in (1400, 700, 641, 400):

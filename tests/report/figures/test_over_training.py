@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.maps.maps import step_map
+from probekit.report.maps.maps import layer_map
 from probekit.report.pages.parts import load_training, step_parts
 from tests.report.conftest import judged
 from tests.report.pictures import TRAINED_SITES, training_rows
@@ -38,7 +38,7 @@ def test_the_frame_and_the_description_identify_the_best_cell(training):
 def test_two_rows_for_one_cell_are_refused(training):
     twice = pd.concat([training, training])
     with pytest.raises(DataError, match="two rows"):
-        step_map(twice[twice["site"] == TRAINED_SITES[0]])
+        layer_map(twice[twice["site"] == TRAINED_SITES[0]], across="step")
 
 
 def test_without_checkpoints_there_is_no_map(training, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from probekit.errors import DataError, UnknownNameError
 from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT
 from probekit.report.figures.style import SERIES_COLOURS
-from probekit.report.maps.lens_map import MEASURES, lens_curve, lens_map
+from probekit.report.pages.lens_page import MEASURES, lens_curve, lens_map
 from tests.report.pictures import SITES, TOKENS, lens_rows
 
 
@@ -55,7 +55,7 @@ def test_colours_show_the_requested_measure(rows, measure, first, last, ends):
     cells, _ = traces(lens_map(rows, measure))
     assert (cells.z[0][0], cells.z[-1][0]) == pytest.approx((first, last))
     assert (cells.zmin, cells.zmax) == pytest.approx(ends)
-    assert cells.colorbar.title.text == MEASURES[measure].title
+    assert cells.colorbar.title.text == MEASURES[measure][0]
 
 
 def test_the_last_position_has_no_rank(rows):

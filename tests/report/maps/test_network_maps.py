@@ -3,22 +3,19 @@
 import math
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
-from probekit.report.maps.network_maps import (
-    SCORES,
-    WEIGHTS,
-    attribution_map,
-    attribution_steps,
+from probekit.report.pages.attribution_page import attribution_map, attribution_steps, step_rows
+from probekit.report.pages.heads_page import SCORES, WEIGHTS, head_figures, head_score_map
+from probekit.report.pages.pair_page import (
     estimate_scatter,
-    head_score_map,
-    head_score_maps,
     pair_labels,
     patch_head_map,
     patch_position_map,
     site_family,
-    step_rows,
 )
+from probekit.results.network import ScoredHeads
 from tests.report.pictures import attribution_rows, head_rows, patched_pair
 
 
@@ -49,26 +46,22 @@ def test_a_score_without_eligible_tokens_is_masked_and_explained():
     assert "no token could have it" in cells.hovertext[0][0]
 
 
-def test_known_heads_are_framed():
-    figure = head_score_map(head_rows(), "induction", framed=[(2, 1)])
-    corners = {(shape.x0, shape.x1, shape.y0, shape.y1) for shape in figure.layout.shapes}
-    assert corners == {(0.5, 1.5, 1.5, 2.5)}
-
-
 def test_every_score_has_a_map():
     for score in SCORES:
         assert len(head_score_map(head_rows(), score).data) == 2
 
 
-def test_scores_that_are_attention_weights_are_a_row_on_one_scale():
-    figure = head_score_maps(head_rows(), {"induction": [(2, 1)]})
+def test_scores_that_are_attention_weights_are_a_row_on_one_scale_with_known_heads_framed():
+    row, *_ = head_figures(ScoredHeads(head_rows(), "a text", {"induction": [(2, 1)]}))
+    figure = go.Figure(row.figure)
     maps = [trace for trace in figure.data if trace.type == "heatmap"]
     assert len(maps) == len(WEIGHTS) == 4
     assert [one.zmax for one in maps] == [pytest.approx(0.58)] * 4
     assert [note.text for note in figure.layout.annotations] == [
         SCORES[score].title for score in WEIGHTS
     ]
-    assert {(shape.xref, shape.x0) for shape in figure.layout.shapes} == {("x3", 0.5)}
+    corners = {(shape.xref, shape.x0, shape.x1, shape.y0) for shape in figure.layout.shapes}
+    assert corners == {("x3", 0.5, 1.5, 1.5)}
 
 
 def test_heads_go_across_with_bias_and_mlp_to_their_right():

@@ -4,7 +4,7 @@ import numpy as np
 import plotly.colors
 import pytest
 
-from probekit.report.maps.text_map import MASKED, Colours, inks, luminance, text_map
+from probekit.report.maps.maps import MASKED, Colours, inks, luminance, text_map
 
 SCALES = {
     "viridis": plotly.colors.sequential.Viridis,
@@ -34,9 +34,9 @@ def test_each_text_is_in_its_cell_and_masked_cells_are_grey():
     shown = Colours(0.0, 1.0, SCALES["viridis"], is_diverging=False)
     figure = text_map(
         values,
-        list("abcdef"),
         list("ABCDEF"),
         shown,
+        texts=list("abcdef"),
         across=["x", "y", "z"],
         down=["0", "1"],
         title="t",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from probekit.report.notebooks.result_figure import PLOTLY_TYPE
+from probekit.report.notebooks.run_result import PLOTLY_TYPE
 
 nbclient = pytest.importorskip("nbclient")
 nbconvert = pytest.importorskip("nbconvert")

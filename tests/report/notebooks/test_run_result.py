@@ -8,9 +8,8 @@ import struct
 import pytest
 
 from probekit.errors import MissingError, UnknownNameError
-from probekit.report.notebooks import result_figure
-from probekit.report.notebooks.result_figure import PLOTLY_TYPE
-from probekit.report.notebooks.run_result import RunResult, open_run
+from probekit.report.notebooks import run_result
+from probekit.report.notebooks.run_result import PLOTLY_TYPE, RunResult, open_run
 from probekit.report.pages.run_page import run_figures, write_report
 
 
@@ -103,7 +102,7 @@ def test_a_figure_is_shown_by_plotly_or_as_a_picture_or_as_text(result, monkeypa
     def missing():
         raise MissingError("no kaleido")
 
-    monkeypatch.setattr(result_figure, "check_engine", missing)
+    monkeypatch.setattr(run_result, "check_engine", missing)
     assert set(figure._repr_mimebundle_()) == {PLOTLY_TYPE, "text/plain"}
 
 

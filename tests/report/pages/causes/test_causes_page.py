@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError, MissingError
-from probekit.report.pages.causes.causes_page import write_causes_page
+from probekit.report.pages.causes_page import write_causes_page
 from probekit.report.pages.run_page import report_page, run_figures, write_report
 from tests.report.conftest import seal_run
 from tests.results.causes.made_causes import (

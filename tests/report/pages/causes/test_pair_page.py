@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from probekit.report.pages.causes.pair_page import (
+from probekit.report.pages.pair_page import (
     CAVEAT,
     pair_answer,
     pair_detail,

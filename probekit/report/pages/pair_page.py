@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.report.figures.style import fixed
-from probekit.report.maps.network_maps import (
-    RESIDUAL,
-    estimate_scatter,
-    pair_labels,
-    patch_head_map,
-    patch_label,
-    patch_name,
-    patch_position_map,
-    signed,
-    site_family,
+from probekit.model.sites.catalogue import describe, layer_of
+from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, plotly_text, signed
+from probekit.report.maps.maps import (
+    MOST_TEXTS,
+    diverging,
+    frame_cell,
+    name_colours,
+    text_map,
+    thin_ticks,
 )
 from probekit.report.pages.page import (
     ANALYSIS,
@@ -34,7 +32,15 @@ from probekit.report.pages.page import (
     figure_json,
 )
 from probekit.report.pages.table import ResultTable
-from probekit.report.texts import capitalised, line_label, model_title, short_heading, token_label
+from probekit.report.texts import (
+    HIGH,
+    capitalised,
+    line_label,
+    model_title,
+    quote,
+    short_heading,
+    token_label,
+)
 from probekit.results.network import PatchedPair
 
 CAVEAT = (
@@ -58,6 +64,10 @@ ESTIMATED = (
 MOST_ROWS = 8  # patches in a table of the strongest
 MOST_HEADS = 3  # heads in the answer
 MOST_RUNS = 3  # positions in the answer
+RESIDUAL = "residual stream"
+# Columns that a map of patches can show -> title of its colour bar.
+SHOWN = {"recovery": "recovery", "effect": "effect, logits", "estimate": "estimated effect, logits"}
+LEAST_REACH = 0.05  # smallest end of a colour scale, so that rounding errors look like 0
 
 
 def pair_answer(pair: PatchedPair) -> str:
@@ -122,7 +132,7 @@ def pair_detail(pair: PatchedPair) -> str:
     texts = [line_label("".join(tokens)) for tokens in (pair.clean, pair.corrupt)]
     clean, corrupt = (short_heading(text, keeps_end=True) for text in texts)
     detail = (
-        f"Logit of {_quoted(pair.answer)} minus logit of {_quoted(pair.wrong)}: "
+        f"Logit of {quote(pair.answer)} minus logit of {quote(pair.wrong)}: "
         f"{signed(pair.base)} after “{clean}” (clean), {signed(pair.source)} after "
         f"“{corrupt}” (corrupt)."
     )
@@ -132,21 +142,22 @@ def pair_detail(pair: PatchedPair) -> str:
 def pair_notes(pair: PatchedPair) -> list[str]:
     """Return sentences about answers that the network does not give, or that lack a space."""
     notes = [
-        f"{_quoted(answer)} has no leading space; {_quoted(f' {answer}')} is a single token, too, "
+        f"{quote(answer)} has no leading space; {quote(f' {answer}')} is a single token, too, "
         "and begins a new word."
         for answer in pair.unspaced
     ]
     if pair.base <= 0:
-        notes.append(f"The network does not prefer {_quoted(pair.answer)} after the clean text.")
+        notes.append(f"The network does not prefer {quote(pair.answer)} after the clean text.")
     if pair.source >= 0:
-        notes.append(f"The network does not prefer {_quoted(pair.wrong)} after the corrupt text.")
+        notes.append(f"The network does not prefer {quote(pair.wrong)} after the corrupt text.")
     return notes
 
 
 def strongest_patches(pair: PatchedPair, rows: pd.DataFrame, n: int = MOST_ROWS) -> ResultTable:
     """Return the table of the n strongest patches among these rows, strongest first."""
     strongest = [_row(pair, row) for row in pair.strongest(rows, n).to_dict("records")]
-    return ResultTable("Strongest patches", _columns(pair), strongest)
+    title = "Strongest patches"
+    return ResultTable(title, _columns(pair), strongest, has_title=True, is_sortable=True)
 
 
 def _row(pair: PatchedPair, row: Mapping[Any, Any]) -> tuple[str, ...]:
@@ -171,21 +182,21 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
     families = pair.of_positions["site"].map(site_family)
     sections: list[Item] = []
     for family, rows in pair.of_positions.groupby(families, sort=False):
-        items: list[Item] = [_position_picture(pair, rows, family), _strongest(pair, rows)]
+        items: list[Item] = [_position_picture(pair, rows, family), strongest_patches(pair, rows)]
         if sections:
             sections.append(PageSection(capitalised(family), [Group("rows", items)]))
         else:
             caveat = Paragraph(CAVEAT, "note")
             sections.append(PageSection("", [Group("rows", items), caveat], "first"))
     if len(pair.of_heads):
-        items = [_head_picture(pair), _strongest(pair, pair.of_heads)]
+        items = [_head_picture(pair), strongest_patches(pair, pair.of_heads)]
         sections.append(PageSection("Heads", [Group("split", items)]))
     if pair.is_estimated:
         sections.append(PageSection("Estimated and verified effects", [_estimate_picture(pair)]))
     sections.append(PageSection("All patches", [_all_patches(pair)]))
     return Page(
         eyebrow=["probekit", "activation patching", model_title(model)],
-        title=f"Which activations decide between {_quoted(pair.answer)} and {_quoted(pair.wrong)}?",
+        title=f"Which activations decide between {quote(pair.answer)} and {quote(pair.wrong)}?",
         answer=pair_answer(pair),
         details=[Paragraph(pair_detail(pair))],
         sections=sections,
@@ -201,7 +212,7 @@ def _position_picture(pair: PatchedPair, rows: pd.DataFrame, family: str) -> Fig
     n_sites = rows["site"].nunique()
     return FigurePart(
         f"{capitalised(family)} by token",
-        _first(views),
+        figure_json(next(iter(views.values()))),
         f"Each cell: the {family} at one token, replaced by that of the corrupt text. Arrows: "
         f"tokens that differ, clean → corrupt. {_caption(pair)}",
         f"Patches of the {family}. Strongest: {_in_words(pair, rows)}",
@@ -217,17 +228,13 @@ def _head_picture(pair: PatchedPair) -> FigurePart:
     views = {name: patch_head_map(rows, column) for name, column in _views(pair)}
     return FigurePart(
         "Heads, at all tokens",
-        _first(views),
+        figure_json(next(iter(views.values()))),
         f"Each cell: the output of one head (hook_z) at all tokens. {_caption(pair)}",
         f"Patches of heads. Strongest: {_in_words(pair, rows)}",
         height=8 + 1.9 * rows["layer"].nunique(),
         width=9 + 2.9 * n_heads,
         views=views,
     )
-
-
-def _first(views: Mapping[str, go.Figure]) -> dict[str, Any]:
-    return figure_json(next(iter(views.values())))
 
 
 def _estimate_picture(pair: PatchedPair) -> FigurePart:
@@ -245,27 +252,21 @@ def _views(pair: PatchedPair) -> list[tuple[str, str]]:
     """Return the entries of the menu of colours, with their columns."""
     if pair.is_estimated:
         return [("estimated effect", "estimate"), ("verified effect", "effect")]
-    if not pair.difference:
-        return [("effect", "effect")]
-    return [("recovery", "recovery"), ("effect", "effect")]
+    return [(name, name) for name in (["recovery"] if pair.difference else []) + ["effect"]]
 
 
 def _caption(pair: PatchedPair) -> str:
     """Return replacement, measure and number of pairs."""
-    measure = (
-        f"Measure: logit of {_quoted(pair.answer)} minus logit of {_quoted(pair.wrong)} after the "
-        "last token; n = 1 pair, no interval."
+    framed = " Framed: verified by patching." if pair.is_estimated else ""
+    return (
+        f"Measure: logit of {quote(pair.answer)} minus logit of {quote(pair.wrong)} after the "
+        f"last token; n = 1 pair, no interval.{framed}"
     )
-    return f"{measure} Framed: verified by patching." if pair.is_estimated else measure
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
     named = [f"{row[0]} {row[-2]}" for row in strongest_patches(pair, rows).rows]
     return f"effects {'; '.join(named)}."
-
-
-def _strongest(pair: PatchedPair, rows: pd.DataFrame) -> ResultTable:
-    return replace(strongest_patches(pair, rows), has_title=True, is_sortable=True)
 
 
 def _all_patches(pair: PatchedPair) -> Fold:
@@ -281,5 +282,145 @@ def _name(pair: PatchedPair, row: Mapping[Any, Any]) -> str:
     return patch_name(row["site"], pair_labels(pair.clean, pair.corrupt), row["position"])
 
 
-def _quoted(token: str) -> str:
-    return f"“{token_label(token)}”"
+def site_family(site: str) -> str:
+    """Return the name of the sites that share a map with a site.
+
+    >>> site_family("blocks.2.hook_resid_post"), site_family("blocks.2.attn.hook_z[head=1]")
+    ('residual stream', 'attn.z')
+    """
+    component = describe(site.partition("[")[0]).component
+    return RESIDUAL if component.startswith("resid_") else component
+
+
+def patch_label(site: str) -> str:
+    """Return the label of a site, head or neuron in a map of its family.
+
+    >>> [patch_label(f"blocks.0.{name}") for name in ("hook_resid_pre", "hook_resid_post")]
+    ['embed', '0']
+    >>> patch_label("blocks.3.attn.hook_z[head=2]"), patch_label("blocks.3.mlp.hook_post[neuron=7]")
+    ('L3H2', 'L3N7')
+    """
+    name, _, part = site.partition("[")
+    layer, component = layer_of(name), describe(name).component
+    if part:
+        axis, _, index = part.removesuffix("]").partition("=")
+        return f"L{layer}{axis[0].upper()}{index}"
+    if component in ("resid_pre", "resid_mid"):
+        return "embed" if (layer, component) == (0, "resid_pre") else f"{layer} {component}"
+    return component if layer is None else str(layer)
+
+
+def pair_labels(clean: Sequence[str], corrupt: Sequence[str]) -> list[str]:
+    """Return the label of each position: its token, or both tokens where the texts differ.
+
+    >>> pair_labels(["The", " key"], ["The", " keys"])
+    ['The', '␣key → ␣keys']
+    """
+    return [
+        token_label(a) if a == b else f"{token_label(a)} → {token_label(b)}"
+        for a, b in zip(clean, corrupt, strict=True)
+    ]
+
+
+def patch_position_map(
+    rows: pd.DataFrame, labels: Sequence[str], shown: str = "recovery"
+) -> go.Figure:
+    """Return the map of patches of a family of sites: sites down, positions across.
+
+    If patches are estimated, those that are verified are framed.
+
+    Args:
+        rows: rows of `PatchedPair.of_positions` of one family.
+        labels: label of each position, from `pair_labels`.
+        shown: column that colours show; a key of `SHOWN`.
+    """
+    down = [patch_label(site) for site in rows["site"].unique()]
+    figure = _patch_map(rows, down, list(map(plotly_text, labels)), "token", shown)
+    return thin_ticks(figure).update_xaxes(tickangle=-45)
+
+
+def patch_head_map(rows: pd.DataFrame, shown: str = "recovery") -> go.Figure:
+    """Return the map of patches of heads at all positions: layers down, heads across.
+
+    Args:
+        rows: rows of `PatchedPair.of_heads`.
+        shown: column that colours show; a key of `SHOWN`.
+    """
+    across = [str(head) for head in range(int(rows["head"].max()) + 1)]
+    return _patch_map(rows, list(map(str, rows["layer"].unique())), across, "head", shown)
+
+
+def _patch_map(
+    rows: pd.DataFrame, down: list[str], across: list[str], title: str, shown: str
+) -> go.Figure:
+    """Return the map of patches in forward order, with verified ones framed among estimated."""
+    values = rows[shown].to_numpy(dtype=float, na_value=np.nan).reshape(len(down), len(across))
+    figure = text_map(
+        values,
+        [_patch_hover(row) for row in rows.to_dict("records")],
+        diverging(values, LEAST_REACH),
+        across=across,
+        down=down,
+        title=title,
+        most_texts=MOST_TEXTS * 5,
+    )
+    if rows["estimate"].notna().any():
+        verified: Iterable[int] = np.flatnonzero(rows["effect"].notna()).tolist()
+        for number in verified:
+            frame_cell(figure, number % len(across), number // len(across))
+    return name_colours(figure, SHOWN[shown])
+
+
+def estimate_scatter(rows: pd.DataFrame) -> go.Figure:
+    """Return estimated against verified effects, with the diagonal of equality.
+
+    Args:
+        rows: rows of `PatchedPair.rows` with estimates; those without an effect are left out.
+    """
+    known = rows.dropna(subset="effect")
+    both = known[["estimate", "effect"]].to_numpy()
+    low, high = float(both.min(initial=0.0)), float(both.max(initial=0.0))
+    margin = 0.05 * max(high - low, LEAST_REACH)
+    ends = [low - margin, high + margin]
+    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
+    figure.add_scatter(
+        x=ends, y=ends, mode="lines", hoverinfo="skip", line={"color": GREY, "dash": "dash"}
+    )
+    figure.add_scatter(
+        x=known["estimate"].tolist(),
+        y=known["effect"].tolist(),
+        mode="markers",
+        marker={"size": 9, "color": HIGH},
+        hovertext=[_patch_hover(row) for row in known.to_dict("records")],
+        hoverinfo="text",
+    )
+    figure.update_xaxes(title_text=SHOWN["estimate"], range=ends)
+    figure.update_yaxes(title_text="effect by patching, logits", range=ends)
+    return figure
+
+
+def patch_name(site: str, labels: Sequence[str], position: Any) -> str:
+    """Return the name of a patch: site label, and token with its position unless it is missing.
+
+    >>> patch_name("blocks.3.attn.hook_z[head=2]", [], pd.NA)
+    'L3H2'
+    >>> patch_name("blocks.3.hook_resid_post", ["The", "␣key"], 1)
+    'layer 3 at ␣key [1]'
+    """
+    family, label = site_family(site), patch_label(site)
+    if family == RESIDUAL:
+        named = label if label == "embed" else f"layer {label}"
+    else:
+        named = label if family == label or "[" in site else f"{family} {label}"
+    return named if pd.isna(position) else f"{named} at {labels[position]} [{position}]"
+
+
+def _patch_hover(row: dict[Any, Any]) -> str:
+    place = "all positions" if pd.isna(row["position"]) else f"position {row['position']}"
+    lines = [f"<b>{plotly_text(row['site'])}</b> at {place}"]
+    lines += [
+        f"{title.partition(',')[0]}: {format_number(row[name])}"
+        for name, title in SHOWN.items()
+        if not pd.isna(row[name])
+    ]
+    return "<br>".join(lines)

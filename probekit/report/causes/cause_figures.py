@@ -1,4 +1,4 @@
-"""Curves of interventions: effects by layer, dose-response, and accuracy after erasure."""
+"""Figures of interventions: effects by layer, token and head, dose-response, and erasure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.report.causes.edits import (
+from probekit.report.causes.findings import (
     RECOVERY,
+    STREAM,
     EditSet,
     blocks_of,
     edit_hover,
     interval_in_words,
     panel_title,
+    position_label,
 )
-from probekit.report.figures.facets import (
-    FIGURE_HEIGHT,
-    MARGIN_HEIGHT,
+from probekit.report.figures.layer_curve import (
+    MOST_BANDS,
     MOST_PANELS,
-    PANEL_HEIGHT,
+    WIDTH,
+    band,
     draw_in_panel,
+    end_labels,
     label_panels,
     n_columns,
-    name_panel,
     panel_grid,
     panel_layers,
+    scatter,
 )
-from probekit.report.figures.layer_curve import MOST_BANDS, WIDTH, band, end_labels, scatter
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.style import (
     GREY,
     SERIES_COLOURS,
-    STACKS,
     TEMPLATE,
     LineStyle,
     error_bars,
@@ -44,25 +45,35 @@ from probekit.report.figures.style import (
     layer_axis,
     layer_ends,
     plotly_text,
+    with_margin,
 )
 from probekit.report.figures.views import MOST_NEURONS
-from probekit.results.causes import CauseTables
-from probekit.results.table import placed, ticks
+from probekit.report.maps.maps import (
+    LEAST_RANGE,
+    Colours,
+    cell_map,
+    diverging,
+    frame_cell,
+    thin_ticks,
+    write_above,
+)
+from probekit.report.texts import short_label
+from probekit.results.causes import CausesRecord, CauseTables
+from probekit.results.table import n_blocks, placed, tick, ticks
 
 _LINE = LineStyle("", "solid", width=2.6, marker_size=8)
-STREAM = "residual stream"
 Panel = tuple[str, pd.DataFrame]  # the title and the rows of one direction
-
 PERMUTED = "95 % of permuted labels, tested"
 MATCHED = "95 % of equal covariance, not tested"
 DIRECTION = "direction, 95 % interval"
-BEFORE, AFTER = "before erasure", "after erasure"
 MOST_ROOM = 2.0  # of bands that are not tested, relative to the largest effect
 BANDS = ("null_low", "null_high", "matched_low", "matched_high")
 _LINES = {
-    "before": LineStyle(BEFORE, "solid", SERIES_COLOURS[0], marker_size=6),
-    "after": LineStyle(AFTER, "dash", "#D55E00", marker_size=6),
+    "before": LineStyle("before erasure", "solid", SERIES_COLOURS[0], marker_size=6),
+    "after": LineStyle("after erasure", "dash", "#D55E00", marker_size=6),
 }
+MOST_HEADS = 20  # rows of a map of heads and tokens
+STRONGEST = "framed: largest"
 
 
 def curve_lines_of(one: EditSet) -> pd.DataFrame:
@@ -98,7 +109,10 @@ def cause_curve(one: EditSet, layers: dict[int, str] | None = None) -> go.Figure
         else:
             figure.add_traces([*band(points["depth"], points, line, WIDTH), line])
     layer_axis(figure, axis)
-    figure.update_yaxes(title_text=one.axis, range=_range(rows, one.shown))
+    # All intervals and 0, and for recovery 1.
+    bounds = rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
+    low, high = finite_ends([*bounds, 0.0, *[1.0] * (one.shown == RECOVERY)])
+    figure.update_yaxes(title_text=one.axis, range=with_margin(low, high))
     name_lines(figure, end_labels(figure.data) if len(lines) > 1 else [])
     figure.update_layout(showlegend=figure.layout.showlegend or False)
     return figure
@@ -126,14 +140,6 @@ def zero_line(ends: list[float]) -> go.Scatter:
         showlegend=False,
         hoverinfo="skip",
     )
-
-
-def _range(rows: pd.DataFrame, shown: str) -> list[float]:
-    """Return a range that contains all intervals and 0, and for recovery 1."""
-    values = rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
-    low, high = finite_ends([*values, 0.0, *([1.0] if shown == RECOVERY else [])])
-    margin = 0.04 * (high - low) or 0.05
-    return [low - margin, high + margin]
 
 
 def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
@@ -164,13 +170,6 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
         yield (str(along), str(at)), panels
 
 
-def panels_height(n_panels: int) -> float | None:
-    """Return the height of a figure of panels in rem; None for the usual one."""
-    n_rows = math.ceil(n_panels / n_columns(n_panels))
-    height = max(FIGURE_HEIGHT, MARGIN_HEIGHT + PANEL_HEIGHT * n_rows)
-    return height if n_panels > 2 else None
-
-
 def steepest(panels: Sequence[Panel]) -> list[Panel]:
     """Return at most `MOST_PANELS` dose-response curves, those with the largest effects."""
     reach = [float(rows["effect"].abs().max()) for _, rows in panels]
@@ -185,7 +184,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     directions with the covariance of the features. All pass through 0, where nothing is added.
     """
     unit = str(panels[0][1]["unit"].iloc[0])
-    figure = _grid(panels, f"change ({unit})")
+    figure = panel_grid([title for title, _ in panels], f"change ({unit})")
     curves = [_with_origin(rows) for _, rows in panels]
     doses = sorted({dose for curve in curves for dose in curve["by"]})
     margin = 0.04 * (doses[-1] - doses[0]) or 0.5
@@ -207,7 +206,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
         axis.update(title_text="dose (SD)" if is_lowest else None, showticklabels=is_lowest)
     space = 0.06 * (high - low) or 0.1
     figure.update_yaxes(range=[low - space, high + space])
-    label_panels(figure, labels, n_columns(len(panels)))
+    label_panels(figure, labels)
     return figure
 
 
@@ -308,7 +307,7 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
     """
     rows = pd.concat([own for _, own in panels])
     axis = axis_labels(rows, layers)
-    figure = _grid(panels, "balanced accuracy")
+    figure = panel_grid([title for title, _ in panels], "balanced accuracy")
     labels = []
     for number, (_, own) in enumerate(panels, start=1):
         chance = zero_line(layer_ends(axis))
@@ -321,11 +320,9 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
         labels.append([label for own_labels in ends for label in own_labels])
     bounds = [f"{name}{end}" for name in _LINES for end in ("", "_low", "_high")]
     low, high = finite_ends([*rows[[*bounds, "chance"]].to_numpy().ravel().tolist(), 1.0])
-    space = 0.04 * (high - low)
-    across = n_columns(len(panels))
-    panel_layers(figure, axis, [set(axis)] * len(panels), across)
-    figure.update_yaxes(range=[low - space, high + space])
-    label_panels(figure, labels, across)
+    panel_layers(figure, axis, [set(axis)] * len(panels))
+    figure.update_yaxes(range=with_margin(low, high))
+    label_panels(figure, labels)
     return figure
 
 
@@ -342,11 +339,72 @@ def _refit_line(rows: pd.DataFrame, name: str) -> list[go.Scatter]:
     return [*band(rows["depth"], rows.rename(columns=ends), line, WIDTH), line]
 
 
-def _grid(panels: Sequence[Panel], title: str) -> go.Figure:
-    """Return empty panels with their titles, unless there is only one."""
-    across = min(n_columns(len(panels)), len(panels))
-    figure = panel_grid(len(panels), across, title)
-    for number, (name, _) in enumerate(panels, start=1):
-        if len(panels) > 1:
-            name_panel(figure, name, number)
-    return figure.update_layout(meta=STACKS)
+def token_maps(one: EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:
+    """Yield name and map of each kind of site that is edited at each token, on one colour scale.
+
+    Of attention heads only the `MOST_HEADS` with the largest values have a row.
+    """
+    rows, scale = one.rows, diverging(one.rows["value"], LEAST_RANGE)
+    blocks = n_blocks(rows)
+    for part, own in rows[rows["head"].isna()].groupby("line", sort=False):
+        cells = own.assign(name=[tick(int(depth), blocks) for depth in own["depth"]])
+        yield str(part), _token_map(one, cells, scale, record)
+    for part, own in one.of_heads.groupby("part", sort=False):
+        reach = own["value"].abs().groupby([own["depth"], own["head"]]).max()
+        kept = reach.nlargest(MOST_HEADS).index
+        of_head = pd.MultiIndex.from_frame(own[["depth", "head"]])
+        cells = own[of_head.isin(kept)].sort_values(["depth", "head"], kind="stable")
+        names = [f"L{row['depth']}H{row['head']:.0f}" for _, row in cells.iterrows()]
+        figure = _token_map(one, cells.assign(name=names), scale, record)
+        yield f"{part} heads", figure.update_yaxes(title_text="head")
+
+
+def _token_map(
+    one: EditSet, cells: pd.DataFrame, scale: Colours, record: CausesRecord
+) -> go.Figure:
+    cells = cells.dropna(subset="position").astype({"position": int})
+    labels = [position_label(position, record) for position in cells["position"]]
+    rows = (row for _, row in cells.iterrows())
+    hover = [edit_hover(one, row, label) for row, label in zip(rows, labels, strict=True)]
+    figure = cell_map(
+        cells.assign(hover=hover),
+        scale,
+        down=("name", {name: name for name in cells["name"]}),
+        across=("position", {at: token_tick(at, record) for at in sorted({*cells["position"]})}),
+        title="token" if record.tokens else "position",
+    )
+    if record.tokens:
+        figure.update_xaxes(autotickangles=[0, -90])
+    return thin_ticks(_frame_largest(figure))
+
+
+def token_tick(position: int, record: CausesRecord) -> str:
+    """Return the label of a position: its token, in italics if the token differs between texts."""
+    if position >= len(record.tokens):
+        return str(position)
+    token = plotly_text(short_label(record.tokens[position]))
+    differs = position < len(record.same_tokens) and not record.same_tokens[position]
+    return f"<i>{token}</i>" if differs else token
+
+
+def head_map_of(one: EditSet, part: str) -> go.Figure:
+    """Return the map of the heads of one kind of site, with the largest value framed."""
+    cells = one.of_heads[one.of_heads["part"] == part]
+    figure = cell_map(
+        cells.assign(hover=[edit_hover(one, row) for _, row in cells.iterrows()]),
+        diverging(one.of_heads["value"], LEAST_RANGE),
+        down=("depth", {depth: str(depth) for depth in cells["depth"]}),
+        across=("head", {head: f"{head:.0f}" for head in sorted(cells["head"].unique())}),
+        title="head",
+    )
+    return _frame_largest(figure)
+
+
+def _frame_largest(figure: go.Figure) -> go.Figure:
+    """Frame the cell with the largest absolute value, unless the map has only one."""
+    values = np.array(figure.data[0].z, dtype=np.float64)
+    if values.size > 1:
+        row, column = divmod(int(np.nanargmax(np.abs(values))), values.shape[1])
+        frame_cell(figure, column, row)
+        write_above(figure, STRONGEST)
+    return figure

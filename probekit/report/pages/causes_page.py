@@ -1,56 +1,87 @@
-"""All figures of a run's interventions, in the order of the page, with their captions.
-
-A caption has the replacement, the measure, the number of texts and the controls.
-"""
+"""Interventions: the page of a run without probes, their section on another page, and figures."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 
 from probekit.amounts import counted
-from probekit.report.causes.cause_maps import head_map_of, token_maps
-from probekit.report.causes.curves import (
+from probekit.files import inside, write_atomic
+from probekit.report.causes.cause_figures import (
     Panel,
     cause_curve,
     curve_lines_of,
     dose_figure,
     dose_panels,
-    panels_height,
+    head_map_of,
     refit_figure,
     refit_panels,
     steepest,
+    token_maps,
 )
-from probekit.report.causes.edits import (
+from probekit.report.causes.findings import (
     METHODS,
+    NOUNS,
     RECOVERY,
     EditSet,
+    cause_answer,
+    directions_in,
     edit_sets,
+    first_measure,
     interval_in_words,
+    legible,
     measure_title,
     n_in_words,
     place_in_words,
     value_in_words,
+    verdict_tables,
     where,
 )
-from probekit.report.figures.facets import MOST_PANELS
+from probekit.report.figures.layer_curve import MOST_PANELS, panels_height
 from probekit.report.figures.style import fixed
-from probekit.report.maps.text_map import MOST_TEXTS
-from probekit.report.pages.page import FigurePart, figure_json
+from probekit.report.maps.maps import MOST_TEXTS
+from probekit.report.pages.page import (
+    FigurePart,
+    Files,
+    Fold,
+    Group,
+    Item,
+    Page,
+    PageSection,
+    Paragraph,
+    figure_json,
+)
 from probekit.report.pages.parts import map_part
+from probekit.report.pages.table import Cell, ResultTable
+from probekit.report.pages.template import unbroken
 from probekit.report.sentences.answer import p_words
-from probekit.report.texts import capitalised, class_label
-from probekit.results.causes import CauseTables
+from probekit.report.texts import capitalised, class_label, model_title
+from probekit.results.causes import FOLDER, TABLES, CausesRecord, CauseTables, has_causes
+from probekit.results.record import reading_run_file
 from probekit.results.table import n_blocks
 
-NOUNS = {
-    ("patch", "counterfactual"): "patches",
-    ("ablate", "mean"): "mean ablation",
-    ("ablate", "zero"): "zero ablation",
-    ("ablate", "resample"): "resampling ablation",
-}
+METHOD = (
+    "The measure is scored for the answer of the unedited text throughout. Intervals are 95 % "
+    "intervals of a jackknife over groups of texts; those of patches and ablations allow for "
+    "skewed effects of the groups.",
+    "P-values of patches and ablations are the larger one of two tests over groups: random signs, "
+    "and a bootstrap that allows for skewed effects. p and interval of a patch come from different "
+    "methods, so that they can disagree near the limit.",
+    "Recovery is a ratio of sums over texts; it is undefined if the interval of the denominator "
+    "contains 0.",
+    "Directions of each fold are fitted on its training texts and act on its test texts. Erasure "
+    "replaces the component along the direction by its mean.",
+)
+NOTE = (
+    "Yes: p ≤ 0.05, adjusted for the questions of a direction, and the 95 % interval is above 0. "
+    "No: the interval is within 5 % of the effect of the whole vector around 0. p of steers, "
+    "silences and swap: comparison with directions on permuted labels; of detects: exchange of "
+    "labels."
+)
 REPLACEMENTS = {
     "counterfactual": "activations of the counterfactual text",
     "mean": "mean activations",
@@ -65,6 +96,147 @@ FEW_GROUPS = (
     "from 5 % to 7 %, extremely skewed ones to 15 %; intervals then contain the true value in 92 % "
     "and 88 % of data sets."
 )
+
+
+def write_causes_page(run_dir: Path) -> Path:
+    """Write causes.html into the folder of a run and return its path.
+
+    Raises:
+        MissingError: the run has no interventions.
+        DataError: a file of the run cannot be read.
+        StoreError: the page cannot be written.
+    """
+    path = run_dir / "causes.html"
+    write_atomic(path, causes_page(run_dir))
+    return path
+
+
+def causes_page(run_dir: Path) -> str:
+    """Return the page of a run's interventions as HTML; equal files give equal bytes.
+
+    Raises:
+        MissingError: the run has no interventions.
+        DataError: a file of the run cannot be read.
+    """
+    tables = legible(CauseTables.open(run_dir))
+    record = tables.record
+    shown, folded = cause_items(tables)
+    sections: list[Item] = [Group("causes", shown)]
+    if folded:
+        sections.append(PageSection("More figures", folded, "folds"))
+    return Page(
+        eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
+        title=record.question or record.name,
+        answer=cause_answer(tables),
+        sections=[*sections, *table_files(run_dir)],
+        method=METHOD,
+        facts={"": _facts(record)},
+        aside=[n_in_words(record)],
+        styles=("report.css", "causes.css"),
+    ).html()
+
+
+def _facts(record: CausesRecord) -> dict[str, str]:
+    named = {
+        "model": model_title(record.model),
+        "data": record.dataset,
+        "position": record.position,
+        "measures": ", ".join(record.measures),
+        **{f"{name} token": words for name, words in record.answers.items()},
+        "labels": ", ".join(record.classes),
+        "folds": counted(record.folds, "fold") if record.folds else "",
+        "permutations": f"{record.draws:,}" if record.draws else "",
+        "seed": str(record.seed),
+    }
+    return {capitalised(name): words for name, words in named.items() if words}
+
+
+def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -> PageSection:
+    """Return the section on interventions of a run's page.
+
+    Args:
+        run_dir: folder of the run.
+        tables: interventions of the run.
+        layers: labels of the layer axis of the run's layer curve, by depth.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    shown, folded = cause_items(tables, layers)
+    return PageSection("Causes", [*shown, *folded, *table_files(run_dir)], "causes", "causes")
+
+
+def cause_items(
+    tables: CauseTables, layers: dict[int, str] | None = None
+) -> tuple[list[Item], list[FigurePart]]:
+    """Return the verdicts, doubts and open figures of interventions, and the folded figures.
+
+    Doubts are warnings, and texts that were left out.
+    """
+    parts = cause_parts(tables, layers)
+    figures = [_framed(part) for part in parts if part.is_open]
+    cautions = [
+        *tables.record.warnings,
+        *(f"{counted(one.n, 'text')} left out: {one.reason}" for one in tables.record.left_out),
+    ]
+    items = [*_verdicts(tables), *(Paragraph(sentence, "note") for sentence in cautions)]
+    return [*items, Group("cause-figures", figures)], [one for one in parts if not one.is_open]
+
+
+def _framed(part: FigurePart) -> Group:
+    """Return a figure in a frame, which is wide for figures of several panels."""
+    return Group("wide" if "xaxis3" in part.figure["layout"] else "", [part])
+
+
+def _verdicts(tables: CauseTables) -> Iterator[Item]:
+    """Yield the table of verdicts with its note, other directions folded, and the summaries."""
+    found = verdict_tables(directions_in(tables))
+    if not found:
+        return
+    (table, words), *folded = found
+    yield _unbroken(table)
+    is_single = len(table.rows) == 1
+    if is_single and words.rows:
+        yield Paragraph(str(words.rows[0][1]))
+    yield Paragraph(unbroken(NOTE), "note")
+    for others, _ in folded:
+        n = len(others.rows)
+        title = "The other direction" if n == 1 else f"The other {n} directions"
+        yield Fold(title, [_unbroken(others)])
+    if not is_single and words.rows:
+        yield Fold("Verdicts in words", [words, *(more for _, more in folded)])
+
+
+def _unbroken(table: ResultTable) -> ResultTable:
+    """Return a table whose values are not broken into two lines."""
+
+    def whole(cell: Cell | str) -> Cell | str:
+        if isinstance(cell, str):
+            return cell
+        small = [(unbroken(text), css) for text, css in cell.small]
+        return replace(cell, text=unbroken(cell.text), small=small)
+
+    return replace(table, rows=[list(map(whole, row)) for row in table.rows])
+
+
+def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[FigurePart]:
+    """Return the figures of a run's interventions; [] without interventions.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    return cause_parts(legible(CauseTables.open(run_dir)), layers) if has_causes(run_dir) else []
+
+
+def table_files(run_dir: Path) -> list[Files]:
+    """Return the links that save the tables of a run's interventions."""
+    found = []
+    for path in (run_dir / FOLDER / f"{name}.csv" for name in TABLES):
+        if path.exists():
+            with reading_run_file(path):
+                content = b64encode(inside(path).read_bytes()).decode()
+            found.append((f"Save {path.name}", path.name, content))
+    return [Files(found)] if found else []
 
 
 def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> list[FigurePart]:
@@ -84,12 +256,6 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
             edits[kind.split()[0]].append(replace(part, is_open=is_open))
     parts = [part for own in edits.values() for part in own]
     return [*parts, *_dose_parts(tables), *_refit_parts(tables, layers)]
-
-
-def first_measure(tables: CauseTables) -> str:
-    """Return the measure of the open figures: the first one that has rows; "" without rows."""
-    measured = tables.effects["measure"].unique().tolist()
-    return next((name for name in (*tables.record.measures, *measured) if name in measured), "")
 
 
 def _edit_parts(
@@ -217,7 +383,7 @@ def _dose_parts(tables: CauseTables) -> Iterator[FigurePart]:
             dose_caption(along, at, shown, len(panels), tables),
             f"Change of the measure by dose. {'; '.join(named)}.",
             is_open=number == 0,
-            height=panels_height(len(shown)),
+            height=panels_height(len(shown)) if len(shown) > 2 else None,
         )
 
 
@@ -270,5 +436,5 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
             "without erasure, and chance.",
             f"Balanced accuracy before and after erasure. {'; '.join(named)}.",
             is_open=number == 0,
-            height=panels_height(len(shown)),
+            height=panels_height(len(shown)) if len(shown) > 2 else None,
         )

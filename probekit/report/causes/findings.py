@@ -1,0 +1,601 @@
+"""What interventions found: effects of edits, verdicts on directions, the answer in words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probekit.amounts import LEVEL, counted
+from probekit.report.figures.style import fixed, format_number, format_p, plotly_text
+from probekit.report.figures.views import position_words
+from probekit.report.pages.page import Pairs
+from probekit.report.pages.table import Cell, Column, ResultTable
+from probekit.report.sentences.answer import p_words
+from probekit.report.texts import capitalised, line_label, token_label
+from probekit.results.causes import TABLES, CausesRecord, CauseTables
+from probekit.results.table import n_blocks, placed, row_tick
+
+STREAM = "residual stream"
+SMALL_EFFECT = 0.1
+RECOVERY, EFFECT = "recovery", "effect"
+QUESTIONS = ("detects", "steers", "silences")
+USES = ("steers", "silences")
+_TEXTS = ("measure", "unit", "reason", "summary", "site", "erased")  # columns of any text
+NOUNS = {
+    ("patch", "counterfactual"): "patches",
+    ("ablate", "mean"): "mean ablation",
+    ("ablate", "zero"): "zero ablation",
+    ("ablate", "resample"): "resampling ablation",
+}
+METHODS = {"probe": "probe", "mean_difference": "mean difference", "leace": "LEACE"}
+NOTHING = "no intervention has a defined effect"
+OF_EFFECT = "of the counterfactual's effect"
+NAMES = {
+    "probe": "the probe's direction",
+    "mean_difference": "the mean difference",
+    "leace": "the LEACE direction",
+}
+MOST_STEPS = 3  # tokens in a sentence
+LITTLE = 0.1  # share of the network's answer, below which a use is small
+DETAILS = {**METHODS, "all": "all tokens", "probed": "probed token"}
+MOST_ROWS = 12  # directions shown before the fold
+UNITS = {"AUROC - 0.5": "AUROC − 0.5", "share": "share of the effect", "recovery": "recovery"}
+MUCH = 0.5  # share of a direction in the kernel that is reported
+
+
+@dataclass(frozen=True, eq=False)
+class EditSet:
+    """Effects of one kind of edit on one measure, at one choice of tokens.
+
+    Attributes:
+        do: `patch` or `ablate`.
+        replacement: what replaces the activations.
+        measure: name of the measure.
+        unit: its unit.
+        at: edited tokens: `probed`, `all` or `each`.
+        shown: the quantity of the figures: `recovery`, or `effect` where recovery is undefined.
+        rows: placed rows, with the shown quantity as `value`, `ci_low` and `ci_high`.
+        n_edits: number of edits for which `p_best` is adjusted.
+    """
+
+    do: str
+    replacement: str
+    measure: str
+    unit: str
+    at: str
+    shown: str
+    rows: pd.DataFrame
+    n_edits: int
+
+    @property
+    def title(self) -> str:
+        """The shown quantity, such as `recovery` or `change of KL divergence`."""
+        return RECOVERY if self.shown == RECOVERY else f"change of {measure_title(self.measure)}"
+
+    @property
+    def axis(self) -> str:
+        """Title of the vertical axis."""
+        return RECOVERY if self.shown == RECOVERY else f"{self.title} ({self.unit})"
+
+    @property
+    def of_heads(self) -> pd.DataFrame:
+        """The rows of single attention heads."""
+        return self.rows[self.rows["head"].notna()]
+
+
+def edit_sets(effects: pd.DataFrame) -> Iterator[EditSet]:
+    """Yield the sets of effects.csv in the order of the file, without undefined effects."""
+    keys = ["do", "replacement", "measure"]
+    defined = effects[np.isfinite(effects["effect"])]
+    for (do, replacement, measure), own in defined.groupby(keys, sort=False):
+        shown = RECOVERY if np.isfinite(own[RECOVERY]).any() else EFFECT
+        ends = {"ci_low": f"{shown}_low", "ci_high": f"{shown}_high"}
+        values = {"value": own[shown], **{name: own[column] for name, column in ends.items()}}
+        rows = placed(own.assign(**values)).replace([math.inf, -math.inf], math.nan)
+        rows = rows.dropna(subset="value").drop_duplicates(["line", "depth", "at", "position"])
+        for at, some in rows.groupby("at", sort=False):
+            unit = str(some["unit"].iloc[0])
+            yield EditSet(do, replacement, measure, unit, str(at), shown, some, len(own))
+
+
+def measure_title(measure: str) -> str:
+    """Return the name of a measure in words.
+
+    >>> measure_title("kl"), measure_title("accuracy")
+    ('KL divergence', 'accuracy')
+    """
+    return {"kl": "KL divergence"}.get(measure, measure.replace("_", " "))
+
+
+def where(tables: CauseTables, at: str) -> str:
+    """Return the edited tokens in words; `at` is `probed`, `all` or `each`."""
+    position = tables.record.position
+    words = position_words(position)
+    if at != "probed":
+        return {"all": "at all tokens", "each": "at each token"}[at]
+    if words == position:
+        return f"at {words}"
+    return words if words[0].isdigit() else f"at the {words}"
+
+
+def place_in_words(row: pd.Series[Any], blocks: int) -> str:
+    """Return the site of a placed row in words.
+
+    Args:
+        row: a row with the columns that `placed` adds.
+        blocks: number of blocks.
+
+    >>> rows = pd.DataFrame({"site": ["blocks.1.hook_resid_post", "blocks.2.attn.hook_z[head=5]"]})
+    >>> [place_in_words(row, 3) for _, row in placed(rows.assign(head=[math.nan, 5])).iterrows()]
+    ['residual stream after block 1', 'head 5 of block 2']
+    """
+    if row["line"] == STREAM:
+        tick = row_tick(row, blocks)
+        named = {"embed": "embedding"}.get(tick, tick)
+        return f"residual stream after block {tick}" if tick.isdigit() else named
+    if not pd.isna(row["head"]) and row["part"] == "attn.z":
+        return f"head {row['head']:.0f} of block {row['depth']}"
+    return f"{row['line']} of block {row['depth']}"
+
+
+def panel_title(row: pd.Series[Any], blocks: int) -> str:
+    """Return the site of a placed row in few words, for the title of a panel.
+
+    >>> rows = pd.DataFrame({"site": ["blocks.1.hook_resid_post", "blocks.2.attn.hook_z[head=5]"]})
+    >>> [panel_title(row, 3) for _, row in placed(rows.assign(head=[math.nan, 5])).iterrows()]
+    ['block 1', 'L2H5']
+    """
+    if row["line"] == STREAM:
+        return place_in_words(row, blocks).removeprefix("residual stream after ")
+    if not pd.isna(row["head"]) and row["part"] == "attn.z":
+        return f"L{row['depth']}H{row['head']:.0f}"
+    return f"{row['line']}, block {row['depth']}"
+
+
+def edit_hover(one: EditSet, row: pd.Series[Any], token: str = "") -> str:
+    """Return the hover text of an edit: site, token, effects, p-values and number of texts."""
+    where = f" at {plotly_text(token)}" if token else ""
+    lines = [f"<b>{plotly_text(row['site'])}</b>{where}"]
+    if one.shown == RECOVERY:
+        lines.append(f"recovery: {format_number(row['value'], row['ci_low'], row['ci_high'])}")
+    effect = format_number(row["effect"], row["effect_low"], row["effect_high"])
+    lines.append(f"change: {effect} {plotly_text(one.unit)}")
+    if not math.isnan(row["p"]):
+        best = "" if math.isnan(row["p_best"]) else f", best of {one.n_edits}: "
+        lines.append(f"p: {format_p(row['p'])}{best}{format_p(row['p_best']) if best else ''}")
+    return "<br>".join([*lines, n_in_words(row)])
+
+
+def n_in_words(facts: pd.Series[Any] | CausesRecord) -> str:
+    """Return the number of texts and groups.
+
+    >>> n_in_words(pd.Series({"n": 1080.0, "groups": 15.0}))
+    'n = 1,080 texts in 15 groups'
+    """
+    n, groups = (
+        (facts.n, facts.groups) if isinstance(facts, CausesRecord) else facts[["n", "groups"]]
+    )
+    return f"n = {n:,.0f} texts in {groups:,.0f} groups"
+
+
+def value_in_words(row: pd.Series[Any]) -> str:
+    """Return the shown quantity with its interval.
+
+    >>> value_in_words(pd.Series({"value": 0.5, "ci_low": 0.4, "ci_high": 0.6}))
+    '0.50 [0.40, 0.60]'
+    """
+    return interval_in_words(row["value"], row["ci_low"], row["ci_high"])
+
+
+def interval_in_words(value: float, low: float, high: float) -> str:
+    """Return a number with its interval, if there is one, in two decimals or three if it is small.
+
+    >>> interval_in_words(-0.25, -0.31, -0.2), interval_in_words(0.066, math.nan, math.nan)
+    ('−0.25 [−0.31, −0.20]', '0.066')
+    """
+    places = 3 if 0 < abs(value) < SMALL_EFFECT else 2
+    interval = "" if math.isnan(low) else f" [{fixed(low, places)}, {fixed(high, places)}]"
+    return f"{fixed(value, places)}{interval}"
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A direction at a site with its verdicts.
+
+    Attributes:
+        place: the site in words.
+        row: a placed row of verdicts.csv with the facts that all of its questions share.
+        found: row of each question, such as `detects`, and of `swap`.
+    """
+
+    place: str
+    row: pd.Series[Any]
+    found: Mapping[str, pd.Series[Any]]
+
+    def answer(self, question: str) -> str:
+        """Return the verdict on a question; "" without one."""
+        return str(self.found[question]["answer"]) if question in self.found else ""
+
+    def is_certain(self, question: str) -> bool:
+        """Return whether the verdict is yes, also as the best of all sites."""
+        if self.answer(question) != "yes":
+            return False
+        p = float(self.found[question]["p_best"])
+        return bool(np.isnan(p) or p <= LEVEL)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the direction steers or silences."""
+        return any(map(self.is_certain, USES))
+
+    @property
+    def size(self) -> float:
+        """Largest share of the network's answer that depends on the direction.
+
+        It is the share of the difference between the labels that erasure removes, or of the
+        counterfactual's effect that a swap recovers. Without either, it is the effect of steering
+        relative to that of the whole vector.
+        """
+
+        def effect(name: str) -> float:
+            return abs(float(self.found[name]["effect"])) if name in self.found else np.nan
+
+        shares = [effect(name) for name in ("silences", "swap")]
+        known = [share for share in shares if not np.isnan(share)]
+        if known or np.isnan(effect("steers")):
+            return max(known, default=0.0)
+        whole = abs(float(self.found["steers"]["whole"]))
+        return effect("steers") / whole if whole > 0 else 0.0
+
+
+def directions_in(tables: CauseTables) -> list[Direction]:
+    """Return the directions of verdicts.csv in the order of the forward pass."""
+    if tables.verdicts.empty:
+        return []
+    rows, blocks = placed(tables.verdicts), blocks_of(tables)
+    return [
+        Direction(
+            place_in_words(own.iloc[0], blocks),
+            own.iloc[0],
+            {str(row["question"]): row for _, row in own.iterrows()},
+        )
+        for _, own in rows.groupby(["site", "at", "along"], sort=False)
+    ]
+
+
+def blocks_of(tables: CauseTables) -> int:
+    """Return the number of blocks, taken from the deepest block in any table."""
+    names = [*tables.record.sites]
+    for name in TABLES:
+        names += getattr(tables, name)["site"].tolist()
+    return n_blocks(pd.DataFrame({"site": pd.Series(names, dtype=str)}))
+
+
+def legible(tables: CauseTables) -> CauseTables:
+    """Return the tables with legible texts: a direction mark in one would reverse its sentence."""
+    record = tables.record
+    changes: dict[str, Any] = {
+        name: line_label(getattr(record, name)) for name in ("name", "position", "dataset")
+    }
+    changes |= {
+        name: tuple(map(line_label, getattr(record, name)))
+        for name in ("classes", "measures", "warnings")
+    }
+    changes |= {
+        "question": record.question and line_label(record.question),
+        "answers": {line_label(name): line_label(word) for name, word in record.answers.items()},
+        "left_out": tuple(
+            one.model_copy(update={"reason": line_label(one.reason)}) for one in record.left_out
+        ),
+    }
+    shown = {
+        name: table.assign(**{one: table[one].map(line_label) for one in _TEXTS if one in table})
+        for name in TABLES
+        for table in [getattr(tables, name)]
+    }
+    return replace(tables, record=record.model_copy(update=changes), **shown)
+
+
+def first_measure(tables: CauseTables) -> str:
+    """Return the measure of the open figures: the first one that has rows; "" without rows."""
+    measured = tables.effects["measure"].unique().tolist()
+    return next((name for name in (*tables.record.measures, *measured) if name in measured), "")
+
+
+def position_label(position: int, record: CausesRecord) -> str:
+    """Return a position with its token for hover texts and sentences."""
+    if position >= len(record.tokens):
+        return f"position {position}"
+    return f"position {position} ({token_label(record.tokens[position])})"
+
+
+def cause_answer(tables: CauseTables) -> str:
+    """Return the answer as one sentence: the use of the directions, and the effect of patches."""
+    directions = directions_in(tables)
+    if directions:
+        best = leading(directions)
+        clauses = [_verdict(directions, best, tables), _patch_there(best, tables)]
+    else:
+        clauses = list(_strongest_edits(tables)) or [NOTHING]
+    size = n_in_words(tables.record)
+    return f"{capitalised('; '.join(filter(None, clauses)))}; {size}."
+
+
+def leading(directions: Sequence[Direction]) -> Direction:
+    """Return the direction that the answer names: the one that is used and has the largest effect.
+
+    If none is used, it is the one that detects the label best.
+    """
+
+    def use(one: Direction) -> tuple[int, float]:
+        return sum(map(one.is_certain, USES)), one.size
+
+    def detection(one: Direction) -> float:
+        effect = one.found["detects"]["effect"] if "detects" in one.found else np.nan
+        return -np.inf if np.isnan(effect) else float(effect)
+
+    used = [one for one in directions if one.is_used]
+    return max(used, key=use) if used else max(directions, key=detection)
+
+
+def _first(cases: Iterable[tuple[object, str]]) -> str:
+    """Return the sentence of the first case that holds."""
+    return next(sentence for holds, sentence in cases if holds)
+
+
+def _verdict(directions: Sequence[Direction], best: Direction, tables: CauseTables) -> str:
+    """Return whether the label is decodable and the direction used, with the evidence."""
+    n_all, place = len(directions), where(tables, best.row["at"])
+    n = sum(one.answer("detects") == "yes" for one in directions)
+    refused = {
+        question
+        for question in QUESTIONS
+        if all(one.answer(question) in ("no", "") for one in directions)
+    }
+    is_decodable, is_much = best.answer("detects") == "yes", best.size >= LITTLE
+    name, of = _name(best), counted(n_all, "direction")
+    used = f"{place}: {_used(best, directions)}"
+    none_used = _first(
+        (
+            (n_all == n == 1, f"{name} detects the label but neither steers nor silences"),
+            (n_all == 1, f"{name} neither detects, steers nor silences"),
+            (n == 0, f"none of {of} detects the label, steers or silences"),
+            (n == n_all, f"all {of} detect the label, none steers or silences"),
+            (n == 1, f"1 of {of} detects the label, none steers or silences"),
+            (True, f"{n} of {of} detect the label, none steers or silences"),
+        )
+    )
+    answers = f"{n} of {of} shown to detect the label, none to steer or silence"
+    if n_all == 1:
+        asked = filter(best.answer, QUESTIONS)
+        found = (f"{question} {best.answer(question)}" for question in asked)
+        answers = f"{name}: {', '.join(found)}"
+    answers += _because(directions)
+    return _first(
+        (
+            (best.is_used and is_decodable and is_much, f"decodable and used {used}"),
+            (best.is_used and is_decodable, f"decodable but hardly used {used}"),
+            (best.is_used and is_much, f"used {used}"),
+            (best.is_used, f"hardly used {used}"),
+            (refused >= {*USES} and n, f"decodable but not used {place}: {none_used}"),
+            (refused == {*QUESTIONS}, f"neither decodable nor used {place}: {none_used}"),
+            (n, f"decodable {place}, use undecided: {answers}"),
+            (True, f"undecided {place}: {answers}"),
+        )
+    )
+
+
+def _because(directions: Sequence[Direction]) -> str:
+    """Return the most frequent reason of an undecided use as the end of a clause."""
+    verdicts = [(one, name) for one in directions for name in QUESTIONS]
+    reasons = Counter(
+        str(one.found[name]["reason"])
+        for one, name in verdicts
+        if one.answer(name) == "undecided" and one.found[name]["reason"]
+    )
+    if reasons:
+        mostly = "mostly " * (len(reasons) > 1)
+        return f", {mostly}because {reasons.most_common(1)[0][0]}"
+    is_used = any(one.answer(name) == "yes" for one, name in verdicts if name in USES)
+    return f", because no use is significant as the best of {len(directions)}" * is_used
+
+
+def _name(one: Direction) -> str:
+    return f"{NAMES[one.row['along']]} in {_the(one.place)}"
+
+
+def _the(place: str) -> str:
+    has_article = place.startswith(("residual", "embedding", "final"))
+    return f"the {place}" if has_article else place
+
+
+def _used(best: Direction, directions: Sequence[Direction]) -> str:
+    """Return the effects of a direction that is used, as a clause."""
+    sites = {one.row["site"] for one in directions if one.row["along"] == best.row["along"]}
+    of = f", best of {len(sites)} sites" if len(sites) > 1 else ""
+    parts, tests = [], []
+    for name in filter(best.is_certain, USES):
+        row = best.found[name]
+        p = row[["p_holm", "p_best"]].max()  # adjusted for questions, and for sites
+        tests.append("" if np.isnan(p) else f"{p_words(float(p))}{of}")
+        numbers = [row["effect"], row["low"], row["high"]]
+        if name == "steers":
+            parts.append(f"moves the answer by {interval_in_words(*numbers)} {row['unit']}")
+        else:
+            value, low, high = (fixed(100 * number, 0) for number in numbers)
+            share = f"{value} % [{low}, {high}]"
+            parts.append(f"its erasure removes {share} of the difference between labels")
+    if len(set(tests)) == 1:
+        joined = f"{', and '.join(parts)} ({'both ' * (len(tests) > 1)}{tests[0]})"
+    else:
+        joined = ", and ".join(f"{part} ({test})" for part, test in zip(parts, tests, strict=True))
+    return f"{_name(best)} {joined}".replace(" ()", "").replace(" (both )", "")
+
+
+def _patch_there(best: Direction, tables: CauseTables) -> str:
+    """Return the recovery by patching the whole vector at the site of a direction, as a clause."""
+    for one in _main_sets(tables):
+        if one.do != "patch" or one.shown != RECOVERY or one.at != best.row["at"]:
+            continue
+        same = one.rows[one.rows["site"] == best.row["site"]]
+        if not same.empty:
+            vector = "the whole vector there" if best.is_used else _the(best.place)
+            return f"patching {vector} recovers {value_in_words(same.iloc[0])} {OF_EFFECT}"
+    return next(_strongest_edits(tables), "")
+
+
+def _main_sets(tables: CauseTables) -> list[EditSet]:
+    """Return the sets of edits of the first measure: patches first, single tokens before all."""
+
+    def rank(one: EditSet) -> tuple[bool, int]:
+        return one.do != "patch", ("probed", "each", "all").index(one.at)
+
+    main = first_measure(tables)
+    return sorted((one for one in edit_sets(tables.effects) if one.measure == main), key=rank)
+
+
+def _strongest_edits(tables: CauseTables) -> Iterator[str]:
+    """Yield clauses on the first set of edits: the residual stream, and the strongest site."""
+    for one in _main_sets(tables)[:1]:
+        stream = _of_stream(one, tables)
+        rows = one.rows
+        if stream:
+            yield stream
+            rows = rows[rows["line"] != STREAM]
+        if rows.empty:
+            continue
+        row = rows.iloc[int(np.argmax(rows["value"].abs()))]
+        quantity = f"{one.title} {value_in_words(row)}"
+        quantity += "" if one.shown == RECOVERY else f" {one.unit}"
+        if not np.isnan(row["p_best"]):
+            quantity += f", {p_words(float(row['p_best']))}, best of {one.n_edits}"
+        has_token = not pd.isna(row["position"])
+        token = f", {position_label(int(row['position']), tables.record)}" if has_token else ""
+        edits = NOUNS.get((one.do, one.replacement), one.do)
+        of = "of the other sites" if stream else f"of {edits} {where(tables, one.at)}"
+        place = place_in_words(row, blocks_of(tables))
+        yield f"largest effect {of}: {place}{token} ({quantity})"
+
+
+def _of_stream(one: EditSet, tables: CauseTables) -> str:
+    """Return where patches of the residual stream recover the effect; "" if they do not.
+
+    The first layers at the token in which texts differ and the last layers at the measured token
+    recover it in any network, so the layers of the transition are reported: the first one that
+    recovers half of the effect at the probed token, or the strongest token by layer.
+    """
+    blocks, stream = blocks_of(tables), one.rows[one.rows["line"].eq(STREAM)]
+
+    def start(row: pd.Series[Any]) -> str:
+        block = place_in_words(row, blocks).removeprefix("residual stream after ")
+        return f"from {block} on ({value_in_words(row)})"
+
+    if one.shown != RECOVERY:
+        return ""
+    half = stream[stream["value"].ge(0.5)]
+    if one.at == "probed" and not half.empty:
+        return (
+            f"patching the residual stream {where(tables, one.at)} recovers at least half "
+            f"{OF_EFFECT} {start(half.iloc[0])}"
+        )
+    stream = stream.dropna(subset="position")
+    if one.at != "each" or stream.empty:
+        return ""
+    best = stream.loc[stream.groupby("depth")["value"].idxmax()].sort_values("depth")
+    starts = best[best["position"].ne(best["position"].shift())]
+    if len(starts) > MOST_STEPS or not (best["value"] > 0).all():
+        return ""
+    steps = [
+        f"{position_label(int(row['position']), tables.record)} {start(row)}"
+        for _, row in starts.iterrows()
+    ]
+    return f"patching the residual stream recovers most at {', at '.join(steps)}"
+
+
+def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, Pairs]]:
+    """Return the verdicts on directions as a table and in words; of many, two: the first is open.
+
+    Of more than `MOST_ROWS` directions, those that are used come first. A row has the site, method
+    and edited tokens as far as directions differ in them, and flags of the direction; then for each
+    question the answer, the effect with its interval, p, and a remark.
+    """
+    found = {name for one in directions for name in one.found}
+    names = [name for name in (*QUESTIONS, "swap") if name in found]
+    differing = [name for name in ("along", "at") if len({one.row[name] for one in directions}) > 1]
+    ordered = list(directions)
+    if len(ordered) > MOST_ROWS:
+        ordered.sort(key=lambda one: (not one.is_used, -one.size))
+    columns = [Column(name, "words", unit=_unit(directions, name)) for name in names]
+    tables = []
+    for title, own in (
+        ("Verdicts on directions", ordered[:MOST_ROWS]),
+        ("Verdicts on the other directions", ordered[MOST_ROWS:]),
+    ):
+        rows, words = [], []
+        for one in own:
+            site = one.place if "_" in one.place else capitalised(one.place)
+            details = ", ".join(DETAILS[one.row[name]] for name in differing)
+            flags = [(remark, "remark") for remark in _remarks(one)]
+            place = Cell(site, [(details, "")])
+            named = replace(place, small=[*place.small, *flags], hint=str(one.row["site"]))
+            rows.append((named, *(_cell(one.found.get(name)) for name in names)))
+            summaries = filter(None, (str(row["summary"]) for row in one.found.values()))
+            # Without the numbers that the table contains.
+            summary = next(summaries, "").partition(" Verdicts: ")[0]
+            words += [(place, summary)] if summary else []
+        if own:
+            table = ResultTable(title, [Column("direction at", "site"), *columns], rows)
+            tables.append((replace(table, css="verdict-table"), Pairs(words, css="summaries")))
+    return tables
+
+
+def _unit(directions: Sequence[Direction], name: str) -> str:
+    """Return the unit of a column; "" if directions differ in it."""
+    units = {str(one.found[name]["unit"]) for one in directions if name in one.found}
+    unit = units.pop() if len(units) == 1 else ""
+    return UNITS.get(unit, unit).replace("standard deviation", "SD")
+
+
+def _cell(row: pd.Series[Any] | None) -> Cell | str:
+    if row is None:
+        return "–"
+    p = row["p"] if pd.isna(row["p_holm"]) else row["p_holm"]
+    effect = interval_in_words(row["effect"], row["low"], row["high"])
+    remarks = [str(row["reason"])]
+    if row["answer"] == "undecided" and row["low"] > 0 and not pd.isna(row["null_low"]):
+        # The comparison with permuted labels decides if nothing else does.
+        ends = f"{fixed(row['null_low'], 2)} to {fixed(row['null_high'], 2)}"
+        remarks.append(f"95 % of the directions on permuted labels have an effect of {ends}")
+    return Cell(
+        "–" if math.isnan(row["effect"]) else effect,
+        [
+            ("" if pd.isna(p) else p_words(float(p)), ""),
+            ("; ".join(filter(None, remarks)), "remark"),
+        ],
+        lead=str(row["answer"]) if row["question"] != "swap" else "",
+    )
+
+
+def _remarks(one: Direction) -> list[str]:
+    """Return the flags of a direction as short sentences."""
+    flags = [row["exceeds_whole"] for row in one.found.values()]
+    kernel, steers = float(one.row["kernel_share"]), one.answer("steers") == "yes"
+    effect, wrong = (
+        float(one.found["steers"][name]) if steers else math.nan for name in ("effect", "wrong_way")
+    )
+    cases = (
+        (
+            any(not pd.isna(flag) and flag for flag in flags),
+            "Moves more than its whole vector: possible artefact.",
+        ),
+        (kernel > MUCH, f"{fixed(100 * kernel, 0)} % is in the kernel of the output matrix."),
+        (effect < 0, "Steers away from the class that it detects."),
+        (not math.isnan(wrong), f"{fixed(100 * wrong, 0)} % of texts move the wrong way."),
+    )
+    return [sentence for holds, sentence in cases if holds]
