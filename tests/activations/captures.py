@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from probekit.activations.capture import capture
+from probekit.activations.capture import Work, fill
 from probekit.data.positions import RowPlan
+from probekit.terminal import SILENT
 
 # Requesting the norms or the results of single heads must not change a bit of other sites.
 SITES = (
@@ -33,6 +34,12 @@ def last_and_mean(tokens):
         positions=np.array(positions),
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
     )
+
+
+def capture(model, tokenizer, tokens, plan, sites, *, root, dtype="float32", watcher=SILENT):
+    """Capture rows in this process, as an experiment does."""
+    work = Work.begin(model, tokenizer, tokens, plan, sites, root=root, dtype=dtype)
+    return fill(work, root, watcher=watcher)
 
 
 def run(root, model, tokens=None, sites=SITES, dtype="float32", tokenizer="t"):

@@ -14,13 +14,21 @@ import torch
 
 from probekit.activations import capture as capturing
 from probekit.activations import records
-from probekit.activations.capture import capture, stream_rows
+from probekit.activations.capture import stream_rows
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError, DamagedError, StoreError
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2
-from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
+from tests.activations.captures import (
+    SITES,
+    capture,
+    files,
+    last_and_mean,
+    make_tokens,
+    run,
+    shard_file,
+)
 from tests.model.reference import TINY
 
 

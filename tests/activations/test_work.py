@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from probekit.activations import work as locks
+from probekit.activations.capture import MAX_WAITING, Work, compute_shards, in_background
 from probekit.activations.upkeep import collect_garbage, remove_cache, shard_locks
-from probekit.activations.work import MAX_WAITING, Work, compute_shards, in_background
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file

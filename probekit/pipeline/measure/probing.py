@@ -13,7 +13,7 @@ import numpy as np
 from joblib import cpu_count
 from numpy.typing import NDArray
 
-from probekit.activations.given.sites import GivenSite
+from probekit.activations.given.given import GivenSite
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
 from probekit.files import as_store_error

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from probekit.activations.capture import capture
 from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.layers.modules import LayerNorm
-from tests.activations.captures import SITES, last_and_mean, make_tokens
+from tests.activations.captures import run
 from tests.model.gpt2_sites import site_names
 from tests.model.reference import SMALL, TINY, differences, pad, ragged, unpadded
 
@@ -420,6 +419,5 @@ def test_reading_a_site_does_not_change_the_dropout_masks():
 
 
 def test_capture_from_a_model_in_training_is_refused(tmp_path):
-    tokens = make_tokens()
     with pytest.raises(AssertionError, match=r"model\.eval\(\)"):
-        capture(training_model(), "t", tokens, last_and_mean(tokens), SITES, root=tmp_path)
+        run(tmp_path, training_model())
