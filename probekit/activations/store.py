@@ -28,7 +28,6 @@ from probekit.activations.records import (
     MANIFEST,
     ROWS,
     SPEC,
-    ArrayHeader,
     FloatArray,
     Identity,
     Layout,
@@ -36,7 +35,6 @@ from probekit.activations.records import (
     Manifest,
     ShardRecord,
     Spec,
-    header,
     pack_layout,
     record_name,
     stem,
@@ -52,6 +50,7 @@ from probekit.errors import (
     nearest,
 )
 from probekit.files import Draft
+from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import digest
 
 _SYNCS_AT_ONCE = 8

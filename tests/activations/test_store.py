@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from probekit.activations.local import LocalFiles
-from probekit.activations.records import ArrayHeader, ShardRecord, header
+from probekit.activations.records import ShardRecord
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import collect_garbage
 from probekit.errors import (
@@ -19,6 +19,7 @@ from probekit.errors import (
     UnknownNameError,
 )
 from probekit.model.families.gpt2 import GPT2
+from probekit.model.weights.files import ArrayHeader, header
 from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files, make_tokens, record_file, run, shard_file
 from tests.activations.small_store import CONTENT, IDENTITY, SITE, SITES, Content

@@ -7,9 +7,9 @@ from dataclasses import replace
 import click
 import pandas as pd
 
-from probekit.activations.records import digest_weights
 from probekit.analysis.logits import position_from_start
 from probekit.cli.show.tables import show_table
+from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.provenance import versions
 from probekit.report.figures.style import format_number

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import struct
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.files import write_atomic
 from probekit.model.config import ModelConfig, WeightNames
 from probekit.model.weights.checkpoint import DIGEST, StoredTensor, open_checkpoint
-from probekit.model.weights.files import read_digests, write_digests
+from probekit.model.weights.files import ArrayHeader, header, read_digests, write_digests
 from probekit.provenance import digest, pretty_json
 
 MAX_FAULTS = 200  # mismatches that an error lists
@@ -239,32 +236,29 @@ def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Te
         for name, tensor in sorted(tensors.items())
     }
     dtype = str(tensors[names.embedding].dtype).removeprefix("torch.")
-    header = _header(stored, digest(_chunks(stored)))
+    headers = {name: ArrayHeader(_CODES[t.dtype], tuple(t.shape)) for name, t in stored.items()}
+    metadata = {"format": "pt", DIGEST: digest(_chunks(stored))}
     files = {
         "config.json": [pretty_json({"dtype": dtype, **config.to_hub()}).encode()],
-        "model.safetensors": chain([header], _chunks(stored)),
+        "model.safetensors": chain([header(headers, metadata)], _chunks(stored)),
     }
     write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
 
 
-def _header(stored: Mapping[str, Tensor], tensor_digest: str) -> bytes:
-    """Return the header of a safetensors file: the length of a JSON object, and the object."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt", DIGEST: tensor_digest}}
-    end = 0
-    for name, tensor in stored.items():
-        start, end = end, end + tensor.nbytes
-        entries[name] = {
-            "dtype": _CODES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # aligns the tensors
-    return struct.pack("<Q", len(text)) + text
-
-
 def _chunks(stored: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of each tensor, one at a time to save memory."""
-    for tensor in stored.values():
-        contiguous = tensor.detach().cpu().contiguous()
-        yield contiguous.flatten().view(torch.uint8).numpy().data
+    return map(_bytes_of, stored.values())
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def digest_weights(model: nn.Module) -> str:
+    """Return the digest of name, dtype, shape and bytes of all parameters, sorted by name."""
+    tensors = sorted(model.state_dict().items())
+    return digest(
+        part
+        for name, tensor in tensors
+        for part in (f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode(), _bytes_of(tensor))
+    )
