@@ -163,6 +163,8 @@ class ModelConfig(ABC):
             the fields, `REQUIRED` and `HARMLESS`.
         COMPUTED: fields that are no keys of config.json, but computed from several keys.
         norm_is_centred: whether the norms subtract the mean (layer norm) or not (RMS norm).
+        bos_token_id: id of the beginning-of-text token, if the checkpoint has any.
+        eos_token_id: id of the end-of-text token or tokens, if the checkpoint has any.
 
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> config: ModelConfig = GPT2Config()
@@ -182,6 +184,10 @@ class ModelConfig(ABC):
     OTHER_KEYS: ClassVar[frozenset[str]] = frozenset()
     COMPUTED: ClassVar[frozenset[str]] = frozenset()
     norm_is_centred: ClassVar[bool]
+
+    # Not used for the forward pass; saved for other programs that read the checkpoint.
+    bos_token_id: int | list[int] | None = field(default=None, compare=False, kw_only=True)
+    eos_token_id: int | list[int] | None = field(default=None, compare=False, kw_only=True)
 
     @property
     @abstractmethod
@@ -212,16 +218,6 @@ class ModelConfig(ABC):
     @abstractmethod
     def tie_word_embeddings(self) -> bool:
         """Whether the unembedding is the token embedding."""
-
-    @property
-    @abstractmethod
-    def bos_token_id(self) -> int | list[int] | None:
-        """Id of the beginning-of-text token, if the checkpoint has any."""
-
-    @property
-    @abstractmethod
-    def eos_token_id(self) -> int | list[int] | None:
-        """Id of the end-of-text token or tokens, if the checkpoint has any."""
 
     def to_json(self) -> dict[str, Any]:
         """Return sizes and switches under the keys of config.json, without special tokens."""

@@ -14,7 +14,7 @@ published with it (tanh GELU, layer norm before each sublayer, learned position 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -158,9 +158,6 @@ class GPT2Config(ModelConfig):
     bias: bool = True  # linear maps and layer norms have a bias
     qkv_bias: bool | None = None  # c_attn has a bias; None means the value of `bias`
     tie_word_embeddings: bool = True  # the unembedding is the token embedding
-    # Not used for the forward pass; saved for other programs that read the checkpoint.
-    bos_token_id: int | list[int] | None = field(default=None, compare=False)
-    eos_token_id: int | list[int] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_sizes_and_switches(self)
