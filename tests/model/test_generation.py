@@ -37,19 +37,9 @@ def test_top_k_equals_the_reference(k):
     assert torch.equal(keep_top_k(logits(), k), TopKLogitsWarper(k)(None, logits()))
 
 
-@pytest.mark.parametrize("p", [0.01, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize("p", [0.01, 0.3, 0.9, 0.999, 1.0])
 def test_top_p_equals_the_reference(p):
     assert torch.equal(keep_top_p(logits(), p), TopPLogitsWarper(p)(None, logits()))
-
-
-def test_the_nucleus_is_the_fewest_that_sum_to_p():
-    kept = keep_top_p(logits(), 0.7).softmax(-1) > 0
-    probabilities = logits().softmax(-1)
-    for row, keep in zip(probabilities, kept, strict=True):
-        assert row[keep].sum() >= 0.7
-        assert row[keep].sum() - row[keep].min() < 0.7
-        assert row[keep].min() > row[~keep].max()
-    assert torch.equal(keep_top_p(logits(), 1.0), logits())
 
 
 @pytest.mark.parametrize(
@@ -96,14 +86,6 @@ def test_an_extreme_temperature_makes_no_nan(temperature):
     assert ((chosen >= 0) & (chosen < 97)).all()
     if temperature < 1:
         assert torch.equal(chosen, logits().argmax(-1))
-
-
-def test_samples_depend_only_on_seed_prompt_and_index():
-    alone = draws(4, [[5, 6]], num_samples=2, seed=3)
-    beside = draws(9, [[7], [5, 6], [5]], num_samples=3, seed=3)
-    assert np.array_equal(alone, beside[3:5, :4])
-    assert len(np.unique(beside)) == 9 * 9
-    assert not np.array_equal(alone, draws(4, [[5, 6]], num_samples=2, seed=4))
 
 
 def draws(n, prompts, **options):
@@ -160,15 +142,6 @@ def test_out_of_range_parameters_are_refused_by_name(options, message):
 def model():
     """A float64 model of random weights so wide that its greedy texts vary."""
     return our_model(reference_model(TINY, torch.float64), TINY)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_ragged_prompts_equal_one_at_a_time(model, side):
-    prompts = ragged(TINY, [6, 2, 4])
-    tokens, mask = pad(prompts, side, filler=5)
-    together = generate(model, tokens, 8, mask=mask)
-    for row, prompt in enumerate(prompts):
-        assert together[row].tolist() == generate(model, prompt[None], 8)[0].tolist()
 
 
 @pytest.mark.parametrize("slide", [False, True])

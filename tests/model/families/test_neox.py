@@ -1,19 +1,13 @@
 """Checkpoints of Pythia and GPT-NeoX in their old formats."""
 
-import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from probekit.model.families.table import from_transformers, load_model
+from probekit.model.families.table import load_model
 from tests.model.families.configurations import CONFIGURATIONS
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89]])
 ROWS = [row for row in CONFIGURATIONS if row.model_type == "gpt_neox"]
-
-
-@pytest.fixture(scope="module", params=ROWS, ids=lambda row: row.name)
-def model(request):
-    return from_transformers(request.param.reference(torch.float64))
 
 
 def test_both_names_of_the_unembedding_are_read(tmp_path):

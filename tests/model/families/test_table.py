@@ -92,12 +92,6 @@ def test_loading_needs_little_more_memory_than_the_weights(tmp_path):
     assert float(done.stdout) < 1.1
 
 
-def test_an_architecture_that_is_not_carried_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
-    with pytest.raises(CheckpointError, match=r"'t5'. probekit computes these.*gpt2.*llama"):
-        load_model(tmp_path)
-
-
 def test_missing_and_extra_tensors_are_listed(tmp_path):
     reference = CONFIGURATIONS[0].reference()
     reference.save_pretrained(tmp_path)
