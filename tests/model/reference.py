@@ -20,19 +20,10 @@ SMALL = GPT2Config()  # the gpt2 shape
 
 def reference_model(config: GPT2Config, dtype: torch.dtype, seed: int = 0) -> GPT2LMHeadModel:
     """A reference model whose every parameter, biases and norms included, is random."""
-    reference = GPT2LMHeadModel(
-        ReferenceConfig(
-            vocab_size=config.vocab_size,
-            n_positions=config.n_positions,
-            n_embd=config.n_embd,
-            n_layer=config.n_layer,
-            n_head=config.n_head,
-            n_inner=config.n_inner,
-            attn_implementation="eager",
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-    )
+    names = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
+    sizes = {name: getattr(config, name) for name in names}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    reference = GPT2LMHeadModel(ReferenceConfig(**sizes, **ends, attn_implementation="eager"))
     generator = torch.Generator().manual_seed(seed)
     spread = 0.3 if config.n_embd < 100 else 0.03
     for name, parameter in reference.named_parameters():
