@@ -78,15 +78,6 @@ def test_rows_of_one_example_need_not_be_adjacent(model):
     np.testing.assert_allclose(rows[1][::-1], rows[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_site_without_positions_is_not_streamed(model):
-    with pytest.raises(ConfigError, match="pairs of positions"):
-        next(
-            stream_rows(
-                model, make_tokens(), last_and_mean(make_tokens()), ["blocks.0.attn.hook_pattern"]
-            )
-        )
-
-
 def test_the_estimate_grows_with_the_tokens_that_will_be_run(model, monkeypatch):
     clock = itertools.count()
     monkeypatch.setattr(capturing.time, "perf_counter", lambda: next(clock))
@@ -202,8 +193,11 @@ def test_float16_overflow_is_refused_with_the_advice(tmp_path, model):
 
 
 def test_sites_over_pairs_of_positions_are_refused(tmp_path, model):
+    pattern, tokens = ["blocks.0.attn.hook_pattern"], make_tokens()
     with pytest.raises(ConfigError, match="query_pos key_pos"):
-        run(tmp_path, model, sites=("blocks.0.attn.hook_pattern",))
+        run(tmp_path, model, sites=pattern)
+    with pytest.raises(ConfigError, match="pairs of positions"):
+        next(stream_rows(model, tokens, last_and_mean(tokens), pattern))
     assert not list(tmp_path.iterdir())
 
 
