@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
+from probekit.model.config import count_components, count_parameters, count_sums
 from probekit.model.families.gpt2 import COMPONENTS, GPT2, PUBLISHED, GPT2Config
-from probekit.model.parameters import count_components, count_parameters, count_sums
 from tests.model.reference import TINY
 
 PUBLISHED_COUNTS = {  # with all biases, tied; without qkv bias: untied, tied, MB of the untied

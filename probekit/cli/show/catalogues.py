@@ -11,9 +11,8 @@ from rich.text import Text
 from probekit.cli.show.tables import print_table, show_table
 from probekit.experiment.loader import BundledExperiment
 from probekit.experiment.locations import bundled_folder
-from probekit.model.config import ModelConfig
+from probekit.model.config import ModelConfig, count_parameters
 from probekit.model.families.table import find_config
-from probekit.model.parameters import count_parameters
 from probekit.model.weights.sources import KNOWN_MODELS
 from probekit.report.pages.table import Column, ResultTable
 

@@ -32,8 +32,7 @@ from probekit.model.config import (
     check_sizes_and_switches,
     is_number,
 )
-from probekit.model.layers.attention import attend_heads, project_heads
-from probekit.model.layers.modules import LayerNorm, Linear
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
 from probekit.model.network import Network, embedding, initialise, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps

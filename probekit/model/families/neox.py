@@ -30,8 +30,7 @@ from probekit.model.families.rotary import (
     RotaryPositions,
     rotate,
 )
-from probekit.model.layers.attention import attend_heads, project_heads
-from probekit.model.layers.modules import LayerNorm, Linear
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
