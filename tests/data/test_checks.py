@@ -16,7 +16,7 @@ N_TRAIN = 40
 
 
 def changed_rows(n, changes):
-    """Rows without problems (balanced, distinct, of equal length, in groups of two), then changed."""
+    """Rows that are balanced, distinct, of equal length, and in groups of two; then changed."""
     rows = [
         Example(f"text {i:03}", "xy"[i % 2], group=f"group {i // 2}", id=f"row {i}")
         for i in range(n)

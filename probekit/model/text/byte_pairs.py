@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -166,7 +166,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         parts = _read_pair(paths[0], paths[1], *files.values())
     else:
         parts = _read_tokenizer_json(paths[0], *files.values())
-    return _build(paths[0], *parts, files)
+    return _build(paths[0], parts, files)
 
 
 Merge = tuple[str, str]
@@ -251,13 +251,8 @@ def _is_byte_level_bpe(content: dict[str, Any]) -> bool:
     )
 
 
-def _build(
-    path: Path,
-    ids: Mapping[str, int],
-    merges: Sequence[Merge],
-    special: Set[str],
-    files: Mapping[str, bytes],
-) -> Vocabulary:
+def _build(path: Path, parts: _Parts, files: Mapping[str, bytes]) -> Vocabulary:
+    ids, merges, special = parts
     missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
     if missing:
         # tiktoken would abort the process at the first text with one of them.

@@ -32,11 +32,7 @@ TensorShape = tuple[int, ...]
 
 
 def read_checkpoint(
-    folder: Path,
-    names: WeightNames,
-    like: Mapping[str, Tensor],
-    dtype: torch.dtype | None,
-    title: str,
+    folder: Path, config: ModelConfig, like: Mapping[str, Tensor], dtype: torch.dtype | None
 ) -> dict[str, Tensor]:
     """Return the state dict of the network in `folder`, linear maps as [out, in].
 
@@ -44,25 +40,24 @@ def read_checkpoint(
 
     Args:
         folder: folder with weights in a format of the hub or of OpenAI.
-        names: the family's names of tensors.
-        like: state dict of the model to fill; only names and shapes are used.
+        config: the config of the network.
+        like: state dict of the network to fill; only names and shapes are used.
         dtype: dtype of the returned tensors; None means that of the stored token embedding, and
             float32 instead of float16.
-        title: name of the family in messages.
 
     Raises:
         MissingError: the folder has no weight file.
         CheckpointError: the weights cannot be read, or names or shapes differ from those of `like`.
     """
-    checkpoint = open_checkpoint(folder, names)
+    names, checkpoint = config.WEIGHTS, open_checkpoint(folder, config.WEIGHTS)
     path, tensors = checkpoint.path, checkpoint.tensors
     _drop_redundant(tensors, like, names)
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if faults := _faults(shapes, expected, names):
         raise CheckpointError(
-            f"{path} does not contain the {title} that its config describes; its tensors have "
-            f"{_described(shapes, names)}:\n  " + "\n  ".join(faults)
+            f"{path} does not contain the {config.TITLE} that its config describes; its tensors "
+            f"have {_described(shapes, names)}:\n  " + "\n  ".join(faults)
         )
     if dtype is None:
         stored = tensors[names.embedding].read().dtype
