@@ -80,9 +80,9 @@ def find_model(
             check(config.parent)
         if files == "all":
             weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
-            if weight_file.suffix == ".json":
-                for shard in sorted(set(shard_of_tensors(weight_file).values())):
-                    fetch(shard)
+            is_index = weight_file.suffix == ".json"
+            for shard in sorted(set(shard_of_tensors(weight_file).values() if is_index else ())):
+                fetch(shard)
         if files != "config":
             _fetch_first(fetch, name, vocabulary, is_online)
     except errors.LocalEntryNotFoundError as error:
