@@ -35,7 +35,7 @@ from probekit.probes.solve.design import Features
 from probekit.probes.solve.layers import unit_rows
 from probekit.provenance import digest, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
-from probekit.terminal import InProcessWatcher, Watcher
+from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
 _ROWS_AT_ONCE = 10_000  # rows that are converted to float64 together
@@ -111,7 +111,7 @@ def probe_sites(
         tasks.append((selection, site_stem(name, at.offset), origin))
     sites = [saved.read(stem, origin) for _, stem, origin in tasks]
     n_saved = sum(site is not None for site in sites[1:])
-    progress = _Progress(InProcessWatcher(watcher), n_saved, len(selections))
+    progress = _Progress(watcher, n_saved, len(selections))
     job = _Job(source, position, prober, saved, folder.path, progress)
     if sites[0] is None:  # not part of the progress: baselines take a different time than a site
         sites[0] = job(tasks[0])
@@ -167,13 +167,17 @@ def _site_columns(selection: Probed | None, view: str) -> dict[str, Any]:
 class _Progress:
     """Reports progress: the finished sites plus the finished fraction of the current site.
 
-    Sites may finish in any order; the reported progress never decreases.
+    Sites may finish in any order; the reported progress never decreases. A copy in another process
+    reports nothing.
     """
 
     watcher: Watcher
     done: int
     n_sites: int
     reported: float = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"watcher": SILENT}
 
     def report(self, fraction: float = 0.0) -> None:
         """Report the number of finished sites plus a fraction of the current one."""
