@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from probekit.activations.capture import Work, fill
 from probekit.data.positions import RowPlan
 from probekit.terminal import SILENT
 
@@ -38,6 +37,8 @@ def last_and_mean(tokens):
 
 def capture(model, tokenizer, tokens, plan, sites, *, root, dtype="float32", watcher=SILENT):
     """Capture rows in this process, as an experiment does."""
+    from probekit.activations.capture import Work, fill  # torch, which some processes do without
+
     work = Work.begin(model, tokenizer, tokens, plan, sites, root=root, dtype=dtype)
     return fill(work, root, watcher=watcher)
 
