@@ -22,6 +22,12 @@ def make_tokens(n=60, seed=0):
     return [*tokens, tokens[3], tokens[0]]
 
 
+def last_token(tokens):
+    """One row for every example."""
+    n = len(tokens)
+    return RowPlan(np.arange(n), np.array([len(ids) - 1 for ids in tokens]), np.arange(n + 1))
+
+
 def last_and_mean(tokens):
     """Two rows for every example: its last token, and the mean of all."""
     positions, sizes = [], []

@@ -25,6 +25,7 @@ from tests.activations.captures import (
     capture,
     files,
     last_and_mean,
+    last_token,
     make_tokens,
     run,
     shard_file,
@@ -247,14 +248,8 @@ def every_token(tokens):
     )
 
 
-def last(tokens):
-    n = len(tokens)
-    positions = np.array([len(ids) - 1 for ids in tokens])
-    return RowPlan(np.arange(n), positions, np.arange(n + 1))
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("plan", [last, last_and_mean])
+@pytest.mark.parametrize("plan", [last_token, last_and_mean])
 def test_derived_rows_are_the_captured_ones(tmp_path, model, forward, plan, dtype):
     tokens, sites = make_tokens(), SITES[:-1]
     options = {"dtype": dtype}
@@ -273,9 +268,9 @@ def test_sites_computed_at_requested_positions_only_are_not_derived(tmp_path, mo
     tokens = make_tokens()
     capture(model, "t", tokens, every_token(tokens), [site], root=tmp_path / "one")
     del forward[:]
-    found = capture(model, "t", tokens, last(tokens), [site], root=tmp_path / "one")
+    found = capture(model, "t", tokens, last_token(tokens), [site], root=tmp_path / "one")
     assert forward
-    apart = capture(model, "t", tokens, last(tokens), [site], root=tmp_path / "apart")
+    apart = capture(model, "t", tokens, last_token(tokens), [site], root=tmp_path / "apart")
     assert found.root == apart.root
 
 
@@ -283,7 +278,7 @@ def test_only_available_sites_are_derived(tmp_path, model, forward):
     tokens = make_tokens()
     capture(model, "t", tokens, every_token(tokens), SITES[:2], root=tmp_path)
     del forward[:]
-    found = capture(model, "t", tokens, last(tokens), SITES, root=tmp_path)
+    found = capture(model, "t", tokens, last_token(tokens), SITES, root=tmp_path)
     assert found.computed == len(found.store.shards) * (len(SITES) - 2)
     assert forward
 
@@ -315,4 +310,4 @@ def test_nothing_is_derived_from_a_damaged_cache(tmp_path, model):
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(DamagedError, match=path.name):
-        capture(model, "t", tokens, last(tokens), SITES, root=tmp_path)
+        capture(model, "t", tokens, last_token(tokens), SITES, root=tmp_path)

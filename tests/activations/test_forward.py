@@ -13,7 +13,7 @@ from probekit.data.positions import RowPlan
 from probekit.errors import UnknownNameError
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES as STORED_SITES
-from tests.activations.captures import last_and_mean, make_tokens
+from tests.activations.captures import last_and_mean, last_token, make_tokens
 from tests.model.gpt2_sites import expand
 from tests.model.reference import TINY
 
@@ -21,12 +21,6 @@ from tests.model.reference import TINY
 SITES = expand(
     ["blocks.1.hook_resid_post", "blocks.3.*_[oqz]*", "blocks.3.hook_*", "ln_final.*"], TINY.n_layer
 )
-
-
-def last_token(tokens):
-    n = len(tokens)
-    positions = np.array([len(ids) - 1 for ids in tokens])
-    return RowPlan(np.arange(n), positions, np.arange(n + 1))
 
 
 def some_tokens(tokens):
