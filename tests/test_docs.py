@@ -70,9 +70,7 @@ def workplace(tmp_path_factory):
     for name in ("experiments", "data"):
         (folder / name).symlink_to(ROOT / name)
     settings = folder / "my_question.yaml"
-    other = ["tokens.position.at=mean", "capture.sites=[blocks.5.hook_resid_post]"]
-    other.append("model.random_weights=false")  # it is only compared with the first
-    experiments = load_experiment(settings), load_experiment(settings, other)
+    experiments = load_experiment(settings), load_experiment(settings, ["tokens.position.at=mean"])
     a, b = (
         run(one, out=folder / "runs", cache_root=folder / "cache").folder for one in experiments
     )

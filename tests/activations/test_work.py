@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import work as locks
+from probekit.activations import capture as locks
 from probekit.activations.capture import MAX_WAITING, Work, compute_shards, in_background
 from probekit.activations.upkeep import collect_garbage, remove_cache, shard_locks
 from probekit.files import Disk
