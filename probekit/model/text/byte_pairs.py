@@ -13,10 +13,10 @@ import numpy as np
 import tiktoken
 
 from probekit.amounts import counted
-from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.files import write_atomic
 from probekit.model.config import MAX_SIZE
-from probekit.model.text.tokenizer import END_OF_TEXT, IntArray, TokenizedText, Tokenizer
+from probekit.model.text.tokenizer import END_OF_TEXT, IntArray, TokenizedText, Tokenizer, utf8
 from probekit.model.weights.files import json_object, read_verified, write_digests
 from probekit.model.weights.sources import VOCABULARY_FILES, vocabulary_files
 from probekit.provenance import digest_json
@@ -96,17 +96,11 @@ class BytePairTokenizer(Tokenizer):
         return (END_OF_TEXT,)
 
     def _ordinary(self, text: str) -> TokenizedText:
-        try:
-            utf8 = np.frombuffer(text.encode(), dtype=np.uint8)
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text "
-                "with its correct encoding."
-            ) from error
+        encoded = np.frombuffer(utf8(text), dtype=np.uint8)
         ranks = np.array(self._encoding.encode_ordinary(text), dtype=np.int64)
         ends = np.cumsum(self._lengths[ranks])  # in bytes
         # In UTF-8, bytes 0b10xxxxxx continue a character; all others begin one.
-        character = np.cumsum((utf8 & 0xC0) != 0x80) - 1
+        character = np.cumsum((encoded & 0xC0) != 0x80) - 1
         starts = character[ends - self._lengths[ranks]]
         offsets = np.stack([starts, character[ends - 1] + 1], axis=1)
         return TokenizedText(self._ids[ranks], offsets)

@@ -79,6 +79,7 @@ def test_what_we_save_transformers_and_we_open_again(row, tmp_path):
     assert torch.equal(theirs(TOKENS).logits, reference(TOKENS).logits)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="no resource module")
 def test_loading_needs_little_more_memory_than_the_weights(tmp_path):
     sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12}
