@@ -39,7 +39,6 @@ from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
 _ROWS_AT_ONCE = 10_000  # rows that are converted to float64 together
-_SITE_COLUMNS = ("site", "layer", "component", "head", "order", "view")
 
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
 _Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
@@ -134,8 +133,8 @@ def probe_sites(
         "dataset": source.experiment.data.name,
         "position": at.text,
         "main_metric": " ".join(source.experiment.probe.settings().main_metrics),
+        "positive": prober.positive,
     }
-    of_position |= {"positive": prober.positive}
     return [
         replace(site, place=of_position | _site_columns(selection, facts["view"]))
         for (selection, _, _), site in zip(tasks, sites, strict=True)
@@ -145,7 +144,7 @@ def probe_sites(
 
 def _site_columns(selection: Probed | None, view: str) -> dict[str, Any]:
     """Return the columns for the site; a concatenation has no layer and no head."""
-    place: dict[str, Any] = dict.fromkeys(_SITE_COLUMNS)
+    place: dict[str, Any] = dict.fromkeys(("site", "layer", "component", "head", "order", "view"))
     if selection is None:
         return place
     place["view"] = view
