@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config as TheirConfig
 from transformers import GPT2LMHeadModel
 
-from probekit.activations.capture import capture, stream_rows
+from probekit.activations.capture import Work, fill, stream_rows
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.data.words import read_sentences
@@ -178,10 +178,15 @@ class Bench:
             4.5,
         )
 
+    def _captured(self, tokens: Ids, root: Path) -> ActivationStore:
+        plan = last(tokens)
+        work = Work.begin(self.model, "", tokens, plan, self.residual, root=root, dtype="float32")
+        return fill(work, root).store
+
     def _capture(self, tokens: Ids) -> float:
         with tempfile.TemporaryDirectory(dir=".") as folder:
             start = time.perf_counter()
-            capture(self.model, "", tokens, last(tokens), self.residual, root=Path(folder))
+            self._captured(tokens, Path(folder))
             return time.perf_counter() - start
 
     def _usual_recipe(self, tokens: Ids) -> float:
@@ -204,9 +209,7 @@ class Bench:
         tokens = [np.array([n % 50257, n // 50257]) for n in range(n_rows)]
         with tempfile.TemporaryDirectory(dir=".") as name:
             folder = Path(name)
-            captured = capture(
-                self.model, "", tokens, last(tokens), self.residual, root=folder / "read"
-            ).store
+            captured = self._captured(tokens, folder / "read")
             yield self._reading(captured, folder / "plain.bin")
             yield self._writing(captured, folder)
 

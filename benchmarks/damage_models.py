@@ -13,9 +13,9 @@ import torch
 from huggingface_hub import constants
 
 from benchmarks.damage_kinds import Kind
-from probekit.activations.records import digest_weights
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.state_dict import digest_weights
 from probekit.report.pages.losses import write_losses
 from probekit.terminal import SILENT
 from probekit.training.corpus import make_token_file, read_corpus

@@ -130,7 +130,7 @@ def capture_and_measure(folder: Path, n_rows: int, pipe: Connection) -> None:
     """Capture rows in this process, and send the increase of its peak memory in kB."""
     import torch
 
-    from probekit.activations.capture import capture
+    from probekit.activations.capture import Work, fill
     from probekit.model.families.gpt2 import GPT2, GPT2Config
 
     torch.set_num_threads(1)
@@ -146,7 +146,7 @@ def capture_and_measure(folder: Path, n_rows: int, pipe: Connection) -> None:
             positions=np.tile(np.arange(20), len(tokens)),
             offsets=np.arange(n + 1),
         )
-        capture(model, "", tokens, plan, sites, root=folder)
+        fill(Work.begin(model, "", tokens, plan, sites, root=folder, dtype="float32"), folder)
 
     run(400)  # allocations that do not depend on the number of rows
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

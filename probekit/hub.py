@@ -10,16 +10,10 @@ from urllib.request import getproxies, proxy_bypass
 with warnings.catch_warnings():
     # In a notebook without ipywidgets, tqdm warns as soon as it is imported.
     warnings.filterwarnings("ignore", "IProgress not found")
-    from huggingface_hub import constants, errors, hf_hub_download, snapshot_download
-
-__all__ = [
-    "constants",
-    "errors",
-    "hf_hub_download",
-    "how_to_access",
-    "is_hub_reachable",
-    "snapshot_download",
-]
+    from huggingface_hub import constants as constants
+    from huggingface_hub import errors as errors
+    from huggingface_hub import hf_hub_download as hf_hub_download
+    from huggingface_hub import snapshot_download as snapshot_download
 
 _CONNECT_SECONDS = 5
 _PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}

@@ -113,24 +113,6 @@ class SilentWatcher:
 SILENT = SilentWatcher()
 
 
-class InProcessWatcher:
-    """Wraps a watcher that works in this process only; a copy sent to another process is silent."""
-
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
-
-    def progress(self, step: str, done: float, total: int) -> None:
-        """Pass the progress to the wrapped watcher."""
-        self._watcher.progress(step, done, total)
-
-    def tell(self, message: str) -> None:
-        """Pass the message to the wrapped watcher."""
-        self._watcher.tell(message)
-
-    def __reduce__(self) -> tuple[type[SilentWatcher], tuple[()]]:
-        return SilentWatcher, ()
-
-
 class Interruptible:
     """Context manager that re-raises an interrupt which code in its block has swallowed.
 

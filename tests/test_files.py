@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -28,18 +29,9 @@ from tests.report.pages.test_losses import write_pretraining
 from tests.report.pages.test_texts_page import make_facts
 
 REPORTED = (
-    "run.json",
-    "config.yaml",
-    "results.csv",
-    "attention.safetensors",
-    "differences.csv",
-    "reliability.csv",
-    "training.csv",
-    "features.csv",
-    "confusion.csv",
-    "scatter.csv",
-    "cosines.csv",
-    "wrong.json",
+    "run.json config.yaml results.csv attention.safetensors differences.csv "
+    "reliability.csv training.csv features.csv confusion.csv scatter.csv cosines.csv "
+    "wrong.json"
 )
 COMPARED = (
     "run.json",
@@ -64,9 +56,14 @@ def link_out(path, outside):
     path.symlink_to(target)
 
 
-@pytest.mark.parametrize("name", REPORTED)
-def test_a_page_is_made_of_the_files_of_its_run_alone(tmp_path, name):
-    run = write_shown(tmp_path / "run")
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    return write_shown(tmp_path_factory.mktemp("shown"))
+
+
+@pytest.mark.parametrize("name", REPORTED.split())
+def test_a_page_is_made_of_the_files_of_its_run_alone(shown, tmp_path, name):
+    run = Path(shutil.copytree(shown, tmp_path / "run"))
     if not (run / name).exists():
         (run / name).touch()
         seal_run(run)
@@ -76,8 +73,8 @@ def test_a_page_is_made_of_the_files_of_its_run_alone(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["run.json", "config.yaml", "results.csv", "differences.csv"])
-def test_a_page_of_several_runs_too(tmp_path, name):
-    runs = [write_shown(tmp_path / key) for key in "ab"]
+def test_a_page_of_several_runs_too(shown, tmp_path, name):
+    runs = [Path(shutil.copytree(shown, tmp_path / key)) for key in "ab"]
     link_out(runs[1] / name, tmp_path)
     with pytest.raises(DataError, match=f"{name} {OUT}"):
         load_runs(runs)
@@ -91,11 +88,16 @@ def test_the_figure_of_a_pretraining_run_too(tmp_path):
     assert not (run / "losses.html").exists()
 
 
-@pytest.fixture
-def two(tmp_path):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
     rows = made_rows(6, 2)
     guess = {site: guesses(rows, 0.8, seed) for seed, site in enumerate(SITES)}
-    return [write_run(tmp_path / key, rows, guess) for key in "ab"]
+    return write_run(tmp_path_factory.mktemp("whole") / "run", rows, guess)
+
+
+@pytest.fixture
+def two(whole, tmp_path):
+    return [Path(shutil.copytree(whole, tmp_path / key)) for key in "ab"]
 
 
 @pytest.mark.parametrize("name", COMPARED)

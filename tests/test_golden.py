@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations.capture import capture
+from probekit.activations.capture import Work, fill
 from probekit.activations.records import FORMAT, Identity, Manifest, ShardRecord, Spec, pack_layout
 from probekit.data.positions import RowPlan
 from probekit.interventions.erasure import leace
@@ -118,7 +118,8 @@ def captured_rows():
     plan = RowPlan(np.arange(4), np.array([0, 4, 10, 9, 0, 1, 2, 3, 0]), np.array([0, 3, 4, 8, 9]))
     sites = ["blocks.0.hook_resid_post", "blocks.1.mlp.hook_post"]
     with tempfile.TemporaryDirectory() as root:
-        store = capture(network("gpt2"), "t", tokens, plan, sites, root=root, dtype="float16").store
+        how = {"root": root, "dtype": "float16"}
+        store = fill(Work.begin(network("gpt2"), "t", tokens, plan, sites, **how), root).store
         return {site: store.read(site)[:, ::5] for site in sites}
 
 

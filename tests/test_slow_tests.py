@@ -1,19 +1,21 @@
 import ast
+from functools import cache
 
 from tests.slow_tests import listed
 
 
+@cache
 def functions(path):
     """The names of the test functions of a file, those of classes behind the class."""
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ClassDef):
-            yield from (f"{node.name}::{inner.name}" for inner in methods(node))
-        elif isinstance(node, ast.FunctionDef):
-            yield node.name
-
-
-def methods(node):
-    return [inner for inner in node.body if isinstance(inner, ast.FunctionDef)]
+    body = ast.parse(path.read_text()).body
+    in_classes = {
+        f"{node.name}::{inner.name}"
+        for node in body
+        if isinstance(node, ast.ClassDef)
+        for inner in node.body
+        if isinstance(inner, ast.FunctionDef)
+    }
+    return in_classes | {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
 
 def test_every_slow_test_is_there(repository):

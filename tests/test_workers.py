@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from joblib import Parallel, delayed
 
 from probekit import workers
 from probekit.errors import ConfigError, DataError
-from probekit.probes.kinds.mlp import MlpProbe
 from probekit.workers import parallel_map
 
 
@@ -35,8 +35,22 @@ def handler():
 
 
 def where(item):
-    time.sleep(0.05)
     return item, os.getpid(), torch.get_num_threads()
+
+
+class InBoth:
+    """A job that the parent does only once a helper has begun it, so that both do some of it."""
+
+    def __init__(self, folder, job):
+        self.begun, self.job, self.parent = folder / secrets.token_hex(8), job, os.getpid()
+
+    def __call__(self, item):
+        if os.getpid() != self.parent:
+            self.begun.touch()
+        while item and not self.begun.exists():  # the parent does the first item alone
+            time.sleep(0.01)
+        time.sleep(0.01)
+        return self.job(item)
 
 
 def fails(item):
@@ -46,7 +60,6 @@ def fails(item):
 
 
 def killed_elsewhere(item, here):
-    time.sleep(0.2)
     if os.getpid() != here:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -56,9 +69,9 @@ def slept(item, seconds):
     return item, os.getpid()
 
 
-def test_results_of_all_processes_are_ordered_and_use_their_share_of_threads(eager):
-    found = list(parallel_map(where, range(200)))
-    assert [item for item, _, _ in found] == list(range(200))
+def test_results_of_all_processes_are_ordered_and_use_their_share_of_threads(eager, tmp_path):
+    found = list(parallel_map(InBoth(tmp_path, where), range(20)))
+    assert [item for item, _, _ in found] == list(range(20))
     assert found[0][1] == found[-1][1] == os.getpid()
     assert len({pid for _, pid, _ in found}) == 2
     assert {n for _, _, n in found} == {1}
@@ -87,27 +100,29 @@ def test_an_error_of_a_job_is_raised_unchanged(eager):
         list(parallel_map(fails, range(4)))
 
 
-def test_a_killed_process_is_reported_with_advice(eager):
+def test_a_killed_process_is_reported_with_advice(eager, tmp_path):
+    job = InBoth(tmp_path, partial(killed_elsewhere, here=os.getpid()))
     with pytest.raises(DataError, match="--workers"):
-        list(parallel_map(partial(killed_elsewhere, here=os.getpid()), range(40)))
+        list(parallel_map(job, range(20)))
 
 
-def test_scikit_learn_can_start_its_own_processes_afterwards(eager):
-    assert len({pid for _, pid, _ in parallel_map(where, range(200))}) == 2
+def test_scikit_learn_can_start_its_own_processes_afterwards(eager, tmp_path):
+    job = InBoth(tmp_path, where)
+    assert len({pid for _, pid, _ in parallel_map(job, range(20))}) == 2
     assert Parallel(n_jobs=2)(delayed(abs)(number) for number in range(-3, 0)) == [3, 2, 1]
 
 
-def test_processes_are_reused_and_replaced_after_idling_or_failing(eager, monkeypatch):
+def test_processes_are_reused_and_replaced_after_idling_or_failing(eager, monkeypatch, tmp_path):
     monkeypatch.setattr(workers, "IDLE", 0.5)
     workers._processes.cache_clear()
     others = []
     for pause in (0, 0, 3, 0):
         time.sleep(pause)
-        found = {pid for _, pid, _ in parallel_map(where, range(200))}
+        found = {pid for _, pid, _ in parallel_map(InBoth(tmp_path, where), range(20))}
         others += found - {os.getpid()}
         if len(others) == 3:
             with pytest.raises(DataError, match="two"):
-                list(parallel_map(fails, range(100)))
+                list(parallel_map(InBoth(tmp_path, fails), range(20)))
     first, again, after_idle, after_failure = others
     assert first == again
     assert len({first, after_idle, after_failure}) == 3
@@ -115,13 +130,12 @@ def test_processes_are_reused_and_replaced_after_idling_or_failing(eager, monkey
 
 
 def hears_ctrl_c(_):
-    time.sleep(0.05)
     return os.getpid(), signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
 
 
-def test_ctrl_c_is_answered_by_this_process_alone(eager):
+def test_ctrl_c_is_answered_by_this_process_alone(eager, tmp_path):
     """A terminal sends Ctrl-C to all processes; only the parent may print."""
-    hearing = dict(parallel_map(hears_ctrl_c, range(200)))
+    hearing = dict(parallel_map(InBoth(tmp_path, hears_ctrl_c), range(20)))
     assert hearing.pop(os.getpid())
     assert set(hearing.values()) == {False}
 
@@ -129,6 +143,8 @@ def test_ctrl_c_is_answered_by_this_process_alone(eager):
 def fits_until_interrupted(item, here, folder):
     """Fit an MLP in the helper; interrupt this process once the helper has begun."""
     if os.getpid() != here:
+        from probekit.probes.kinds.mlp import MlpProbe  # not in the start of every helper
+
         (folder / "begun").touch()
         X = np.random.default_rng(0).normal(size=(200, 5))
         for seed in range(100_000):

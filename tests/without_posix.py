@@ -12,48 +12,13 @@ from pathlib import Path
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
 NAMES = {
     os: (
-        "O_CLOEXEC",
-        "O_DIRECTORY",
-        "O_NOFOLLOW",
-        "O_NONBLOCK",
-        "WNOHANG",
-        "chown",
-        "fchmod",
-        "fork",
-        "forkpty",
-        "fstatvfs",
-        "geteuid",
-        "getgid",
-        "getpgid",
-        "getuid",
-        "killpg",
-        "mkfifo",
-        "nice",
-        "posix_fadvise",
-        "pread",
-        "pwrite",
-        "register_at_fork",
-        "setsid",
-        "statvfs",
-        "sysconf",
-        "uname",
-        "wait",
+        "O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK WNOHANG chown fchmod fork forkpty "
+        "fstatvfs geteuid getgid getpgid getuid killpg mkfifo nice posix_fadvise pread "
+        "pwrite register_at_fork setsid statvfs sysconf uname wait"
     ),
     signal: (
-        "SIGALRM",
-        "SIGCHLD",
-        "SIGHUP",
-        "SIGKILL",
-        "SIGPIPE",
-        "SIGQUIT",
-        "SIGUSR1",
-        "SIG_BLOCK",
-        "SIG_SETMASK",
-        "alarm",
-        "pthread_kill",
-        "pthread_sigmask",
-        "setitimer",
-        "sigwait",
+        "SIGALRM SIGCHLD SIGHUP SIGKILL SIGPIPE SIGQUIT SIGUSR1 SIG_BLOCK SIG_SETMASK alarm "
+        "pthread_kill pthread_sigmask setitimer sigwait"
     ),
 }
 LIBRARIES = (
@@ -76,7 +41,7 @@ def take_away():
     for library in LIBRARIES:
         __import__(library)
     for module, names in NAMES.items():
-        for name in names:
+        for name in names.split():
             delattr(module, name)
     os.supports_follow_symlinks.discard(os.link)
 

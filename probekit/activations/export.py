@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.records import CODES, ArrayHeader, FloatArray, header
+from probekit.activations.records import CODES, FloatArray
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.files import Disk, Draft, as_store_error, write_atomic
+from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import install_command, pretty_json
 
 _ROWS_AT_ONCE = 4096

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from platformdirs import user_cache_path
 
-from probekit.activations.records import DTYPES, ArrayHeader, FloatArray, Location
+from probekit.activations.records import DTYPES, FloatArray, Location
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.files import Disk, Draft, as_store_error, is_on_network, remove_abandoned
+from probekit.model.weights.files import ArrayHeader
 
 if TYPE_CHECKING:
     from probekit.activations.object_store import ObjectFiles

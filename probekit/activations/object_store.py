@@ -16,9 +16,10 @@ import fsspec
 from fsspec.spec import AbstractFileSystem
 
 from probekit.activations.local import CHUNK, LOCK, checked, parse_array
-from probekit.activations.records import ArrayHeader, FloatArray
+from probekit.activations.records import FloatArray
 from probekit.errors import MissingError, StoreError
 from probekit.files import Disk, Draft, as_store_error
+from probekit.model.weights.files import ArrayHeader
 from probekit.provenance import install_command
 
 # Errors of the libraries under fsspec that are not the documented OSErrors.

@@ -7,21 +7,20 @@ digest of their content.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DamagedError, StoreMismatchError
+from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import PART_VERSIONS, digest, digest_json, seal, unseal
 
 if TYPE_CHECKING:  # torch takes seconds to import, and managing caches does not need it
@@ -106,6 +105,8 @@ def identify(
     """
     import torch
 
+    from probekit.model.weights.state_dict import digest_weights
+
     lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
     backend = torch.backends.cuda if model.device.type == "cuda" else torch.backends.mkldnn
     precision = backend.matmul.fp32_precision  # tf32 or bf16 if the user enabled it
@@ -138,48 +139,8 @@ def batch_tokens(device: str) -> int:
     return BATCH_TOKENS.get(device, BATCH_TOKENS["cpu"])
 
 
-def digest_weights(model: Network) -> str:
-    """Return the digest of name, dtype, shape and bytes of all parameters, sorted by name."""
-    import torch
-
-    def parts() -> Any:
-        for name, tensor in sorted(model.state_dict().items()):
-            yield f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode()
-            yield tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
-
-    return digest(parts())
-
-
-class ArrayHeader(NamedTuple):
-    """Dtype of an array, as a code of the safetensors format, and its shape."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Size of the array data in bytes."""
-        return math.prod(self.shape) * np.dtype(DTYPES[self.dtype]).itemsize
-
-
-def header(arrays: Mapping[str, ArrayHeader]) -> bytes:
-    """Return the safetensors header for arrays stored back to back.
-
-    >>> header({"rows": ArrayHeader("F32", (2, 3))})[8:]
-    b'{"rows":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}    '
-    """
-    entries, start = {}, 0
-    for name, array in arrays.items():
-        end = start + array.size
-        entries[name] = {
-            "dtype": array.dtype,
-            "shape": list(array.shape),
-            "data_offsets": [start, end],
-        }
-        start = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # aligns the data to 8 bytes
-    return len(text).to_bytes(8, "little") + text
+# The arrays of a layout, in the order of its file.
+_LAYOUT = ("example", "positions", "offsets", "order", "shard_sizes")
 
 
 @dataclass(frozen=True)
@@ -198,14 +159,8 @@ class Sizes:
     @property
     def headers(self) -> dict[str, ArrayHeader]:
         """Headers of the arrays in the file, in order."""
-        lengths = {
-            "example": self.rows,
-            "positions": self.positions,
-            "offsets": self.rows + 1,
-            "order": self.rows,
-            "shard_sizes": self.shards,
-        }
-        return {name: ArrayHeader("I64", (length,)) for name, length in lengths.items()}
+        lengths = (self.rows, self.positions, self.rows + 1, self.rows, self.shards)
+        return {name: ArrayHeader("I64", (n,)) for name, n in zip(_LAYOUT, lengths, strict=True)}
 
     @property
     def size(self) -> int:
@@ -220,17 +175,12 @@ def pack_layout(plan: RowPlan, shards: Sequence[IntArray]) -> tuple[Sizes, list[
         plan: the example and positions of each row.
         shards: row indices of each shard, in storage order.
     """
-    arrays = {
-        "example": plan.example,
-        "positions": plan.positions,
-        "offsets": plan.offsets,
-        "order": np.concatenate(shards),
-        "shard_sizes": np.array([len(rows) for rows in shards]),
-    }
+    in_shards = np.concatenate(shards), [len(rows) for rows in shards]
+    arrays = (plan.example, plan.positions, plan.offsets, *in_shards)
     sizes = Sizes(len(plan.example), len(plan.positions), len(shards), "")
-    numbers = [np.ascontiguousarray(arrays[name], np.int64).tobytes() for name in sizes.headers]
+    numbers = [np.ascontiguousarray(array, np.int64).tobytes() for array in arrays]
     pieces = [header(sizes.headers), *numbers]
-    return Sizes(sizes.rows, sizes.positions, sizes.shards, digest(pieces)), pieces
+    return replace(sizes, digest=digest(pieces)), pieces
 
 
 class Layout:

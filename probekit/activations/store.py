@@ -28,7 +28,6 @@ from probekit.activations.records import (
     MANIFEST,
     ROWS,
     SPEC,
-    ArrayHeader,
     FloatArray,
     Identity,
     Layout,
@@ -36,7 +35,6 @@ from probekit.activations.records import (
     Manifest,
     ShardRecord,
     Spec,
-    header,
     pack_layout,
     record_name,
     stem,
@@ -52,6 +50,7 @@ from probekit.errors import (
     nearest,
 )
 from probekit.files import Draft
+from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import digest
 
 _SYNCS_AT_ONCE = 8
@@ -152,7 +151,6 @@ class ActivationStore:
     def open(
         cls,
         place: Location | Files,
-        expect: Identity | None = None,
         *,
         root: str | None = None,
         verify: bool = True,
@@ -162,7 +160,6 @@ class ActivationStore:
 
         Args:
             place: folder or URL of the store, or its files.
-            expect: required identity; None for any.
             root: required root digest, for a cache that came from elsewhere.
             verify: whether to verify each shard by digest before its first row is read; False is
                 faster and trusts the disk. `python -m benchmarks.store` measures the cost.
@@ -170,7 +167,7 @@ class ActivationStore:
 
         Raises:
             MissingError: there is no store at `place`.
-            StoreMismatchError: the store is not the expected one; the message lists differences.
+            StoreMismatchError: the store does not have the given root digest.
             StoreError: the store is damaged.
         """
         files = files_at(place, mapped=mapped) if isinstance(place, Location) else place
@@ -178,8 +175,6 @@ class ActivationStore:
             spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
         except DamagedError as error:
             raise DamagedError(f"{error} Delete the folder to compute the rows again.") from error
-        if expect is not None:
-            spec.require(Spec(expect, spec.sizes), files.place)
         store = cls(files, spec, root=root, verifies=verify)
         if root is not None:
             manifest = store.manifest()

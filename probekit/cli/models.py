@@ -13,7 +13,7 @@ from probekit.terminal import json_text
 
 if TYPE_CHECKING:
     from probekit.analysis.verification import Agreement
-    from probekit.model.parameters import ParameterCount
+    from probekit.model.config import ParameterCount
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -36,8 +36,8 @@ def sites(model: str) -> None:
 @json_option
 def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: int | None) -> None:
     """Count the parameters of MODEL by component: formula, number, share and size."""
+    from probekit.model.config import count_components, count_sums
     from probekit.model.families.table import find_config
-    from probekit.model.parameters import count_components, count_sums
 
     options: dict[str, Any] = {
         "tie_word_embeddings": False if untied else None,

@@ -1,4 +1,4 @@
-"""The interface between the config of a network and the rest of the package."""
+"""The config of a network: its interface for the rest of the package, and parameter counts."""
 
 from __future__ import annotations
 
@@ -163,6 +163,8 @@ class ModelConfig(ABC):
             the fields, `REQUIRED` and `HARMLESS`.
         COMPUTED: fields that are no keys of config.json, but computed from several keys.
         norm_is_centred: whether the norms subtract the mean (layer norm) or not (RMS norm).
+        bos_token_id: id of the beginning-of-text token, if the checkpoint has any.
+        eos_token_id: id of the end-of-text token or tokens, if the checkpoint has any.
 
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> config: ModelConfig = GPT2Config()
@@ -182,6 +184,10 @@ class ModelConfig(ABC):
     OTHER_KEYS: ClassVar[frozenset[str]] = frozenset()
     COMPUTED: ClassVar[frozenset[str]] = frozenset()
     norm_is_centred: ClassVar[bool]
+
+    # Not used for the forward pass; saved for other programs that read the checkpoint.
+    bos_token_id: int | list[int] | None = field(default=None, compare=False, kw_only=True)
+    eos_token_id: int | list[int] | None = field(default=None, compare=False, kw_only=True)
 
     @property
     @abstractmethod
@@ -212,16 +218,6 @@ class ModelConfig(ABC):
     @abstractmethod
     def tie_word_embeddings(self) -> bool:
         """Whether the unembedding is the token embedding."""
-
-    @property
-    @abstractmethod
-    def bos_token_id(self) -> int | list[int] | None:
-        """Id of the beginning-of-text token, if the checkpoint has any."""
-
-    @property
-    @abstractmethod
-    def eos_token_id(self) -> int | list[int] | None:
-        """Id of the end-of-text token or tokens, if the checkpoint has any."""
 
     def to_json(self) -> dict[str, Any]:
         """Return sizes and switches under the keys of config.json, without special tokens."""
@@ -325,6 +321,95 @@ class ModelConfig(ABC):
         """Return the fields that are keys of the config.json of a kind."""
         unread = {key for one in cls.KINDS.values() for key in one.reads} - kind.reads
         return {one.name for one in fields(cls)} - unread - cls.COMPUTED
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Number of parameters of one component, or of a sum of several.
+
+    Attributes:
+        name: name of the component.
+        formula: how `number` is computed.
+        number: number of parameters in one instance.
+        times: number of instances in the model.
+    """
+
+    name: str
+    formula: str
+    number: int
+    times: int = 1
+
+    @property
+    def total(self) -> int:
+        """Number of parameters of all instances."""
+        return self.number * self.times
+
+    def megabytes(self, bytes_each: int) -> float:
+        """Return the size of all instances in units of 2^20 bytes."""
+        return self.total * bytes_each / 2**20
+
+
+def count_components(config: ModelConfig) -> tuple[ParameterCount, ...]:
+    """Return the parameter count of every component; the totals sum to that of the model.
+
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> count_components(GPT2Config())[3]
+    ParameterCount(name='attn.c_attn', formula='d_model x 3 d_model + 3 d_model', number=1771776,
+                   times=12)
+    """
+    return tuple(_count(component, config) for component in config.components)
+
+
+def count_sums(config: ModelConfig) -> tuple[ParameterCount, ...]:
+    """Return commonly quoted parameter counts: attention, MLP, a block, the whole model.
+
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> [(count.name, count.number) for count in count_sums(GPT2Config())]
+    [('attention', 2362368), ('MLP', 4722432), ('block', 7087872), ('total', 124439808)]
+    """
+    in_block = [component for component in config.components if component.in_block]
+    parts = dict.fromkeys(component.part for component in in_block if component.part)
+    sums = [_sum(name, [one for one in in_block if one.part == name], config) for name in parts]
+    outer = dict.fromkeys(component.part or component.name for component in in_block)
+    block = _sum("block", in_block, config, " + ".join(outer))
+    total = count_parameters(config)
+    return (*sums, block, ParameterCount("total", "n_layers x block + the others", total))
+
+
+def _sum(
+    name: str, components: Sequence[Component], config: ModelConfig, formula: str = ""
+) -> ParameterCount:
+    names = (component.name.rpartition(".")[2] for component in components)
+    number = sum(_count(component, config).number for component in components)
+    return ParameterCount(name, formula or " + ".join(names), number, config.n_layers)
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Return the total number of parameters of a model.
+
+    >>> from probekit.model.families.gpt2 import GPT2Config
+    >>> f"{count_parameters(GPT2Config()):,}"
+    '124,439,808'
+    """
+    return sum(count.total for count in count_components(config))
+
+
+def _count(component: Component, config: ModelConfig) -> ParameterCount:
+    tensors = component.tensors(config).values()
+    return ParameterCount(
+        component.name,
+        " + ".join(" x ".join(axes) for axes in tensors) or "tied: the token embedding",
+        sum(math.prod(_size(axis, config) for axis in axes) for axes in tensors),
+        config.n_layers if component.in_block else 1,
+    )
+
+
+def _size(axis: str, config: ModelConfig) -> int:
+    """Return the size of an axis, which may be a product such as `3 d_model`."""
+    sizes = config.axis_sizes
+    return math.prod(
+        int(factor) if factor.isdecimal() else sizes[factor] for factor in axis.split()
+    )
 
 
 def check_keys(

@@ -215,10 +215,7 @@ class Network(nn.Module):
         source = at_revision(source, revision)
         folder = find_model(source, check=cls.CONFIG.from_folder, vocabulary=cls.CONFIG.VOCABULARY)
         model = cls(cls.CONFIG.from_folder(folder), seed=None)
-        names = model.config.WEIGHTS
-        tensors = read_checkpoint(
-            folder, names, model.state_dict(), weights_dtype, model.config.TITLE
-        )
+        tensors = read_checkpoint(folder, model.config, model.state_dict(), weights_dtype)
         model.load_state_dict(tensors, assign=True)
         return model.to(device).requires_grad_(False)
 

@@ -11,8 +11,8 @@ from probekit.errors import ConfigError, path_of
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
 from probekit.files import exclusive, sweep_drafts, write_atomic
+from probekit.model.config import count_parameters
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.parameters import count_parameters
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import check_of
 from probekit.model.weights.sources import find_model, vocabulary_files

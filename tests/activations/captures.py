@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from probekit.activations.capture import capture
 from probekit.data.positions import RowPlan
+from probekit.terminal import SILENT
 
 # Requesting the norms or the results of single heads must not change a bit of other sites.
 SITES = (
@@ -22,6 +22,12 @@ def make_tokens(n=60, seed=0):
     return [*tokens, tokens[3], tokens[0]]
 
 
+def last_token(tokens):
+    """One row for every example."""
+    n = len(tokens)
+    return RowPlan(np.arange(n), np.array([len(ids) - 1 for ids in tokens]), np.arange(n + 1))
+
+
 def last_and_mean(tokens):
     """Two rows for every example: its last token, and the mean of all."""
     positions, sizes = [], []
@@ -33,6 +39,14 @@ def last_and_mean(tokens):
         positions=np.array(positions),
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
     )
+
+
+def capture(model, tokenizer, tokens, plan, sites, *, root, dtype="float32", watcher=SILENT):
+    """Capture rows in this process, as an experiment does."""
+    from probekit.activations.capture import Work, fill  # torch, which some processes do without
+
+    work = Work.begin(model, tokenizer, tokens, plan, sites, root=root, dtype=dtype)
+    return fill(work, root, watcher=watcher)
 
 
 def run(root, model, tokens=None, sites=SITES, dtype="float32", tokenizer="t"):

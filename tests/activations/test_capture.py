@@ -14,13 +14,22 @@ import torch
 
 from probekit.activations import capture as capturing
 from probekit.activations import records
-from probekit.activations.capture import capture, stream_rows
+from probekit.activations.capture import stream_rows
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError, DamagedError, StoreError
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2
-from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
+from tests.activations.captures import (
+    SITES,
+    capture,
+    files,
+    last_and_mean,
+    last_token,
+    make_tokens,
+    run,
+    shard_file,
+)
 from tests.model.reference import TINY
 
 
@@ -68,15 +77,6 @@ def test_rows_of_one_example_need_not_be_adjacent(model):
         for numbers, values in stream_rows(model, tokens, order, SITES[:1]):
             out[numbers] = values[SITES[0]]
     np.testing.assert_allclose(rows[1][::-1], rows[0], rtol=1e-5, atol=1e-6)
-
-
-def test_a_site_without_positions_is_not_streamed(model):
-    with pytest.raises(ConfigError, match="pairs of positions"):
-        next(
-            stream_rows(
-                model, make_tokens(), last_and_mean(make_tokens()), ["blocks.0.attn.hook_pattern"]
-            )
-        )
 
 
 def test_the_estimate_grows_with_the_tokens_that_will_be_run(model, monkeypatch):
@@ -194,8 +194,11 @@ def test_float16_overflow_is_refused_with_the_advice(tmp_path, model):
 
 
 def test_sites_over_pairs_of_positions_are_refused(tmp_path, model):
+    pattern, tokens = ["blocks.0.attn.hook_pattern"], make_tokens()
     with pytest.raises(ConfigError, match="query_pos key_pos"):
-        run(tmp_path, model, sites=("blocks.0.attn.hook_pattern",))
+        run(tmp_path, model, sites=pattern)
+    with pytest.raises(ConfigError, match="pairs of positions"):
+        next(stream_rows(model, tokens, last_and_mean(tokens), pattern))
     assert not list(tmp_path.iterdir())
 
 
@@ -245,14 +248,8 @@ def every_token(tokens):
     )
 
 
-def last(tokens):
-    n = len(tokens)
-    positions = np.array([len(ids) - 1 for ids in tokens])
-    return RowPlan(np.arange(n), positions, np.arange(n + 1))
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("plan", [last, last_and_mean])
+@pytest.mark.parametrize("plan", [last_token, last_and_mean])
 def test_derived_rows_are_the_captured_ones(tmp_path, model, forward, plan, dtype):
     tokens, sites = make_tokens(), SITES[:-1]
     options = {"dtype": dtype}
@@ -271,9 +268,9 @@ def test_sites_computed_at_requested_positions_only_are_not_derived(tmp_path, mo
     tokens = make_tokens()
     capture(model, "t", tokens, every_token(tokens), [site], root=tmp_path / "one")
     del forward[:]
-    found = capture(model, "t", tokens, last(tokens), [site], root=tmp_path / "one")
+    found = capture(model, "t", tokens, last_token(tokens), [site], root=tmp_path / "one")
     assert forward
-    apart = capture(model, "t", tokens, last(tokens), [site], root=tmp_path / "apart")
+    apart = capture(model, "t", tokens, last_token(tokens), [site], root=tmp_path / "apart")
     assert found.root == apart.root
 
 
@@ -281,7 +278,7 @@ def test_only_available_sites_are_derived(tmp_path, model, forward):
     tokens = make_tokens()
     capture(model, "t", tokens, every_token(tokens), SITES[:2], root=tmp_path)
     del forward[:]
-    found = capture(model, "t", tokens, last(tokens), SITES, root=tmp_path)
+    found = capture(model, "t", tokens, last_token(tokens), SITES, root=tmp_path)
     assert found.computed == len(found.store.shards) * (len(SITES) - 2)
     assert forward
 
@@ -313,4 +310,4 @@ def test_nothing_is_derived_from_a_damaged_cache(tmp_path, model):
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(DamagedError, match=path.name):
-        capture(model, "t", tokens, last(tokens), SITES, root=tmp_path)
+        capture(model, "t", tokens, last_token(tokens), SITES, root=tmp_path)

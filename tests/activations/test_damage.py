@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from probekit.activations.local import LocalFiles, checked
-from probekit.activations.records import FORMAT, ArrayHeader, header
+from probekit.activations.records import FORMAT
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import find_damage, repair_cache, summarize
 from probekit.errors import DamagedError, StoreError, StoreMismatchError, UnknownNameError
+from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import digest, seal
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file, shard_file

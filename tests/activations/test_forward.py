@@ -13,7 +13,7 @@ from probekit.data.positions import RowPlan
 from probekit.errors import UnknownNameError
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES as STORED_SITES
-from tests.activations.captures import files, last_and_mean, make_tokens, run
+from tests.activations.captures import last_and_mean, last_token, make_tokens
 from tests.model.gpt2_sites import expand
 from tests.model.reference import TINY
 
@@ -21,12 +21,6 @@ from tests.model.reference import TINY
 SITES = expand(
     ["blocks.1.hook_resid_post", "blocks.3.*_[oqz]*", "blocks.3.hook_*", "ln_final.*"], TINY.n_layer
 )
-
-
-def last_token(tokens):
-    n = len(tokens)
-    positions = np.array([len(ids) - 1 for ids in tokens])
-    return RowPlan(np.arange(n), positions, np.arange(n + 1))
 
 
 def some_tokens(tokens):
@@ -85,15 +79,6 @@ def test_company_changes_no_bit(model, plan):
     for site in SITES:
         alone = rows_of(model, tokens, plan(tokens), [site])
         np.testing.assert_array_equal(alone[site], together[site], err_msg=site)
-
-
-def test_the_order_of_captures_does_not_change_the_rows(tmp_path, model):
-    tokens = make_tokens()
-    first, turned = run(tmp_path, model, tokens).store, run(tmp_path, model, tokens[::-1]).store
-    assert files(first.folder) != files(turned.folder)
-    for site in first.sites:
-        by_example = first.read(site).reshape(len(tokens), 2, -1)
-        np.testing.assert_array_equal(turned.read(site).reshape(by_example.shape), by_example[::-1])
 
 
 def test_batches_hold_every_row_once_within_the_budget():

@@ -25,7 +25,7 @@ from probekit.activations.upkeep import (
 from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
 from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files as bytes_of
-from tests.activations.captures import record_file, run, shard_file
+from tests.activations.captures import run
 from tests.activations.small_store import (
     IDENTITY,
     SITES,
@@ -108,52 +108,31 @@ def test_damage_on_the_way_is_never_copied(tmp_path, root):
     assert len(copy_cache(f"{root}/{KEY}", tmp_path)[0].sites) == 2
 
 
-def link_site(cache, aside):
-    (cache / SITES[0]).rename(aside)
-    (cache / SITES[0]).symlink_to(aside)
-    return SITES[0], "it is a symbolic link"
-
-
-def link_record(cache, aside):
-    record_file(cache, SITES[1], 1).rename(aside)
-    record_file(cache, SITES[1], 1).symlink_to(aside)
-    return f"{SITES[1]}/00001.json", "it is a symbolic link"
-
-
-def link_manifest(cache, aside):
-    (cache / "manifest.json").rename(aside)
-    (cache / "manifest.json").symlink_to(aside)
-    return "manifest.json", "it is a symbolic link"
-
-
-def break_manifest(cache, aside):
-    (cache / "manifest.json").write_text('{"sites": {}}')
-    return "manifest.json", "is damaged"
-
-
-def break_record(cache, aside):
-    record_file(cache, SITES[1], 1).write_text("{")
-    return f"{SITES[1]}/00001.json", "is damaged"
-
-
-def lose_rows(cache, aside):
-    path = shard_file(cache, SITES[0], 0)
-    path.rename(aside)
-    return f"{SITES[0]}/{path.name}", "it is missing"
-
-
-def lose_site(cache, aside):
-    (cache / SITES[0]).rename(aside)
-    return SITES[0], "it is in the manifest, but missing"
+LINK, LOST = "a link to the file", "no file"
+RECORD = f"{SITES[1]}/00001.json"
 
 
 @pytest.mark.parametrize(
-    "harm",
-    [link_site, link_record, link_manifest, break_manifest, break_record, lose_rows, lose_site],
+    ("place", "content", "why"),
+    [
+        (SITES[0], LINK, "it is a symbolic link"),
+        (RECORD, LINK, "it is a symbolic link"),
+        ("manifest.json", LINK, "it is a symbolic link"),
+        ("manifest.json", '{"sites": {}}', "is damaged"),
+        (RECORD, "{", "is damaged"),
+        (f"{SITES[0]}/00000.*.safetensors", LOST, "it is missing"),
+        (SITES[0], LOST, "it is in the manifest, but missing"),
+    ],
 )
-def test_a_source_that_cannot_be_copied_in_full_is_refused(tmp_path, harm):
+def test_a_source_that_cannot_be_copied_in_full_is_refused(tmp_path, place, content, why):
     CONTENT.write(LocalFiles(tmp_path / "a" / KEY))
-    name, why = harm(tmp_path / "a" / KEY, tmp_path / "aside")
+    [path] = (tmp_path / "a" / KEY).glob(place)
+    path.rename(tmp_path / "aside")
+    if content == LINK:
+        path.symlink_to(tmp_path / "aside")
+    elif content != LOST:
+        path.write_text(content)
+    name = path.relative_to(tmp_path / "a" / KEY).as_posix()
     with pytest.raises(DamagedError, match=f"was not copied.*{re.escape(name)}.*{why}"):
         copy_cache(tmp_path / "a" / KEY, tmp_path / "b")
     assert not (tmp_path / "b").exists()

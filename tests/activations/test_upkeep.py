@@ -15,7 +15,7 @@ from probekit.activations.upkeep import (
     repair_cache,
     summarize,
 )
-from probekit.errors import ConfigError, MissingError, StoreError
+from probekit.errors import ConfigError, MissingError, StoreError, UnknownNameError
 from probekit.files import Disk, is_on_network
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file, shard_file
@@ -220,5 +220,8 @@ def test_plain_reads_give_the_same_rows(folder):
     mapped, plain = (ActivationStore.open(folder, mapped=how) for how in (True, False))
     rows = [4, 0, 5]
     for site in SITES:
-        assert np.array_equal(mapped.read(site, rows), plain.read(site, rows))
-        assert np.array_equal(plain.read(site), CONTENT.values[site])
+        for store in (mapped, plain):
+            assert np.array_equal(store.read(site, rows), CONTENT.values[site][rows])
+            assert np.array_equal(store.read(site), CONTENT.values[site])
+    with pytest.raises(UnknownNameError, match=r"Nearest: hook_embed\."):
+        plain.read("hook_embd")

@@ -10,7 +10,6 @@ import pytest
 
 from probekit import files as disk_module
 from probekit.activations.local import LocalFiles
-from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import (
     collect_garbage,
     remove_cache,
@@ -245,8 +244,3 @@ def test_a_windows_share_is_a_network(tmp_path, monkeypatch):
     assert not is_on_network(tmp_path)
     monkeypatch.setattr(type(tmp_path), "drive", r"\\server\share")
     assert is_on_network(tmp_path)
-
-
-def test_the_store_s_public_door_reads_it(tmp_path):
-    CONTENT.write(windows_files(tmp_path / "store"))
-    ActivationStore.open(tmp_path / "store").verify()

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations import work as locks
+from probekit.activations import capture as locks
+from probekit.activations.capture import MAX_WAITING, Work, compute_shards, in_background
 from probekit.activations.upkeep import collect_garbage, remove_cache, shard_locks
-from probekit.activations.work import MAX_WAITING, Work, compute_shards, in_background
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
@@ -170,7 +170,7 @@ def test_gc_and_rm_remove_leftover_shard_locks(tmp_path, model):
 def test_rows_do_not_depend_on_the_number_of_threads(model):
     from probekit.activations.capture import stream_rows
 
-    tokens = make_tokens(200)
+    tokens = make_tokens()
     before = torch.get_num_threads()
     found = []
     for n_threads in (1, 2, 3, 5):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from probekit.analysis.weights import (
+from probekit.analysis.heads import (
     circuits,
     head_norms,
     output,

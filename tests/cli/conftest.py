@@ -5,9 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from probekit.activations.records import digest_weights
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.state_dict import digest_weights
 from probekit.probes.saved_probe import ProbeFacts, SavedProbe
 
 

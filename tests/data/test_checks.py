@@ -15,21 +15,26 @@ from probekit.data.table import TableColumns
 N_TRAIN = 40
 
 
-def examples_of(n):
-    """Rows without problems: balanced, distinct, of equal length, in groups of two."""
-    return [
+def changed_rows(n, changes):
+    """Rows that are balanced, distinct, of equal length, and in groups of two; then changed."""
+    rows = [
         Example(f"text {i:03}", "xy"[i % 2], group=f"group {i // 2}", id=f"row {i}")
         for i in range(n)
     ]
-
-
-def findings(changes=None, *, n_test=40, notes=()):
-    """What is found, by code, when some rows are changed."""
-    examples = examples_of(N_TRAIN + n_test)
     for row, change in (changes or {}).items():
-        examples[row] = replace(examples[row], **change)
-    split = Split(np.arange(N_TRAIN), np.arange(N_TRAIN, N_TRAIN + n_test))
-    found = check_dataset(Dataset("tiny", tuple(examples), notes), [split])
+        rows[row] = replace(rows[row], **change)
+    return tuple(rows)
+
+
+def findings(changes=None, *, n_test=40, n_folds=0, **facts):
+    """What is found, by code, when some rows are changed; in folds, each n-th group is tested."""
+    dataset = Dataset("tiny", changed_rows(N_TRAIN + n_test, changes), **facts)
+    fold = np.arange(len(dataset)) // 2 % max(n_folds, 1)
+    splits = [Split(np.arange(N_TRAIN), np.arange(N_TRAIN, len(dataset)))]
+    if n_folds:
+        tested = [fold == k for k in range(n_folds)]
+        splits = [Split(np.flatnonzero(~test), np.flatnonzero(test)) for test in tested]
+    found = check_dataset(dataset, splits)
     return {finding.code: (finding.level, finding.message) for finding in found}
 
 
@@ -89,10 +94,7 @@ def test_problems_are_reported_with_numbers(changes, code, level, message):
 
 def test_contradictions_of_copies_that_are_dropped_are_reported_by_row():
     changes = {51: {"text": "text 000"}, 53: {"text": "text 002"}, 55: {"text": "text 002"}}
-    examples = examples_of(80)
-    for row, change in changes.items():
-        examples[row] = replace(examples[row], **change)
-    dataset = Dataset("tiny", tuple(examples))
+    dataset = Dataset("tiny", changed_rows(80, changes))
     whole = Split(np.arange(N_TRAIN), np.arange(N_TRAIN, 80))
     for split in (whole, without_repeated(whole, dataset)):
         found = {one.code: one.message for one in check_dataset(dataset, [split])}
@@ -156,10 +158,8 @@ def test_a_rare_label_counts_as_much_as_a_frequent_one():
 
 
 def test_errors_come_first():
-    examples = examples_of(30)
-    examples[25] = replace(examples[25], label="z", text="text 001")
-    split = Split(np.arange(20), np.arange(20, 30))
-    levels = [f.level for f in check_dataset(Dataset("tiny", tuple(examples)), [split])]
+    found = findings({65: {"label": "z", "text": "text 001"}}, n_test=30)
+    levels = [level for level, _ in found.values()]
     assert levels == sorted(levels, key=["error", "warning", "info"].index)
     assert set(levels) == {"error", "warning", "info"}
 
@@ -224,25 +224,15 @@ def test_a_span_inside_a_word_is_reported(text, span, is_told):
     assert ("spans-inside-words" in found) == is_told
 
 
-def test_words_of_a_treebank_may_be_parts_of_words():
-    example = Example("don't go", "x", "g", "a", (0, 2))
-    rows = tuple(replace(example, id=f"{n}", group=f"{n}", label="xy"[n % 2]) for n in range(40))
-    split = Split(np.arange(20), np.arange(20, 40))
-    for marks_words, is_told in ((True, False), (False, True)):
-        found = check_dataset(Dataset("tiny", rows, marks_words=marks_words), [split])
-        assert any(finding.code == "spans-inside-words" for finding in found) == is_told
-
-
-def findings_of_folds(examples, n_folds=4):
-    """What is found, by code, when each fourth group is a fold."""
-    fold = np.arange(len(examples)) // 2 % n_folds
-    splits = [Split(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(n_folds)]
-    found = check_dataset(Dataset("tiny", tuple(examples)), splits)
-    return {finding.code: (finding.level, finding.message) for finding in found}
+@pytest.mark.parametrize("marks_words", [True, False])
+def test_words_of_a_treebank_may_be_parts_of_words(marks_words):
+    part = {n: {"text": "don't go", "span": (0, 2)} for n in range(0, 80, 2)}
+    found = findings(part, marks_words=marks_words)
+    assert ("spans-inside-words" in found) != marks_words
 
 
 def test_good_folds_give_only_counts():
-    found = findings_of_folds(examples_of(80))
+    found = findings(n_folds=4)
     assert {level for level, _ in found.values()} == {"info"}
     assert found["all-folds-counts"][1] == (
         "all folds: 80 examples, 40 groups, 2 labels: x 40 (50.0%), y 40 (50.0%)."
@@ -250,11 +240,9 @@ def test_good_folds_give_only_counts():
 
 
 def test_texts_that_repeat_only_in_later_folds_are_reported():
-    examples = examples_of(80)
-    in_later = [n for n in range(80) if n // 2 % 4 > 0]
-    for n in in_later:  # the same few texts in folds 1 to 3; the texts of fold 0 are new
-        examples[n] = replace(examples[n], text=f"text {n // 8:03}-{n % 2}")
-    level, message = findings_of_folds(examples)["duplicates-across"]
+    # The same few texts in folds 1 to 3; the texts of fold 0 are new.
+    in_later = {n: {"text": f"text {n // 8:03}-{n % 2}"} for n in range(80) if n // 2 % 4 > 0}
+    level, message = findings(in_later, n_folds=4)["duplicates-across"]
     assert level == "warning"
     assert message.startswith(
         "60 of 80 examples in test (60 of 80 texts) also occur in the training rows of their outer "
@@ -293,7 +281,4 @@ def test_texts_that_repeat_only_in_later_folds_are_reported():
     ],
 )
 def test_all_outer_folds_are_checked(changes, code, level, message):
-    examples = examples_of(80)
-    for row, change in changes.items():
-        examples[row] = replace(examples[row], **change)
-    assert findings_of_folds(examples)[code] == (level, message)
+    assert findings(changes, n_folds=4)[code] == (level, message)

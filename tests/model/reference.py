@@ -20,19 +20,10 @@ SMALL = GPT2Config()  # the gpt2 shape
 
 def reference_model(config: GPT2Config, dtype: torch.dtype, seed: int = 0) -> GPT2LMHeadModel:
     """A reference model whose every parameter, biases and norms included, is random."""
-    reference = GPT2LMHeadModel(
-        ReferenceConfig(
-            vocab_size=config.vocab_size,
-            n_positions=config.n_positions,
-            n_embd=config.n_embd,
-            n_layer=config.n_layer,
-            n_head=config.n_head,
-            n_inner=config.n_inner,
-            attn_implementation="eager",
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-    )
+    names = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
+    sizes = {name: getattr(config, name) for name in names}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    reference = GPT2LMHeadModel(ReferenceConfig(**sizes, **ends, attn_implementation="eager"))
     generator = torch.Generator().manual_seed(seed)
     spread = 0.3 if config.n_embd < 100 else 0.03
     for name, parameter in reference.named_parameters():
@@ -189,33 +180,35 @@ def all_sites(config: GPT2Config) -> tuple[str, ...]:
     return site_names(config.n_layer, on_request=True)
 
 
-def differences(
-    config: GPT2Config, dtype: torch.dtype, side: str, lengths: list[int]
-) -> dict[str, tuple[float, float]]:
-    """Largest absolute and relative difference to the reference, per site and for the logits.
+Worst = dict[str, tuple[float, float]]  # absolute and relative difference, by site
+
+
+def differences(config: GPT2Config, dtype: torch.dtype, lengths: list[int]) -> dict[str, Worst]:
+    """Largest differences to the reference at each site and of the logits, by side of the padding.
 
     Relative means relative to the largest value of the site in that sequence.
     """
     reference = reference_model(config, dtype)
     model = our_model(reference, config)
     sequences = ragged(config, lengths)
-    tokens, mask = pad(sequences, side, filler=config.vocab_size - 1)
+    truths = [reference_values(reference, sequence) for sequence in sequences]
     names = expand(all_sites(config), config.n_layer)
-    logits, cache = model.run_with_cache(tokens, sites=names, mask=mask)
-    fused = model(tokens, mask)  # no site requested: fused attention
-    worst: dict[str, tuple[float, float]] = {}
-    for row, sequence in enumerate(sequences):
-        truth = reference_values(reference, sequence)
-        truth["logits, fused attention"] = truth["logits"]
+    found: dict[str, Worst] = {"left": {}, "right": {}}
+    for side, worst in found.items():
+        tokens, mask = pad(sequences, side, filler=config.vocab_size - 1)
+        logits, cache = model.run_with_cache(tokens, sites=names, mask=mask)
+        fused = model(tokens, mask)  # no site requested: fused attention
         ours = {"logits": logits, "logits, fused attention": fused, **cache}
-        assert set(truth) == set(ours)
-        for site, expected in truth.items():
-            got = unpadded(ours[site][row], site, mask[row])
-            assert got.shape == expected.shape, site
-            finite = expected.isfinite()
-            assert torch.equal(got.isfinite(), finite), site
-            absolute = (got - expected)[finite].abs().max().item()
-            relative = absolute / expected[finite].abs().max().item()
-            before = worst.get(site, (0.0, 0.0))
-            worst[site] = (max(before[0], absolute), max(before[1], relative))
-    return worst
+        for row, truth in enumerate(truths):
+            assert set(truth) | {"logits, fused attention"} == set(ours)
+            for site, values in ours.items():
+                expected = truth[site.partition(",")[0]]
+                got = unpadded(values[row], site, mask[row])
+                assert got.shape == expected.shape, site
+                finite = expected.isfinite()
+                assert torch.equal(got.isfinite(), finite), site
+                absolute = (got - expected)[finite].abs().max().item()
+                relative = absolute / expected[finite].abs().max().item()
+                before = worst.get(site, (0.0, 0.0))
+                worst[site] = (max(before[0], absolute), max(before[1], relative))
+    return found

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.activations.capture import capture
 from probekit.activations.store import ActivationStore
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
@@ -17,6 +16,7 @@ from probekit.pipeline.experiment.source import captured_facts
 from probekit.pipeline.measure.probing import save_probe
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.saved_probe import SavedProbe
+from tests.activations.captures import capture
 
 SITES = ("blocks.1.attn.hook_z[head=3]", "blocks.2.hook_resid_post", "blocks.2.mlp.hook_post")
 

@@ -10,15 +10,14 @@ import pandas as pd
 from rich.style import Style
 from rich.text import Text
 
-from probekit.activations.records import digest_weights
 from probekit.analysis.logits import position_from_start
 from probekit.cli.show.terminal import show_table, words
 from probekit.experiment.loader import BundledExperiment
 from probekit.experiment.locations import bundled_folder
-from probekit.model.config import ModelConfig
+from probekit.model.config import ModelConfig, count_parameters
 from probekit.model.families.table import find_config
-from probekit.model.parameters import count_parameters
 from probekit.model.weights.sources import KNOWN_MODELS
+from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.probes.saved_probe import SavedProbe
 from probekit.progress import Console

@@ -230,9 +230,7 @@ class GemmaConfig(GatedConfig):
         """The modules with parameters, in the order of the forward pass."""
         return components(
             before=("input_layernorm",),
-            of_heads=(("q_norm", "d_head"), ("k_norm", "d_head"))
-            if self.has_norms_of_heads
-            else (),
+            of_heads=("d_head", "d_head") if self.has_norms_of_heads else (),
             between=("post_attention_layernorm", "pre_feedforward_layernorm"),
             after=("post_feedforward_layernorm",),
         )

@@ -14,7 +14,7 @@ published with it (tanh GELU, layer norm before each sublayer, learned position 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,8 +32,7 @@ from probekit.model.config import (
     check_sizes_and_switches,
     is_number,
 )
-from probekit.model.layers.attention import attend_heads, project_heads
-from probekit.model.layers.modules import LayerNorm, Linear
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
 from probekit.model.network import Network, embedding, initialise, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
@@ -158,9 +157,6 @@ class GPT2Config(ModelConfig):
     bias: bool = True  # linear maps and layer norms have a bias
     qkv_bias: bool | None = None  # c_attn has a bias; None means the value of `bias`
     tie_word_embeddings: bool = True  # the unembedding is the token embedding
-    # Not used for the forward pass; saved for other programs that read the checkpoint.
-    bos_token_id: int | list[int] | None = field(default=None, compare=False)
-    eos_token_id: int | list[int] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_sizes_and_switches(self)

@@ -54,9 +54,6 @@ _FORMULAS = (
         "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",
         "blocks.{l}.attn.hook_rot_q": "q, normalized in Qwen3, rotated by its position",
         "blocks.{l}.attn.hook_rot_k": "k, normalized in Qwen3, rotated by its position",
-        "blocks.{l}.attn.hook_attn_scores": "rot_q rot_k / sqrt(d_head), -inf where masked",
-        "blocks.{l}.attn.hook_result": "z W_O per head, without b_O",
-        "blocks.{l}.hook_attn_out": "z W_O + b_O",
         "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_mid) W_gate + b_gate",
         "blocks.{l}.mlp.hook_pre_linear": "post_attention_layernorm(resid_mid) W_up + b_up",
         "blocks.{l}.mlp.hook_post": "silu(pre) * pre_linear",
@@ -66,7 +63,6 @@ _FORMULAS = (
 SITES = table(_FORMULAS, GROUPED)
 SITES_WITH_NORMS_OF_HEADS = table(_FORMULAS | NORMS_OF_HEADS, GROUPED)
 
-_HEAD_NORMS = (("q_norm", "d_head"), ("k_norm", "d_head"))
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _WINDOW_KEYS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_types")
 
@@ -169,7 +165,7 @@ class LlamaConfig(GatedConfig):
         """The modules with parameters, in the order of the forward pass."""
         return components(
             before=("input_layernorm",),
-            of_heads=_HEAD_NORMS if self.has_norms_of_heads else (),
+            of_heads=("d_head", "d_head") if self.has_norms_of_heads else (),
             between=("post_attention_layernorm",),
             biases=("qkv_bias", "attention_bias", "mlp_bias"),
         )

@@ -23,17 +23,21 @@ from torch import Tensor, nn
 
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames, check_between_0_and_1
-from probekit.model.families.rotary import RotaryConfig, RotaryNetwork, RotaryPositions, rotate
-from probekit.model.layers.attention import attend_heads, project_heads
-from probekit.model.layers.modules import LayerNorm, Linear
+from probekit.model.families.rotary import (
+    FORMULAS,
+    RotaryConfig,
+    RotaryNetwork,
+    RotaryPositions,
+    rotate,
+)
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
 from probekit.products import GELU, GELU_TANH
 
-_FORMULAS = {
+_IN_SEQUENCE = FORMULAS | {
     "hook_embed": "embed_in[tokens]",
-    "blocks.{l}.hook_resid_pre": "embed, or resid_post of block l-1",
     "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",
     "blocks.{l}.ln1.hook_normalized": "(resid_pre - mean) / scale",
     "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
@@ -41,31 +45,23 @@ _FORMULAS = {
     "blocks.{l}.attn.hook_v": "input_layernorm(resid_pre) W_V + b_V",
     "blocks.{l}.attn.hook_rot_q": "q, its first rotary_ndims features rotated by its position",
     "blocks.{l}.attn.hook_rot_k": "k, its first rotary_ndims features rotated by its position",
-    "blocks.{l}.attn.hook_attn_scores": "rot_q rot_k / sqrt(d_head), -inf where masked",
-    "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
-    "blocks.{l}.attn.hook_z": "pattern v",
-    "blocks.{l}.attn.hook_result": "z W_O per head, without b_O",
-    "blocks.{l}.hook_attn_out": "z W_O + b_O",
+    "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_mid) + eps)",
+    "blocks.{l}.ln2.hook_normalized": "(resid_mid - mean) / scale",
+    "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_mid) W_in + b_in",
     "blocks.{l}.mlp.hook_post": "gelu(pre)",
     "blocks.{l}.hook_mlp_out": "post W_out + b_out",
     "ln_final.hook_scale": "sqrt(var(resid_post of the last block) + eps)",
     "ln_final.hook_normalized": "(resid_post - mean) / scale",
 }
-_PARALLEL = {
+_IN_PARALLEL = _IN_SEQUENCE | {
     "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_pre) + eps)",
     "blocks.{l}.ln2.hook_normalized": "(resid_pre - mean) / scale",
     "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_pre) W_in + b_in",
     "blocks.{l}.hook_resid_post": "resid_pre + attn_out + mlp_out",
 }
-_SEQUENTIAL = {
-    "blocks.{l}.hook_resid_mid": "resid_pre + attn_out",
-    "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_mid) + eps)",
-    "blocks.{l}.ln2.hook_normalized": "(resid_mid - mean) / scale",
-    "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_mid) W_in + b_in",
-    "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
-}
-SITES_IN_PARALLEL = table(_FORMULAS | _PARALLEL)
-SITES_IN_SEQUENCE = table(_FORMULAS | _SEQUENTIAL)
+del _IN_PARALLEL["blocks.{l}.hook_resid_mid"]
+SITES_IN_SEQUENCE = table(_IN_SEQUENCE)
+SITES_IN_PARALLEL = table(_IN_PARALLEL)
 
 _BLOCK = "layers.{l}."
 _ATTENTION = (

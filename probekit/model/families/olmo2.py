@@ -46,7 +46,6 @@ _FORMULAS = GATED_FORMULAS | {
     "blocks.{l}.attn.k_norm.hook_normalized": "k / scale",
     "blocks.{l}.attn.hook_rot_q": "q_norm(q) rotated by its position",
     "blocks.{l}.attn.hook_rot_k": "k_norm(k) rotated by its position",
-    "blocks.{l}.attn.hook_attn_scores": "rot_q rot_k / sqrt(d_head), -inf where masked",
     "blocks.{l}.attn.hook_result": "z W_O per head, without b_O, before the norm",
     "blocks.{l}.ln1_post.hook_scale": "sqrt(mean((z W_O + b_O)^2) + eps)",
     "blocks.{l}.ln1_post.hook_normalized": "(z W_O + b_O) / scale",
@@ -82,13 +81,13 @@ class OLMo2Config(GatedConfig):
     model_type: str = "olmo2"
     vocab_size: int = 50304
     rms_norm_eps: float = 1e-5
-    eos_token_id: int | list[int] | None = field(default=50279, compare=False)
+    eos_token_id: int | list[int] | None = field(default=50279, compare=False, kw_only=True)
 
     @property
     def components(self) -> tuple[Component, ...]:
         """The modules with parameters, in the order of the forward pass."""
         return components(
-            of_heads=(("q_norm", "n_heads d_head"), ("k_norm", "n_kv_heads d_head")),
+            of_heads=("n_heads d_head", "n_kv_heads d_head"),
             between=("post_attention_layernorm",),
             after=("post_feedforward_layernorm",),
         )

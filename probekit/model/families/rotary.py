@@ -24,8 +24,7 @@ from probekit.model.config import (
     check_sizes_and_switches,
     is_number,
 )
-from probekit.model.layers.attention import attend_heads, project_heads
-from probekit.model.layers.modules import LayerNorm, Linear, RMSNorm
+from probekit.model.layers.modules import LayerNorm, Linear, RMSNorm, attend_heads, project_heads
 from probekit.model.network import Network, embedding, initialise, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
@@ -183,12 +182,17 @@ def rotate(x: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1).to(x.dtype)
 
 
-GATED_FORMULAS = {  # of the sites that the families with gated MLPs compute in the same way
+FORMULAS = {  # of the sites that most families with rotary positions compute in the same way
     "blocks.{l}.hook_resid_pre": "embed, or resid_post of block l-1",
+    "blocks.{l}.attn.hook_attn_scores": "rot_q rot_k / sqrt(d_head), -inf where masked",
     "blocks.{l}.attn.hook_pattern": "softmax(attn_scores) over key_pos",
     "blocks.{l}.attn.hook_z": "pattern v",
+    "blocks.{l}.attn.hook_result": "z W_O per head, without b_O",
+    "blocks.{l}.hook_attn_out": "z W_O + b_O",
     "blocks.{l}.hook_resid_mid": "resid_pre + attn_out",
     "blocks.{l}.hook_resid_post": "resid_mid + mlp_out",
+}
+GATED_FORMULAS = FORMULAS | {
     "ln_final.hook_scale": "sqrt(mean(resid_post of the last block^2) + eps)",
     "ln_final.hook_normalized": "resid_post / scale",
 }
@@ -222,7 +226,7 @@ GATED_WEIGHTS = WeightNames(
 
 def components(
     before: tuple[str, ...] = (),
-    of_heads: tuple[tuple[str, str], ...] = (),
+    of_heads: tuple[str, ...] = (),
     between: tuple[str, ...] = (),
     after: tuple[str, ...] = (),
     biases: tuple[str, str, str] = ("attention_bias", "attention_bias", ""),
@@ -231,7 +235,7 @@ def components(
 
     Args:
         before: norms before attention.
-        of_heads: norms of queries and keys, each with its axis.
+        of_heads: axis of the norm of queries, and of that of keys; empty for no such norms.
         between: norms between attention and MLP.
         after: norms after the MLP.
         biases: members of the config that turn on the biases of queries, keys and values, of the
@@ -254,7 +258,10 @@ def components(
         attention("q_proj", "d_model", queries, bias=biases[0]),
         attention("k_proj", "d_model", keys, bias=biases[0]),
         attention("v_proj", "d_model", keys, bias=biases[0]),
-        *(attention(name, axis) for name, axis in of_heads),
+        *(
+            attention(name, axis)
+            for name, axis in zip(("q_norm", "k_norm"), of_heads, strict=False)
+        ),
         attention("o_proj", queries, "d_model", bias=biases[1]),
         *norms(between),
         mlp("gate_proj", "d_model", "d_mlp"),
@@ -290,9 +297,6 @@ class RotaryConfig(ModelConfig):
     rotary: RotaryPositions = field(default_factory=RotaryPositions)
     attention_bias: bool = False  # the maps of attention have a bias
     tie_word_embeddings: bool = False  # the unembedding is the token embedding
-    # Not used for the forward pass.
-    bos_token_id: int | list[int] | None = field(default=None, compare=False)
-    eos_token_id: int | list[int] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_sizes_and_switches(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,10 @@ import numpy as np
 import tiktoken
 
 from probekit.amounts import counted
-from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.files import write_atomic
 from probekit.model.config import MAX_SIZE
-from probekit.model.text.tokenizer import END_OF_TEXT, IntArray, TokenizedText, Tokenizer
+from probekit.model.text.tokenizer import END_OF_TEXT, IntArray, TokenizedText, Tokenizer, utf8
 from probekit.model.weights.files import json_object, read_verified, write_digests
 from probekit.model.weights.sources import VOCABULARY_FILES, vocabulary_files
 from probekit.provenance import digest_json
@@ -96,17 +96,11 @@ class BytePairTokenizer(Tokenizer):
         return (END_OF_TEXT,)
 
     def _ordinary(self, text: str) -> TokenizedText:
-        try:
-            utf8 = np.frombuffer(text.encode(), dtype=np.uint8)
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text "
-                "with its correct encoding."
-            ) from error
+        encoded = np.frombuffer(utf8(text), dtype=np.uint8)
         ranks = np.array(self._encoding.encode_ordinary(text), dtype=np.int64)
         ends = np.cumsum(self._lengths[ranks])  # in bytes
         # In UTF-8, bytes 0b10xxxxxx continue a character; all others begin one.
-        character = np.cumsum((utf8 & 0xC0) != 0x80) - 1
+        character = np.cumsum((encoded & 0xC0) != 0x80) - 1
         starts = character[ends - self._lengths[ranks]]
         offsets = np.stack([starts, character[ends - 1] + 1], axis=1)
         return TokenizedText(self._ids[ranks], offsets)
@@ -166,7 +160,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         parts = _read_pair(paths[0], paths[1], *files.values())
     else:
         parts = _read_tokenizer_json(paths[0], *files.values())
-    return _build(paths[0], *parts, files)
+    return _build(paths[0], parts, files)
 
 
 Merge = tuple[str, str]
@@ -251,13 +245,8 @@ def _is_byte_level_bpe(content: dict[str, Any]) -> bool:
     )
 
 
-def _build(
-    path: Path,
-    ids: Mapping[str, int],
-    merges: Sequence[Merge],
-    special: Set[str],
-    files: Mapping[str, bytes],
-) -> Vocabulary:
+def _build(path: Path, parts: _Parts, files: Mapping[str, bytes]) -> Vocabulary:
+    ids, merges, special = parts
     missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
     if missing:
         # tiktoken would abort the process at the first text with one of them.

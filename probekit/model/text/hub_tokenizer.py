@@ -18,7 +18,7 @@ from probekit.files import write_atomic
 from probekit.model.config import check_token_ids
 from probekit.model.text.byte_pairs import CHARACTER_BYTE
 from probekit.model.text.chat import ChatTemplate
-from probekit.model.text.tokenizer import TokenizedText, Tokenizer
+from probekit.model.text.tokenizer import TokenizedText, Tokenizer, utf8
 from probekit.model.weights.files import json_object, read_verified, write_digests
 from probekit.provenance import digest_json
 
@@ -262,13 +262,7 @@ def _wrong_key(content: Mapping[str, Any]) -> str:
 
 
 def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text with "
-            "its correct encoding."
-        ) from error
+    utf8(text)
     with _library(lambda: f"{path} cannot tokenize the text {text[:60]!r}"):
         encoding = encoder.encode(text, add_special_tokens=False)
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)

@@ -266,6 +266,24 @@ class Tokenizer(ABC):
             raise DataError(f"No token has the id {token}.{suffix}") from error
 
 
+def utf8(text: str) -> bytes:
+    r"""Return a text in UTF-8.
+
+    >>> utf8("é")
+    b'\xc3\xa9'
+
+    Raises:
+        DataError: the text contains a lone surrogate, which cannot be encoded.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text with "
+            "its correct encoding."
+        ) from error
+
+
 def batch_of(encoded: Sequence[TokenizedText], side: PaddingSide | None = None) -> TokenBatch:
     """Return the tokens of several texts, padded on the given side; see `Tokenizer.batch`.
 

@@ -1,4 +1,4 @@
-"""Files of a model folder: JSON, and their verification against `digests.json` or the hub's cache.
+"""Files of a model folder: headers, JSON, and verification by `digests.json` or the hub's cache.
 
 `save_pretrained` of a model and of a tokenizer write `digests.json`, with the digests of weights,
 config and vocabulary. The hub's cache names each file by its digest. A file without a digest is not
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probekit.errors import CheckpointError, MissingError
 from probekit.files import write_atomic
@@ -24,6 +25,38 @@ CHUNK = 1 << 22  # bytes hashed at a time
 # The hub's cache names large files by their SHA-256, all others by their git blob hash.
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _GIT = re.compile(r"[0-9a-f]{40}")
+
+
+# Size in bytes of a number, by the code of its dtype in the header of a safetensors file.
+ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
+
+
+class ArrayHeader(NamedTuple):
+    """Dtype of an array, as a code of the safetensors format, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Size of the array data in bytes."""
+        return math.prod(self.shape) * ITEM_SIZES[self.dtype]
+
+
+def header(arrays: Mapping[str, ArrayHeader], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return the safetensors header for arrays stored back to back.
+
+    >>> header({"rows": ArrayHeader("F32", (2, 3))})[8:]
+    b'{"rows":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}    '
+    """
+    entries: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
+    end = 0
+    for name, array in arrays.items():
+        start, end = end, end + array.size
+        entries[name] = array._asdict() | {"data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # aligns the data to 8 bytes
+    return len(text).to_bytes(8, "little") + text
 
 
 def write_digests(folder: Path, digests: Mapping[str, str]) -> None:

@@ -65,7 +65,52 @@ def find_model(
         ConfigError: the name is neither a path nor a valid hub name.
         CheckpointError: the hub's local cache is damaged.
     """
-    return local_folder(source) or _download(str(source), files, check, vocabulary)
+    folder = local_folder(source)
+    if folder is not None:
+        return folder
+    name, _, revision = str(source).partition("@")
+    # Without this check the hub's client retries for half a minute, or minutes behind a firewall.
+    is_online = is_hub_reachable()
+    fetch = partial(
+        hf_hub_download, name, revision=revision or None, local_files_only=not is_online
+    )
+    try:
+        config = Path(fetch("config.json"))
+        if check is not None:
+            check(config.parent)
+        if files == "all":
+            weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
+            is_index = weight_file.suffix == ".json"
+            for shard in sorted(set(shard_of_tensors(weight_file).values() if is_index else ())):
+                fetch(shard)
+        if files != "config":
+            _fetch_first(fetch, name, vocabulary, is_online)
+    except errors.LocalEntryNotFoundError as error:
+        raise MissingError(
+            f"The model {source!r} is not in the hub's local cache ({constants.HF_HUB_CACHE}), and "
+            f"the hub could not be reached. {_OFFLINE_ADVICE}"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise MissingError(
+            f"The model {name!r} on the hub has no revision {revision!r}."
+        ) from error
+    except errors.GatedRepoError as error:
+        raise MissingError(f"The model {name!r} {how_to_access(name)}") from error
+    except errors.RepositoryNotFoundError as error:
+        raise MissingError(
+            f"The hub has no model {name!r}, or it is private and no token is set. "
+            f"{nearest(name, KNOWN_MODELS)}"
+        ) from error
+    except UnicodeDecodeError as error:  # the hub's client reads the name of a commit from a file
+        raise CheckpointError(
+            f"The hub's local cache of {name!r} is damaged: a file in its folder refs is not text. "
+            f"Delete that folder in {constants.HF_HUB_CACHE} and run again to download it again."
+        ) from error
+    except errors.HFValidationError as error:
+        raise ConfigError(f"{source!r} is neither a folder nor a valid hub name.") from error
+    except errors.HfHubHTTPError as error:
+        raise MissingError(f"Downloading {source!r} failed: {error}. {_OFFLINE_ADVICE}") from error
+    return config.parent
 
 
 def at_revision(source: str | Path, revision: str | None) -> str | Path:
@@ -83,7 +128,7 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
     is_path = name.startswith((".", "~", "/")) or "\\" in name or name.count("/") > 1
     if isinstance(source, Path) or is_path or name == "mini" or Path(name).is_dir():
         raise ConfigError(
-            f"The model {str(source)!r} is a folder, which has no revision {revision!r}. Leave the "
+            f"The model {source!r} is a folder, which has no revision {revision!r}. Leave the "
             "revision out, or give the name of a model on the hub, org/name."
         )
     if given not in ("", revision):
@@ -138,58 +183,6 @@ def local_folder(source: str | Path) -> Path | None:
             "folder or `org/name` on the hub."
         )
     return None
-
-
-def _download(
-    source: str,
-    files: Files,
-    check: Callable[[Path], object] | None,
-    vocabulary: Sequence[tuple[str, ...]],
-) -> Path:
-    """Return the folder of a hub model in the local cache; download missing files."""
-    name, _, revision = source.partition("@")
-    # Without this check the hub's client retries for half a minute, or minutes behind a firewall.
-    is_online = is_hub_reachable()
-    fetch = partial(
-        hf_hub_download, name, revision=revision or None, local_files_only=not is_online
-    )
-    try:
-        config = Path(fetch("config.json"))
-        if check is not None:
-            check(config.parent)
-        if files == "all":
-            weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
-            if weight_file.suffix == ".json":
-                for shard in sorted(set(shard_of_tensors(weight_file).values())):
-                    fetch(shard)
-        if files != "config":
-            _fetch_first(fetch, name, vocabulary, is_online)
-    except errors.LocalEntryNotFoundError as error:
-        raise MissingError(
-            f"The model {source!r} is not in the hub's local cache ({constants.HF_HUB_CACHE}), and "
-            f"the hub could not be reached. {_OFFLINE_ADVICE}"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise MissingError(
-            f"The model {name!r} on the hub has no revision {revision!r}."
-        ) from error
-    except errors.GatedRepoError as error:
-        raise MissingError(f"The model {name!r} {how_to_access(name)}") from error
-    except errors.RepositoryNotFoundError as error:
-        raise MissingError(
-            f"The hub has no model {name!r}, or it is private and no token is set. "
-            f"{nearest(name, KNOWN_MODELS)}"
-        ) from error
-    except UnicodeDecodeError as error:  # the hub's client reads the name of a commit from a file
-        raise CheckpointError(
-            f"The hub's local cache of {name!r} is damaged: a file in its folder refs is not text. "
-            f"Delete that folder in {constants.HF_HUB_CACHE} and run again to download it again."
-        ) from error
-    except errors.HFValidationError as error:
-        raise ConfigError(f"{source!r} is neither a folder nor a valid hub name.") from error
-    except errors.HfHubHTTPError as error:
-        raise MissingError(f"Downloading {source!r} failed: {error}. {_OFFLINE_ADVICE}") from error
-    return config.parent
 
 
 def _fetch_first(

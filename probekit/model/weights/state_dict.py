@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import struct
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.files import write_atomic
 from probekit.model.config import ModelConfig, WeightNames
 from probekit.model.weights.checkpoint import DIGEST, StoredTensor, open_checkpoint
-from probekit.model.weights.files import read_digests, write_digests
+from probekit.model.weights.files import ArrayHeader, header, read_digests, write_digests
 from probekit.provenance import digest, pretty_json
 
 MAX_FAULTS = 200  # mismatches that an error lists
@@ -35,11 +32,7 @@ TensorShape = tuple[int, ...]
 
 
 def read_checkpoint(
-    folder: Path,
-    names: WeightNames,
-    like: Mapping[str, Tensor],
-    dtype: torch.dtype | None,
-    title: str,
+    folder: Path, config: ModelConfig, like: Mapping[str, Tensor], dtype: torch.dtype | None
 ) -> dict[str, Tensor]:
     """Return the state dict of the network in `folder`, linear maps as [out, in].
 
@@ -47,25 +40,24 @@ def read_checkpoint(
 
     Args:
         folder: folder with weights in a format of the hub or of OpenAI.
-        names: the family's names of tensors.
-        like: state dict of the model to fill; only names and shapes are used.
+        config: the config of the network.
+        like: state dict of the network to fill; only names and shapes are used.
         dtype: dtype of the returned tensors; None means that of the stored token embedding, and
             float32 instead of float16.
-        title: name of the family in messages.
 
     Raises:
         MissingError: the folder has no weight file.
         CheckpointError: the weights cannot be read, or names or shapes differ from those of `like`.
     """
-    checkpoint = open_checkpoint(folder, names)
+    names, checkpoint = config.WEIGHTS, open_checkpoint(folder, config.WEIGHTS)
     path, tensors = checkpoint.path, checkpoint.tensors
     _drop_redundant(tensors, like, names)
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if faults := _faults(shapes, expected, names):
         raise CheckpointError(
-            f"{path} does not contain the {title} that its config describes; its tensors have "
-            f"{_described(shapes, names)}:\n  " + "\n  ".join(faults)
+            f"{path} does not contain the {config.TITLE} that its config describes; its tensors "
+            f"have {_described(shapes, names)}:\n  " + "\n  ".join(faults)
         )
     if dtype is None:
         stored = tensors[names.embedding].read().dtype
@@ -239,32 +231,29 @@ def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Te
         for name, tensor in sorted(tensors.items())
     }
     dtype = str(tensors[names.embedding].dtype).removeprefix("torch.")
-    header = _header(stored, digest(_chunks(stored)))
+    headers = {name: ArrayHeader(_CODES[t.dtype], tuple(t.shape)) for name, t in stored.items()}
+    metadata = {"format": "pt", DIGEST: digest(_chunks(stored))}
     files = {
         "config.json": [pretty_json({"dtype": dtype, **config.to_hub()}).encode()],
-        "model.safetensors": chain([header], _chunks(stored)),
+        "model.safetensors": chain([header(headers, metadata)], _chunks(stored)),
     }
     write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
 
 
-def _header(stored: Mapping[str, Tensor], tensor_digest: str) -> bytes:
-    """Return the header of a safetensors file: the length of a JSON object, and the object."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt", DIGEST: tensor_digest}}
-    end = 0
-    for name, tensor in stored.items():
-        start, end = end, end + tensor.nbytes
-        entries[name] = {
-            "dtype": _CODES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # aligns the tensors
-    return struct.pack("<Q", len(text)) + text
-
-
 def _chunks(stored: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of each tensor, one at a time to save memory."""
-    for tensor in stored.values():
-        contiguous = tensor.detach().cpu().contiguous()
-        yield contiguous.flatten().view(torch.uint8).numpy().data
+    return map(_bytes_of, stored.values())
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def digest_weights(model: nn.Module) -> str:
+    """Return the digest of name, dtype, shape and bytes of all parameters, sorted by name."""
+    tensors = sorted(model.state_dict().items())
+    return digest(
+        part
+        for name, tensor in tensors
+        for part in (f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode(), _bytes_of(tensor))
+    )

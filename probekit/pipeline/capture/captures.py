@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.capture import Captured, fill
+from probekit.activations.capture import Captured, check_storable, compute_locally, fill
 from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.local import default_root
 from probekit.activations.records import SHARD_ROWS, Location, batch_tokens
 from probekit.activations.store import ActivationStore
-from probekit.activations.work import check_storable, compute_locally
 from probekit.experiment.schema import Experiment
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config

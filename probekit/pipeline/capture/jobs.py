@@ -23,6 +23,7 @@ from typing import IO, Any, NamedTuple
 from joblib import cpu_count
 from pydantic import ValidationError
 
+from probekit.activations.capture import MissingSites, OnRows, ShardDone, Work, compute_shards
 from probekit.activations.local import Files
 from probekit.activations.records import SPEC, Location, Spec
 from probekit.activations.store import ActivationStore, files_at
@@ -33,7 +34,6 @@ from probekit.activations.upkeep import (
     remove_dead_locks,
     shard_locks,
 )
-from probekit.activations.work import MissingSites, OnRows, ShardDone, Work, compute_shards
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network

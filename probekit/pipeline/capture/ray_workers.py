@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from probekit.activations.capture import MissingSites, OnRows, Work
 from probekit.activations.records import Location
-from probekit.activations.work import MissingSites, OnRows, Work
 from probekit.amounts import counted
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job, close_job, put_job

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from probekit.activations.work import check_storable
+from probekit.activations.capture import check_storable
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Finding, Turns, rows_of
 from probekit.data.positions import IntArray, RowPlan

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.given.sites import GivenSite
+from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray, Identity, identify
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment

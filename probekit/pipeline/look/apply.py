@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from probekit.activations.capture import stream_rows
-from probekit.activations.records import digest_weights
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.errors import (
     ConfigError,
@@ -34,6 +33,7 @@ from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
+from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.experiment.prepare import TextEncoder, n_features
 from probekit.pipeline.experiment.rows import normalized, part_of
 from probekit.probes.saved_probe import SavedProbe

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probekit.analysis.weights import circuits, head_norms, output, query_key_value, summarise
+from probekit.analysis.heads import circuits, head_norms, output, query_key_value, summarise
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.files import write_atomic
 from probekit.model.config import WeightNames

@@ -13,7 +13,7 @@ import numpy as np
 from joblib import cpu_count
 from numpy.typing import NDArray
 
-from probekit.activations.given.sites import GivenSite
+from probekit.activations.given.given import GivenSite
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
 from probekit.files import as_store_error
@@ -34,11 +34,10 @@ from probekit.probes.solve.design import Features
 from probekit.probes.solve.layers import AffineLayer, unit_rows
 from probekit.provenance import digest, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
-from probekit.terminal import InProcessWatcher, Watcher
+from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
 _ROWS_AT_ONCE = 10_000  # rows that are converted to float64 together
-_SITE_COLUMNS = ("site", "layer", "component", "head", "order", "view")
 
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
 _Task: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
@@ -110,7 +109,7 @@ def probe_sites(
         tasks.append((selection, site_stem(name, at.offset), origin))
     sites = [saved.read(stem, origin) for _, stem, origin in tasks]
     n_saved = sum(site is not None for site in sites[1:])
-    progress = _Progress(InProcessWatcher(watcher), n_saved, len(selections))
+    progress = _Progress(watcher, n_saved, len(selections))
     job = _Job(source, position, prober, saved, folder.path, progress)
     if sites[0] is None:  # not part of the progress: baselines take a different time than a site
         sites[0] = job(tasks[0])
@@ -133,8 +132,8 @@ def probe_sites(
         "dataset": source.experiment.data.name,
         "position": at.text,
         "main_metric": " ".join(source.experiment.probe.settings().main_metrics),
+        "positive": prober.positive,
     }
-    of_position |= {"positive": prober.positive}
     return [
         replace(site, place=of_position | _site_columns(selection, facts["view"]))
         for (selection, _, _), site in zip(tasks, sites, strict=True)
@@ -144,7 +143,7 @@ def probe_sites(
 
 def _site_columns(selection: Probed | None, view: str) -> dict[str, Any]:
     """Return the columns for the site; a concatenation has no layer and no head."""
-    place: dict[str, Any] = dict.fromkeys(_SITE_COLUMNS)
+    place: dict[str, Any] = dict.fromkeys(("site", "layer", "component", "head", "order", "view"))
     if selection is None:
         return place
     place["view"] = view
@@ -166,13 +165,17 @@ def _site_columns(selection: Probed | None, view: str) -> dict[str, Any]:
 class _Progress:
     """Reports progress: the finished sites plus the finished fraction of the current site.
 
-    Sites may finish in any order; the reported progress never decreases.
+    Sites may finish in any order; the reported progress never decreases. A copy in another process
+    reports nothing.
     """
 
     watcher: Watcher
     done: int
     n_sites: int
     reported: float = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"watcher": SILENT}
 
     def report(self, fraction: float = 0.0) -> None:
         """Report the number of finished sites plus a fraction of the current one."""

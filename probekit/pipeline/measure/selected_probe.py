@@ -28,7 +28,7 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
-from probekit.activations.given.sites import GivenSite
+from probekit.activations.given.given import GivenSite
 from probekit.data.examples import Example
 from probekit.files import as_store_error, csv_text
 from probekit.model.sites.catalogue import describe

@@ -3,7 +3,7 @@
 import pytest
 
 from probekit.activations.given.formats import natural
-from probekit.activations.given.sites import placed_sites
+from probekit.activations.given.given import placed_sites
 
 
 def places(*names):

@@ -142,12 +142,16 @@ def neox(name, share=0.25, theta=10000.0, **settings):
     return Configuration(name, "gpt_neox", {"rope_parameters": rotary, **settings})
 
 
-def gemma2(name, **settings):
-    return Configuration(name, "gemma2", settings, gemma_in_own_dtype, gain=0.0, attention="eager")
+def gemma(name, kind, sizes, **settings):
+    """A Gemma of some key-value heads, width of a head, scale of the scores and window."""
+    names = ("num_key_value_heads", "head_dim", "query_pre_attn_scalar", "sliding_window")
+    settings |= dict(zip(names, sizes, strict=True))
+    attention = "eager" if kind == "gemma2" else "sdpa"
+    return Configuration(name, kind, settings, gemma_in_own_dtype, gain=0.0, attention=attention)
 
 
-def gemma3(name, **settings):
-    return Configuration(name, "gemma3_text", settings, gemma_in_own_dtype, gain=0.0)
+def caps(scores, logits):
+    return {"attn_logit_softcapping": scores, "final_logit_softcapping": logits}
 
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -205,60 +209,31 @@ CONFIGURATIONS = (
         {"num_key_value_heads": 3, "head_dim": 8, "attention_bias": True} | UPPER_WINDOWS,
     ),
     # Caps are small enough to bend the scores and logits of these weights.
-    gemma2(
-        "gemma2",
-        num_key_value_heads=2,
-        head_dim=10,
-        query_pre_attn_scalar=7,
-        sliding_window=5,
-        attn_logit_softcapping=2.0,
-        final_logit_softcapping=3.0,
-    ),
-    gemma2(
+    gemma("gemma2", "gemma2", (2, 10, 7, 5), **caps(2.0, 3.0)),
+    gemma(
         "gemma2 with biases",
-        num_key_value_heads=6,
-        head_dim=4,
-        query_pre_attn_scalar=4,
-        sliding_window=3,
-        layer_types=[FULL, SLIDING, SLIDING],
-        attention_bias=True,
-        attn_logit_softcapping=5.0,
-        final_logit_softcapping=1.5,
+        "gemma2",
+        (6, 4, 4, 3),
+        **caps(5.0, 1.5) | {"layer_types": [FULL, SLIDING, SLIDING], "attention_bias": True},
     ),
-    gemma2(
+    gemma(
         "gemma2 without caps, untied",
-        num_key_value_heads=1,
-        head_dim=8,
-        query_pre_attn_scalar=144,
-        sliding_window=2,
-        attn_logit_softcapping=None,
-        final_logit_softcapping=None,
-        tie_word_embeddings=False,
-        **rope(theta=500.0),
+        "gemma2",
+        (1, 8, 144, 2),
+        **caps(None, None) | rope(theta=500.0) | {"tie_word_embeddings": False},
     ),
-    gemma3(
-        "gemma3",
-        num_key_value_heads=2,
-        head_dim=10,
-        query_pre_attn_scalar=7,
-        sliding_window=5,
-        sliding_window_pattern=3,
-    ),
-    gemma3(
+    gemma("gemma3", "gemma3_text", (2, 10, 7, 5), sliding_window_pattern=3),
+    gemma(
         "gemma3 with scaling",
-        num_key_value_heads=1,
-        head_dim=8,
-        query_pre_attn_scalar=8,
-        sliding_window=3,
+        "gemma3_text",
+        (1, 8, 8, 3),
         layer_types=[SLIDING, FULL, SLIDING],
         rope_parameters=two_ropes(1e4, 50.0, factor=8.0),
     ),
-    gemma3(
+    gemma(
         "gemma3 with a cap of logits",
-        num_key_value_heads=6,
-        head_dim=4,
-        query_pre_attn_scalar=20,
-        sliding_window=2,
+        "gemma3_text",
+        (6, 4, 20, 2),
         layer_types=[FULL, SLIDING, SLIDING],
         final_logit_softcapping=2.0,
         attention_bias=True,

@@ -1,6 +1,7 @@
 """What a config.json may contain, by family: both spellings, defaults, and what is refused."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from probekit.model.families.olmo2 import OLMo2Config
 from probekit.model.families.rotary import RotaryPositions
 from probekit.model.families.table import config_of, model_config
 
+PUBLISHED = Path(__file__).with_name("published")  # config.json of models on the hub
 LLAMA = {
     "model_type": "llama",
     "vocab_size": 97,
@@ -22,67 +24,15 @@ LLAMA = {
     "hidden_act": "silu",
 }
 QWEN2 = LLAMA | {"model_type": "qwen2"}
-GEMMA2 = {
+GEMMA2 = LLAMA | {
     "model_type": "gemma2",
-    "vocab_size": 97,
-    "hidden_size": 24,
-    "intermediate_size": 11,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
     "head_dim": 10,
+    "hidden_act": "gelu_pytorch_tanh",
     "hidden_activation": "gelu_pytorch_tanh",
 }
 GEMMA3 = GEMMA2 | {"model_type": "gemma3_text", "num_hidden_layers": 7}
-# config.json of EleutherAI/pythia-70m
-PYTHIA = {
-    "architectures": ["GPTNeoXForCausalLM"],
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "hidden_act": "gelu",
-    "hidden_size": 512,
-    "initializer_range": 0.02,
-    "intermediate_size": 2048,
-    "layer_norm_eps": 1e-05,
-    "max_position_embeddings": 2048,
-    "model_type": "gpt_neox",
-    "num_attention_heads": 8,
-    "num_hidden_layers": 6,
-    "rotary_emb_base": 10000,
-    "rotary_pct": 0.25,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float16",
-    "transformers_version": "4.24.0",
-    "use_cache": True,
-    "use_parallel_residual": True,
-    "vocab_size": 50304,
-}
-# config.json of allenai/OLMo-2-1124-7B
-OLMO2 = {
-    "architectures": ["Olmo2ForCausalLM"],
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "bos_token_id": 100257,
-    "eos_token_id": 100257,
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "initializer_range": 0.02,
-    "intermediate_size": 11008,
-    "max_position_embeddings": 4096,
-    "model_type": "olmo2",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 32,
-    "pad_token_id": 100277,
-    "rms_norm_eps": 1e-06,
-    "rope_scaling": None,
-    "rope_theta": 500000,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-    "transformers_version": "4.47.0.dev0",
-    "use_cache": False,
-    "vocab_size": 100352,
-}
+PYTHIA = json.loads((PUBLISHED / "pythia-70m.json").read_text())  # of EleutherAI/pythia-70m
+OLMO2 = json.loads((PUBLISHED / "OLMo-2-1124-7B.json").read_text())  # of allenai/OLMo-2-1124-7B
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -170,7 +120,11 @@ def test_the_old_name_of_the_type_of_rotary_positions_is_read():
     assert read(LLAMA, logit_scale=None, rope_scaling=None) == read(LLAMA)
 
 
+GPT2 = {"model_type": "gpt2"}
 REFUSED = [
+    (GPT2, {"activation_function": "gelu"}, "activation_function is 'gelu'"),
+    (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+    (GPT2, {"n_head": 5}, "n_head=5 does not divide"),
     (LLAMA, {"model_type": "mixtral"}, r"'mixtral'.*GPT-2 \(gpt2\), Llama \(llama, mistral"),
     (LLAMA, {"hidden_act": "gelu"}, "hidden_act is 'gelu'. Allowed: 'silu'"),
     (LLAMA, {"logit_scale": 0.5}, "unknown key 'logit_scale' with the value 0.5"),

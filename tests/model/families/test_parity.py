@@ -1,5 +1,7 @@
 """Networks of every family equal transformers at every tensor, from any block on."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -211,11 +213,12 @@ def test_later_positions_use_the_keys_of_earlier_ones(model, change):
         for layer in range(n_layers)
     ]
     at = torch.tensor([[4, 1], [0, 3]])
-    for layer in range(n_layers):
-        site = f"blocks.{layer}.hook_resid_pre"
+    streams = [name for name in ("resid_pre", "resid_mid") if f"blocks.0.hook_{name}" in plain]
+    for layer, stream in product(range(n_layers), streams):
+        site, after = f"blocks.{layer}.hook_{stream}", stream == "resid_mid"
         whole = edited(model, site, change)[f"blocks.{n_layers - 1}.hook_resid_post"]
         resid = (plain[site] + change)[:, START:]
-        found = model.resume(resid, layer, mask=MASK, before=before, at=at)
+        found = model.resume(resid, layer, after_attention=after, mask=MASK, before=before, at=at)
         expected = whole[:, START:].take_along_dim(at[..., None], 1)
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 

@@ -79,6 +79,7 @@ def test_what_we_save_transformers_and_we_open_again(row, tmp_path):
     assert torch.equal(theirs(TOKENS).logits, reference(TOKENS).logits)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="no resource module")
 def test_loading_needs_little_more_memory_than_the_weights(tmp_path):
     sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12}
@@ -90,12 +91,6 @@ def test_loading_needs_little_more_memory_than_the_weights(tmp_path):
     )
     assert not done.returncode, done.stderr
     assert float(done.stdout) < 1.1
-
-
-def test_an_architecture_that_is_not_carried_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
-    with pytest.raises(CheckpointError, match=r"'t5'. probekit computes these.*gpt2.*llama"):
-        load_model(tmp_path)
 
 
 def test_missing_and_extra_tensors_are_listed(tmp_path):

@@ -9,35 +9,11 @@ from tests.model.gpt2_sites import site_names
 from tests.model.reference import TINY, pad, ragged
 
 LENGTHS = [5, 3, 8]
-KEYS = ["blocks.*.attn.hook_k", "blocks.*.attn.hook_v"]
 
 
 @pytest.fixture(scope="module")
 def model():
     return GPT2(TINY, seed=3).requires_grad_(False)
-
-
-def passed(model, side):
-    ids, mask = pad(ragged(TINY, LENGTHS), side, filler=7)
-    sites = ["blocks.*.hook_resid_pre", "blocks.*.hook_resid_mid", "blocks.*.hook_resid_post"]
-    _, cache = model.run_with_cache(ids, [*sites, *KEYS], mask)
-    return mask, cache
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("after_attention", [False, True])
-def test_later_positions_use_the_keys_of_earlier_ones(model, side, after_attention):
-    mask, cache = passed(model, side)
-    before = [(cache["k", layer][:, :2], cache["v", layer][:, :2]) for layer in range(4)]
-    start = cache["resid_mid" if after_attention else "resid_pre", 1][:, 2:]
-    found = model.resume(
-        start, 1, after_attention=after_attention, mask=mask, before=before,
-        at=torch.tensor([[2], [0], [5]]),
-    )  # fmt: skip
-    expected = cache["resid_post", 3][torch.arange(3), torch.tensor([4, 2, 7])]
-    real = mask[torch.arange(3), torch.tensor([4, 2, 7])]
-    assert real.sum() >= 2
-    torch.testing.assert_close(found[real, 0], expected[real])
 
 
 def test_the_start_after_the_last_block_returns_the_positions(model):
@@ -95,12 +71,6 @@ def test_requested_positions_equal_those_of_the_full_block(model, side, explicit
     for site in sites[first:]:
         torch.testing.assert_close(seen[site], pick(expected[site], site, at), msg=site)
     torch.testing.assert_close(logits, pick(whole, "logits", at))
-
-
-def test_without_a_mask_requested_positions_are_causal(model):
-    ids = torch.stack(ragged(TINY, [6, 6]))
-    at = torch.tensor([[5], [2]])
-    torch.testing.assert_close(model(ids, at=at), pick(model(ids), "logits", at))
 
 
 def test_late_additions_are_not_lost_to_rounding():

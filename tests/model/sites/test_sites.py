@@ -263,7 +263,7 @@ USE = """
 import sys
 import numpy as np
 import torch
-from probekit.activations.capture import capture
+from probekit.activations.capture import Work, fill
 from probekit.data.positions import RowPlan
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.families.gpt2 import GPT2
@@ -284,7 +284,8 @@ assert cache[name].shape == tuple(sizes[axis] for axis in sites.describe(name).a
 changed = model(tokens, tap=lambda site, value: value * 0, sites=[name])
 assert not torch.allclose(changed, logits)
 last = RowPlan(np.arange(2), np.array([4, 4]), np.arange(3))
-captured = capture(model, "t", list(tokens.numpy()), last, [name], root=sys.argv[1])
+where = {"root": sys.argv[1], "dtype": "float32"}
+captured = fill(Work.begin(model, "t", list(tokens.numpy()), last, [name], **where), sys.argv[1])
 np.testing.assert_allclose(captured.store.read(name), cache[name][:, -1], atol=1e-6)
 """
 

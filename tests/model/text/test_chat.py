@@ -1,6 +1,7 @@
 """Conversations have the tokens of transformers; templates run without chance and with limits."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,35 +14,11 @@ from probekit.model.text.tokenizer import Tokenizer
 from tests.model.text.test_hub_tokenizer import CHAT_ML, byte_level, sentence_piece
 
 # In the manner of ChatML (Qwen), Llama 3 (strips turns, begins with BOS, has a date), Gemma (names
-# of roles, refuses others), and Llama 2 (the turns of a pair in one line).
-LLAMA_3 = """\
-{{- bos_token }}
-{%- if strftime_now is defined %}
-    {%- set date = strftime_now("%d %b %Y") %}
-{%- else %}
-    {%- set date = "26 Jul 2024" %}
-{%- endif %}
-{{- "system\\n\\nToday: " + date + "<|end|>" }}
-{%- for m in messages %}
-    {{- m.role + "\\n\\n" + m.content | trim + "<|end|>" }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- "assistant\\n\\n" }}{%- endif %}
-"""
-GEMMA = """\
-{{ bos_token }}
-{%- if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}
-{% for m in messages %}
-    {% set role = 'model' if m.role == 'assistant' else m.role %}
-    {{ role + '\\n' + m.content | trim + '<|end|>\\n' }}
-{% endfor %}
-{% if add_generation_prompt %}{{ 'model\\n' }}{% endif %}
-"""
-LLAMA_2 = (
-    "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content.strip() "
-    "+ ' [/INST]' }}{% else %}{% generation %}{{ ' ' + m.content.strip() + ' ' + eos_token }}"
-    "{% endgeneration %}{% endif %}{% endfor %}"
-)
-TEMPLATES = {"ChatML": CHAT_ML, "Llama 3": LLAMA_3, "Gemma": GEMMA, "Llama 2": LLAMA_2}
+# of roles, refuses others), and Llama 2 (the turns of a pair in one line); and, below, of Qwen 3 (a
+# namespace, a loop from the end) and Mistral (macros, lists of turns).
+FOLDER = Path(__file__).with_name("templates")
+TEMPLATES = {path.stem: path.read_text() for path in sorted(FOLDER.iterdir())}
+SHAPES = {"chat_ml": CHAT_ML} | {n: TEMPLATES[n] for n in ("gemma", "llama_2", "llama_3")}
 CONVERSATIONS = [
     ["The keys to the old cabinet"],
     ["  two  spaces and\ttabs\n\n", "Größe ✓ 東京 👩‍🚀 "],
@@ -67,9 +44,9 @@ def make(request):
     return request.param
 
 
-@pytest.fixture(scope="module", params=TEMPLATES)
+@pytest.fixture(scope="module", params=SHAPES)
 def folder(request, make, tmp_path_factory):
-    template = TEMPLATES[request.param]
+    template = SHAPES[request.param]
     if make is sentence_piece:  # its special tokens
         template = template.replace("<|begin|>", "<s>").replace("<|end|>", "</s>")
     return write(tmp_path_factory.mktemp("chat"), template, make)
@@ -181,44 +158,15 @@ def test_json_is_not_escaped_for_html():
     assert template.render(["Keys"]) == ('{"a": "<é>"}Keys', [(12, 16)])
 
 
-# In the manner of Qwen 3 (a namespace, a loop from the end) and Mistral (macros, lists of turns).
-QWEN_3 = """\
-{%- set ns = namespace(found=false, last=messages|length - 1) %}
-{%- for m in messages[::-1] %}
-    {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if not ns.found and m.role == 'user' and not m.content.startswith('<tool_response>') %}
-        {%- set ns.found = true %}{% set ns.last = index %}
-    {%- endif %}
-{%- endfor %}
-{%- for m in messages %}
-    {%- set content = m.content.split('</think>')[-1].lstrip('\\n') %}
-    {{- '<|im_start|>' + m.role + '\\n' ~ content + '<|im_end|>' + '\\n' }}
-    {%- if loop.last and loop.index0 == ns.last %}{{ '<think>' }}{% endif %}
-{%- endfor %}
-"""
-MISTRAL = """\
-{%- macro said(m, end) %}{{ "[%s] " % m["role"] }}{{ m["content"] }}{{ end }}{% endmacro %}
-{%- if strftime_now is not defined and raise_exception is defined %}{{ bos_token }}{% endif %}
-{%- set users = messages | selectattr("role", "equalto", "user") | list %}
-{%- for m in messages if m["role"] in ["user", "assistant"] %}
-    {%- if (m["role"] == "user") != (loop.index0 % 2 == 0) %}
-        {{- raise_exception("Users and assistants take turns.") }}
-    {%- endif %}
-    {{- said(m, "</s>") }}
-    {%- if m == users[-1] %}{{ {"n": users | length} | tojson }}{% endif %}
-{%- endfor %}
-"""
-
-
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
         (
-            QWEN_3,
+            TEMPLATES["qwen_3"],
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n"
             "<|im_start|>user\nHu<|im_end|>\n<think>",
         ),
-        (MISTRAL, '<s>[user] Hi</s>[assistant] Ho</s>[user] Hu</s>{"n": 2}'),
+        (TEMPLATES["mistral"], '<s>[user] Hi</s>[assistant] Ho</s>[user] Hu</s>{"n": 2}'),
     ],
     ids=["Qwen 3", "Mistral"],
 )

@@ -112,6 +112,9 @@ def test_a_file_of_another_model_is_refused(folder, tmp_path, name):
     shutil.copy(other / name, folder)
     with pytest.raises(CheckpointError, match="is damaged or from another model"):
         load(folder)
+    if name == "config.json":  # the first file that is written, so as left by a killed writer
+        GPT2(TINY, seed=1).save_pretrained(folder)
+        load(folder)
 
 
 def save_other(folder):
@@ -158,15 +161,6 @@ def test_a_vocabulary_that_would_not_be_read_is_not_saved(folder, tmp_path):
     with pytest.raises(ConfigError, match=r"has another vocabulary, merges\.txt and vocab\.json"):
         Tokenizer.from_pretrained(tmp_path / "openai").save_pretrained(folder)
     assert (folder / "digests.json").read_bytes() == before
-
-
-def test_a_model_killed_while_it_is_saved_over_another_is_refused(folder, tmp_path):
-    other = save_other(tmp_path / "other")
-    shutil.copy(other / "config.json", folder)  # the first file that is written
-    with pytest.raises(CheckpointError, match=r"config\.json is damaged or from another model"):
-        load(folder)
-    GPT2(TINY, seed=1).save_pretrained(folder)
-    load(folder)
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"files": []}', "null", '{"files": "x"}'])

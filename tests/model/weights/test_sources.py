@@ -9,13 +9,13 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from probekit.activations.records import digest_weights
 from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.hub import is_hub_reachable
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.families.neox import NeoX
 from probekit.model.families.table import load_model
 from probekit.model.weights.sources import MINI, find_model
+from probekit.model.weights.state_dict import digest_weights
 from tests.model.families.configurations import CONFIGURATIONS
 from tests.model.hub import COMMIT, GATED, connect, serving
 from tests.model.reference import TINY, reference_model

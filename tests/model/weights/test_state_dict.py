@@ -97,23 +97,6 @@ def test_a_damaged_file_is_named(folder, name, content):
         GPT2.from_pretrained(folder)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("model_type", "llama", "model_type is 'llama'"),
-        ("activation_function", "gelu", "activation_function is 'gelu'"),
-        ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx is True"),
-        ("n_head", 4, "n_head=4 does not divide"),
-        ("n_layer", 5, r"missing: h\.4\."),
-    ],
-)
-def test_a_config_that_means_another_network_is_refused(folder, key, value, message):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {key: value}))
-    with pytest.raises(CheckpointError, match=message):
-        GPT2.from_pretrained(folder)
-
-
 def test_empty_and_missing_folders_say_so(tmp_path):
     with pytest.raises(MissingError, match=r"no config\.json"):
         GPT2.from_pretrained(tmp_path)
@@ -209,35 +192,20 @@ def switched(request):
     return model, gone
 
 
-def is_lacking(name, gone):
-    return bool(gone) and name.endswith(gone)
-
-
-def test_transformers_opens_what_we_save_with_the_same_logits(switched, tmp_path):
+def test_transformers_and_we_open_what_either_has_saved(switched, tmp_path):
+    """What transformers saves of a model without some biases has them again, as 0."""
     model, gone = switched
-    model.save_pretrained(tmp_path)
-    reference, report = GPT2LMHeadModel.from_pretrained(tmp_path, output_loading_info=True)
-    missing = set(report.pop("missing_keys"))
-    assert not any(report.values())
-    assert missing == {name for name in reference.state_dict() if is_lacking(name, gone)}
+    model.save_pretrained(tmp_path / "ours")
+    reference, report = GPT2LMHeadModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
     logits = reference.eval()(TOKENS).logits
     torch.testing.assert_close(logits, model(TOKENS), rtol=0, atol=5e-5)
-
-
-def test_names_and_layout_are_those_of_transformers(switched, tmp_path):
-    model, gone = switched
-    model.save_pretrained(tmp_path / "ours")
-    GPT2LMHeadModel.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
+    reference.save_pretrained(tmp_path / "theirs")
     theirs, ours = (load_file(tmp_path / w / "model.safetensors") for w in ("theirs", "ours"))
-    assert ours.keys() == {name for name in theirs if not is_lacking(name, gone)}
+    lacking = {name for name in theirs if gone and name.endswith(gone)}
+    assert set(report.pop("missing_keys")) == lacking
+    assert not any(report.values())
+    assert ours.keys() == theirs.keys() - lacking
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-def test_a_model_with_a_switch_comes_back_as_it_was(switched, tmp_path):
-    model, _ = switched
-    model.save_pretrained(tmp_path / "ours")
-    # What transformers saves of it has the missing biases again, as 0.
-    GPT2LMHeadModel.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
     (tmp_path / "theirs/config.json").write_bytes((tmp_path / "ours/config.json").read_bytes())
     for folder in ("ours", "theirs"):
         back = GPT2.from_pretrained(tmp_path / folder)

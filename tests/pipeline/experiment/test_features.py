@@ -5,13 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from probekit.activations.capture import Captured, capture
+from probekit.activations.capture import Captured
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.experiment.prepare import find_features, prepare
 from probekit.pipeline.experiment.rows import normalized
 from probekit.pipeline.experiment.source import TASK, ModelSource
+from tests.activations.captures import capture
 from tests.model.gpt2_sites import select
 
 YAML = """\

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from probekit.activations.records import digest_weights
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.experiment.source import captured_facts
 from probekit.pipeline.measure.probing import make_probers, save_probe
 from probekit.probes.saved_probe import SavedProbe
