@@ -1,6 +1,7 @@
-"""Fixtures: a probe of the bundled data, fitted on captured rows and saved."""
+"""Fixtures: runs of the planted experiment, and a saved probe of the bundled data."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,23 @@ from probekit.pipeline.experiment.source import captured_facts
 from probekit.pipeline.measure.probing import save_probe
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.saved_probe import SavedProbe
+from tests.pipeline.planted import Planted
 
 SITES = ("blocks.1.attn.hook_z[head=3]", "blocks.2.hook_resid_post", "blocks.2.mlp.hook_post")
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory):
+    """The planted experiment, whose runs are made once; tests copy what they change."""
+    shared = Planted(tmp_path_factory.mktemp("planted"))
+    shared.run = cache(shared.run)
+    return shared
+
+
+@pytest.fixture
+def own(planted, tmp_path):
+    """The planted experiment in a folder of the test, with the shared activations."""
+    return Planted(tmp_path, planted.cache)
 
 
 @dataclass(frozen=True)

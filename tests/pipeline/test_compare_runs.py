@@ -9,6 +9,7 @@ from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.run import run
 from probekit.results.selection import site_with_head
 from probekit.results.table import only
+from tests.pipeline.planted import NOUNS
 
 YAML = """\
 name: planted
@@ -24,16 +25,10 @@ probe: {folds: 2, control_draws: 1, permutations: 0, description: false, C: [0.1
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    nouns = ("house", "door", "river", "garden", "letter", "table", "ship", "horse")
     rows = [
-        {
-            "text": f"The {colour} {noun} {verb} there",
-            "label": colour,
-            "group": noun,
-            "start": 4,
-            "end": 4 + len(colour),
-        }
-        for noun in nouns
+        {"text": f"The {colour} {noun} {verb} there", "label": colour, "group": noun}
+        | {"start": 4, "end": 4 + len(colour)}
+        for noun in NOUNS[:8]
         for verb in ("was", "is", "stood")
         for colour in ("red", "black")
     ]

@@ -12,7 +12,8 @@ from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
 from probekit.results.selection import fold_choices, headline_row
-from probekit.results.table import load_table
+from probekit.results.table import load_table, only
+from tests.pipeline.planted import NOUNS
 
 YAML = """\
 name: where
@@ -26,7 +27,6 @@ tokens: {bos: false, position: {at: word}}
 capture: {sites: [blocks.2.hook_resid_post]}
 probe: {folds: 2, control_draws: 1, C: [0.1]}
 """
-NOUNS = ("house", "door", "river", "garden", "letter", "table", "ship", "window", "horse", "road")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def experiment(tmp_path):
     rows = [
         {"text": f"{start} {colour} {noun} {verb} {end}", "label": colour, "group": noun}
         | {"start": len(f"{start} {colour} "), "end": len(f"{start} {colour} {noun}")}
-        for noun in NOUNS
+        for noun in NOUNS[:10]
         for start, verb, end in (("The", "was", "old"), ("My", "is", "new"))
         for colour in ("red", "black")
     ]
@@ -42,11 +42,7 @@ def experiment(tmp_path):
     rows.insert(1, bare)  # it has no neighbouring token
     pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
     (tmp_path / "where.yaml").write_text(YAML)
-
-    def load(*overrides):
-        return load_experiment(tmp_path / "where.yaml", overrides)
-
-    return load
+    return lambda *overrides: load_experiment(tmp_path / "where.yaml", overrides)
 
 
 @pytest.fixture
@@ -74,7 +70,11 @@ def test_head_has_the_same_numbers_alone_and_among_all_heads(experiment, go):
     every = go(experiment("capture.sites=['blocks.[12].attn.hook_z[head=*]']"), page=True)
     assert every.table["head"].nunique() == 4
     assert "Accuracy by layer and head" in every.report.read_text()
-    alone = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=3]']")).table
+    one = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=3]']"))
+    alone = one.table
+    assert set(only(alone, target="task")["component"]) == {"attn.z"}
+    store = ActivationStore.open(one.record["caches"]["task"])  # of the whole site
+    assert store.read("blocks.2.attn.hook_z").shape == (41, 4, 64)
     among = numbers(every.table, site="blocks.2.attn.hook_z", head=3)
     pd.testing.assert_frame_equal(among, numbers(alone, head=3))
 

@@ -5,20 +5,18 @@ import pandas as pd
 import pytest
 
 from probekit.cli.show.results import show_results
-from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import data_facts, findings
-from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.sentences.answer import p_words
-from probekit.results.record import load_record
 from probekit.results.selection import choice_counts, chosen_row, fold_choices, main_metric
 from probekit.results.table import load_table, only
-from tests.pipeline.planted import YAML, write_rows
+from tests.pipeline.planted import MIXED
 
 OVERRIDES = (
+    MIXED,
     "split.folds=3",
     "capture.sites=['blocks.[135].hook_resid_post', hook_embed]",
     "probe.description=false",
@@ -28,35 +26,27 @@ OVERRIDES = (
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory):
+def load(planted):
     """A function that loads the planted experiment, with labels that follow no rule."""
-    folder = tmp_path_factory.mktemp("folds")
-    write_rows(folder / "rows.csv")
-    rows = pd.read_csv(folder / "rows.csv")
-    rows["label"] = np.random.default_rng(2).permutation(rows["label"])
-    rows.to_csv(folder / "rows.csv", index=False)
+    rows = pd.read_csv(planted.folder / "mixed.csv")
     again = rows.assign(group=rows["group"] + " again")
-    pd.concat([rows, again]).to_csv(folder / "twice.csv", index=False)
+    pd.concat([rows, again]).to_csv(planted.folder / "twice.csv", index=False)
     # Each noun is in two groups, so that test words are not new.
-    rows.assign(group=np.arange(len(rows)) // 4).to_csv(folder / "repeated.csv", index=False)
-    (folder / "planted.yaml").write_text(YAML)
-    return lambda *others: load_experiment(folder / "planted.yaml", (*OVERRIDES, *others))
+    rows.assign(group=np.arange(len(rows)) // 4).to_csv(
+        planted.folder / "repeated.csv", index=False
+    )
+    return lambda *others: planted.load(*OVERRIDES, *others)
 
 
 @pytest.fixture(scope="module")
-def go(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("out")
-
-    def go(experiment):
-        return run(experiment, out=folder / "runs", cache_root=folder / "cache")
-
-    return go
+def go(planted, load):
+    return lambda *others, **options: planted.run(*OVERRIDES, *others, **options)
 
 
 @pytest.fixture(scope="module")
-def nested(load, go):
+def nested(go):
     """A run whose outer folds chose different sites."""
-    return go(load())
+    return go()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +60,7 @@ def score(table, **where):
 
 
 def test_folds_that_disagree_have_no_best_site(nested, table):
-    v = load_record(nested.folder / "run.json").verdict
+    v = nested._record.verdict
     assert v.score.sites == choice_counts(table)
     assert len(v.score.sites) > 1
     assert sum(v.score.sites.values()) == len(v.choices) == 3
@@ -125,16 +115,17 @@ def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load)
     assert {"probes/final.json", "probes/final.safetensors"} <= set(nested.record["files"])
 
 
-def test_a_second_run_fits_nothing(nested, load, go, monkeypatch):
+def test_a_second_run_fits_nothing(nested, own, monkeypatch):
     content = {path.name: path.read_bytes() for path in nested.folder.glob("*.csv")}
+    own.take(nested.folder)
     monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # would fail if it were called
-    again = go(load())
+    again = own.run(*OVERRIDES)
     assert {path.name: path.read_bytes() for path in again.folder.glob("*.csv")} == content
     assert again.record["files"] == nested.record["files"]
 
 
-def test_the_chosen_probe_of_a_comparison_is_the_nested_choice(nested, table, load, go):
-    single = go(load("split.folds=null"))
+def test_the_chosen_probe_of_a_comparison_is_the_nested_choice(nested, table, go):
+    single = go("split.folds=null", "model.random_weights=false", page=False)
     for metric in ("accuracy", "auroc"):
         rows = compare(nested.folder, single.folder, metric=metric).rows
         (chosen,) = rows[rows["what"] == "chosen"].to_dict("records")
@@ -156,12 +147,11 @@ def test_the_terminal_has_the_nested_choice(nested, capsys):
     assert "chosen" not in shown.split("compared with")[1]
 
 
-def test_folds_choose_among_kinds_too(load, go):
+def test_folds_choose_among_kinds_too(go):
     several = go(
-        load(
-            "probe.kinds=[{kind: nearest_mean}, {kind: k_sparse, k: [2, 8]}]",
-            "capture.sites=[blocks.0.hook_resid_post, blocks.3.hook_resid_post]",
-        )
+        "probe.kinds=[{kind: nearest_mean}, {kind: k_sparse, k: [2, 8]}]",
+        "capture.sites=[blocks.0.hook_resid_post, blocks.3.hook_resid_post]",
+        "model.random_weights=false",
     )
     table = load_table(several.results)
     chosen = fold_choices(table)
@@ -180,9 +170,10 @@ def test_folds_choose_among_kinds_too(load, go):
 
 
 @pytest.mark.parametrize("metric", ["auroc", "brier", "auprc"])
-def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(load, go, metric):
+def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(go, metric):
     at_noun = ("data.file=repeated.csv", "tokens.position={at: index, index: 2}")
-    table = load_table(go(load(f"probe.metric={metric}", *at_noun)).results)
+    few = ("model.random_weights=false", f"probe.metric={metric}")
+    table = load_table(go(*few, *at_noun, page=False).results)
     assert main_metric(table) == metric
     validated = only(table, split="validation", target="task")
     assert set(validated["metric"]) == {metric}

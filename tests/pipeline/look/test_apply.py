@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,21 +15,10 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 from probekit.pipeline.look.apply import apply_probe, caution, choose_per
 from probekit.probes.saved_probe import SavedProbe
+from tests.pipeline.scale import Heard
 
+HEAD = "blocks.1.attn.hook_z[head=3]"
 TEXTS = ("The keys to the old cabinet", "A dog", "The", "The key near the doors of the long house")
-
-
-class Listening:
-    """A watcher that records its messages."""
-
-    def __init__(self):
-        self.messages, self.steps = [], []
-
-    def progress(self, step, done, total):
-        self.steps.append((done, total))
-
-    def tell(self, message):
-        self.messages.append(message)
 
 
 def scores(readings):
@@ -49,8 +39,8 @@ def normalize(rows):
     [
         (("blocks.2.hook_resid_post",), "raw"),
         (("blocks.2.hook_resid_post",), "normalized"),
-        (("blocks.1.attn.hook_z[head=3]",), "raw"),
-        (("blocks.2.mlp.hook_post", "blocks.1.attn.hook_z[head=3]"), "raw"),
+        ((HEAD,), "raw"),
+        (("blocks.2.mlp.hook_post", HEAD), "raw"),
     ],
 )
 def test_training_texts_get_the_predictions_of_their_stored_rows(kept, sites, view):
@@ -85,12 +75,6 @@ def test_texts_are_read_at_the_training_position(make_kept, overrides):
     np.testing.assert_allclose(found, estimator.decision_function(X)[:20], atol=1e-4)
 
 
-def test_label_of_a_text_is_that_of_its_last_token(number_probe):
-    for reading in apply_probe(number_probe, TEXTS):
-        np.testing.assert_allclose(reading.answer.score, reading.answers[-1].score, atol=1e-5)
-        assert reading.answer.label == reading.answers[-1].label
-
-
 @pytest.mark.parametrize("bos", [False, True])
 def test_scores_do_not_depend_on_batch_or_order(number_probe, bos):
     probe = changed(number_probe, bos=bos)
@@ -118,9 +102,9 @@ def test_each_token_has_its_characters_and_score(number_probe, bos):
     assert [a.label for a in reading.answers] == probe.predict(rows).tolist()
 
 
-def test_duplicate_texts_are_scored_separately(number_probe):
+def test_duplicate_and_single_texts_are_scored_as_they_are(number_probe):
     first, second = apply_probe(number_probe, [TEXTS[0], TEXTS[0]])
-    assert first == second
+    assert [first] == [second] == apply_probe(number_probe, TEXTS[0])
 
 
 def test_multiclass_and_regression_probes_are_applied(number_probe):
@@ -164,10 +148,8 @@ def test_too_long_texts_are_refused_truncated_or_skipped(number_probe):
     n_tokens = len(Tokenizer.from_pretrained("mini").encode(long, bos=False).ids)
     with pytest.raises(DataError, match=rf"1 of 3 texts.*256 tokens, first text 2 with {n_tokens}"):
         apply_probe(number_probe, [TEXTS[0], long, TEXTS[1]])
-    watcher = Listening()
-    cut = apply_probe(
-        number_probe, [TEXTS[0], long, TEXTS[1]], too_long="truncate", watcher=watcher
-    )
+    watcher, three = Heard(), [TEXTS[0], long, TEXTS[1]]
+    cut = apply_probe(number_probe, three, too_long="truncate", watcher=watcher)
     assert [reading.n_cut for reading in cut] == [0, n_tokens - 256, 0]
     assert [len(reading.answers) for reading in cut[1:]] == [256, 2]
     assert "1 of 3 texts" in watcher.messages[0]
@@ -197,25 +179,19 @@ def other_model(tmp_path):
     tensors["transformer.ln_f.bias"] = tensors["transformer.ln_f.bias"] + 1
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
     (folder / "digests.json").unlink()
-    return folder
+    return str(folder)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("n_head", 2, "n_heads: 4 for the probe, 2 for the rows"),
-        (
-            "layer_norm_epsilon",
-            0.001,
-            "layer_norm_epsilon: 1e-05 for the probe, 0.001 for the rows",
-        ),
-    ],
+    ("key", "name", "values"),
+    [("n_head", "n_heads", (4, 2)), ("layer_norm_epsilon", "layer_norm_epsilon", (1e-5, 1e-3))],
 )
-def test_config_is_part_of_the_model_identity(number_probe, tmp_path, key, value, message):
+def test_config_is_part_of_the_model_identity(number_probe, tmp_path, key, name, values):
     folder = shutil.copytree(MINI, tmp_path / "edited")
-    config = json.loads((folder / "config.json").read_text()) | {key: value}
+    config = json.loads((folder / "config.json").read_text()) | {key: values[1]}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "digests.json").unlink()
+    message = f"{name}: {values[0]} for the probe, {values[1]} for the rows"
     with pytest.raises(ConfigError, match=message):
         apply_probe(number_probe, TEXTS, model=str(folder))
     older = changed(number_probe, n_heads=None, layer_norm_epsilon=None)
@@ -223,62 +199,51 @@ def test_config_is_part_of_the_model_identity(number_probe, tmp_path, key, value
 
 
 def test_copied_model_is_the_same_model(number_probe, tmp_path):
-    shutil.copytree(MINI, tmp_path / "copy")
-    moved = apply_probe(
-        changed(number_probe, model="gone/away"), TEXTS, model=str(tmp_path / "copy")
-    )
+    copy = str(shutil.copytree(MINI, tmp_path / "copy"))
+    moved = apply_probe(changed(number_probe, model="gone/away"), TEXTS, model=copy)
     np.testing.assert_array_equal(scores(moved), scores(apply_probe(number_probe, TEXTS)))
 
 
 def test_different_model_requires_the_option(number_probe, other_model):
     with pytest.raises(ConfigError, match=r"(?s)weights: .* for the probe.*--allow-other-model"):
-        apply_probe(number_probe, TEXTS, model=str(other_model))
-    watcher = Listening()
-    readings = apply_probe(
-        number_probe, TEXTS, model=str(other_model), allow_other_model=True, watcher=watcher
-    )
-    assert len(readings) == len(TEXTS)
-    assert "is not the model that the probe was fitted on" in watcher.messages[0]
+        apply_probe(number_probe, TEXTS, model=other_model)
+    heard, allowed = Heard(), {"model": other_model, "allow_other_model": True}
+    assert len(apply_probe(number_probe, TEXTS, watcher=heard, **allowed)) == len(TEXTS)
+    assert "is not the model that the probe was fitted on" in heard.messages[0]
 
 
-def test_different_vocabulary_is_reported(number_probe):
-    with pytest.raises(ConfigError, match="tokenizer: other for the probe"):
-        apply_probe(changed(number_probe, tokenizer="other"), TEXTS)
-
-
-def test_different_width_or_depth_is_always_refused(number_probe, tmp_path):
-    layer = np.ones((1, 255)), np.zeros(1)
-    narrow = SavedProbe((layer,), number_probe.classes, number_probe.facts)
-    with pytest.raises(ConfigError, match="width: 255 for the probe, 256 for the rows"):
-        apply_probe(narrow, TEXTS, allow_other_model=True)
-    probe = changed(number_probe, sites=("blocks.1.attn.hook_z[head=3]",))
-    with pytest.raises(ConfigError, match="width: 256 for the probe, 64 for the rows"):
-        apply_probe(probe, TEXTS, allow_other_model=True)
-    with pytest.raises(UnknownNameError, match="6 blocks"):
-        apply_probe(changed(number_probe, sites=("blocks.9.hook_resid_post",)), TEXTS)
-
-
-def test_missing_model_is_reported_with_a_remedy(number_probe):
-    with pytest.raises(MissingError, match=r"fitted on './gone'; give its current location"):
-        apply_probe(changed(number_probe, model="./gone"), TEXTS)
+@pytest.mark.parametrize(
+    ("facts", "error", "message"),
+    [
+        ({"tokenizer": "other"}, ConfigError, "tokenizer: other for the probe"),
+        ({"sites": (HEAD,)}, ConfigError, "width: 256 for the probe, 64 for the rows"),
+        ({"sites": ("blocks.9.hook_resid_post",)}, UnknownNameError, "6 blocks"),
+        ({"model": "./gone"}, MissingError, r"fitted on './gone'; give its current location"),
+    ],
+)
+def test_a_probe_of_another_network_is_refused(number_probe, facts, error, message):
+    allow = "width" in message  # another width is always refused
+    with pytest.raises(error, match=message):
+        apply_probe(changed(number_probe, **facts), TEXTS, allow_other_model=allow)
 
 
 def test_damaged_model_and_unknown_device_are_refused(number_probe, other_model):
     with pytest.raises(ConfigError, match="--device warp"):
         apply_probe(number_probe, TEXTS, device="warp")
-    (other_model / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    Path(other_model, "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(CheckpointError):
-        apply_probe(number_probe, TEXTS, model=str(other_model))
+        apply_probe(number_probe, TEXTS, model=other_model)
 
 
 def test_nan_activations_are_reported_and_not_scored(number_probe, other_model):
-    tensors = safetensors.torch.load_file(other_model / "model.safetensors")
+    weights = Path(other_model, "model.safetensors")
+    tensors = safetensors.torch.load_file(weights)
     # The weights are finite, as loading requires, but their squares are not.
     shape = tensors["transformer.wte.weight"].shape
     tensors["transformer.wte.weight"] = torch.full(shape, 3e38)
-    safetensors.torch.save_file(tensors, other_model / "model.safetensors")
+    safetensors.torch.save_file(tensors, weights)
     with pytest.raises(DataError, match="NaN or infinity"):
-        apply_probe(number_probe, TEXTS, model=str(other_model), allow_other_model=True)
+        apply_probe(number_probe, TEXTS, model=other_model, allow_other_model=True)
 
 
 def test_forward_pass_stops_at_the_site_of_the_probe(number_probe, monkeypatch):
@@ -295,12 +260,7 @@ def test_forward_pass_stops_at_the_site_of_the_probe(number_probe, monkeypatch):
 
 
 def test_progress_includes_all_rows(number_probe):
-    watcher = Listening()
-    readings = apply_probe(number_probe, TEXTS, watcher=watcher)
+    heard = Heard()
+    readings = apply_probe(number_probe, TEXTS, watcher=heard)
     n_rows = sum(len(reading.answers) + 1 for reading in readings)
-    assert watcher.steps[-1] == (n_rows, n_rows)
-
-
-def test_single_text_is_not_split_into_letters(kept):
-    saved, _, _ = kept.keep("blocks.2.hook_resid_post")
-    assert [reading.text for reading in apply_probe(saved, TEXTS[0])] == [TEXTS[0]]
+    assert heard.steps[-1] == ("apply", n_rows, n_rows)
