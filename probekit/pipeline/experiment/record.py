@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,6 @@ from probekit.results.record import (
     FindingRecord,
     RunRecord,
 )
-from probekit.results.verdict import Verdict
 
 SHOWN_PER_LABEL = 2
 MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
@@ -68,40 +68,35 @@ def run_key(source: Source, card: str | None) -> str:
 def describe_run(
     source: Source,
     probers: Sequence[Prober],
-    verdict: Verdict,
     prompts: Sequence[AttentionPrompt],
     card: str | None,
-    key: str,
-    created: str,
+    **others: Any,
 ) -> RunRecord:
-    """Return the record of a run, without norms, durations and digests of its files.
+    """Return the record of a run.
 
     Args:
         source: experiment, rows and activations.
         probers: the prober of each position.
-        verdict: the verdict of the run.
         prompts: the texts whose attention patterns are saved.
         card: description of the data in Markdown; None if there is none.
-        key: the run key.
-        created: the time at which the run began.
+        others: the fields of the run itself, such as `verdict` and `files`.
     """
-    experiment = source.experiment
+    experiment, described = source.experiment, source.described()
+    seeds = {"split": experiment.split.seed, "probe": experiment.probe.seed}
     return RunRecord(
         run=experiment.name,
-        key=key,
-        created=created,
         question=experiment.question,
-        model=source.facts,
+        model=described["model"],
         data=data_facts(source.rows, probers, card),
-        verdict=verdict,
         attention=[AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
         versions=versions(),
-        digests={"dataset": source.rows.dataset.digest, **source.digests},
+        digests={"dataset": source.rows.dataset.digest} | described["digests"],
         C_grid=list(experiment.probe.C),
         control_by=experiment.probe.control_by,
         positive=probers[0].positive,
-        seeds={"split": experiment.split.seed, "probe": experiment.probe.seed, **source.seeds},
-        caches=source.folders,
+        seeds=seeds | described["seeds"],
+        caches=described["caches"],
+        **others,
     )
 
 
