@@ -7,11 +7,12 @@ import pytest
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
+from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
-from probekit.results.selection import fold_choices, headline_row
+from probekit.results.selection import fold_choices, headline_row, site_with_head
 from probekit.results.table import load_table, only
 from tests.pipeline.planted import NOUNS
 
@@ -102,10 +103,8 @@ def test_sweep_offsets_equal_runs_without_a_sweep(experiment, go, tmp_path):
     assert "Accuracy by layer and position" in swept.report.read_text()
     assert swept.table["position"].unique().tolist() == ["word:last-1", "word:last", "word:last+2"]
     assert len(list((tmp_path / "cache").iterdir())) == 1
-    rows = (tmp_path / "rows.csv").read_text().splitlines()
-    (tmp_path / "rows.csv").write_text(
-        "\n".join(row for row in rows if not row.startswith("house"))
-    )
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    rows[rows["text"] != "house"].to_csv(tmp_path / "rows.csv", index=False)
     for offset, text in {0: "word:last", -1: "word:last-1", 2: "word:last+2"}.items():
         alone = go(experiment(f"tokens.position={{at: word, offset: {offset}}}")).table
         pd.testing.assert_frame_equal(numbers(swept.table, position=text), numbers(alone))
@@ -194,3 +193,31 @@ def test_concatenated_sites_are_never_selected(experiment, go):
     assert result.record["verdict"]["best"]["site"] == "blocks.0.hook_resid_pre"
     assert "Concatenated: one probe on the features of several sites" in result.report.read_text()
     assert max(len(path.name) for path in (result.folder / "sites").rglob("*")) < 120
+
+
+@pytest.fixture
+def pair(experiment, go):
+    """Two runs over heads and positions, of other seeds."""
+    sites = "capture.sites=['blocks.0.hook_resid_post', 'blocks.0.attn.hook_z[head=1,2]']"
+    places = ("tokens.position={at: span}", "tokens.sweep=[0, 1]", "probe.permutations=0")
+    return [go(experiment(sites, *places, f"probe.seed={seed}")) for seed in (0, 1)]
+
+
+def test_scores_of_saved_predictions_are_those_of_the_tables(pair):
+    found = compare(*(result.folder for result in pair))
+    rows = only(found.rows, target="task")
+    assert len(only(rows, what="site")) + len(only(rows, what="chosen")) >= 6
+    for side, result in zip("ab", pair, strict=True):
+        table = only(result.table, target="task", split="test", metric="accuracy")
+        sites = map(site_with_head, table["site"], table["head"])
+        keys = zip(sites, table["position"], strict=True)
+        values = dict(zip(keys, table["value"], strict=True))
+        for _, row in rows.iterrows():
+            assert row[f"value_{side}"] == values[row[f"site_{side}"], row[f"position_{side}"]]
+    assert {"span", "span+1"} == set(rows["position_a"])
+    # Predictions are stored with the scores that other metrics need.
+    other = compare(*(result.folder for result in pair), metric="auroc")
+    table = only(pair[0].table, target="task", split="test", metric="auroc")
+    site = only(other.rows, target="task").iloc[-1]
+    assert np.isclose(table["value"], site["value_a"], atol=1e-6).any()
+    assert any("without auroc" in note for note in other.notes)

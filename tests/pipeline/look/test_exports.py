@@ -49,12 +49,6 @@ def test_tokens_of_the_table_concatenate_to_the_text(number_probe, readings, tmp
         assert rows["end"].iloc[-1] == len(text)
 
 
-def test_page_contains_texts_and_tokens(number_probe, readings, tmp_path):
-    page = write_answers(tmp_path / "a.html", readings, number_probe, "text").read_text("utf-8")
-    assert page.count('class="token"') == sum(len(reading.tokens) for reading in readings)
-    assert readings[0].answer.text in page
-
-
 def test_unwritable_output_is_reported(number_probe, readings, tmp_path):
     with pytest.raises(ConfigError, match=r"\.html, \.csv, \.jsonl"):
         check_ending(tmp_path / "a.xlsx", ANSWER_FILES)

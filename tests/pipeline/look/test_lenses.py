@@ -132,14 +132,6 @@ def test_mini_has_previous_token_and_induction_heads_and_an_untrained_model_has_
         assert previous["layer"] < induction["layer"] or not is_learnt
 
 
-def test_induction_is_undefined_for_texts_without_repeats(mini):
-    found = score_texts(mini, ["The keys", "One two"], bos=False)
-    of = found.rows.groupby("score")["n"].max()
-    assert of["induction"] == of["duplicate_token"] == 0
-    assert of["previous_token"] == 2
-    assert found.strongest("induction", 5).empty
-
-
 @pytest.fixture(scope="module")
 def pair(mini):
     return patch_pair(mini, CLEAN, CORRUPT, " is", " are", bos=False, sites=[SITE], heads=True)

@@ -17,15 +17,8 @@ def site(name, probe, sure, validated, are_logs=True):
     """Return a site with a probe that is always correct, with confidence `sure`."""
     shares = np.where(np.eye(2)[TRUTH] > 0, sure, 1 - sure)
     said = ClassPredictions(TRUTH, TRUTH, 2, np.log(shares), are_logs)
-    place = {
-        "run": "r",
-        "dataset": "d",
-        "site": name,
-        "head": None,
-        "position": "last",
-        "view": "raw",
-        "main_metric": "accuracy",
-    }
+    names = ("run", "dataset", "site", "head", "position", "view", "main_metric")
+    place = dict(zip(names, ("r", "d", name, None, "last", "view", "accuracy"), strict=True))
     numbers = dict.fromkeys([field.name for field in fields(Measurement)])
     where = {"probe": probe, "target": "task", "split": "validation", "metric": "accuracy"}
     measured = Measurement(**(numbers | where | {"value": validated}))

@@ -161,10 +161,3 @@ def test_the_control_task_of_each_fold_is_that_at_its_own_choice():
         if (one.target, one.split, one.metric) == ("control", "test", "accuracy")
     ]
     assert values["chosen_control", "accuracy"] == pytest.approx(own)  # all folds chose site 0
-
-
-def test_a_single_split_has_no_chosen_sites():
-    prober = Prober(make_prober(0).data, ProbeSettings(folds=3, control_draws=0))
-    result = at(prober.site(np.random.default_rng(0).normal(size=(N_ROWS, 3))), 0)
-    assert chosen_sites([result], {"last": prober}) is None
-    assert {one.fold for one in result.measurements} == {None}
