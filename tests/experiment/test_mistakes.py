@@ -15,6 +15,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = "  format: csv\n  file: rows.csv\n"
 HUB = f"  hub: {{name: org/name, revision: {COMMIT}}}\n"
 TOKENS = "tokens:\n  bos: false\n  position: {at: last}\n"
+ABLATE = "{do: ablate, with: zero, sites: blocks.0.hook_mlp_out}"
 USER_LAST = "tokens: {chat: true, position: {at: user_last}}\n"
 AT = "Allowed: all, assistant_last, first, index, last, mean, span, user_last, word."
 
@@ -111,6 +112,8 @@ OF_RULES = [
     ("", "probe: {learning_steps: 1}\n", 11, "a learning curve has at least 2 steps"),
     ("", "split: {folds: 2, word_disjoint: true}\n", 11, "cannot be combined with `word_disjo"),
     ("source: mini", "source: a/b@main\n  checkpoints: [1]", 4, "model.checkpoints: "),
+    ("", f"interventions: [{ABLATE}]\n", 11, "`interventions` require `measure`"),
+    ("", "measure: [kl]\n", 11, "`measure` is for `interventions`"),
     ("bos: false", "bos: true\n  chat: true", 9, "`chat: true` excludes `bos: true`"),
     ("bos: false", "chat: false", 8, "the key 'tokens.bos' is missing"),
     ("bos: false", "chat: true\n  too_long: truncate", 10, "excludes `too_long: truncate`"),

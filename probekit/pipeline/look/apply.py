@@ -347,10 +347,10 @@ def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
         )
     elif towards not in classes:
         raise UnknownNameError(f"This probe has no label {towards!r}. {nearest(towards, classes)}")
-    elif len(classes) > 2:
+    elif len(classes) == 2:
+        sign = 1 if towards == classes[1] else -1
+    else:
         row = classes.index(towards)
-    elif towards != classes[1]:
-        sign = -1
     vector: Floats = sign * facts.projection_sd[row] * unit[row]
     return vector
 
