@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
@@ -13,40 +12,29 @@ from probekit.probes.saved_probe import SavedProbe
 from probekit.results.table import only
 from tests.pipeline.planted import NOUNS
 
-YAML = """\
-name: kinds
-model: {source: mini, random_weights: 1}
-data: {name: kinds, format: csv, file: rows.csv, columns: {group: group}}
-tokens: {bos: false, position: {at: last}}
-capture: {sites: ["blocks.[03].hook_resid_post"]}
-probe:
-  kinds: [{kind: logistic}]
-  folds: 2
-  control_draws: 1
-  permutations: 99
-  C: [0.1]
-"""
+FEW = (
+    "model.random_weights=1",
+    "capture.sites=['blocks.[03].hook_resid_post']",
+    "probe={folds: 2, control_draws: 1, permutations: 99, C: [0.1]}",
+    "attention.texts=[]",
+)
 EVERY_TOKEN = "tokens.position={at: all}"
 
 
 @pytest.fixture
-def load(tmp_path):
+def load(own):
+    """A function that writes other rows and loads the experiment on them."""
+
     def load(rows, *overrides):
-        pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
-        (tmp_path / "kinds.yaml").write_text(YAML)
-        return load_experiment(tmp_path / "kinds.yaml", overrides)
+        pd.DataFrame(rows).to_csv(own.folder / "rows.csv", index=False)
+        return own.load(*FEW, *overrides)
 
     return load
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
-def go(tmp_path, cache):
-    return lambda experiment: run(experiment, out=tmp_path / "runs", cache_root=cache)
+def go(own):
+    return lambda experiment: run(experiment, out=own.folder / "runs", cache_root=own.cache)
 
 
 @pytest.fixture
@@ -152,20 +140,12 @@ SENTENCE = """\
 
 
 @pytest.fixture
-def trees(tmp_path):
+def trees(own):
     sentences = [SENTENCE.format(n=n, noun=NOUNS[n % 10]) for n in range(20)]
-    (tmp_path / "trees.conllu").write_text("\n".join(sentences) + "\n")
-    text = YAML.replace(
-        "format: csv, file: rows.csv, columns: {group: group}",
-        "format: conllu, file: trees.conllu, columns: {label: HEAD}",
-    )
-    text = text.replace("at: last", "at: word").replace("name: kinds", "name: trees")
-    text = text.replace(
-        "[{kind: logistic}]",
-        "[{kind: structural_distance, rank: 8}, {kind: structural_depth, rank: 8}]",
-    )
-    (tmp_path / "trees.yaml").write_text(text)
-    return load_experiment(tmp_path / "trees.yaml")
+    (own.folder / "trees.conllu").write_text("\n".join(sentences) + "\n")
+    data = "{name: trees, format: conllu, file: trees.conllu, columns: {label: HEAD}}"
+    kinds = "[{kind: structural_distance, rank: 8}, {kind: structural_depth, rank: 8}]"
+    return own.load(*FEW, f"data={data}", "tokens.position.at=word", f"probe.kinds={kinds}")
 
 
 def test_dependency_trees_are_probed_and_saved(trees, go, go_again):

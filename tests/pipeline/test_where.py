@@ -6,7 +6,6 @@ import pytest
 
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
@@ -14,24 +13,16 @@ from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
 from probekit.results.selection import fold_choices, headline_row, site_with_head
 from probekit.results.table import load_table, only
-from tests.pipeline.planted import NOUNS
+from tests.pipeline.planted import NOUNS, Planted
 
-YAML = """\
-name: where
-model: {source: mini, random_weights: false}
-data:
-  name: where
-  format: csv
-  file: rows.csv
-  columns: {group: group, start: start, end: end}
-tokens: {bos: false, position: {at: word}}
-capture: {sites: [blocks.2.hook_resid_post]}
-probe: {folds: 2, control_draws: 1, C: [0.1]}
-"""
+SITE = "capture.sites=[blocks.2.hook_resid_post]"
+COLUMNS = "data.columns={group: group, start: start, end: end}"
+FEW = ("probe={folds: 2, control_draws: 1, C: [0.1]}", "attention.texts=[]")
 
 
 @pytest.fixture
 def experiment(tmp_path):
+    place = Planted(tmp_path)
     rows = [
         {"text": f"{start} {colour} {noun} {verb} {end}", "label": colour, "group": noun}
         | {"start": len(f"{start} {colour} "), "end": len(f"{start} {colour} {noun}")}
@@ -42,8 +33,8 @@ def experiment(tmp_path):
     bare = {"text": "house", "label": "red", "group": "house", "start": 0, "end": 5}
     rows.insert(1, bare)  # it has no neighbouring token
     pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
-    (tmp_path / "where.yaml").write_text(YAML)
-    return lambda *overrides: load_experiment(tmp_path / "where.yaml", overrides)
+    common = ("model.random_weights=false", COLUMNS, "tokens.position.at=word", SITE, *FEW)
+    return lambda *overrides: place.load(*common, *overrides)
 
 
 @pytest.fixture
@@ -158,7 +149,7 @@ def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch):
         return Prober(data, settings)
 
     monkeypatch.setattr("probekit.pipeline.measure.probing.Prober", refuse)
-    with pytest.raises(ConfigError, match=r"^At word:last\+2: .*, line 10: one word"):
+    with pytest.raises(ConfigError, match=r"^At word:last\+2: --set probe.*: one word"):
         make_probers(swept, prepare(swept))
 
 
