@@ -141,11 +141,8 @@ def test_a_probe_of_the_users_turn_reads_new_texts(model, tmp_path):
 
 def test_counterfactuals_replace_the_users_turn(model, tmp_path):
     yaml = YAML.replace("  columns", "  pairs: other\n  columns") + CAUSES
-    result = run(
-        write_experiment(tmp_path, model, "assistant_last", yaml),
-        out=tmp_path / "runs",
-        progress=False,
-    )
+    path = write_experiment(tmp_path, model, "assistant_last", yaml)
+    result = run(path, out=tmp_path / "runs", progress=False, page=False)
     assert (result.folder / "causes/effects.csv").is_file()
 
 

@@ -125,7 +125,9 @@ def test_a_second_call_computes_nothing_and_damaged_parts_are_computed_again(don
 def test_a_run_writes_the_same_tables_and_the_chosen_site_is_in_the_stream(done, tmp_path):
     _, tables = done
     text = YAML.replace("sites: blocks.1.hook_resid_post, draws", "draws")
-    result = run(write_experiment(tmp_path, text), out=tmp_path / "runs", progress=False)
+    result = run(
+        write_experiment(tmp_path, text), out=tmp_path / "runs", progress=False, page=False
+    )
     found = CauseTables.open(result.folder)
     assert set(found.verdicts["site"]) == {"blocks.1.hook_resid_post"}
     pd.testing.assert_frame_equal(found.verdicts, tables.verdicts)
@@ -254,7 +256,7 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     two = "sites: [blocks.0.hook_resid_post, blocks.2.hook_resid_post, ln_"
     text = text.replace(f"sites: [{FIRST}, ln_", two)
     experiment = load_experiment(write_experiment(tmp_path, text))
-    result = run(experiment, out=tmp_path / "runs", progress=False)
+    result = run(experiment, out=tmp_path / "runs", progress=False, page=False)
     table, inputs = result.table.copy(), cause_inputs(experiment, prepare(experiment))
     validated = (table["split"] == "validation") & (table["target"] == "task")
     for fold, best in enumerate(("blocks.0.hook_resid_post", "blocks.2.hook_resid_post")):
