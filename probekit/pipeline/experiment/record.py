@@ -177,7 +177,7 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
 def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
     """Return the number of rows by split and label; if labels are many numbers, by range."""
     labels, names = rows.labels, None
-    if _reads_trees(prober):
+    if prober.settings.reads == "trees":
         labels = np.where(labels == ROOT, "roots", "other words")
     elif prober.settings.reads_numbers and len(np.unique(labels)) > MOST_LABELS:
         numbers = labels.astype(np.float64)
@@ -191,14 +191,10 @@ def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
     }
 
 
-def _reads_trees(prober: Prober) -> bool:
-    return any(spec.task == "tree" for spec in prober.settings.kinds)
-
-
 def _shown_examples(dataset: Dataset, indices: IntArray, prober: Prober) -> Iterator[Example]:
     """Yield the first examples of each label, or of some numbers or tree heads, one per group."""
     labels = sorted(set(dataset.labels))
-    if prober.settings.reads_numbers or _reads_trees(prober):
+    if prober.settings.reads in ("numbers", "trees"):
         labels = sorted(labels, key=float)[:: max(1, -(-len(labels) // N_RANGES))]
     for label in labels:
         of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]
