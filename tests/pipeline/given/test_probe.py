@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -94,20 +93,6 @@ def codes(run):
 def test_without_tokens_there_is_no_word_identity_and_no_control(nested):
     assert not {"control", "word_identity"} & set(nested.table["target"])
     assert "which need `tokens`" in codes(nested)["left-out"]
-
-
-def test_finished_sites_are_kept(result, tmp_path):
-    shutil.copytree(result.folder.parent, tmp_path / "activations")
-    run = tmp_path / "activations" / result.folder.name
-    (run / "run.json").unlink()
-    (run / "sites" / "layer_1.json").unlink()
-    before = {path.name: path.stat().st_mtime_ns for path in (run / "sites").iterdir()}
-    again = call(tmp_path, tokens=TOKENS, question="Is it decodable?", source="m-70m")
-    assert again.folder == run
-    pd.testing.assert_frame_equal(again.table, result.table)
-    after = {path.name: path.stat().st_mtime_ns for path in (run / "sites").iterdir()}
-    changed = {name for name, time in after.items() if before.get(name) != time}
-    assert changed == {"layer_1.json", "layer_1.safetensors"}
 
 
 def test_the_key_depends_on_contents_and_not_on_paths(tmp_path):
@@ -228,7 +213,8 @@ def test_rows_that_repeat_at_one_site_only_are_no_duplicates(tmp_path):
 def test_odd_names_are_safe_on_the_page_and_in_files(tmp_path):
     names = ["<b>x</b>", "model/layers/../1", "=1+1", "émile", "con", "a:b*?", "%{x}"]
     layers = dict(zip(names, [LAYERS["layer_2"]] * len(names), strict=True))
-    run = call(tmp_path / "runs", layers, page=True)
+    few = FAST | {"permutations": 0, "control_draws": 0}
+    run = call(tmp_path / "runs", layers, page=True, probe=few)
     assert set(load_table(run.results)["site"]) == {"", *names}
     assert "<b>x</b>" not in run.report.read_text().split("<body")[1].replace("\\u003c", "")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

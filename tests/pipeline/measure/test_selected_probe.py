@@ -21,7 +21,7 @@ from probekit.provenance import pretty_json
 from probekit.report.figures.layer_curve import layer_curve
 from probekit.results.finished_run import FinishedRun
 from probekit.results.selection import site_with_head
-from probekit.results.table import load_table
+from probekit.results.table import load_table, only
 from tests.pipeline.planted import FAST, MIXED
 from tests.pipeline.scale import Heard
 
@@ -70,7 +70,7 @@ def test_tokens_of_errors_are_stored_unchanged(finished):
 
 def test_projections_show_held_out_rows_only(finished):
     points = pd.read_csv(finished / "scatter.csv")
-    held_out = load_table(finished / "results.csv")["n_test"].max()
+    held_out = only(load_table(finished / "results.csv"), split="test")["n_test"].max()
     # Under folds those of the first of three.
     n_shown = points["method"].eq("PCA").sum()
     assert n_shown == held_out if held_out < 96 else 0 < n_shown < held_out / 2
