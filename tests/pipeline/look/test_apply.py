@@ -132,14 +132,14 @@ def test_multiclass_and_regression_probes_are_applied(probe):
 
 @pytest.mark.parametrize("at", ["all", "word", "span"])
 def test_probe_of_marked_words_scores_tokens_only(probe, at):
-    probe = changed(probe, position={"at": at, "pieces": "last", "skip_first": True})
-    assert all(reading.answer is None for reading in apply_probe(probe, TEXTS))
-    assert choose_per(probe, None) == "token"
+    marked = changed(probe, position={"at": at, "pieces": "last", "skip_first": True})
+    assert all(reading.answer is None for reading in apply_probe(marked, TEXTS))
+    assert choose_per(marked, None) == "token"
     with pytest.raises(ConfigError, match=f"trained at: {at}"):
-        choose_per(probe, "text")
+        choose_per(marked, "text")
     assert choose_per(probe, None) == "text"
-    assert bool(caution(probe, "token")) == (at != "all")
-    text = "".join(caution(probe, "token"))
+    assert bool(caution(marked, "token")) == (at != "all")
+    text = "".join(caution(marked, "token"))
     assert ("is not marked in new texts: each row is one token" in text) == (at in ("span", "word"))
     assert caution(probe, "token")
     assert caution(probe, "text") == []
