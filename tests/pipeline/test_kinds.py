@@ -13,9 +13,9 @@ from probekit.results.table import only
 from tests.pipeline.planted import NOUNS
 
 FEW = (
-    "model.random_weights=1",
+    "model.random_weights=false",
     "capture.sites=['blocks.[03].hook_resid_post']",
-    "probe={folds: 2, control_draws: 1, permutations: 99, C: [0.1]}",
+    "probe={folds: 2, control_draws: 1, permutations: 99, C: [0.1], description: false}",
     "attention.texts=[]",
 )
 EVERY_TOKEN = "tokens.position={at: all}"
@@ -69,7 +69,8 @@ def numbers():
 
 
 def test_run_over_all_tokens_scores_each_text_once_and_is_saved(load, go, go_again):
-    experiment = load(texts(), "probe.kinds=[{kind: attention_pooled}]", EVERY_TOKEN)
+    kinds = "probe.kinds=[{kind: attention_pooled}]"
+    experiment = load(texts(), kinds, EVERY_TOKEN, "model.random_weights=1")
     result = go(experiment)
     table = result.table
     found = only(table, probe="attention_pooled", split="test")
@@ -143,9 +144,14 @@ SENTENCE = """\
 def trees(own):
     sentences = [SENTENCE.format(n=n, noun=NOUNS[n % 10]) for n in range(20)]
     (own.folder / "trees.conllu").write_text("\n".join(sentences) + "\n")
-    data = "{name: trees, format: conllu, file: trees.conllu, columns: {label: HEAD}}"
+    data = f"name: trees, format: conllu, root: {own.folder}, file: trees.conllu"
     kinds = "[{kind: structural_distance, rank: 8}, {kind: structural_depth, rank: 8}]"
-    return own.load(*FEW, f"data={data}", "tokens.position.at=word", f"probe.kinds={kinds}")
+    return own.load(
+        *FEW,
+        f"data={{{data}, columns: {{label: HEAD}}}}",
+        "tokens.position.at=word",
+        f"probe.kinds={kinds}",
+    )
 
 
 def test_dependency_trees_are_probed_and_saved(trees, go, go_again):
