@@ -22,8 +22,8 @@ _NOUNS = "house door river garden letter table ship window horse carriage road h
 NOUNS = _NOUNS.split()
 VERBS = ("was", "is", "stood", "seemed")
 MIXED = "data.file=mixed.csv"  # labels that follow no rule, so that every probe has errors
-# Sites with and without the signal, and no more than a run needs.
 FAST = ("model.random_weights=false", "probe.control_draws=0", "probe.description=false")
+# A site without and one with the signal, and what a run needs.
 QUICK_SITES = ("blocks.0.hook_resid_pre", "blocks.3.hook_resid_post")
 QUICK = (
     f"capture.sites={list(QUICK_SITES)}",

@@ -71,15 +71,6 @@ def test_rows_are_paired_in_any_order(make, tmp_path):
     assert compare(a, c).pairing == "paired"
 
 
-def test_tokens_of_one_example_are_paired_by_their_order(make):
-    rows = ROWS.assign(example="text " + ROWS["group"], label="yes")
-    rows.loc[0, "label"] = "no"
-    a, b = make("a", 0.8, 1, rows), make("b", 0.8, 1, rows)
-    found = compare(a, b)
-    assert found.pairing == "paired"
-    assert (found.rows["difference"] == 0).all()
-
-
 def test_different_rows_are_compared_without_pairs(make):
     other = made_rows(n_groups=40, prefix="h")
     found = compare(make("a", 0.9, 1), make("b", 0.6, 1, other))
