@@ -16,7 +16,8 @@ from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.look.apply import apply_probe
 from tests.model.families.configurations import rows
 from tests.model.text.test_chat import messages
-from tests.model.text.test_hub_tokenizer import CHAT_ML, byte_level
+from tests.model.text.test_hub_tokenizer import CHAT_ML
+from tests.pipeline.tiny_models import write_model
 
 N_ROWS = 24
 YAML = """\
@@ -42,15 +43,7 @@ measure: [{logit_difference: {answer: " keys", wrong: " old"}}]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    (row,) = rows(["llama3"])
-    settings = dict(row.settings) | {"vocab_size": 330, "eos_token_id": 1}
-    type(row)(row.name, row.model_type, settings).reference().save_pretrained(folder)
-    encoder, bos, eos = byte_level()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos)
-    tokenizer.chat_template = CHAT_ML
-    tokenizer.save_pretrained(folder)
-    return folder
+    return write_model(tmp_path_factory.mktemp("model"), *rows(["llama3"]), CHAT_ML)
 
 
 def questions():

@@ -33,7 +33,7 @@ def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
     best = ranked["value"].min() if metric == "brier" else ranked["value"].max()
     assert chosen["value"] == best
     record = result.record
-    assert record["verdict"]["main_metrics"] == [name]
+    assert record["verdict"]["main_metrics"] == (name,)
     assert record["positive"] == "red"
     assert record["verdict"]["best"]["site"] == chosen["site"]
     assert record["verdict"]["metric"] == name
