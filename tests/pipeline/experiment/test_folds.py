@@ -17,6 +17,7 @@ from tests.pipeline.planted import MIXED, Planted
 
 OVERRIDES = (
     MIXED,
+    "model.random_weights=1",
     "split.folds=3",
     "capture.sites=['blocks.[135].hook_resid_post', hook_embed]",
     "probe.description=false",
