@@ -23,7 +23,11 @@ attention: {{texts: [The keys to the cabinet]}}
 """
 
 
-@pytest.fixture(scope="module", params=rows(ONE_PER_NETWORK), ids=lambda row: row.name)
+FIRST, *OTHERS = rows(ONE_PER_NETWORK)
+AT_NIGHT = [pytest.param(row, marks=pytest.mark.nightly) for row in OTHERS]
+
+
+@pytest.fixture(scope="module", params=[FIRST, *AT_NIGHT], ids=lambda row: row.name)
 def model(request, tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("model"), request.param)
 
