@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -170,23 +170,17 @@ def _entry(name: str, path: Path) -> BundledExperiment:
     if "corpus" in document.content:
         recipe = document.settings(Recipe, resolve_recipe)
         source = Path(recipe.corpus.source)
-        needs = () if source.exists() else ("texts: --set corpus.source=PATH",)
+        needs: tuple[str, ...] = ("texts: --set corpus.source=PATH",) * (not source.exists())
         question = f"Pretraining of the model `{recipe.name}` on the texts of a corpus."
         return BundledExperiment(name, question, needs, f"probekit pretrain {name}")
     experiment = document.settings(Experiment, resolve_experiment)
-    question = experiment.question or ""
-    return BundledExperiment(name, question, tuple(_needs(experiment)), f"probekit run {name}")
-
-
-def _needs(experiment: Experiment) -> Iterator[str]:
-    """Yield the requirements of an experiment that the package does not include."""
-    data, source = experiment.data, experiment.model.source
-    files = [name for name in (data.file, data.train, data.test) if name is not None]
-    absent = [name for name in files if not (Path(data.root) / name).is_file()]
-    if absent:
-        yield f"{', '.join(absent)}: --set data.root=FOLDER"
-    if source != "mini" and not Path(source).is_dir():
-        yield f"network: downloads {source}"
+    data, model = experiment.data, experiment.model.source
+    files = [file for file in (data.file, data.train, data.test) if file is not None]
+    absent = [file for file in files if not (Path(data.root) / file).is_file()]
+    needs = (f"{', '.join(absent)}: --set data.root=FOLDER",) if absent else ()
+    if model != "mini" and not Path(model).is_dir():
+        needs = (*needs, f"network: downloads {model}")
+    return BundledExperiment(name, experiment.question or "", needs, f"probekit run {name}")
 
 
 def write_example(place: Path) -> list[Path]:
@@ -211,7 +205,14 @@ def write_example(place: Path) -> list[Path]:
         place.with_name(f"{name}.csv"): sample_rows(),
         place.with_name(SCHEMA): schemas()[SCHEMA],
     }
-    _refuse_existing(contents)
+    for path, content in contents.items():
+        with as_store_error("read", path):
+            is_same = path.name == SCHEMA and path.exists() and path.read_text("utf-8") == content
+            if path.exists() and not is_same:
+                raise ConfigError(
+                    f"{path} exists already, and no file is overwritten. Give another name, or "
+                    "move the file."
+                )
     for path, content in contents.items():
         with as_store_error("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -248,18 +249,6 @@ def _checked(name: str) -> str:
             f"{name!r} cannot be the name of an experiment, which has at most 80 letters, digits "
             f"and the characters . _ -; try {other!r}."
         ) from error
-
-
-def _refuse_existing(contents: dict[Path, str]) -> None:
-    """Raise ConfigError if a file exists; a schema with the same content may exist."""
-    for path, content in contents.items():
-        with as_store_error("read", path):
-            is_same = path.name == SCHEMA and path.exists() and path.read_text("utf-8") == content
-            if path.exists() and not is_same:
-                raise ConfigError(
-                    f"{path} exists already, and no file is overwritten. Give another name, or "
-                    "move the file."
-                )
 
 
 def schemas() -> dict[str, str]:

@@ -68,7 +68,12 @@ def find_file(given: str | Path) -> Path:
     path = path_of("path", given, "Give the path of a file, or the name of a bundled one.")
     found = next(_local_files(path), None) or bundled_files().get(_name(path))
     if found is None and not _exists(path):
-        raise MissingError(_not_there(path))
+        local = [one.name for one in path.parent.glob("[!.]*") if one.suffix in _ENDINGS]
+        raise MissingError(
+            f"Experiment file {path.absolute()} does not exist. "
+            f"{nearest(path.stem, [*bundled_files(), *local])} `probekit experiments` lists the "
+            "bundled ones, which are given without folder and ending."
+        )
     return found or path
 
 
@@ -101,16 +106,6 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):  # a name that is too long, or a path that is not valid
         return False
-
-
-def _not_there(path: Path) -> str:
-    """Return the message about a file that does not exist, with the nearest names."""
-    local = [one.name for one in path.parent.glob("[!.]*") if one.suffix in _ENDINGS]
-    near = nearest(path.stem, [*bundled_files(), *local])
-    return (
-        f"Experiment file {path.absolute()} does not exist. {near} `probekit experiments` lists "
-        "the bundled ones, which are given without folder and ending."
-    )
 
 
 def resolve_experiment(values: dict[str, Any], document: Document) -> None:

@@ -28,7 +28,7 @@ from probekit.model.network import Network
 from probekit.model.passes.cache import remember
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import part_features
-from probekit.model.sites.sites import SitePattern, SiteSelection
+from probekit.model.sites.sites import SitePattern
 from probekit.probes.solve.design import Floats
 
 _WITH_GRADIENT = ("logit_difference", "probability", "loss")
@@ -92,15 +92,30 @@ def estimated_effects(
             f"{', '.join(_WITH_GRADIENT)}."
         )
     selected = model.sites.select(sites)
+    names = list(dict.fromkeys(one.site for one in selected))
     found: dict[Patch, Floats] = {}
     for rows in torch.split(torch.arange(len(clean)), PAIRS_AT_ONCE):
         ends = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
         own = (ends if measured is None else measured)[rows].to(model.device)
         batches = clean[rows].to(model.device), corrupt[rows].to(model.device)
-        by_position = _by_position(model, *batches, measure[rows], selected, own, steps)
+        # The estimate at each position, from the gradients at points between base and source.
+        with torch.no_grad():
+            base, source = (
+                model.run_with_cache(batch, ["hook_embed", *names], logits=False)[1]
+                for batch in batches
+            )
+        total = {site: torch.zeros_like(base[site]) for site in names}
+        for step in range(steps):
+            share = (step + 0.5) / steps if steps > 1 else 0.0
+            embed = base["hook_embed"] + share * (source["hook_embed"] - base["hook_embed"])
+            found_at = _gradients(model, batches[0], embed, measure[rows], names, own)
+            for site, gradient in found_at.items():
+                total[site] += gradient / steps
+        change = {site: total[site] * (source[site] - base[site]) for site in names}
         mask, own_at = batches[0].mask, at[rows] if isinstance(at, Tensor) else at
-        for selection, estimates in by_position.items():
-            values = (estimates * mask).double().cpu()
+        for selection in selected:
+            parts = part_features(model.sites, change[selection.site].nan_to_num(), selection)
+            values = (parts.sum(-1) * mask).double().cpu()
             for key, with_position, columns in patch_grid([selection], own_at, mask):
                 has = with_position.cpu()
                 some = values.sum(1)[has] if columns is None else values[has, columns.cpu()]
@@ -147,33 +162,6 @@ def patch_top(
         for key, row in zip(values.patched, rows, strict=True)
     }
     return [AttributedPatch(key, own, verified.get(key)) for key, own in means.items()]
-
-
-def _by_position(
-    model: Network,
-    clean: TokenBatch,
-    corrupt: TokenBatch,
-    measure: AnswerMeasure,
-    selected: Sequence[SiteSelection],
-    measured: Tensor,
-    steps: int,
-) -> dict[SiteSelection, Tensor]:
-    """Return the estimate of each selection at each position, [batch pos]."""
-    sites = list(dict.fromkeys(one.site for one in selected))
-    with torch.no_grad():
-        _, base = model.run_with_cache(clean, ["hook_embed", *sites], logits=False)
-        _, source = model.run_with_cache(corrupt, ["hook_embed", *sites], logits=False)
-    total = {site: torch.zeros_like(base[site]) for site in sites}
-    for step in range(steps):
-        share = (step + 0.5) / steps if steps > 1 else 0.0
-        embed = base["hook_embed"] + share * (source["hook_embed"] - base["hook_embed"])
-        for site, gradient in _gradients(model, clean, embed, measure, sites, measured).items():
-            total[site] += gradient / steps
-    change = {site: total[site] * (source[site] - base[site]) for site in sites}
-    return {
-        one: part_features(model.sites, change[one.site].nan_to_num(), one).sum(-1)
-        for one in selected
-    }
 
 
 def _gradients(

@@ -34,7 +34,7 @@ from probekit.interventions.directions import (
 from probekit.interventions.edits import add, run_edited
 from probekit.interventions.effects import interval_of, resamples_of
 from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.names import Along, Question
+from probekit.interventions.names import Along
 from probekit.interventions.verdicts import (
     CausalVerdict,
     CauseResult,
@@ -234,24 +234,31 @@ class _Test:
         """Return the result."""
         own = [fold.directions for fold in self.folds]
         limit = dose_limit(own, [fold.train for fold in self.folds])
-        steers, null, matched, doses, wrong_way = self._steering(
-            allowed_doses(limit, self.settings.by)
-        )
+        by = allowed_doses(limit, self.settings.by)
+        base = self.base[:, None, None]
+        changes = self._signed(lambda fold: fold.responder.steered(fold.directions, by)) - base
+        beside = self._signed(lambda fold: fold.responder.steered(fold.matched, by)) - base
+        found, drawn, others = (slopes(x, by) for x in (changes, changes[:, 1:], beside))
+        null, matched = {"steers": drawn.mean(axis=0)}, {"steers": others.mean(axis=0)}
+        steers = direction_effect(
+            mean_of_rows(found[:, 0], self.resamples), null["steers"], self._whole_slope(),
+            self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
+        )  # fmt: skip
+        doses = [
+            self._dose(k, changes[..., n], beside[..., n], is_end=k in (min(by), max(by)))
+            for n, k in enumerate(by)
+        ]
         silences, null["silences"], matched["silences"] = self._silencing()
         swap = None
         if self.data.sources is not None:
             swap, null["swap"], matched["swap"] = self._swapping()
-        found: dict[Question, CausalVerdict] = {
-            "detects": self._detection(),
-            "steers": steers,
-            "silences": silences,
-        }
+        detects = self._detection()
         return CauseResult(
-            verdicts=verdicts(found),
+            verdicts=verdicts({"detects": detects, "steers": steers, "silences": silences}),
             swap=swap,
-            doses=doses,
+            doses=tuple(doses),
             dose_limit=limit,
-            wrong_way=wrong_way,
+            wrong_way=float(np.mean(found[:, 0] < 0)),
             kernel_share=self._kernel_share(),
             null=null,
             matched=matched,
@@ -305,28 +312,6 @@ class _Test:
             draws=max(self.settings.draws, 999), seed=self.settings.seed,
             widening=self.resamples.widening,
         )  # fmt: skip
-
-    def _steering(
-        self, by: Sequence[float]
-    ) -> tuple[
-        CausalVerdict, dict[str, Floats], dict[str, Floats], tuple[dict[str, float], ...], float
-    ]:
-        base = self.base[:, None, None]
-        changes = self._signed(lambda fold: fold.responder.steered(fold.directions, by)) - base
-        beside = self._signed(lambda fold: fold.responder.steered(fold.matched, by)) - base
-        found, null, matched = (slopes(x, by) for x in (changes, changes[:, 1:], beside))
-        own = found[:, 0]
-        verdict = direction_effect(
-            mean_of_rows(own, self.resamples), null.mean(axis=0), self._whole_slope(),
-            self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
-        )  # fmt: skip
-        doses = [
-            self._dose(k, changes[..., n], beside[..., n], is_end=k in (min(by), max(by)))
-            for n, k in enumerate(by)
-        ]
-        wrong_way = float(np.mean(own < 0))
-        nulls, others = {"steers": null.mean(axis=0)}, {"steers": matched.mean(axis=0)}
-        return verdict, nulls, others, tuple(doses), wrong_way
 
     def _whole_slope(self) -> Floats:
         """Return the whole vector's effect per standard deviation, (1 + n_units,).

@@ -306,40 +306,34 @@ def effects_of(
             deviations.append(by_group @ (1.0 - resamples.counts[:, 1:]))
         tested = patch_p_values(tests, np.stack(deviations))
         p, p_best = tested.single, tested.maximum
-    rows = zip(values.patched, p.tolist(), p_best.tolist(), strict=True)
-    return [_effect(key, values, measure, groups, p=own, p_best=best) for key, own, best in rows]
-
-
-def _effect(
-    key: Patch,
-    values: PatchedValues,
-    measure: AnswerMeasure,
-    groups: NDArray[np.generic],
-    **p: float,
-) -> PatchEffect:
-    """Return the row of one patch, with its p-values."""
-    known = ~np.isnan(values.patched[key])
-    patched, base, source = (x[known] for x in (values.patched[key], values.base, values.source))
-    resamples = resamples_of(groups[known])
-    effect = skewed_interval(mean_of_rows(patched - base, resamples), resamples)
-    recovery = ratio_of_sums(patched - base, source - base, resamples)
-    return PatchEffect(
-        site=key.selection.text,
-        layer=layer_of(key.selection.site),
-        head=key.selection.head,
-        position=key.position,
-        base=float(base.mean()),
-        source=float(source.mean()),
-        patched=float(patched.mean()),
-        effect=effect.value,
-        effect_low=effect.low,
-        effect_high=effect.high,
-        recovery=recovery.value,
-        low=recovery.low,
-        high=recovery.high,
-        interchange=float((patched < 0).mean()) if measure.is_signed else float("nan"),
-        n=len(patched),
-        groups=resamples.n_groups,
-        measure=measure.name,
-        **p,
-    )
+    found = []
+    of_patches = zip(values.patched.items(), p.tolist(), p_best.tolist(), strict=True)
+    for (key, of_all), own_p, own_best in of_patches:
+        known = ~np.isnan(of_all)
+        patched, base, source = (x[known] for x in (of_all, values.base, values.source))
+        resamples = resamples_of(groups[known])
+        effect = skewed_interval(mean_of_rows(patched - base, resamples), resamples)
+        recovery = ratio_of_sums(patched - base, source - base, resamples)
+        one = PatchEffect(
+            site=key.selection.text,
+            layer=layer_of(key.selection.site),
+            head=key.selection.head,
+            position=key.position,
+            base=float(base.mean()),
+            source=float(source.mean()),
+            patched=float(patched.mean()),
+            effect=effect.value,
+            effect_low=effect.low,
+            effect_high=effect.high,
+            recovery=recovery.value,
+            low=recovery.low,
+            high=recovery.high,
+            interchange=float((patched < 0).mean()) if measure.is_signed else float("nan"),
+            p=own_p,
+            p_best=own_best,
+            n=len(patched),
+            groups=resamples.n_groups,
+            measure=measure.name,
+        )
+        found.append(one)
+    return found

@@ -35,7 +35,6 @@ from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import head_or_neuron
 from probekit.model.sites.sites import SitePattern, SiteSelection
-from probekit.probes.solve.design import Codes
 
 PAIRS_AT_ONCE = 32
 
@@ -234,8 +233,17 @@ def _replaced_values(
         grid = patch_grid(selected, at[rows] if isinstance(at, Tensor) else at, base.batch.mask)
         grid = [runs for runs in grid if wanted is None or runs[0] in wanted]
         finals = _finals(grid, base, source)
+        every = torch.arange(len(rows), device=base.final.device)
+        numbers = [every, every, *(own for _, own, _ in grid)]
+        streams, texts = torch.cat([base.final, source.final, *finals]), rows.numpy()
         for values, measure in zip(found, measures, strict=True):
-            _score(values, rows.numpy(), grid, finals, (base, source), measure[rows])
+            scores = measure[rows].score(model, streams, torch.cat(numbers), base.final).cpu()
+            values.base[texts], values.source[texts], *parts = (
+                part.numpy() for part in torch.split(scores, [len(own) for own in numbers])
+            )
+            for (patch, own, _), part in zip(grid, parts, strict=True):
+                column = values.patched.setdefault(patch, np.full(n, np.nan))
+                column[texts[own.cpu().numpy()]] = part
     order = {selection: number for number, selection in enumerate(selected)}
 
     def rank(patch: Patch) -> tuple[int, int]:
@@ -274,8 +282,14 @@ def _finals(grid: Sequence[_Runs], base: BasePass, source: BasePass) -> list[Ten
     together: dict[tuple[int, bool, int | str], list[int]] = defaultdict(list)
     for number, runs in enumerate(grid):
         entry = stream_entry(base.model, runs[0].selection)
-        if entry is None:
-            finals[number] = _tapped(runs, base, source)
+        if entry is None:  # a site outside the stream: passes with a tap
+            patch, rows, columns = runs
+            site, at = patch.selection, None
+            values = head_or_neuron(base.model.sites, source.values[site.site], site)
+            if columns is not None:
+                at = torch.zeros_like(base.batch.mask)
+                at[rows, columns] = True
+            finals[number] = base.tapped(site, edits.replace(values, at))[rows]
         else:
             together[entry.layer, entry.after_attention, runs[0].position].append(number)
     for numbers in together.values():
@@ -307,40 +321,6 @@ def _shifted(some: Sequence[_Runs], base: BasePass, source: BasePass) -> Tensor:
         return torch.cat([change(which, numbers[numbers // n == which] % n) for which in parts])
 
     return base.shifted(entries[0], changes_of, rows)
-
-
-def _tapped(runs: _Runs, base: BasePass, source: BasePass) -> Tensor:
-    """Return the final residual streams of passes with a tap, for sites outside the stream."""
-    patch, rows, columns = runs
-    selection = patch.selection
-    values = head_or_neuron(base.model.sites, source.values[selection.site], selection)
-    at = None
-    if columns is not None:
-        at = torch.zeros_like(base.batch.mask)
-        at[rows, columns] = True
-    return base.tapped(selection, edits.replace(values, at))[rows]
-
-
-def _score(
-    found: PatchedValues,
-    rows: Codes,
-    grid: Sequence[_Runs],
-    finals: Sequence[Tensor],
-    passes: tuple[BasePass, BasePass],
-    measure: AnswerMeasure,
-) -> None:
-    """Write the measures of some texts and patches, given the final residual streams."""
-    base, source = passes
-    every = torch.arange(len(rows), device=base.final.device)
-    numbers = [every, every, *(own for _, own, _ in grid)]
-    streams = torch.cat([base.final, source.final, *finals])
-    scores = measure.score(base.model, streams, torch.cat(numbers), base.final).cpu()
-    found.base[rows], found.source[rows], *parts = (
-        part.numpy() for part in torch.split(scores, [len(own) for own in numbers])
-    )
-    for (patch, own, _), part in zip(grid, parts, strict=True):
-        column = found.patched.setdefault(patch, np.full(len(found.base), np.nan))
-        column[rows[own.cpu().numpy()]] = part
 
 
 def _donors(batch: TokenBatch, at: Positions, seed: int) -> Tensor:

@@ -19,6 +19,7 @@ ROWS = [
     for colour in ("red", "black")
 ]
 FRAME = pd.DataFrame(ROWS)
+GIVEN = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
 
 
 def values(**data):
@@ -84,9 +85,9 @@ def test_a_dict_is_read_like_a_file(tmp_path, monkeypatch):
 
 
 def test_a_dict_may_have_tuples_and_numbers_of_numpy():
-    given = values() | {"probe": {"C": np.array([0.1, 1]), "folds": np.int64(3)}}
-    given["probe"]["kinds"] = ({"kind": "lda"},)
-    probe = Experiment.from_dict(given).probe
+    kinds = ({"kind": "lda"},)
+    given = {"C": np.array([0.1, 1]), "folds": np.int64(3), "kinds": kinds}
+    probe = Experiment.from_dict(values() | {"probe": given}).probe
     assert (probe.C, probe.folds, probe.kinds[0].kind) == ((0.1, 1.0), 3, "lda")
 
 
@@ -102,19 +103,17 @@ def test_experiments_have_several_descriptions():
     assert make_experiment(given) is given
     assert make_experiment(values()) == given
     assert make_experiment("quickstart") == Experiment.from_file("quickstart")
-    on_activations = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
-    assert make_experiment(on_activations).activations.folder == str(Path("x").absolute())
+    assert make_experiment(GIVEN).activations.folder == str(Path("x").absolute())
     for make in (make_experiment, make_text_experiment):
         with pytest.raises(ConfigError, match=r"of type int\. Pass an Experiment, a dict or"):
             make(3)
 
 
 def test_rows_do_not_apply_to_given_activations():
-    on_activations = {"name": "a", "activations": {"folder": "x"}, "data": {"name": "rows"}}
     with pytest.raises(ConfigError, match=r"Pass labels and activations to probekit\.probe"):
-        make_experiment(on_activations, FRAME)
+        make_experiment(GIVEN, FRAME)
     with pytest.raises(ConfigError, match="has given activations; this step reads texts"):
-        make_text_experiment(on_activations)
+        make_text_experiment(GIVEN)
 
 
 def test_rows_in_memory_are_described():
@@ -166,6 +165,8 @@ def test_errors_in_rows_in_memory():
 
 
 def test_a_saved_experiment_accepts_the_same_rows_only(tmp_path):
+    with pytest.raises(ConfigError, match=r"names no file\. Pass the rows: probekit\.run"):
+        read_examples(experiment().data)
     path = tmp_path / "config.yaml"
     path.write_text(dump_settings(experiment().with_data(FRAME)))
     with pytest.raises(ConfigError, match=r"were passed in Python \(pandas DataFrame, 6 rows, dig"):
@@ -174,8 +175,3 @@ def test_a_saved_experiment_accepts_the_same_rows_only(tmp_path):
     assert read_examples(same.data).examples[0].text == "The red house"
     with pytest.raises(ConfigError, match=r"config\.yaml, line \d+: these are not the rows of the"):
         load_experiment(path).with_data(FRAME.iloc[1:])
-
-
-def test_rows_that_were_not_passed_are_reported():
-    with pytest.raises(ConfigError, match=r"names no file\. Pass the rows: probekit\.run"):
-        read_examples(experiment().data)

@@ -9,7 +9,8 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_experiment, load_recipe
 from probekit.experiment.locations import bundled_files
 from probekit.experiment.schema import Experiment
-from tests.experiment.files import GOOD
+from tests.experiment.files import GOOD, RECIPE
+from tests.pipeline.intervene.cause_experiment import write_experiment
 
 
 def test_strings_are_not_converted(write):
@@ -54,13 +55,27 @@ def test_line_numbers_are_not_part_of_the_experiment(write):
         raise ConfigError("wrong")
 
 
-def test_written_experiment_loads_as_the_same(write, tmp_path):
+def test_written_settings_load_as_the_same(write, tmp_path):
     experiment = load_experiment(write(GOOD), ["question=Does it know?"])
     again = tmp_path / "again.yaml"
     again.write_text(dump_settings(experiment))
     assert load_experiment(again) == experiment
     assert "folds: 5" in again.read_text()
     assert "pieces: last" in again.read_text()  # a default, although `at` is not `word`
+    recipe = load_recipe(write(RECIPE))
+    again.write_text(dump_settings(recipe))
+    assert load_recipe(again) == recipe
+
+
+def test_short_and_long_forms_of_interventions_are_equal(tmp_path):
+    path = write_experiment(tmp_path)
+    short = load_experiment(path)
+    assert [one.name for one in short.measure] == ["logit_difference", "kl"]
+    assert short.interventions[0].from_ == "counterfactual"
+    assert short.interventions[0].at == ("probed", "all")
+    assert short.answer_columns == ("nearest_verb", "nearest_other")
+    path.write_text(dump_settings(short))
+    assert load_experiment(path) == short
 
 
 def test_pieces_may_be_set_with_position_word(write):

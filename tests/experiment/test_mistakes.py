@@ -14,6 +14,9 @@ from tests.pipeline.intervene.cause_experiment import YAML as CAUSES
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = "  format: csv\n  file: rows.csv\n"
 HUB = f"  hub: {{name: org/name, revision: {COMMIT}}}\n"
+TOKENS = "tokens:\n  bos: false\n  position: {at: last}\n"
+ABLATE = "{do: ablate, with: zero, sites: blocks.0.hook_mlp_out}"
+USER_LAST = "tokens: {chat: true, position: {at: user_last}}\n"
 AT = "Allowed: all, assistant_last, first, index, last, mean, span, user_last, word."
 
 # Replaced text ("" appends lines), its replacement, line, and a fragment of the message.
@@ -75,6 +78,11 @@ OF_TYPES = [
     ("", "capture: {sites: [a, a]}\n", 11, "capture.sites.1: 'a' is in the list twice."),
     ("", "capture:\n  concatenate: [a]\n", 12, "capture.concatenate.0 is 'a'. It must be a list"),
     ("", "probe: {kinds: [{kind: mlp, hidden: 1000000000}]}\n", 11, "at most 65536"),
+    ("", "probe: {kinds: [{kind: logistik}]}\n", 11, "'logistik'. Nearest: logistic"),
+    ("", "probe: {kinds: [{kind: k_sparse, k: [0]}]}\n", 11, "must be at least 1"),
+    ("", "probe: {kinds: [{kind: k_sparse, k: 4}]}\n", 11, "k is 4. It must be a list"),
+    ("", "probe: {kinds: [{kind: k_sparse, k: []}]}\n", 11, "at least 1"),
+    ("", "probe: {kinds: [{kind: k_sparse, kk: 1}]}\n", 11, "unknown key"),
 ]
 OF_RULES = [
     ("{at: last}", "{at: index}", 10, "`index` must be given for `at: index`, and only then"),
@@ -104,6 +112,15 @@ OF_RULES = [
     ("", "probe: {learning_steps: 1}\n", 11, "a learning curve has at least 2 steps"),
     ("", "split: {folds: 2, word_disjoint: true}\n", 11, "cannot be combined with `word_disjo"),
     ("source: mini", "source: a/b@main\n  checkpoints: [1]", 4, "model.checkpoints: "),
+    ("", f"interventions: [{ABLATE}]\n", 11, "`interventions` require `measure`"),
+    ("", "measure: [kl]\n", 11, "`measure` is for `interventions`"),
+    ("bos: false", "bos: true\n  chat: true", 9, "`chat: true` excludes `bos: true`"),
+    ("bos: false", "chat: false", 8, "the key 'tokens.bos' is missing"),
+    ("bos: false", "chat: true\n  too_long: truncate", 10, "excludes `too_long: truncate`"),
+    ("rows.csv", "rows.csv\n  columns: {reply: r}", 8, "reply requires `tokens.chat: true`"),
+    ("{at: last}", "{at: user_last}", 10, "`at: user_last` requires `tokens.chat: true`"),
+    (TOKENS, "tokens: {chat: true, position: {at: assistant_last}}\n", 8, "requires `data.columns"),
+    (TOKENS, f"  columns: {{reply: r}}\n{USER_LAST}", 9, "before the reply, which baselines would"),
 ]
 OF_DATA = [
     ("  format: csv\n", "", 4, "the key 'data.format' is missing; format of the files"),

@@ -85,12 +85,11 @@ def test_pitfall_29_a_direction_that_is_decodable_and_unused(model):
     assert result.verdict("steers").whole > 0.5
     assert abs(result.swap.effect) < 1e-4
     assert "decodable is not used" in summary(result)
-
-
-def test_a_direction_that_is_used_at_another_position(model):
-    data = data_of(2)
-    for vector in (READ, IDLE):
-        result = causes_of(model, data, PRE, SETTINGS, directions=given(model, data, vector))
+    elsewhere = data_of(2)
+    for vector in (READ, IDLE):  # used at another position, if at all
+        result = causes_of(
+            model, elsewhere, PRE, SETTINGS, directions=given(model, elsewhere, vector)
+        )
         assert answers(result) == {"detects": "yes", "steers": "no", "silences": "no"}
 
 
@@ -151,12 +150,15 @@ def test_the_effect_of_a_head_and_its_kernel(model):
     assert result.kernel_share == pytest.approx(0, abs=1e-6)
 
 
+def same_direction(vector):
+    """Directions on permuted labels that all are the observed one."""
+    unit = np.tile(vector.numpy(), (100, 1))
+    return [DirectionSet(unit, unit, np.ones(100), np.zeros(len(vector)))]
+
+
 def test_controls_that_are_the_same_direction_refuse(model):
     """A site with a single direction leaves nothing to compare it with."""
-    data = data_of(1)
-    unit = np.tile(READ.numpy(), (100, 1))
-    directions = [DirectionSet(unit, unit, np.ones(100), np.zeros(len(READ)))]
-    result = causes_of(model, data, PRE, SETTINGS, directions=directions)
+    result = causes_of(model, data_of(1), PRE, SETTINGS, directions=same_direction(READ))
     assert result.verdict("steers").p == result.verdict("silences").p == 1
     assert answers(result)["steers"] == "undecided"
 
@@ -166,32 +168,24 @@ def test_a_direction_in_the_kernel_of_the_output_matrix_is_flagged():
     model.h[0].attn.c_proj.weight -= torch.outer(READ, READ) + torch.outer(IDLE, IDLE)
     model.h[0].attn.c_attn.weight.view(3, *IDLE.shape, *IDLE.shape)[2] += torch.outer(IDLE, IDLE)
     z = SiteSelection("blocks.0.attn.hook_z", head=0)
-    data = data_of(LAST)
-    unit = np.tile(IDLE.numpy(), (100, 1))
-    directions = [DirectionSet(unit, unit, np.ones(100), np.zeros(len(IDLE)))]
-    result = causes_of(model, data, z, SETTINGS, directions=directions)
+    result = causes_of(model, data_of(LAST), z, SETTINGS, directions=same_direction(IDLE))
     assert result.kernel_share == pytest.approx(1, abs=1e-5)
     assert answers(result) == {"detects": "yes", "steers": "no", "silences": "no"}
     assert "kernel" in summary(result)
 
 
-def test_the_loss_on_other_texts_is_reported(model):
+def test_the_dose_response_has_its_controls_and_the_loss_on_other_texts(model):
     data = data_of(1)
-    data = replace(data, other=data.batch[torch.arange(10)])
-    result = causes_of(model, data, PRE, SETTINGS)
-    losses = [dose for dose in result.doses if "other_loss" in dose]
-    assert [dose["by"] for dose in losses] == [-2, 2]
-    assert all(one["other_low"] <= one["other_loss"] <= one["other_high"] for one in losses)
-
-
-def test_the_dose_response_has_its_controls(model):
-    result = causes_of(model, data_of(1), PRE, SETTINGS)
+    result = causes_of(model, replace(data, other=data.batch[torch.arange(10)]), PRE, SETTINGS)
     effects = [dose["effect"] for dose in result.doses]
     assert effects == sorted(effects)
     for dose in result.doses:
         assert dose["null_low"] <= dose["null_high"]
         assert dose["matched_low"] <= dose["matched_high"]
         assert dose["low"] <= dose["effect"] <= dose["high"]
+    losses = [dose for dose in result.doses if "other_loss" in dose]
+    assert [dose["by"] for dose in losses] == [-2, 2]
+    assert all(one["other_low"] <= one["other_loss"] <= one["other_high"] for one in losses)
 
 
 def test_without_a_difference_between_the_classes_silencing_is_undecided():

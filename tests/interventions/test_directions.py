@@ -157,16 +157,12 @@ def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
         for place, dose in enumerate((-2, 1)):
             tap = edits.add(dose * directions.spread[n] * unit, at)
             close(steered[:, n, place], whole_pass(responder, tap))
-        tap = edits.Edit(
-            lambda x, given, r=reading, u=unit: x - ((x - given) @ r.to(x))[..., None] * u.to(x),
-            mean, at,
-        )  # fmt: skip
-        close(erased[:, n], whole_pass(responder, tap))
-        tap = edits.Edit(
-            lambda x, given, r=reading, u=unit: x + ((given - x) @ r.to(x))[..., None] * u.to(x),
-            other, at,
-        )  # fmt: skip
-        close(swapped[:, n], whole_pass(responder, tap))
+
+        def moved(x, given, r=reading, u=unit):
+            return x + ((given - x) @ r.to(x))[..., None] * u.to(x)
+
+        for found, values in ((erased, mean), (swapped, other)):
+            close(found[:, n], whole_pass(responder, edits.Edit(moved, values, at)))
     close(responder.without(directions.mean), whole_pass(responder, edits.replace(mean, at)))
     close(responder.exchanged(sources), whole_pass(responder, edits.replace(other, at)))
 

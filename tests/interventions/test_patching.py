@@ -113,7 +113,7 @@ def test_more_pairs_than_a_batch(model):
     (row,) = patch(model, clean, corrupt, measure, site, groups=np.arange(n) // 3)
     own = expected(model, clean, corrupt, site, None, measure)
     assert row.patched == pytest.approx(own.mean(), rel=1e-5)
-    assert row.n, row.groups == (n, n // 3 + 1)
+    assert (row.n, row.groups) == (n, n // 3 + 1)
     assert row.effect_low < row.effect < row.effect_high
     assert 0 < row.p <= row.p_best <= 1
 

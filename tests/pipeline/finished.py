@@ -67,22 +67,17 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
         who = Predictor(probe, "task") if is_site else Predictor("none", "majority")
         score = float((guess == truth).mean())
         n = {"n_train": 10, "n_test": len(rows), "n_groups": rows["group"].nunique()}
+        values = dict.fromkeys(("value", "ci_low", "ci_high"), score) | {"chance": 0.5, "seed": 0}
         measured = [
-            Measurement(
-                probe=who.probe,
-                target=who.target,
-                split=split,
-                metric="accuracy",
-                value=score,
-                ci_low=score,
-                ci_high=score,
-                chance=0.5,
-                seed=0,
-                **n,
-            )
+            Measurement(**who._asdict(), split=split, metric="accuracy", **values, **n)
             for split in (("test", "validation") if is_site else ("test",))
         ]
-        _keep(folder, site, position, measured, {who: ClassPredictions(truth, guess, len(labels))})
+        predictions = {who: ClassPredictions(truth, guess, len(labels))}
+        origin = {"run": folder.name, "position": position, "site": site}
+        saved = SavedSiteResults(
+            folder, truth_of=None, n_classes=2
+        )  # the truth is only for reading
+        saved.write(site_stem(site), origin, SiteResult(measured, predictions))
         names = {"run": "made", "model": "mini", "dataset": "made", "position": position}
         names |= {"main_metric": "accuracy"}
         if is_site:
@@ -96,33 +91,14 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
     return folder
 
 
-def _keep(folder, site, position, measured, predictions):
-    origin = {"run": folder.name, "position": position, "site": site}
-    kept = SavedSiteResults(folder, truth_of=None, n_classes=2)  # the truth is only needed to read
-    kept.write(site_stem(site), origin, SiteResult(measured, predictions))
-
-
 def write_record(folder, labels=LABELS, dataset="same"):
     """Write run.json with the digests of the current files."""
     paths = [folder / name for name in FILES]
     paths += sorted((folder / "sites").iterdir())
-    model = {
-        "source": "mini",
-        "n_layers": 2,
-        "n_heads": 1,
-        "d_model": 4,
-        "d_vocab": 9,
-        "n_ctx": 8,
-        "parameters": 1,
-    }
-    counts = dict.fromkeys(labels, 5)
-    data = {
-        "name": "made",
-        "n_examples": 9,
-        "n_rows": 9,
-        "labels": {"train": counts, "test": counts},
-        "groups": {"train": 3, "test": 3},
-    }
+    sizes = {"n_layers": 2, "n_heads": 1, "d_model": 4, "d_vocab": 9, "n_ctx": 8, "parameters": 1}
+    counts = dict.fromkeys(("train", "test"), dict.fromkeys(labels, 5))
+    data = {"name": "made", "n_examples": 9, "n_rows": 9, "labels": counts}
+    data["groups"] = {"train": 3, "test": 3}
     table = load_table(folder / "results.csv")
     record = {
         "verdict": judge(table, make_table([], DIFFERENCES)).model_dump(),
@@ -130,7 +106,7 @@ def write_record(folder, labels=LABELS, dataset="same"):
         "key": folder.name,
         "question": None,
         "created": "now",
-        "model": model,
+        "model": {"source": "mini"} | sizes,
         "data": data,
         "digests": {"dataset": dataset},
         "versions": {"numpy": "2"},

@@ -1,6 +1,12 @@
-"""A small data set with a planted signal, and an experiment on it."""
+"""A small data set with a planted signal, an experiment on it, and its runs."""
 
+import shutil
+
+import numpy as np
 import pandas as pd
+
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.experiment.run import run
 
 YAML = """\
 name: planted
@@ -12,21 +18,47 @@ capture: {sites: [blocks.0.hook_resid_pre, "blocks.[03].hook_resid_post"]}
 probe: {folds: 3, control_draws: 1, C: [0.01, 1]}
 attention: {texts: [The red house was]}
 """
-NOUNS = (
-    "house",
-    "door",
-    "river",
-    "garden",
-    "letter",
-    "table",
-    "ship",
-    "window",
-    "horse",
-    "carriage",
-    "road",
-    "hat",
-)
+_NOUNS = "house door river garden letter table ship window horse carriage road hat"
+NOUNS = _NOUNS.split()
 VERBS = ("was", "is", "stood", "seemed")
+MIXED = "data.file=mixed.csv"  # labels that follow no rule, so that every probe has errors
+FAST = ("model.random_weights=false", "probe.control_draws=0", "probe.description=false")
+# A site without and one with the signal, and what a run needs.
+QUICK_SITES = ("blocks.0.hook_resid_pre", "blocks.3.hook_resid_post")
+QUICK = (
+    f"capture.sites={list(QUICK_SITES)}",
+    "model.random_weights=false",
+    "probe.control_draws=0",
+    "probe.baselines=[majority]",
+    "probe.C=[0.01]",
+    "attention.texts=[Hi]",
+)
+
+
+class Planted:
+    """The experiment in a folder, and its runs there.
+
+    The file `mixed.csv` has the same rows with permuted labels.
+    """
+
+    def __init__(self, folder, cache=None):
+        self.folder, self.cache = folder, cache or folder / "cache"
+        self.rows = write_rows(folder / "rows.csv")
+        labels = np.random.default_rng(2).permutation(self.rows["label"])
+        self.rows.assign(label=labels).to_csv(folder / "mixed.csv", index=False)
+        (folder / "planted.yaml").write_text(YAML)
+
+    def load(self, *overrides):
+        return load_experiment(self.folder / "planted.yaml", overrides)
+
+    def run(self, *overrides, **options):
+        experiment = self.load(*overrides)
+        return run(experiment, out=self.folder / "runs", cache_root=self.cache, **options)
+
+    def take(self, finished):
+        """Copy a finished run of another folder here and return its folder."""
+        place = finished.relative_to(finished.parents[1])
+        return shutil.copytree(finished, self.folder / "runs" / place)
 
 
 def write_rows(path):
@@ -37,7 +69,9 @@ def write_rows(path):
         for verb in VERBS
         for colour in ("red", "black")
     ]
-    pd.DataFrame(rows).to_csv(path, index=False)
+    table = pd.DataFrame(rows)
+    table.to_csv(path, index=False)
+    return table
 
 
 def rows_of_sites(values):

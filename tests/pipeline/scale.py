@@ -4,25 +4,7 @@ import random
 
 from probekit.experiment.loader import load_experiment
 
-_WORDS = [
-    "the",
-    "a",
-    "old",
-    "new",
-    "house",
-    "river",
-    "garden",
-    "door",
-    "keys",
-    "letter",
-    "was",
-    "were",
-    "never",
-    "found",
-    "lost",
-    "in",
-    "on",
-]
+_TEXT = "the a old new house river garden door keys letter was were never found lost in on"
 
 EXPERIMENT = """
 name: scale
@@ -37,7 +19,7 @@ N_SHARDS = 4
 def write_experiment(folder, n_texts=1000):
     """Write an experiment of four shards and its data; return its path."""
     draw = random.Random(0)
-    texts = [" ".join(draw.choices(_WORDS, k=draw.randint(3, 20))) for _ in range(n_texts)]
+    texts = [" ".join(draw.choices(_TEXT.split(), k=draw.randint(3, 20))) for _ in range(n_texts)]
     lines = ["text,label", *(f"{text},{draw.choice('ab')}" for text in texts)]
     (folder / "scale.csv").write_text("\n".join(lines) + "\n")
     (folder / "scale.yaml").write_text(EXPERIMENT)
@@ -50,13 +32,17 @@ def load(folder):
 
 
 class Heard:
-    """A watcher that records messages and calls a function at each progress report."""
+    """A watcher that records messages and progress, and calls a function at each report."""
 
     def __init__(self, on_progress=lambda done: None):
-        self.done, self.messages, self.on_progress = [], [], on_progress
+        self.steps, self.messages, self.on_progress = [], [], on_progress
+
+    @property
+    def done(self):
+        return [done for _, done, _ in self.steps]
 
     def progress(self, step, done, total):
-        self.done.append(done)
+        self.steps.append((step, done, total))
         self.on_progress(done)
 
     def tell(self, message):

@@ -10,13 +10,14 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from probekit import SavedProbe, run
 from probekit.activations.store import ActivationStore
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.look.apply import apply_probe
 from tests.model.families.configurations import rows
 from tests.model.text.test_chat import messages
-from tests.model.text.test_hub_tokenizer import CHAT_ML, byte_level
+from tests.model.text.test_hub_tokenizer import CHAT_ML
+from tests.pipeline.tiny_models import write_model
 
 N_ROWS = 24
 YAML = """\
@@ -42,15 +43,7 @@ measure: [{logit_difference: {answer: " keys", wrong: " old"}}]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    (row,) = rows(["llama3"])
-    settings = dict(row.settings) | {"vocab_size": 330, "eos_token_id": 1}
-    type(row)(row.name, row.model_type, settings).reference().save_pretrained(folder)
-    encoder, bos, eos = byte_level()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos)
-    tokenizer.chat_template = CHAT_ML
-    tokenizer.save_pretrained(folder)
-    return folder
+    return write_model(tmp_path_factory.mktemp("model"), *rows(["llama3"]), CHAT_ML)
 
 
 def questions():
@@ -141,45 +134,9 @@ def test_a_probe_of_the_users_turn_reads_new_texts(model, tmp_path):
 
 def test_counterfactuals_replace_the_users_turn(model, tmp_path):
     yaml = YAML.replace("  columns", "  pairs: other\n  columns") + CAUSES
-    result = run(
-        write_experiment(tmp_path, model, "assistant_last", yaml),
-        out=tmp_path / "runs",
-        progress=False,
-    )
+    path = write_experiment(tmp_path, model, "assistant_last", yaml)
+    result = run(path, out=tmp_path / "runs", progress=False, page=False)
     assert (result.folder / "causes/effects.csv").is_file()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("chat: true", "chat: true, bos: true", r"`chat: true` excludes `bos: true`"),
-        ("chat: true", "chat: false", r"the key 'tokens\.bos' is missing"),
-        ("chat: true", "bos: true", r"columns\.reply requires `tokens\.chat: true`"),
-        (
-            "chat: true",
-            "chat: true, too_long: truncate",
-            "`chat: true` excludes `too_long: truncate`",
-        ),
-        ("reply: answer, ", "", r"requires `data\.columns\.reply`"),
-    ],
-)
-def test_settings_that_contradict_each_other(model, tmp_path, old, new, message):
-    yaml = YAML.replace(old, new)
-    at = "last" if new == "bos: true" else "assistant_last"
-    with pytest.raises(ConfigError, match=message):
-        load_experiment(write_experiment(tmp_path, model, at, yaml))
-
-
-def test_a_reply_after_the_position_is_refused(model, tmp_path):
-    """The network has not read it, but a bag of words would."""
-    with pytest.raises(ConfigError, match="before the reply, which baselines would read"):
-        load_experiment(write_experiment(tmp_path, model, "user_last"))
-
-
-def test_a_turn_needs_a_chat(model, tmp_path):
-    yaml = YAML.replace("chat: true", "bos: true").replace("reply: answer, ", "")
-    with pytest.raises(ConfigError, match=r"requires `tokens\.chat: true`"):
-        load_experiment(write_experiment(tmp_path, model, "user_last", yaml))
 
 
 def test_a_model_without_a_template_names_the_key(tmp_path):

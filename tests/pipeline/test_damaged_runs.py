@@ -1,6 +1,7 @@
 """Finished runs with changed files are refused with the file's name and not reused."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -8,54 +9,35 @@ from filelock import FileLock
 
 from probekit.cli.view_server import find_page
 from probekit.errors import ConfigError, DataError, MissingError, StoreError
-from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
-from probekit.pipeline.experiment.run import run
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.run_page import run_figures, write_report
 from probekit.report.pages.runs_page import load_runs
 from probekit.results.record import RESULT_FILES, RunRecord, load_probe, load_record, pack_record
-from probekit.terminal import SILENT
-from tests.pipeline.planted import YAML, write_rows
+from tests.pipeline.planted import QUICK
+from tests.pipeline.planted import QUICK_SITES as SITES
+from tests.pipeline.scale import Heard
 
-SITES = ("blocks.0.hook_resid_pre", "blocks.3.hook_resid_post")
 WEIGHTS = f"probes/{SITES[1]}/logistic.safetensors"
-QUICK = (
-    f"capture.sites={list(SITES)}",
-    "model.random_weights=false",
-    "probe.control_draws=0",
-    "probe.baselines=[majority]",
-    "probe.C=[0.01]",
-    "attention.texts=[Hi]",
-)
+JSON, ANSWERS = (f"sites/{SITES[1]}.{ending}" for ending in ("json", "safetensors"))
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """A function that runs the experiment with shared caches."""
-    folder = tmp_path_factory.mktemp("source")
-    write_rows(folder / "rows.csv")
-    (folder / "planted.yaml").write_text(YAML)
-    experiment = load_experiment(folder / "planted.yaml", QUICK)
-
-    def go(out, watcher=SILENT, **options):
-        return run(
-            experiment, out=out, cache_root=folder / "cache", workers=1, watcher=watcher, **options
-        )
-
-    return go
-
-
-@pytest.fixture(scope="module")
-def whole(source, tmp_path_factory):
+def whole(planted):
     """The folder of the run, undamaged."""
-    return source(tmp_path_factory.mktemp("runs")).folder
+    return planted.run(*QUICK).folder
 
 
 @pytest.fixture
-def damaged(whole, tmp_path):
+def damaged(whole, own):
     """A copy of that folder for a test to damage."""
-    return shutil.copytree(whole, tmp_path / "out" / "planted" / whole.name)
+    return own.take(whole)
+
+
+@pytest.fixture
+def go(own):
+    """A function that runs the experiment, again in the folder of `damaged` if it is there."""
+    return lambda page=False, **options: own.run(*QUICK, page=page, **options).folder
 
 
 def flip(path, place=-2):
@@ -163,68 +145,75 @@ def swap_probes(folder):
         path.write_bytes(content)
 
 
-def cut_last_byte(path):
-    """Remove the line break at the end of a JSON file; no value changes."""
-    path.write_bytes(path.read_bytes()[:-1])
+def altered(text):
+    """Another value of the first measurement."""
+    return re.sub(rb'"value": [\d.]+', b'"value": 0.123', text, count=1)
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda folder: flip(folder / WEIGHTS),
-        lambda folder: flip((folder / WEIGHTS).with_name("logistic.json"), 300),
-        lambda folder: shutil.rmtree(folder / "probes"),
-        swap_probes,
-        lambda folder: flip(folder / "sites" / f"{SITES[1]}.json", 300),
-        lambda folder: flip(folder / "run.json"),
-        lambda folder: cut_last_byte(folder / "sites" / f"{SITES[1]}.json"),
-    ],
-    ids=["weights", "facts", "no probes", "swapped probes", "site", "run.json", "last byte"],
-)
-def test_changed_files_are_not_reused(source, whole, damaged, harm):
-    harm(damaged)
-    again = source(damaged.parents[1], page=False).folder
-    assert again == damaged
-    for name in (WEIGHTS, "results.csv", f"sites/{SITES[1]}.json"):
-        assert (again / name).read_bytes() == (whole / name).read_bytes()
-    load_runs([again])
+def replaced(name, change):
+    """A function that writes other bytes to a file of a run."""
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
-def test_second_process_in_the_same_run_folder_is_refused(source, whole, damaged):
+HARMS = {
+    "weights": lambda folder: flip(folder / WEIGHTS),
+    "facts": lambda folder: flip((folder / WEIGHTS).with_name("logistic.json"), 300),
+    "no probes": lambda folder: shutil.rmtree(folder / "probes"),
+    "swapped probes": swap_probes,
+    "run.json": lambda folder: flip(folder / "run.json"),
+    "site": lambda folder: flip(folder / JSON, 300),
+    "site of another": lambda folder: shutil.copy(folder / f"sites/{SITES[0]}.json", folder / JSON),
+    # A run may be killed after the answers of a site are written, and before its numbers are.
+    "no site": lambda folder: (folder / JSON).unlink(),
+    "last byte": replaced(JSON, lambda text: text[:-1]),  # a line break: no value changes
+    "value": replaced(JSON, altered),
+    **{
+        f"text {content:.9}": replaced(JSON, lambda _, content=content: content.encode())
+        for content in ("", "{", "[]", "[" * 100_000, '{"digest": "0", "measurements": []}')
+    },
+    "answers without their end": replaced(ANSWERS, lambda answers: answers[:-5]),
+    "three bytes of answers": replaced(ANSWERS, lambda answers: answers[:3]),
+    "no answers": replaced(ANSWERS, lambda _: b""),
+    "name in answers": replaced(ANSWERS, lambda answers: answers.replace(b"logs", b"logz", 1)),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_changed_files_are_not_reused(go, whole, damaged, harm):
+    HARMS[harm](damaged)
+    assert go() == damaged
+    for name in (WEIGHTS, "results.csv", JSON, ANSWERS):
+        assert (damaged / name).read_bytes() == (whole / name).read_bytes()
+    load_runs([damaged])
+
+
+def test_second_process_in_the_same_run_folder_is_refused(go, whole, damaged):
     with (
         FileLock(damaged / ".lock"),
         pytest.raises(ConfigError, match=rf"Another process is running .* in {damaged}"),
     ):
-        source(damaged.parents[1], page=False)
-    source(damaged.parents[1], page=False)
+        go()
+    go()
     assert files_of(damaged) == files_of(whole)
-
-
-class Deleting:
-    """A watcher that deletes a file or folder after some number of probed sites."""
-
-    def __init__(self, path, done):
-        self.path, self.done = path, done
-
-    def progress(self, step, done, total):
-        if step == "probe" and done >= self.done and self.path.exists():
-            self.done = total + 1
-            shutil.rmtree(self.path)
-
-    def tell(self, message):
-        pass
 
 
 @pytest.mark.parametrize(
     ("what", "done"), [("planted", 1), ("planted", 2), ("planted/{key}/probes", 2)]
 )
-def test_deleting_the_run_folder_during_the_run_raises(source, whole, tmp_path, what, done):
-    watcher = Deleting(tmp_path / what.format(key=whole.name), done)
+def test_deleting_the_run_folder_during_the_run_raises(go, own, whole, what, done):
+    path = own.folder / "runs" / what.format(key=whole.name)
+
+    def delete(_):
+        probed = [n for step, n, _ in heard.steps if step == "probe" and n >= done]
+        if probed and path.exists() and not deleted:
+            deleted.append(path)
+            shutil.rmtree(path)
+
+    heard, deleted = Heard(delete), []
     with pytest.raises(StoreError, match="was deleted or changed during the run"):
-        source(tmp_path, watcher, page=False)
-    assert not list(tmp_path.rglob("run.json"))
-    again = files_of(source(tmp_path, page=False).folder)
-    assert sorted([*again, "report.html"]) == files_of(whole)
+        go(watcher=heard)
+    assert not list(own.folder.rglob("run.json"))
+    assert sorted([*files_of(go()), "report.html"]) == files_of(whole)
 
 
 def test_every_command_refuses_an_unfinished_run_in_the_same_words(damaged, whole):
@@ -267,14 +256,14 @@ def test_messages_about_files_are_in_plain_words(damaged):
         write_report(damaged)
 
 
-def test_a_page_that_cannot_be_written_does_not_lose_the_run(source, tmp_path):
-    folder = source(tmp_path, page=False).folder
-    (folder / "report.html").mkdir()
+def test_a_page_that_cannot_be_written_does_not_lose_the_run(go, damaged):
+    (damaged / "report.html").unlink()
+    (damaged / "report.html").mkdir()
     with pytest.raises(
         StoreError, match="The run is complete, but its page is not written"
     ) as error:
-        source(tmp_path)
-    assert f"Then run `probekit report {folder}`" in str(error.value)
-    assert not (folder / ".started").exists()
-    (folder / "report.html").rmdir()
-    assert write_report(folder).is_file()
+        go(page=True)
+    assert f"Then run `probekit report {damaged}`" in str(error.value)
+    assert not (damaged / ".started").exists()
+    (damaged / "report.html").rmdir()
+    assert write_report(damaged).is_file()

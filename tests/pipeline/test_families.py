@@ -1,14 +1,11 @@
 """A network of each family from an experiment file to its page, and in every command on a model."""
 
-from dataclasses import replace
-
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 from probekit import run
 from tests.model.families.configurations import ONE_PER_NETWORK, rows
-from tests.model.text.test_hub_tokenizer import byte_level
 from tests.pipeline.intervene.cause_experiment import write_experiment
+from tests.pipeline.tiny_models import write_model
 
 YAML = """\
 name: family
@@ -26,16 +23,13 @@ attention: {{texts: [The keys to the cabinet]}}
 """
 
 
-@pytest.fixture(scope="module", params=rows(ONE_PER_NETWORK), ids=lambda row: row.name)
+FIRST, *OTHERS = rows(ONE_PER_NETWORK)
+AT_NIGHT = [pytest.param(row, marks=pytest.mark.nightly) for row in OTHERS]
+
+
+@pytest.fixture(scope="module", params=[FIRST, *AT_NIGHT], ids=lambda row: row.name)
 def model(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    row = request.param
-    larger = replace(row, settings=dict(row.settings) | {"vocab_size": 330, "eos_token_id": 1})
-    larger.reference().save_pretrained(folder)
-    encoder, bos, eos = byte_level()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return write_model(tmp_path_factory.mktemp("model"), request.param)
 
 
 def test_an_experiment_on_heads_has_its_page(model, tmp_path):

@@ -5,50 +5,53 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.saved_probe import SavedProbe
+from probekit.results.table import only
+from tests.pipeline.planted import NOUNS
 
-YAML = """\
-name: kinds
-model: {source: mini}
-data: {name: kinds, format: csv, file: rows.csv, columns: {group: group}}
-tokens: {bos: false, position: {at: last}}
-capture: {sites: ["blocks.[03].hook_resid_post"]}
-probe:
-  kinds: [{kind: logistic}]
-  folds: 2
-  control_draws: 1
-  permutations: 99
-  C: [0.1]
-"""
-NOUNS = ("house", "door", "river", "garden", "letter", "table", "ship", "window", "horse", "road")
+FEW = (
+    "model.random_weights=false",
+    "capture.sites=['blocks.[03].hook_resid_post']",
+    "probe={folds: 2, control_draws: 1, permutations: 99, C: [0.1], description: false}",
+    "attention.texts=[]",
+)
+EVERY_TOKEN = "tokens.position={at: all}"
 
 
 @pytest.fixture
-def load(tmp_path):
+def load(own):
+    """A function that writes other rows and loads the experiment on them."""
+
     def load(rows, *overrides):
-        pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
-        (tmp_path / "kinds.yaml").write_text(YAML)
-        return load_experiment(tmp_path / "kinds.yaml", overrides)
+        pd.DataFrame(rows).to_csv(own.folder / "rows.csv", index=False)
+        return own.load(*FEW, *overrides)
 
     return load
 
 
 @pytest.fixture
-def go(tmp_path):
-    def go(experiment, **options):
-        return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache", **options)
+def go(own):
+    return lambda experiment: run(experiment, out=own.folder / "runs", cache_root=own.cache)
 
-    return go
+
+@pytest.fixture
+def go_again(go, monkeypatch):
+    """A function that runs a finished experiment again, which fits nothing."""
+
+    def go_again(experiment):
+        monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # a call would fail
+        return go(experiment).results.read_bytes()
+
+    return go_again
 
 
 def texts():
     return [
         {"text": f"{start} {colour} {noun} {verb}", "label": colour, "group": noun}
-        for noun in NOUNS
+        for noun in NOUNS[:10]
         for start, verb in (("The", "was old"), ("My own", "is"))
         for colour in ("red", "black")
     ]
@@ -59,74 +62,65 @@ def numbers():
     generator = np.random.default_rng(0)
     lengths = np.tile(np.arange(1, 9), 20)
     return [
-        {"text": " ".join(generator.choice(NOUNS, n)), "label": n + generator.normal() / 10}
+        {"text": " ".join(generator.choice(NOUNS[:10], n)), "label": n + generator.normal() / 10}
         | {"group": f"g{row // 2}"}
         for row, n in enumerate(lengths)
     ]
 
 
-def test_run_over_all_tokens_scores_each_text_once_and_is_saved(load, go, monkeypatch):
+def test_run_over_all_tokens_scores_each_text_once_and_is_saved(load, go, go_again):
     kinds = "probe.kinds=[{kind: attention_pooled}]"
-    experiment = load(texts(), kinds, "tokens.position={at: all}")
+    experiment = load(texts(), kinds, EVERY_TOKEN, "model.random_weights=1")
     result = go(experiment)
     table = result.table
-    found = table[(table["probe"] == "attention_pooled") & (table["split"] == "test")]
+    found = only(table, probe="attention_pooled", split="test")
     assert {"task", "random_weights"} <= set(found["target"])
     prober = make_probers(experiment, prepare(experiment))[0]
     assert set(found["n_test"]) == {len(prober.test_rows)} == {8}
-    accuracy = found[(found["target"] == "task") & (found["metric"] == "accuracy")]
-    assert accuracy["value"].min() > 0.9
+    assert only(found, target="task", metric="accuracy")["value"].min() > 0.9
     assert "p_value" not in set(found["metric"])  # of the labels of two groups
-    majority = table[(table["target"] == "majority") & (table["metric"] == "accuracy")]
-    assert majority["n_test"].item() == 8
+    assert only(table, target="majority", metric="accuracy")["n_test"].item() == 8
     rows = pd.read_csv(result.folder / "test_rows.csv")
     assert len(rows) == 8
     found = {f["code"]: f["message"] for f in result.record["data"]["findings"]}
     assert found["few-exchanges"].startswith(
         "The labels of the 2 test groups can be exchanged in only 4 ways"
     )
-    content = result.results.read_bytes()
-    monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # a call would fail
-    assert go(experiment).results.read_bytes() == content
+    assert go_again(experiment) == result.results.read_bytes()
 
 
 def test_text_probes_have_no_control(load, go):
     kinds = "probe.kinds=[{kind: attention_pooled}, {kind: nearest_mean}]"
     # Half of the texts with a noun are in the training set, so that its words are not new.
     rows = [row | {"group": row["text"].replace(row["label"], "")} for row in texts()]
-    experiment = load(rows, kinds, "tokens.position={at: all}", "split.test=0.5")
-    table = go(experiment, page=False).table
-    controls = table[table["target"] == "control"]
-    assert set(controls["probe"]) == {"nearest_mean"}
-    n_rows = table[table["split"] == "test"].groupby("probe")["n_test"].unique()
+    table = go(load(rows, kinds, EVERY_TOKEN, "split.test=0.5")).table
+    assert set(only(table, target="control")["probe"]) == {"nearest_mean"}
+    n_rows = only(table, split="test").groupby("probe")["n_test"].unique()
     assert n_rows["attention_pooled"].item() == 20 < n_rows["nearest_mean"].max()
 
 
-def test_regression_has_its_own_metrics(load, go):
+def test_regression_has_its_own_metrics(load, go, go_again):
     experiment = load(numbers(), "probe.kinds=[{kind: ridge_regression}]")
     result = go(experiment)
-    table = result.table
-    task = table[(table["target"] == "task") & (table["split"] == "test")]
+    task = only(result.table, target="task", split="test")
     assert set(task["metric"]) == {"r2", "spearman", "selectivity", "p_value", "p_holm", "p_best"}
-    assert task.loc[task["metric"] == "r2", "value"].max() > 0.5
+    assert only(task, metric="r2")["value"].max() > 0.5
     codes = {finding["code"] for finding in result.record["data"]["findings"]}
     assert not codes & {"rare-labels", "missing-from-train", "imbalance", "train-counts"}
     ranges = result.record["data"]["labels"]
-    assert {side: sum(counts.values()) for side, counts in ranges.items()} == {
-        "train": 120,
-        "test": 40,
-    }
+    counts = {side: sum(of_side.values()) for side, of_side in ranges.items()}
+    assert counts == {"train": 120, "test": 40}
     assert result.record["verdict"]["best"]["site"]
     assert result.report.is_file()
-    assert go(experiment).results.read_bytes() == result.results.read_bytes()
+    assert go_again(experiment) == result.results.read_bytes()
 
 
-def test_text_labels_for_regression_are_refused_before_the_capture(load, tmp_path, go):
+def test_text_labels_for_regression_are_refused_before_the_capture(load):
+    """`prepare` runs no network."""
     with pytest.raises(
         DataError, match=r"csv:\d+: the label 'red' is not a number .*40 such labels"
     ):
-        go(load(texts(), "probe.kinds=[{kind: ridge_regression}]"))
-    assert not list(tmp_path.rglob("*.safetensors"))
+        prepare(load(texts(), "probe.kinds=[{kind: ridge_regression}]"))
 
 
 def test_labels_of_mixed_types_are_refused_with_the_line(load):
@@ -147,66 +141,34 @@ SENTENCE = """\
 
 
 @pytest.fixture
-def trees(tmp_path):
+def trees(own):
     sentences = [SENTENCE.format(n=n, noun=NOUNS[n % 10]) for n in range(20)]
-    (tmp_path / "trees.conllu").write_text("\n".join(sentences) + "\n")
-    text = YAML.replace(
-        "format: csv, file: rows.csv, columns: {group: group}",
-        "format: conllu, file: trees.conllu, columns: {label: HEAD}",
+    (own.folder / "trees.conllu").write_text("\n".join(sentences) + "\n")
+    data = f"name: trees, format: conllu, root: {own.folder}, file: trees.conllu"
+    kinds = "[{kind: structural_distance, rank: 8}, {kind: structural_depth, rank: 8}]"
+    return own.load(
+        *FEW,
+        f"data={{{data}, columns: {{label: HEAD}}}}",
+        "tokens.position.at=word",
+        f"probe.kinds={kinds}",
     )
-    text = text.replace("at: last", "at: word").replace("name: kinds", "name: trees")
-    text = text.replace(
-        "[{kind: logistic}]",
-        "[{kind: structural_distance, rank: 8}, {kind: structural_depth, rank: 8}]",
-    )
-    (tmp_path / "trees.yaml").write_text(text)
-    return load_experiment(tmp_path / "trees.yaml")
 
 
-def test_dependency_trees_are_probed_and_saved(trees, go, monkeypatch):
+def test_dependency_trees_are_probed_and_saved(trees, go, go_again):
     result = go(trees)
-    table = result.table
-    task = table[(table["target"] == "task") & (table["split"] == "test")]
+    task = only(result.table, target="task", split="test")
     assert set(task["metric"]) == {"uuas", "root_accuracy", "spearman"}
-    deep = task[(task["layer"] == 3) & (task["metric"] == "uuas")]
-    assert deep["value"].item() > 0.9
+    assert only(task, layer=3, metric="uuas")["value"].item() > 0.9
     assert set(task["n_test"]) == {5}  # sentences, not words
-    content = result.results.read_bytes()
-    monkeypatch.setattr("probekit.probes.prober.Prober.site", None)
-    assert go(trees).results.read_bytes() == content
+    assert go_again(trees) == result.results.read_bytes()
 
 
-def test_incomplete_tree_is_refused_before_the_capture(trees, tmp_path, go):
-    cut = trees.model_copy(
-        update={
-            "tokens": trees.tokens.model_copy(
-                update={"position": trees.tokens.position.model_copy(update={"offset": 1})}
-            )
-        }
-    )
+def test_incomplete_tree_is_refused_before_the_capture(trees):
+    position = trees.tokens.position.model_copy(update={"offset": 1})
+    tokens = trees.tokens.model_copy(update={"position": position})
+    cut = trees.model_copy(update={"tokens": tokens})
     with pytest.raises(DataError, match="do not form a tree"):
-        go(cut)
-    assert not list(tmp_path.rglob("*.safetensors"))
-
-
-@pytest.mark.parametrize(
-    ("kinds", "message"),
-    [
-        ("[{kind: logistik}]", r"kinds.*'logistik'.*Nearest: logistic"),
-        ("[{kind: mlp, k: [4]}]", "`k` is not an option of `kind: mlp`"),
-        ("[{kind: k_sparse, k: [0]}]", "must be at least 1"),
-        ("[{kind: k_sparse, k: 4}]", r"k is 4\. It must be a list"),
-        ("[{kind: k_sparse, k: []}]", "at least 1"),
-        ("[{kind: k_sparse, kk: 1}]", "unknown key.*kk"),
-    ],
-)
-def test_invalid_kinds_are_reported_with_their_line(load, tmp_path, kinds, message):
-    load(texts())
-    text = YAML.replace("[{kind: logistic}]", kinds)
-    (tmp_path / "wrong.yaml").write_text(text)
-    line = 1 + text[: text.index("kinds: [")].count("\n")
-    with pytest.raises(ConfigError, match=rf"wrong\.yaml, line {line}: .*{message}"):
-        load_experiment(tmp_path / "wrong.yaml")
+        make_probers(cut, prepare(cut))
 
 
 def test_too_large_k_is_refused_before_the_capture(load):

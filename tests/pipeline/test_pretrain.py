@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -18,7 +19,20 @@ from probekit.model.weights.sources import MINI
 from probekit.pipeline.pretrain import pretrain
 from probekit.training.run_files import find_checkpoints, read_log
 from tests.damage import flipped
+from tests.training.recipes import tiny_recipe, write_corpus
 from tests.training.test_loop import Killer
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """A function that returns the recipe of the tiny run with some values changed."""
+    return partial(tiny_recipe, write_corpus(tmp_path_factory.mktemp("corpus") / "texts"))
+
+
+@pytest.fixture(scope="module")
+def whole(recipe, tmp_path_factory):
+    """A finished run."""
+    return pretrain(recipe(), out=tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
@@ -29,44 +43,49 @@ def go(tmp_path):
     return go
 
 
-def test_each_checkpoint_can_be_loaded_by_transformers(go, make_recipe):
-    result = go(make_recipe())
-    kept = find_checkpoints(result.folder)
+@pytest.fixture
+def finished(whole, tmp_path):
+    """A copy of the finished run, which `go` resumes."""
+    return shutil.copytree(whole.folder, tmp_path / "runs" / "tiny")
+
+
+def losses(result):
+    return [row.loss for row in read_log(result.folder / "log.csv")]
+
+
+def digest(source):
+    return Tokenizer.from_pretrained(source).digest
+
+
+def test_each_checkpoint_can_be_loaded_by_transformers(whole):
+    kept = find_checkpoints(whole.folder)
     assert sorted(kept) == [0, 6, 12]
-    assert result.model == kept[12]
-    tokenizer = Tokenizer.from_pretrained(result.model)
+    assert whole.model == kept[12]
+    tokenizer = Tokenizer.from_pretrained(whole.model)
     tokens = torch.from_numpy(tokenizer.encode("The key to old", bos=False).ids)[None]
-    ours = GPT2.from_pretrained(result.model)(tokens)
-    theirs = GPT2LMHeadModel.from_pretrained(result.model).eval()(tokens).logits
+    ours = GPT2.from_pretrained(whole.model)(tokens)
+    theirs = GPT2LMHeadModel.from_pretrained(whole.model).eval()(tokens).logits
     assert (ours - theirs).abs().max() < 1e-5
     assert (ours - GPT2.from_pretrained(kept[0])(tokens)).abs().max() > 1e-3
 
 
-def test_killed_run_resumes_to_identical_losses_and_files(go, make_recipe):
-    whole = go(make_recipe(), "whole")
+def test_killed_run_resumes_to_identical_losses_and_files(go, recipe, whole):
     with pytest.raises(KeyboardInterrupt):
-        go(make_recipe(), "killed", watcher=Killer(7))
-    resumed = go(make_recipe(), "killed")
+        go(recipe(), watcher=Killer(7))
+    resumed = go(recipe())
     for name in ("model.safetensors", "vocab.json"):
         assert (whole.model / name).read_bytes() == (resumed.model / name).read_bytes()
-    losses = [[row.loss for row in read_log(r.folder / "log.csv")] for r in (whole, resumed)]
-    assert losses[0] == losses[1]
+    assert losses(whole) == losses(resumed)
 
 
-def test_more_steps_continue_a_finished_run(go, make_recipe):
-    first = go(_with(make_recipe, 12))
-    more = go(_with(make_recipe, 16))
+def test_more_steps_continue_a_finished_run(go, recipe):
+    def with_steps(steps):
+        training = recipe().training.model_dump() | {"steps": steps, "decay_steps": 0}
+        return recipe(training=training)
+
+    first, more = (go(with_steps(steps)) for steps in (12, 16))
     assert (first.last.step, more.last.step) == (12, 16)
-    whole = go(_with(make_recipe, 16), "whole")
-    assert [r.loss for r in read_log(more.folder / "log.csv")] == [
-        r.loss for r in read_log(whole.folder / "log.csv")
-    ]
-
-
-def _with(make_recipe, steps):
-    base = make_recipe()
-    training = base.training.model_dump() | {"steps": steps, "decay_steps": 0}
-    return make_recipe(training=training)
+    assert losses(more) == losses(go(with_steps(16), "at_once"))
 
 
 @pytest.mark.parametrize(
@@ -76,29 +95,18 @@ def _with(make_recipe, steps):
         ({"training__batch": 8}, "training.batch was 4, is 8"),
         ({"model__n_layer": 3}, "model.n_layer was 2, is 3"),
         ({"corpus__held_out": 0.2}, "corpus.held_out was 0.1, is 0.2"),
+        # Schedules that change completed steps, or end before them.
+        ({"training__steps": 20}, r"would give the completed step \d+ another learning rate"),
+        (
+            {"training__steps": 6, "checkpoints": {}},
+            "has already completed 12 steps, more than training.steps, 6",
+        ),
     ],
 )
-def test_different_recipe_does_not_resume_the_folder(go, make_recipe, changes, message):
-    go(make_recipe())
+def test_different_recipe_does_not_resume_the_folder(go, recipe, finished, changes, message):
+    (finished / "recipe.yaml").unlink()  # the run keeps its recipe elsewhere, too
     with pytest.raises(ConfigError, match=message):
-        go(make_recipe(**changes))
-
-
-def test_schedule_that_changes_completed_steps_is_refused(go, make_recipe):
-    go(make_recipe())
-    longer = make_recipe().training.model_dump() | {"steps": 20}
-    with pytest.raises(
-        ConfigError, match=r"would give the completed step \d+ another learning rate"
-    ):
-        go(make_recipe(training=longer))
-
-
-def test_fewer_steps_than_completed_are_refused(go, make_recipe):
-    go(make_recipe())
-    with pytest.raises(
-        ConfigError, match=r"has already completed 12 steps, more than training.steps, 6"
-    ):
-        go(make_recipe(training=make_recipe().training.model_dump() | {"steps": 6}, checkpoints={}))
+        go(recipe(**changes))
 
 
 def test_changed_texts_are_refused(go, make_recipe, corpus):
@@ -108,111 +116,100 @@ def test_changed_texts_are_refused(go, make_recipe, corpus):
         go(make_recipe())
 
 
-def test_vocabulary_of_another_model_can_be_used(go, make_recipe):
-    result = go(make_recipe(vocabulary={"source": "mini"}))
+def test_vocabulary_of_another_model_can_be_used(go, recipe, whole):
+    result = go(recipe(vocabulary={"source": "mini"}))
     assert GPT2.from_pretrained(result.model).config.vocab_size == 8192
-    mini, own = (Tokenizer.from_pretrained(source) for source in ("mini", result.model))
-    assert own.digest == mini.digest
+    assert digest(result.model) == digest("mini")
+    sources = [json.loads((run.folder / "run.json").read_text()) for run in (result, whole)]
+    assert [record["vocabulary_source"] for record in sources] == [
+        {
+            "source": "mini",
+            "compared_with": {"vocab.json": "digests.json", "merges.txt": "digests.json"},
+        },
+        {"source": None, "compared_with": {}},
+    ]
 
 
-def test_vocabulary_of_a_run_without_steps_is_not_reused(go, make_recipe):
+def test_vocabulary_of_a_run_without_steps_is_not_reused(go, recipe):
     with pytest.raises(KeyboardInterrupt):
-        go(make_recipe(), watcher=Killer(1))
-    result = go(make_recipe(vocabulary__size=280))
+        go(recipe(), watcher=Killer(1))
+    result = go(recipe(vocabulary__size=280))
     assert GPT2.from_pretrained(result.model).config.vocab_size == 280
 
 
-def test_vocabulary_in_another_layout_is_copied_to_the_checkpoints(go, make_recipe, tmp_path):
+def test_vocabulary_in_another_layout_is_copied_to_the_checkpoints(go, recipe, tmp_path):
     source = shutil.copytree(MINI, tmp_path / "source")
     (source / "vocab.json").rename(source / "encoder.json")
     (source / "merges.txt").rename(source / "vocab.bpe")
-    result = go(make_recipe(vocabulary={"source": str(source)}))
-    mini, own = (Tokenizer.from_pretrained(folder) for folder in ("mini", result.model))
-    assert own.digest == mini.digest
+    result = go(recipe(vocabulary={"source": str(source)}))
+    assert digest(result.model) == digest("mini")
 
 
-def test_checkpoints_can_be_saved_in_float16(go, make_recipe):
-    result = go(make_recipe(checkpoints={"dtype": "float16"}))
-    full = go(make_recipe(checkpoints={}), "full")
-    sizes = [(r.model / "model.safetensors").stat().st_size for r in (result, full)]
+def test_checkpoints_can_be_saved_in_float16(go, recipe, whole):
+    result = go(recipe(checkpoints={"dtype": "float16"}))
+    sizes = [(r.model / "model.safetensors").stat().st_size for r in (result, whole)]
     assert sizes[0] < 0.6 * sizes[1]
 
 
-def test_record_lists_the_inputs_of_the_run(go, make_recipe):
-    result = go(make_recipe())
-    record = json.loads((result.folder / "run.json").read_text())
+def test_record_lists_the_inputs_of_the_run(whole):
+    record = json.loads((whole.folder / "run.json").read_text())
     assert record["texts"] == ["a.txt", "b.txt"]
-    model = GPT2.from_pretrained(result.model)
+    model = GPT2.from_pretrained(whole.model)
     assert record["parameters"] == sum(p.numel() for p in model.parameters())
     assert set(record["digests"]) == {"corpus", "vocabulary", "tokens"}
-    assert result.log.is_file()
-    assert result.figure.is_file()
+    assert whole.log.is_file()
+    assert whole.figure.is_file()
 
 
-def test_record_lists_the_checksum_source_of_the_vocabulary(go, make_recipe):
-    def source_of(result):
-        return json.loads((result.folder / "run.json").read_text())["vocabulary_source"]
-
-    mini = source_of(go(make_recipe(vocabulary={"source": "mini"}), "mini"))
-    assert mini == {
-        "source": "mini",
-        "compared_with": {"vocab.json": "digests.json", "merges.txt": "digests.json"},
-    }
-    assert source_of(go(make_recipe())) == {"source": None, "compared_with": {}}
-
-
-def test_links_in_a_pretraining_folder_are_followed(go, make_recipe, tmp_path):
+def test_links_in_a_pretraining_folder_are_followed(finished, tmp_path):
     """Checkpoints are large and may be on another disk."""
-    folder = go(make_recipe()).folder
-    (folder / "checkpoints").rename(tmp_path / "elsewhere")
-    (folder / "checkpoints").symlink_to(tmp_path / "elsewhere")
-    assert sorted(find_checkpoints(folder)) == [0, 6, 12]
+    (finished / "checkpoints").rename(tmp_path / "elsewhere")
+    (finished / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    assert sorted(find_checkpoints(finished)) == [0, 6, 12]
 
 
-def test_drafts_of_a_killed_run_are_removed(go, make_recipe, tmp_path):
-    dead = tmp_path / "runs" / "tiny" / "checkpoints" / "step-0000001" / f".x.{'0' * 16}"
+def test_drafts_of_a_killed_run_are_removed(go, recipe, finished):
+    dead = finished / "checkpoints" / "step-0000001" / f".x.{'0' * 16}"
     dead.parent.mkdir(parents=True)
     dead.touch()
-    go(make_recipe())
+    go(recipe())
     assert not dead.exists()
 
 
-def test_too_little_text_for_the_vocabulary_is_reported_with_its_key(go, make_recipe):
+def test_too_little_text_for_the_vocabulary_is_reported_with_its_key(go, recipe):
     with pytest.raises(DataError, match=r"tokens instead of 5000.*vocabulary.size"):
-        go(make_recipe(vocabulary__size=5000))
+        go(recipe(vocabulary__size=5000))
 
 
-def test_unknown_device_is_reported(go, make_recipe):
+def test_unknown_device_is_reported(go, recipe):
     with pytest.raises(ConfigError, match="--device"):
-        go(make_recipe(), device="abacus")
+        go(recipe(), device="abacus")
 
 
-def test_path_is_loaded_as_a_recipe(make_recipe, tmp_path):
-    (tmp_path / "tiny.yaml").write_text(dump_settings(make_recipe()))
-    assert probekit.pretrain(tmp_path / "tiny.yaml", out=tmp_path / "runs").last.step == 12
+def test_path_is_loaded_as_a_recipe(recipe, finished, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(dump_settings(recipe()))
+    assert probekit.pretrain(tmp_path / "tiny.yaml", out=tmp_path / "runs").folder == finished
 
 
-def test_second_process_in_the_same_training_folder_is_refused(go, make_recipe, tmp_path):
-    (tmp_path / "runs" / "tiny").mkdir(parents=True)
+def test_second_process_in_the_same_training_folder_is_refused(go, recipe, finished):
     with (
-        FileLock(tmp_path / "runs" / "tiny" / ".lock"),
+        FileLock(finished / ".lock"),
         pytest.raises(ConfigError, match="Another process is training in"),
     ):
-        go(make_recipe())
+        go(recipe())
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
-def test_run_with_a_changed_vocabulary_is_not_resumed(go, make_recipe, name):
-    path = go(make_recipe()).folder / name
-    content = path.read_bytes()
+def test_run_with_a_changed_vocabulary_is_not_resumed(go, recipe, finished, name):
+    content = (finished / name).read_bytes()
     for damaged in flipped(content, 20):
-        path.write_bytes(damaged)
+        (finished / name).write_bytes(damaged)
         with pytest.raises(CheckpointError, match=rf"{name} is damaged"):
-            go(make_recipe())
+            go(recipe())
 
 
-def test_checkpoint_files_have_digests(go, make_recipe):
-    folder = go(make_recipe()).model
+def test_checkpoint_files_have_digests(finished):
+    folder = finished / "checkpoints" / "step-0000012"
     files = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
     assert file_checks(folder) == dict.fromkeys(files, "digests.json")
     config = json.loads((folder / "config.json").read_text())
@@ -221,18 +218,12 @@ def test_checkpoint_files_have_digests(go, make_recipe):
         GPT2.from_pretrained(folder)
 
 
-def test_different_recipe_is_refused_without_the_saved_recipe(go, make_recipe):
-    (go(make_recipe()).folder / "recipe.yaml").unlink()
-    with pytest.raises(ConfigError, match=r"general\.seed was 0, is 1"):
-        go(make_recipe(seed=1))
+@pytest.mark.usefixtures("finished")
+def test_limit_of_compressed_files_may_be_raised_when_resuming(go, recipe):
+    assert go(recipe(corpus__max_megabytes=5000)).last.step == 12
 
 
-def test_limit_of_compressed_files_may_be_raised_when_resuming(go, make_recipe):
-    go(make_recipe())
-    assert go(make_recipe(corpus__max_megabytes=5000)).last.step == 12
-
-
-def test_run_without_its_log_is_not_resumed(go, make_recipe):
-    (go(make_recipe()).folder / "log.csv").unlink()
+def test_run_without_its_log_is_not_resumed(go, recipe, finished):
+    (finished / "log.csv").unlink()
     with pytest.raises(MissingError, match=r"log.csv does not exist"):
-        go(make_recipe())
+        go(recipe())

@@ -6,47 +6,35 @@ import pytest
 
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.loader import load_experiment
+from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
-from probekit.results.selection import fold_choices, headline_row
-from probekit.results.table import load_table
+from probekit.results.selection import fold_choices, headline_row, site_with_head
+from probekit.results.table import load_table, only
+from tests.pipeline.planted import NOUNS, Planted
 
-YAML = """\
-name: where
-model: {source: mini, random_weights: false}
-data:
-  name: where
-  format: csv
-  file: rows.csv
-  columns: {group: group, start: start, end: end}
-tokens: {bos: false, position: {at: word}}
-capture: {sites: [blocks.2.hook_resid_post]}
-probe: {folds: 2, control_draws: 1, C: [0.1]}
-"""
-NOUNS = ("house", "door", "river", "garden", "letter", "table", "ship", "window", "horse", "road")
+SITE = "capture.sites=[blocks.2.hook_resid_post]"
+COLUMNS = "data.columns={group: group, start: start, end: end}"
+FEW = ("probe={folds: 2, control_draws: 1, C: [0.1]}", "attention.texts=[]")
 
 
 @pytest.fixture
 def experiment(tmp_path):
+    place = Planted(tmp_path)
     rows = [
         {"text": f"{start} {colour} {noun} {verb} {end}", "label": colour, "group": noun}
         | {"start": len(f"{start} {colour} "), "end": len(f"{start} {colour} {noun}")}
-        for noun in NOUNS
+        for noun in NOUNS[:10]
         for start, verb, end in (("The", "was", "old"), ("My", "is", "new"))
         for colour in ("red", "black")
     ]
     bare = {"text": "house", "label": "red", "group": "house", "start": 0, "end": 5}
     rows.insert(1, bare)  # it has no neighbouring token
     pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
-    (tmp_path / "where.yaml").write_text(YAML)
-
-    def load(*overrides):
-        return load_experiment(tmp_path / "where.yaml", overrides)
-
-    return load
+    common = ("model.random_weights=false", COLUMNS, "tokens.position.at=word", SITE, *FEW)
+    return lambda *overrides: place.load(*common, *overrides)
 
 
 @pytest.fixture
@@ -74,7 +62,11 @@ def test_head_has_the_same_numbers_alone_and_among_all_heads(experiment, go):
     every = go(experiment("capture.sites=['blocks.[12].attn.hook_z[head=*]']"), page=True)
     assert every.table["head"].nunique() == 4
     assert "Accuracy by layer and head" in every.report.read_text()
-    alone = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=3]']")).table
+    one = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=3]']"))
+    alone = one.table
+    assert set(only(alone, target="task")["component"]) == {"attn.z"}
+    store = ActivationStore.open(one.record["caches"]["task"])  # of the whole site
+    assert store.read("blocks.2.attn.hook_z").shape == (41, 4, 64)
     among = numbers(every.table, site="blocks.2.attn.hook_z", head=3)
     pd.testing.assert_frame_equal(among, numbers(alone, head=3))
 
@@ -102,10 +94,8 @@ def test_sweep_offsets_equal_runs_without_a_sweep(experiment, go, tmp_path):
     assert "Accuracy by layer and position" in swept.report.read_text()
     assert swept.table["position"].unique().tolist() == ["word:last-1", "word:last", "word:last+2"]
     assert len(list((tmp_path / "cache").iterdir())) == 1
-    rows = (tmp_path / "rows.csv").read_text().splitlines()
-    (tmp_path / "rows.csv").write_text(
-        "\n".join(row for row in rows if not row.startswith("house"))
-    )
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    rows[rows["text"] != "house"].to_csv(tmp_path / "rows.csv", index=False)
     for offset, text in {0: "word:last", -1: "word:last-1", 2: "word:last+2"}.items():
         alone = go(experiment(f"tokens.position={{at: word, offset: {offset}}}")).table
         pd.testing.assert_frame_equal(numbers(swept.table, position=text), numbers(alone))
@@ -159,7 +149,7 @@ def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch):
         return Prober(data, settings)
 
     monkeypatch.setattr("probekit.pipeline.measure.probing.Prober", refuse)
-    with pytest.raises(ConfigError, match=r"^At word:last\+2: .*, line 10: one word"):
+    with pytest.raises(ConfigError, match=r"^At word:last\+2: --set probe.*: one word"):
         make_probers(swept, prepare(swept))
 
 
@@ -194,3 +184,31 @@ def test_concatenated_sites_are_never_selected(experiment, go):
     assert result.record["verdict"]["best"]["site"] == "blocks.0.hook_resid_pre"
     assert "Concatenated: one probe on the features of several sites" in result.report.read_text()
     assert max(len(path.name) for path in (result.folder / "sites").rglob("*")) < 120
+
+
+@pytest.fixture
+def pair(experiment, go):
+    """Two runs over heads and positions, of other seeds."""
+    sites = "capture.sites=['blocks.0.hook_resid_post', 'blocks.0.attn.hook_z[head=1,2]']"
+    places = ("tokens.position={at: span}", "tokens.sweep=[0, 1]", "probe.permutations=0")
+    return [go(experiment(sites, *places, f"probe.seed={seed}")) for seed in (0, 1)]
+
+
+def test_scores_of_saved_predictions_are_those_of_the_tables(pair):
+    found = compare(*(result.folder for result in pair))
+    rows = only(found.rows, target="task")
+    assert len(only(rows, what="site")) + len(only(rows, what="chosen")) >= 6
+    for side, result in zip("ab", pair, strict=True):
+        table = only(result.table, target="task", split="test", metric="accuracy")
+        sites = map(site_with_head, table["site"], table["head"])
+        keys = zip(sites, table["position"], strict=True)
+        values = dict(zip(keys, table["value"], strict=True))
+        for _, row in rows.iterrows():
+            assert row[f"value_{side}"] == values[row[f"site_{side}"], row[f"position_{side}"]]
+    assert {"span", "span+1"} == set(rows["position_a"])
+    # Predictions are stored with the scores that other metrics need.
+    other = compare(*(result.folder for result in pair), metric="auroc")
+    table = only(pair[0].table, target="task", split="test", metric="auroc")
+    site = only(other.rows, target="task").iloc[-1]
+    assert np.isclose(table["value"], site["value_a"], atol=1e-6).any()
+    assert any("without auroc" in note for note in other.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,10 @@ from probekit.activations.store import ActivationStore
 from probekit.experiment.schema import Experiment
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
+from probekit.model.network import Network
 from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
 from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare
-from probekit.pipeline.experiment.source import TASK, Models, model_source, target_network, targets
+from probekit.pipeline.experiment.source import TASK, model_source, target_network, targets
 from probekit.products import check_device_name
 from probekit.terminal import SILENT, Watcher
 
@@ -66,7 +67,7 @@ def capture_only(
 def capture_models(
     experiment: Experiment,
     prepared: TextRows,
-    models: Models,
+    models: Callable[[str], Network],
     *,
     cache_root: Location | None,
     watcher: Watcher,
@@ -78,7 +79,7 @@ def capture_models(
     Args:
         experiment: gives the data type on disk.
         prepared: rows of the experiment.
-        models: model of each target.
+        models: returns the model of a target.
         cache_root: folder or URL of the caches; None for the user's default.
         watcher: receives progress.
         crew: captures with several workers; None to use `models` in this process.
@@ -87,10 +88,10 @@ def capture_models(
     root = default_root() if cache_root is None else cache_root
     kind = None if crew is None else device.partition(":")[0]
     captured = {}
-    for target, model in models.items():
+    for target in targets(experiment):
         engine = compute_locally if crew is None else partial(crew, Job(experiment, target))
         step = "capture" if target == TASK else "capture, untrained"
-        work = begin_work(experiment, prepared, model, root, kind)
+        work = begin_work(experiment, prepared, models(target), root, kind)
         captured[target] = fill(work, root, engine=engine, step=step, watcher=watcher)
     return captured
 
@@ -114,7 +115,7 @@ def lay_out(
     root = default_root() if cache_root is None else cache_root
     stores = {}
     for target in targets(experiment):
-        model = target_network(experiment, target, "cpu")
+        model = target_network(experiment, "cpu", target)
         work = begin_work(experiment, prepared, model, root, device.partition(":")[0])
         if work.missing_sites():
             put_job(Job(experiment, target), work)

@@ -103,7 +103,7 @@ class Job:
         spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
         device = device or spec.identity.device
         check_device(device)
-        model = target_network(self.experiment, self.target, device)
+        model = target_network(self.experiment, device, self.target)
         return begin_work(self.experiment, prepare(self.experiment), model, files)
 
 

@@ -27,7 +27,7 @@ from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.source import TASK, Models, ModelSource
+from probekit.pipeline.experiment.source import TASK, ModelSource
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
@@ -67,6 +67,8 @@ _MAY_DIFFER = (
     "probe.permutations",
 )
 
+# What a test row shares with training rows of another set, by column of the scores.
+_SHARED = {"known_texts": "repeat a text", "known_groups": "are in a group"}
 # What predictions for another data set contain besides the predicted classes; see `Metric.needs`.
 TRANSFERRED = frozenset({"scores"})
 
@@ -136,10 +138,11 @@ def transfer(
     loaded = [make_text_experiment(experiment) for experiment in experiments]
     sets = make_sets(loaded, cache_root=cache_root, device=device, watcher=watcher)
     leaks = {
-        (train.name, test.name): find_leak(train, test)
+        (train.name, test.name): _shared_rows(train, test)
         for train, test in product(sets, sets)
         if train is not test
     }
+    n_tested = {one.name: len(one.prober.test_rows) for one in sets}
     first, selections = sets[0], sets[0].source.rows.selections
     scores: list[dict[str, Any]] = []
     cosines: list[dict[str, Any]] = []
@@ -173,9 +176,11 @@ def transfer(
         metric=first.prober.main_metric,
         chosen=max(validation, key=lambda key: np.nan_to_num(validation[key], nan=-np.inf)),
         notes=tuple(
-            warning
-            for (train, test), leak in leaks.items()
-            for warning in leak.warnings(train, test)
+            f"Test rows of {test} that {_SHARED[what]} of the training rows of {train}: {n:,} of "
+            f"{n_tested[test]:,}. On these rows, {train} to {test} does not test transfer."
+            for (train, test), counts in leaks.items()
+            for what, n in counts.items()
+            if n
         ),
     )
     _write(Path(out), result, sets)
@@ -218,7 +223,7 @@ def make_sets(
     for one, rows, prober in zip(plain, prepared, probers, strict=True):
         work = begin_work(one, rows, model, root)
         captured = {TASK: fill(work, root, step=f"capture {one.name}", watcher=watcher)}
-        models = Models(one, str(model.device), {TASK: model})
+        models = {TASK: model}.__getitem__
         source = ModelSource(experiment=one, rows=rows, models=models, captured=captured)
         sets.append(TransferSet(one.name, one, source, prober))
     return sets
@@ -309,33 +314,12 @@ def _check_labels(experiments: Sequence[Experiment], probers: Sequence[Prober]) 
         )
 
 
-@dataclass(frozen=True)
-class SharedRows:
-    """Number of test rows of one set that also occur in the training rows of another.
+def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]:
+    """Return the number of test rows of one set that also occur in the training rows of another.
 
-    Attributes:
-        texts: rows with an identical text.
-        groups: rows with the same group; None if group names of the two sets are not comparable.
-        n_test: number of test rows.
+    `known_texts` have an identical text, `known_groups` the same group; the latter is None if group
+    names of the two sets are not comparable.
     """
-
-    texts: int
-    groups: int | None
-    n_test: int
-
-    def warnings(self, train: str, test: str) -> list[str]:
-        """Return a sentence for each kind of overlap between the sets."""
-        counts = (("repeat a text", self.texts), ("are in a group", self.groups or 0))
-        return [
-            f"Test rows of {test} that {what} of the training rows of {train}: {n:,} of "
-            f"{self.n_test:,}. On these rows, {train} to {test} does not test transfer."
-            for what, n in counts
-            if n
-        ]
-
-
-def find_leak(train: TransferSet, test: TransferSet) -> SharedRows:
-    """Return the number of test rows of one set that also occur in the training rows of another."""
     known_texts = set(train.source.rows.texts[train.prober.data.train])
     tested = test.prober.test_rows
     texts = sum(text in known_texts for text in test.source.rows.texts[tested])
@@ -343,7 +327,7 @@ def find_leak(train: TransferSet, test: TransferSet) -> SharedRows:
     if _name_groups_alike(train.experiment.data, test.experiment.data):
         own, known = test.prober.data, train.prober.data
         groups = int(np.isin(own.groups[tested], known.groups[known.train]).sum())
-    return SharedRows(texts, groups, len(tested))
+    return {"known_texts": texts, "known_groups": groups}
 
 
 def _name_groups_alike(a: DataSection, b: DataSection) -> bool:
@@ -399,7 +383,9 @@ def _null(
 
 
 def _scores(
-    fits: Sequence[_Fitted], X: Sequence[Features], leaks: dict[tuple[str, str], SharedRows]
+    fits: Sequence[_Fitted],
+    X: Sequence[Features],
+    leaks: Mapping[tuple[str, str], Mapping[str, int | None]],
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of `Transfer.scores` for each training set, test set and metric."""
     for column, test in enumerate(fits):
@@ -408,12 +394,9 @@ def _scores(
         own = _predict(test.spec, test.fit, rows, prober)
         for train in fits:
             predictions = _predict(train.spec, train.fit, rows, prober)
-            leak = leaks.get((train.data.name, test.data.name))
-            shared = (
-                {} if leak is None else {"known_texts": leak.texts, "known_groups": leak.groups}
-            )
+            shared = leaks.get((train.data.name, test.data.name), {})
             for row in _cells(train, test, predictions, own):
-                yield row | shared
+                yield {**row, **shared}
 
 
 def _cells(

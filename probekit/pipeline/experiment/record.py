@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,6 @@ from probekit.results.record import (
     FindingRecord,
     RunRecord,
 )
-from probekit.results.verdict import Verdict
 
 SHOWN_PER_LABEL = 2
 MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
@@ -68,40 +68,35 @@ def run_key(source: Source, card: str | None) -> str:
 def describe_run(
     source: Source,
     probers: Sequence[Prober],
-    verdict: Verdict,
     prompts: Sequence[AttentionPrompt],
     card: str | None,
-    key: str,
-    created: str,
+    **others: Any,
 ) -> RunRecord:
-    """Return the record of a run, without norms, durations and digests of its files.
+    """Return the record of a run.
 
     Args:
         source: experiment, rows and activations.
         probers: the prober of each position.
-        verdict: the verdict of the run.
         prompts: the texts whose attention patterns are saved.
         card: description of the data in Markdown; None if there is none.
-        key: the run key.
-        created: the time at which the run began.
+        others: the fields of the run itself, such as `verdict` and `files`.
     """
-    experiment = source.experiment
+    experiment, described = source.experiment, source.described()
+    seeds = {"split": experiment.split.seed, "probe": experiment.probe.seed}
     return RunRecord(
         run=experiment.name,
-        key=key,
-        created=created,
         question=experiment.question,
-        model=source.facts,
+        model=described["model"],
         data=data_facts(source.rows, probers, card),
-        verdict=verdict,
         attention=[AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
         versions=versions(),
-        digests={"dataset": source.rows.dataset.digest, **source.digests},
+        digests={"dataset": source.rows.dataset.digest} | described["digests"],
         C_grid=list(experiment.probe.C),
         control_by=experiment.probe.control_by,
         positive=probers[0].positive,
-        seeds={"split": experiment.split.seed, "probe": experiment.probe.seed, **source.seeds},
-        caches=source.folders,
+        seeds=seeds | described["seeds"],
+        caches=described["caches"],
+        **others,
     )
 
 
@@ -182,7 +177,7 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
 def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
     """Return the number of rows by split and label; if labels are many numbers, by range."""
     labels, names = rows.labels, None
-    if _reads_trees(prober):
+    if prober.settings.reads == "trees":
         labels = np.where(labels == ROOT, "roots", "other words")
     elif prober.settings.reads_numbers and len(np.unique(labels)) > MOST_LABELS:
         numbers = labels.astype(np.float64)
@@ -196,14 +191,10 @@ def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
     }
 
 
-def _reads_trees(prober: Prober) -> bool:
-    return any(spec.task == "tree" for spec in prober.settings.kinds)
-
-
 def _shown_examples(dataset: Dataset, indices: IntArray, prober: Prober) -> Iterator[Example]:
     """Yield the first examples of each label, or of some numbers or tree heads, one per group."""
     labels = sorted(set(dataset.labels))
-    if prober.settings.reads_numbers or _reads_trees(prober):
+    if prober.settings.reads in ("numbers", "trees"):
         labels = sorted(labels, key=float)[:: max(1, -(-len(labels) // N_RANGES))]
     for label in labels:
         of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Finding
+from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
 from probekit.data.splits import (
     Split,
@@ -281,7 +281,12 @@ def plan_positions(
         with experiment.at("tokens", "position"):
             plan, unaligned = plan_rows(
                 [part.offsets for part in tokens],
-                [_span(one, position) for one in dataset.examples],
+                [
+                    (one.turns[-1] if one.turns else (0, len(one.text)))
+                    if position.at in TURNS
+                    else one.span
+                    for one in dataset.examples
+                ],
                 [one.text for one in dataset.examples],
                 PositionRule(**position.model_dump()),
                 bos=tokens[0].has_bos,
@@ -307,13 +312,6 @@ def plan_positions(
     selected = replace(dataset.select(keep), notes=(*dataset.notes, note))
     kept = tuple(_only(plan, keep, len(dataset)) for plan in plans)
     return selected, tuple(tokens[n] for n in keep), kept
-
-
-def _span(example: Example, position: PositionSection) -> tuple[int, int] | None:
-    """Return the characters that a position refers to: the last turn, or the labelled span."""
-    if position.at in TURNS:
-        return example.turns[-1] if example.turns else (0, len(example.text))
-    return example.span
 
 
 def _only(plan: RowPlan, keep: Sequence[int], n_examples: int) -> RowPlan:

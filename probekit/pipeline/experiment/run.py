@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -76,17 +75,12 @@ _LEFT_OUT: Mapping[str, Any] = {
 }
 
 
-@dataclass
-class _Clock:
-    """Seconds spent in each step."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = round(time.perf_counter() - start, 3)
+@contextmanager
+def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Note the seconds that a step takes."""
+    start = time.perf_counter()
+    yield
+    seconds[step] = round(time.perf_counter() - start, 3)
 
 
 def run(
@@ -125,12 +119,10 @@ def run(
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     made = make_experiment(experiment, data)
-
-    def read() -> Source:
-        if isinstance(made, ActivationExperiment):
-            return read_given(made)
-        return model_source(made, device)
-
+    if isinstance(made, ActivationExperiment):
+        read: Callable[[], Source] = partial(read_given, made)
+    else:
+        read = partial(model_source, made, device)
     with shown_progress(watcher, progress=progress) as shown:
         return run_source(
             made,
@@ -161,9 +153,10 @@ def run_source(
         path_of("cache_root", cache_root)
     check_workers(workers)
     check_device(device)
-    clock = _Clock()
+    seconds: dict[str, float] = {}
+    step = partial(_timed, seconds)
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    with clock.step("prepare"):
+    with step("prepare"):
         card = read_card(experiment.data)
         source = read()
         probers = make_probers(experiment, source.rows, device)
@@ -171,14 +164,14 @@ def run_source(
     with exclusive(path, _BUSY.format(path)):
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
-        with clock.step("capture"):
+        with step("capture"):
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watcher))
-        with clock.step("probe"):
+        with step("probe"):
             n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
             results = _probe_positions(source, probers, folder, watcher, n_workers)
-        with clock.step("compare"):
+        with step("compare"):
             table = _write_scores(source, probers[0], results, folder)
-        with clock.step("checkpoints"):
+        with step("checkpoints"):
             run_one = partial(
                 run,
                 out=folder.path / "checkpoints",
@@ -190,20 +183,29 @@ def run_source(
             training = _over_training(experiment, table, run_one)
             if training is not None:
                 folder.write("training.csv", csv_text(training))
-        with clock.step("look"):
+        with step("look"):
             prompts = _write_details(source, probers, results, table, folder, watcher)
             norms = source.norms()
-        with clock.step("intervene"):
+        with step("intervene"):
             intervene(source, table, folder, watcher)
         verdict = judge(
             load_table(folder.path / "results.csv"),
             read_columns(folder.path / "differences.csv", DIFFERENCES),
             experiment.probe.C,
         )
-        record = describe_run(source, probers, verdict, prompts, card, folder.path.name, created)
-        ended = {"norms": norms, "seconds": clock.seconds, "files": folder.digests()}
-        content = record.model_copy(update=ended).model_dump()
-        write_atomic(folder.path / "run.json", pack_record(content))
+        record = describe_run(
+            source,
+            probers,
+            prompts,
+            card,
+            key=folder.path.name,
+            created=created,
+            verdict=verdict,
+            norms=norms,
+            seconds=seconds,
+            files=folder.digests(),
+        )
+        write_atomic(folder.path / "run.json", pack_record(record.model_dump()))
         folder.finish()
         if page:
             try:

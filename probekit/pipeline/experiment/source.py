@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from probekit.results.record import ModelFacts, Norms
 if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
     from probekit.activations.capture import Captured
 
-    Capture = Callable[[Experiment, TextRows, "Models"], Mapping[str, Captured]]
+    Capture = Callable[[Experiment, TextRows, Callable[[str], Network]], Mapping[str, Captured]]
 
 TASK = "task"
 N_SEEDS = 2**32  # number of seeds of a random generator
@@ -51,32 +52,7 @@ def targets(experiment: Experiment) -> tuple[str, ...]:
     return (TASK, *NETWORKS[: experiment.model.random_weights])
 
 
-@dataclass(frozen=True, eq=False)
-class Models(Mapping[str, Network]):
-    """The networks of an experiment by target, each loaded when it is first read."""
-
-    experiment: Experiment
-    device: str
-    loaded: dict[str, Network] = field(default_factory=dict)
-
-    def __getitem__(self, target: str) -> Network:
-        """Return the network of a target."""
-        if target not in self.loaded:
-            if target not in targets(self.experiment):
-                raise KeyError(target)
-            self.loaded[target] = target_network(self.experiment, target, self.device)
-        return self.loaded[target]
-
-    def __iter__(self) -> Iterator[str]:
-        """Return the targets."""
-        return iter(targets(self.experiment))
-
-    def __len__(self) -> int:
-        """Return the number of networks."""
-        return len(targets(self.experiment))
-
-
-def target_network(experiment: Experiment, target: str, device: str) -> Network:
+def target_network(experiment: Experiment, device: str, target: str) -> Network:
     """Return the network of one target on a device.
 
     Raises:
@@ -105,25 +81,9 @@ class Source(ABC):
     experiment: AnyExperiment
     rows: Rows
 
-    @property
     @abstractmethod
-    def facts(self) -> ModelFacts:
-        """Name and sizes of the model."""
-
-    @property
-    @abstractmethod
-    def digests(self) -> dict[str, str]:
-        """Digests of everything that the activations were computed from, by name."""
-
-    @property
-    @abstractmethod
-    def folders(self) -> dict[str, str]:
-        """The folder of the activations of each target."""
-
-    @property
-    def seeds(self) -> dict[str, int]:
-        """The random seeds of networks, by name."""
-        return {}
+    def described(self) -> dict[str, Any]:
+        """Return `model`, `digests`, `seeds` and `caches` of run.json."""
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -172,13 +132,13 @@ class ModelSource(Source):
     """Activations that the model of an experiment computes, and networks with random weights.
 
     Attributes:
-        models: the network of each target.
+        models: returns the network of a target, which is loaded on its first call.
         captured: the stored rows of each target; empty before `open`.
     """
 
     experiment: Experiment
     rows: TextRows
-    models: Models
+    models: Callable[[str], Network]
     captured: Mapping[str, Captured] = field(default_factory=dict)
     # The last site that was read of each network, so that several heads of it need one read.
     _last: dict[str, tuple[str, int, FloatArray]] = field(default_factory=dict)
@@ -187,12 +147,11 @@ class ModelSource(Source):
         # Worker processes call only `block` and `probe_facts`.
         return self.__dict__ | {"rows": None, "models": None, "_last": {}}
 
-    @property
-    def facts(self) -> ModelFacts:
-        """Name and sizes of the probed model, and the checks made on its files."""
-        model, source = self.models[TASK], self.experiment.model.source
+    def described(self) -> dict[str, Any]:
+        """Return sizes and file checks of the model, digests, the first random seed, and caches."""
+        model, source, captured = self.models(TASK), self.experiment.model.source, self.captured
         config = model.config
-        return ModelFacts(
+        facts = ModelFacts(
             source=source,
             n_layers=config.n_layers,
             n_heads=config.n_heads,
@@ -202,27 +161,18 @@ class ModelSource(Source):
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=file_checks(find_model(source)),
         )
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """Digests of tokenizer, weights, config and activations."""
-        captured, config = self.captured, self.captured[TASK].store.identity.config
-        return {
+        digests = {
             "tokenizer": self.rows.tokenizer.digest,
             **{f"weights ({t})": part.store.identity.weights for t, part in captured.items()},
-            "config": digest_json(config),
+            "config": digest_json(captured[TASK].store.identity.config),
             **{f"activations ({target})": part.root for target, part in captured.items()},
         }
-
-    @property
-    def folders(self) -> dict[str, str]:
-        """The folder of the cache of each target."""
-        return {target: str(part.store.folder) for target, part in self.captured.items()}
-
-    @property
-    def seeds(self) -> dict[str, int]:
-        """The random seed of the first untrained network."""
-        return {"random_weights": self.experiment.model.random_seed}
+        return {
+            "model": facts,
+            "digests": digests,
+            "seeds": {"random_weights": self.experiment.model.random_seed},
+            "caches": {target: str(part.store.folder) for target, part in captured.items()},
+        }
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -236,7 +186,7 @@ class ModelSource(Source):
         """
         rows, dtype = self.rows, self.experiment.capture.dtype
         return identify(
-            self.models[TASK], rows.tokenizer.digest, rows.ids, rows.plan, dtype
+            self.models(TASK), rows.tokenizer.digest, rows.ids, rows.plan, dtype
         ).to_json()
 
     def open(self, capture: Capture) -> ModelSource:
@@ -270,12 +220,12 @@ class ModelSource(Source):
 
     def norms(self) -> list[Norms]:
         """Return the norms of the residual stream at the probed sites."""
-        return residual_norms(self.models[TASK], self.rows)
+        return residual_norms(self.models(TASK), self.rows)
 
     def attention_prompts(self) -> list[AttentionPrompt]:
         """Return the attention patterns of the texts that the experiment lists."""
         settings, texts = self.experiment.tokens, self.experiment.attention.texts
-        model, tokenizer = self.models[TASK], self.rows.tokenizer
+        model, tokenizer = self.models(TASK), self.rows.tokenizer
         return [
             attention_prompt(model, tokenizer, text, bos=settings.bos, chat=settings.chat)
             for text in texts
@@ -286,7 +236,7 @@ class ModelSource(Source):
     ) -> Sequence[TextReading | None]:
         """Return the predictions of a probe at each token of texts."""
         parts = tuple(part for part in site.parts if isinstance(part, SiteSelection))
-        network = ProbedModel(self.models[TASK], self.rows.tokenizer, parts)
+        network = ProbedModel(self.models(TASK), self.rows.tokenizer, parts)
         return predict_texts(probe, network, texts, too_long="truncate")
 
 
@@ -304,7 +254,8 @@ def model_source(experiment: Experiment, device: str) -> ModelSource:
     """
     rows = prepare(experiment)
     check_device(device)
-    models = Models(experiment, device, {TASK: target_network(experiment, TASK, device)})
+    models = cache(partial(target_network, experiment, device))
+    models(TASK)  # a missing one is reported now
     return ModelSource(experiment=experiment, rows=rows, models=models)
 
 

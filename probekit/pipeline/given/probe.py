@@ -173,8 +173,15 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
                 f"{name}[{row}] is of type {type(value).__name__}. Allowed: texts and numbers."
             )
         found.append(str(value))
-    if distinct:
-        _check_distinct(name, cells)
+    first_row: dict[Any, int] = {}
+    for row, cell in enumerate(cells if distinct else ()):
+        for first in (first_row.setdefault((str(cell),), row), first_row.setdefault(cell, row)):
+            if type(cells[first]) is not type(cell):
+                raise DataError(
+                    f"{name}[{first}] is {cells[first]!r} and {name}[{row}] is {cell!r}, which "
+                    f"differ in type but not in text or value. Write all {name} with the same "
+                    f"type, such as [str(one) for one in {name}] if they are different."
+                )
     return found
 
 
@@ -258,16 +265,3 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
         else cell
         for cell in cells
     ]
-
-
-def _check_distinct(name: str, cells: Sequence[Any]) -> None:
-    """Raise DataError if values of different types have one text, or are equal with two texts."""
-    first_row: dict[Any, int] = {}
-    for row, cell in enumerate(cells):
-        for first in (first_row.setdefault((str(cell),), row), first_row.setdefault(cell, row)):
-            if type(cells[first]) is not type(cell):
-                raise DataError(
-                    f"{name}[{first}] is {cells[first]!r} and {name}[{row}] is {cell!r}, which "
-                    f"differ in type but not in text or value. Write all {name} with the same "
-                    f"type, such as [str(one) for one in {name}] if they are different."
-                )

@@ -62,25 +62,19 @@ class GivenSource(Source):
         # Worker processes call only `block` and `probe_facts`.
         return self.__dict__ | {"rows": None, "tokens": None}
 
-    @property
-    def facts(self) -> ModelFacts:
-        """The name of the model, as given; its sizes are unknown."""
-        return ModelFacts(source=self.experiment.activations.source)
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """Digest of the activations."""
-        return {"activations": self.given.digest}
-
-    @property
-    def folders(self) -> dict[str, str]:
-        """The folder of the activations, if they are not in memory."""
+    def described(self) -> dict[str, Any]:
+        """Return the name of the model, as given, and digest and folder of the activations."""
         folder = self.experiment.activations.folder
-        return {} if folder is None else {TASK: folder}
+        return {
+            "model": ModelFacts(source=self.experiment.activations.source),
+            "digests": {"activations": self.given.digest},
+            "seeds": {},
+            "caches": {} if folder is None else {TASK: folder},
+        }
 
     def identity(self) -> Any:
         """Return the digests of activations and tokens."""
-        return self.digests | {"tokens": digest_json(self.tokens)}
+        return {"activations": self.given.digest, "tokens": digest_json(self.tokens)}
 
     def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> FloatArray:
         """Return the rows of a site, shape (n_rows, n_features)."""

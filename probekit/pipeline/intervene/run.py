@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, exclusive
 from probekit.interventions.base_pass import BasePass, stream_entry
+from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.network import Network
@@ -24,14 +27,7 @@ from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import run_key
 from probekit.pipeline.experiment.source import TASK, ModelSource, Source, model_source
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
-from probekit.pipeline.intervene.steps import (
-    EffectStep,
-    Part,
-    Row,
-    VerdictStep,
-    read_or_compute,
-    verdict_steps,
-)
+from probekit.pipeline.intervene.steps import EffectStep, Part, Row, VerdictStep, read_or_compute
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.progress import shown_progress
 from probekit.provenance import pretty_json
@@ -66,7 +62,7 @@ def intervene(
     """
     if not isinstance(source, ModelSource) or not source.experiment.interventions:
         return
-    inputs, model = cause_inputs(source.experiment, source.rows), source.models[TASK]
+    inputs, model = cause_inputs(source.experiment, source.rows), source.models(TASK)
     steps = steps_of(source.experiment, inputs, model, table)
     parts = [list(step.parts(model)) for step in steps]
     preferred = _preferred(inputs, model, folder)
@@ -159,17 +155,34 @@ def steps_of(
         ConfigError: a pattern matches no site, or no chosen site is in the residual stream.
     """
     effects: list[Step] = []
-    directions = []
+    # Edits along the same directions, by their method, position and folds.
+    together = defaultdict(list)
     for number, step in enumerate(experiment.interventions):
         with experiment.at("interventions", number, "sites"):
             places = _places(step, len(inputs.splits), model, table)
         for folds, selected in places.items():
             if step.has_direction:
-                directions.append((step, selected, folds))
+                for along, at in product(step.along or ("probe",), step.at):
+                    together[along, at, folds].append((step, selected))
                 continue
             own = inputs.of_folds(folds)
             effects += [EffectStep(step, selected, folds, own, at) for at in step.at]
-    return [*effects, *verdict_steps(inputs, directions)]
+    verdicts = [
+        VerdictStep(
+            along=along,
+            at=at,
+            selected=tuple(dict.fromkeys(one for _, selected in edits for one in selected)),
+            folds=folds,
+            inputs=inputs.of_folds(folds),
+            draws=max(step.draws or CauseSettings.draws for step, _ in edits),
+            by=tuple(sorted({dose for step, _ in edits for dose in step.by or ()}))
+            or CauseSettings.by,
+            has_swap=any(step.do == "swap" for step, _ in edits),
+            has_downstream=any(step.do == "erase" for step, _ in edits),
+        )
+        for (along, at, folds), edits in together.items()
+    ]
+    return [*effects, *verdicts]
 
 
 def _places(

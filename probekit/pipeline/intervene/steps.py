@@ -49,8 +49,7 @@ from probekit.results.causes import FOLDER
 FORMAT = 1  # of the file of a part
 _SHOWN = 3  # sites in a warning
 Row = dict[str, Any]
-# The settings of a step, its sites, and the folds whose test rows are edited there.
-Place = tuple[InterventionSection, tuple[SiteSelection, ...], tuple[int, ...]]
+_floats = partial(np.array, dtype=np.float64)  # null is NaN
 
 
 @dataclass(frozen=True)
@@ -105,15 +104,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def floats_of(values: Any) -> np.ndarray:
-    """Return a list of numbers and nulls as a float array.
-
-    >>> floats_of([1.5, None]).tolist()
-    [1.5, nan]
-    """
-    return np.array([np.nan if one is None else one for one in values], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,9 +202,13 @@ class EffectStep:
             for part, numbers in found:
                 texts, of_site = part.identity["sites"], numbers["measures"][number]
                 for index, position, values in of_site["patched"]:
-                    patched[Patch(selection[texts[index]], position)] = floats_of(values)
+                    patched[Patch(selection[texts[index]], position)] = _floats(values)
             first = found[0][1]["measures"][number]
-            scored = PatchedValues(floats_of(first["base"]), floats_of(first["source"]), patched)
+            scored = PatchedValues(
+                _floats(first["base"]),
+                _floats(first["source"]),
+                patched,
+            )
             own = measure[torch.from_numpy(test)]
             for one in effects_of(scored, own, self.inputs.groups[test]):
                 of_source = {
@@ -380,7 +374,7 @@ class VerdictStep:
                 if row["question"] == question and row["effect"] is not None
             }
             if effects:
-                null = np.stack([floats_of(found[number]["null"][question]) for number in effects])
+                null = np.stack([_floats(found[number]["null"][question]) for number in effects])
                 adjusted = best_p_values(np.array([*effects.values()]), null).tolist()
                 best |= {(n, question): p for n, p in zip(effects, adjusted, strict=True)}
         return best
@@ -400,35 +394,6 @@ class VerdictStep:
                 "because they move activations beyond the range of the data, 99 % of the training "
                 f"rows in standard deviations of the projection: {listed}."
             )
-
-
-def verdict_steps(inputs: CauseInputs, places: Sequence[Place]) -> list[VerdictStep]:
-    """Return the verdict steps: edits along the same directions are combined.
-
-    Args:
-        inputs: texts and measures.
-        places: settings of each edit, its sites, and the folds whose test rows are edited there.
-    """
-    together: dict[tuple[Along, str, tuple[int, ...]], list[Place]] = defaultdict(list)
-    for step, selected, folds in places:
-        for along in step.along or ("probe",):
-            for at in step.at:
-                together[along, at, folds].append((step, selected, folds))
-    return [
-        VerdictStep(
-            along=along,
-            at=at,
-            selected=tuple(dict.fromkeys(one for _, selected, _ in own for one in selected)),
-            folds=folds,
-            inputs=inputs.of_folds(folds),
-            draws=max(step.draws or CauseSettings.draws for step, _, _ in own),
-            by=tuple(sorted({dose for step, _, _ in own for dose in step.by or ()}))
-            or CauseSettings.by,
-            has_swap=any(step.do == "swap" for step, _, _ in own),
-            has_downstream=any(step.do == "erase" for step, _, _ in own),
-        )
-        for (along, at, folds), own in together.items()
-    ]
 
 
 def strength_of(strengths: Sequence[float]) -> float:

@@ -333,31 +333,26 @@ def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
             "This probe was saved without the standard deviation of its projection, which is the "
             "unit of the dose. Run its experiment again; cached activations are used again."
         )
-    row, sign = _direction_towards(probe, towards)
-    vector: Floats = sign * facts.projection_sd[row] * unit[row]
-    return vector
-
-
-def _direction_towards(probe: SavedProbe, towards: str | None) -> tuple[int, int]:
-    """Return the number of the direction towards a label, and its sign."""
-    classes = probe.classes
+    row, sign, classes = 0, 1, probe.classes
     if towards is None:
         if len(classes) > 2:
             raise ConfigError(
                 f"This probe has a direction for each of {len(classes)} labels. Choose one with "
                 f"--towards: {', '.join(classes)}."
             )
-        return 0, 1
-    if not classes:
+    elif not classes:
         raise ConfigError(
             "This probe predicts numbers and has no labels. Leave out --towards; a negative dose "
             "points to lower numbers."
         )
-    if towards not in classes:
+    elif towards not in classes:
         raise UnknownNameError(f"This probe has no label {towards!r}. {nearest(towards, classes)}")
-    if len(classes) == 2:
-        return 0, 1 if towards == classes[1] else -1
-    return classes.index(towards), 1
+    elif len(classes) == 2:
+        sign = 1 if towards == classes[1] else -1
+    else:
+        row = classes.index(towards)
+    vector: Floats = sign * facts.projection_sd[row] * unit[row]
+    return vector
 
 
 def steered_texts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import pandas as pd
@@ -22,7 +22,6 @@ from probekit.analysis.logits import (
 )
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.attribution_patching import estimated_effects, patch_top
-from probekit.interventions.effects import PatchEffect
 from probekit.interventions.measures import AnswerMeasure, lacks_space
 from probekit.interventions.patching import patch
 from probekit.model.families.table import load_model
@@ -42,6 +41,7 @@ _DTYPES = {
     **dict.fromkeys(("layer", "head", "position"), "Int64"),
     **dict.fromkeys(("edited", "effect", "recovery", "estimate"), "float64"),
 }
+_COLUMNS = ("base", "source", "patched", *(name for name in _DTYPES if name != "edited"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,17 +293,16 @@ def patch_pair(
     rows: list[dict[str, object]] = []
     for patterns, at in grids:
         if verify is None:
-            effects = patch(network.model, *batches, measure, patterns, at=at)
-            rows += [
-                _row(one.site, one.layer, one.head, one.position, one, None) for one in effects
-            ]
+            rows += map(asdict, patch(network.model, *batches, measure, patterns, at=at))
             continue
         estimates = estimated_effects(network.model, *batches, measure, patterns, at=at)
         for top in patch_top(network.model, *batches, measure, estimates, top=verify, at=at):
-            chosen, place = top.patch.selection, top.patch.position
-            layer = layer_of(chosen.site)
-            rows.append(_row(chosen.text, layer, chosen.head, place, top.verified, top.estimate))
-    table, names = pd.DataFrame(rows), network.tokenizer.strings
+            site = top.patch.selection
+            place = {"site": site.text, "layer": layer_of(site.site), "head": site.head}
+            found = {} if top.verified is None else asdict(top.verified)
+            rows.append(found | place | {"position": top.patch.position, "estimate": top.estimate})
+    table, names = pd.DataFrame(rows, columns=_COLUMNS), network.tokenizer.strings
+    table["position"] = pd.to_numeric(table["position"], errors="coerce")  # not that of `all`
     return PatchedPair(
         clean=tuple(names(batches[0].ids[0].tolist())),
         corrupt=tuple(names(batches[1].ids[0].tolist())),
@@ -311,7 +310,7 @@ def patch_pair(
         wrong=names([tokens[1]])[0],
         base=float(table["base"].dropna().iloc[0]),
         source=float(table["source"].dropna().iloc[0]),
-        rows=table[list(_DTYPES)].astype(_DTYPES),
+        rows=table.rename(columns={"patched": "edited"})[list(_DTYPES)].astype(_DTYPES),
         unspaced=tuple(
             text for text in (answer, wrong) if lacks_space(network.tokenizer, clean, text)
         ),
@@ -337,28 +336,3 @@ def _batches(
             "Change the corrupt text where the answer depends on it."
         )
     return (network.tokenizer.batch([clean], bos=bos), network.tokenizer.batch([corrupt], bos=bos))
-
-
-def _row(
-    site: str,
-    layer: int | None,
-    head: int | None,
-    position: object,
-    measured: PatchEffect | None,
-    estimate: float | None,
-) -> dict[str, object]:
-    """Return the row of a patch; numbers that were not measured are None."""
-    numbers = ("base", "source", "patched", "effect", "recovery")
-    base, source, edited, effect, recovery = (getattr(measured, name, None) for name in numbers)
-    return {
-        "site": site,
-        "layer": layer,
-        "head": head,
-        "position": position if isinstance(position, int) else None,
-        "base": base,
-        "source": source,
-        "edited": edited,
-        "effect": effect,
-        "recovery": recovery,
-        "estimate": estimate,
-    }

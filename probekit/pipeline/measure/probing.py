@@ -146,18 +146,14 @@ def _site_columns(selection: Probed | None, view: str) -> dict[str, Any]:
     place: dict[str, Any] = dict.fromkeys(("site", "layer", "component", "head", "order", "view"))
     if selection is None:
         return place
-    place["view"] = view
     if isinstance(selection, GivenSite):
-        named = {"site": selection.site, "component": selection.component}
-        return place | named | {"layer": selection.layer, "order": selection.order}
+        own = {name: getattr(selection, name) for name in ("site", "component", "layer", "order")}
+        return place | own | {"view": view}
     components = dict.fromkeys(component_of(part.site) for part in selection.parts)
-    place |= {"site": selection.text, "component": JOINT.join(components)}
+    place |= {"site": selection.text, "component": JOINT.join(components), "view": view}
     if isinstance(selection, SiteSelection):
-        place |= {
-            "site": replace(selection, head=None).text,
-            "layer": layer_of(selection.site),
-            "head": selection.head,
-        }
+        whole = replace(selection, head=None).text
+        place |= {"site": whole, "layer": layer_of(selection.site), "head": selection.head}
     return place
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.compare.compare import RowsOfBoth, compare, differences, write_comparison
-from probekit.probes.score.metrics import ClassPredictions
+from probekit.pipeline.compare.compare import compare, write_comparison
 from probekit.results.finished_run import FinishedRun
 from probekit.results.record import pack_record
 from tests.pipeline.finished import SITES, guesses, made_rows, write_record, write_run
@@ -56,26 +55,11 @@ def test_planted_difference_is_significant_only_at_its_site(tmp_path):
     assert rows.loc[SITES[0], ["difference", "p"]].tolist() == [0, 1]
     assert 0.1 < rows.loc[SITES[1], "ci_low"] < rows.loc[SITES[1], "difference"] < 0.4
     assert (found.rows["p_adjusted"] >= found.rows["p"]).all()
+    assert found.rows["holds"].equals(found.rows["p_adjusted"] < 0.05)
     assert found.n_significant == 1
     back = of_site(compare(b, a))
     assert np.allclose(back["difference"], -rows["difference"])
     assert np.allclose(back["p"], rows["p"])
-
-
-@pytest.mark.parametrize("paired", [True, False])
-def test_p_values_have_the_nominal_rate_without_a_difference(paired):
-    data = made_rows(n_groups=12, rows_of_group=10)
-    groups = data["group"].to_numpy(dtype=str)
-    tested = RowsOfBoth(groups, groups, np.arange(len(data)) if paired else None)
-    truth = (data["label"] == "yes").to_numpy(dtype=np.int64)
-
-    def p_value(seed):
-        pair = [ClassPredictions(truth, guesses(data, 0.7, 2 * seed + side), 2) for side in (0, 1)]
-        return differences([tuple(pair)], tested, "accuracy")[0].p
-
-    p = np.array([p_value(seed) for seed in range(200)])
-    assert 0.005 < (p < 0.05).mean() < 0.11
-    assert 0.38 < (p < 0.5).mean() < 0.62
 
 
 def test_rows_are_paired_in_any_order(make, tmp_path):
@@ -87,15 +71,6 @@ def test_rows_are_paired_in_any_order(make, tmp_path):
     assert compare(a, c).pairing == "paired"
 
 
-def test_tokens_of_one_example_are_paired_by_their_order(make):
-    rows = ROWS.assign(example="text " + ROWS["group"], label="yes")
-    rows.loc[0, "label"] = "no"
-    a, b = make("a", 0.8, 1, rows), make("b", 0.8, 1, rows)
-    found = compare(a, b)
-    assert found.pairing == "paired"
-    assert (found.rows["difference"] == 0).all()
-
-
 def test_different_rows_are_compared_without_pairs(make):
     other = made_rows(n_groups=40, prefix="h")
     found = compare(make("a", 0.9, 1), make("b", 0.6, 1, other))
@@ -103,22 +78,6 @@ def test_different_rows_are_compared_without_pairs(make):
     assert f"differ (240 in {found.a}, 160 in {found.b})" in found.notes[0]
     assert set(zip(found.rows["n_a"], found.rows["n_groups_b"], strict=True)) == {(240, 40)}
     assert of_site(found)["holds"].all()
-
-
-def test_pairing_reveals_a_small_difference(make, tmp_path):
-    """Predictions that differ in a few rows: a small difference is significant if paired."""
-    better = guess_at(0.6, 1)
-    truth = (ROWS["label"] == "yes").to_numpy(dtype=np.int64)
-    worse = {site: guess.copy() for site, guess in better.items()}
-    for guess in worse.values():
-        guess[::12] = 1 - truth[::12]
-    a, b = write_run(tmp_path / "a", ROWS, better), write_run(tmp_path / "b", ROWS, worse)
-    renamed = ROWS.assign(example="x" + ROWS["example"])
-    c = write_run(tmp_path / "c", renamed, worse)
-    paired, unpaired = of_site(compare(a, b)), of_site(compare(a, c))
-    assert np.allclose(paired["difference"], unpaired["difference"])
-    assert paired["holds"].all()
-    assert not unpaired["holds"].any()
 
 
 def test_numbered_rows_of_different_data_are_not_paired(make):
@@ -133,18 +92,9 @@ def test_numbered_rows_of_different_data_are_not_paired(make):
 
 def test_differing_settings_are_listed(make):
     a = make("a", 0.8, 1)
-    b = make(
-        "b",
-        0.8,
-        1,
-        probe="mass_mean",
-        overrides=(
-            "probe.seed=3",
-            "probe.kinds=[{kind: mass_mean}]",
-            "tokens.position.at=mean",
-            "name=other",
-        ),
-    )
+    kinds, place = "probe.kinds=[{kind: mass_mean}]", "tokens.position.at=mean"
+    overrides = ("probe.seed=3", kinds, place, "name=other")
+    b = make("b", 0.8, 1, probe="mass_mean", overrides=overrides)
     found = compare(a, b)
     assert found.settings == {
         "probe.seed": ("0", "3"),
@@ -164,16 +114,6 @@ def test_folders_of_the_machine_are_not_on_the_page(make, tmp_path):
     page = write_comparison(tmp_path / "page.html", compare(a, b)).read_text()
     assert "…/small" in page
     assert str(tmp_path) not in page
-
-
-def test_clear_differences_at_many_sites_are_all_significant(tmp_path):
-    sites = [f"blocks.{n}.hook_resid_post" for n in range(12)]
-    good = {site: guesses(ROWS, 0.9, n) for n, site in enumerate(sites)}
-    bad = {site: guesses(ROWS, 0.55, 50 + n) for n, site in enumerate(sites)}
-    found = compare(write_run(tmp_path / "a", ROWS, good), write_run(tmp_path / "b", ROWS, bad))
-    assert of_site(found)["holds"].all()
-    assert "draws" not in found.rows
-    assert not any("groups are" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -197,41 +137,25 @@ def test_few_groups_are_noted_and_too_few_have_no_verdict(make, n_groups, note, 
     assert sites["holds"].any() == (n_groups >= 6)
 
 
-def test_adjustment_for_many_comparisons_removes_significance(tmp_path):
-    sites = [f"blocks.{n}.hook_resid_post" for n in range(12)]
-    a, b = (
-        {s: guesses(ROWS, share / 100, share + n) for n, s in enumerate(sites)}
-        for share in (70, 62)
-    )
-    rows = compare(write_run(tmp_path / "a", ROWS, a), write_run(tmp_path / "b", ROWS, b)).rows
-    assert ((rows["p"] < 0.05) & (rows["p_adjusted"] >= 0.05)).any()
-    assert rows["holds"].equals(rows["p_adjusted"] < 0.05)
-
-
-def test_hostile_names_are_written_unchanged(tmp_path):
-    hostile = '<script>alert("1")</script>, \r\n"x"'
-    rows = ROWS.replace({"label": {"yes": hostile}}).assign(group="\t" + ROWS["group"] + ",'")
-    labels = tuple(sorted(("no", hostile)))
-    yes = labels.index(hostile)
-    guess = {site: np.where(g == 1, yes, 1 - yes) for site, g in guess_at(0.8, 1).items()}
+@pytest.mark.parametrize(
+    "labels",
+    [("-1", "1"), ("'=a", "=cmd|' /C calc'!A0"), ('<script>alert("1")</script>, \r\n"x"', "no")],
+    ids=["minus", "formula", "script"],
+)
+def test_labels_of_any_characters_are_read_back(tmp_path, labels):
+    yes = labels[1 if labels[1] != "no" else 0]
+    rows = ROWS.replace({"label": {"yes": yes, "no": labels[1 - labels.index(yes)]}})
+    rows = rows.assign(group="\t" + rows["group"] + ",'")
+    guess = {site: np.where(g == 1, labels.index(yes), 1 - labels.index(yes))
+             for site, g in guess_at(0.8, 1).items()}  # fmt: skip
     a, b = (write_run(tmp_path / name, rows, guess, labels=labels) for name in "ab")
+    opened = FinishedRun.open(a, load_experiment).test_rows
+    assert opened["label"].tolist() == rows["label"].tolist()
+    assert opened["group"].tolist() == rows["group"].tolist()
     found = compare(a, b)
     assert (of_site(found)["value_a"] > 0.6).all()
-    page = write_comparison(tmp_path / "page.html", found).read_text()
-    assert "alert(" not in page
-
-
-@pytest.mark.parametrize(
-    "labels", [("-1", "1"), ("'=a", "=cmd|' /C calc'!A0")], ids=["minus", "formula"]
-)
-def test_labels_that_look_like_formulas_are_read_back(tmp_path, labels):
-    rows = ROWS.replace({"label": dict(zip(("no", "yes"), labels, strict=True))})
-    a, b = (write_run(tmp_path / name, rows, guess_at(0.8, 1), labels=labels) for name in "ab")
-    assert pd.read_csv(a / "test_rows.csv", dtype=str)["label"].str.startswith("'").any()
-    assert (
-        FinishedRun.open(a, load_experiment).test_rows["label"].tolist() == rows["label"].tolist()
-    )
-    assert (of_site(compare(a, b))["difference"] == 0).all()
+    assert (of_site(found)["difference"] == 0).all()
+    assert "alert(" not in write_comparison(tmp_path / "page.html", found).read_text()
 
 
 def test_baselines_missing_from_one_run_are_reported(make):
@@ -259,33 +183,17 @@ class TestRefusals:
         with pytest.raises(ConfigError, match="same folder"):
             compare(a, a.parent / "." / "a")
 
-    def test_missing_and_unfinished_runs_are_refused(self, make, tmp_path):
+    def test_missing_runs_are_refused(self, make, tmp_path):
         a = make("a", 0.8, 1)
         with pytest.raises(MissingError, match="none does not exist"):
             compare(a, tmp_path / "none")
         with pytest.raises(MissingError, match=r"It contains runs; give one of them: a\."):
             compare(a, tmp_path)
-        b = make("b", 0.8, 1)
-        (b / ".started").touch()
-        with pytest.raises(MissingError, match="unfinished run"):
-            compare(a, b)
-
-    @pytest.mark.parametrize(
-        "name",
-        ["results.csv", "test_rows.csv", "config.yaml", "sites/blocks.0.hook_resid_post.json"],
-    )
-    def test_changed_result_file_is_refused(self, make, name):
-        a, b = make("a", 0.8, 1), make("b", 0.8, 1)
-        (b / name).write_text((b / name).read_text() + "\n")
-        with pytest.raises(DataError, match=f"{name} changed after the run"):
-            compare(a, b)
 
     def test_changed_predictions_are_refused(self, make):
         a, b = make("a", 0.8, 1), make("b", 0.6, 1)
         for path in (a / "sites").glob("blocks.1*"):
             shutil.copy(path, b / "sites" / path.name)
-        with pytest.raises(DataError, match=r"sites/blocks\.1\.hook_resid_post\.json changed"):
-            compare(a, b)
         reseal(b)
         with pytest.raises(DataError, match=r"predictions at blocks\.1\.hook_resid_post are lost"):
             compare(a, b)

@@ -32,6 +32,11 @@ probe:
 """
 
 
+BOTH = ("same", "other")
+LOGISTIC = "probe.kinds=[{kind: logistic}]"
+FIRST = "capture.sites=[blocks.1.hook_resid_post]"
+
+
 def write_set(folder, name, rows, yaml=YAML):
     rows.to_csv(folder / f"{name}.csv", index=False)
     (folder / f"{name}.yaml").write_text(yaml.format(name=name))
@@ -96,11 +101,6 @@ def test_probe_of_the_last_noun_fails_on_subjects_of_the_other_number(found):
     assert set(cosines["space"]) == {"raw", "standardised"}
 
 
-def test_record_lists_the_checksum_sources_of_model_files(found, folder):
-    record = json.loads((folder / "first" / "transfer.json").read_text())
-    assert record["compared_with"]["model.safetensors"] == "digests.json"
-
-
 def test_cosines_are_symmetric_and_only_of_linear_probes(found):
     assert set(found.cosines["probe"]) == {"logistic"}
     for space in ("raw", "standardised"):
@@ -108,15 +108,14 @@ def test_cosines_are_symmetric_and_only_of_linear_probes(found):
         table = matrix(rows, found.names, "cosine").to_numpy()
         assert np.allclose(np.diag(table), 1)
         assert np.allclose(table, table.T)
-
-
-def test_cosines_of_permuted_labels_are_small(found):
     assert (found.cosines["null_high"] < 0.5).all()
     assert (found.cosines["null_low"] > -0.5).all()
     assert (found.cosines["null_low"] < found.cosines["null_high"]).all()
 
 
 def test_files_and_figures_are_written(found, folder):
+    record = json.loads((folder / "first" / "transfer.json").read_text())
+    assert record["compared_with"]["model.safetensors"] == "digests.json"
     assert not (folder / "first" / DEAD).exists()
     scores = pd.read_csv(folder / "first" / "transfer.csv")
     assert len(scores) == 2 * 2 * 4 * 5
@@ -133,17 +132,8 @@ def test_files_and_figures_are_written(found, folder):
 def test_rows_in_both_data_sets_are_reported(folder, go):
     rows = pd.read_csv(folder / "same.csv")
     write_set(folder, "again", rows.assign(group=rows["group"] + " again")[::-1])
-    found = go(
-        "same",
-        "again",
-        out="again",
-        null_draws=0,
-        overrides=[
-            "split.seed=1",
-            "capture.sites=[blocks.1.hook_resid_post]",
-            "probe.kinds=[{kind: mass_mean}]",
-        ],
-    )
+    overrides = ["split.seed=1", FIRST, "probe.kinds=[{kind: mass_mean}]"]
+    found = go("same", "again", out="again", null_draws=0, overrides=overrides)
     away = found.scores[found.scores["train"] != found.scores["test"]]
     assert away["known_groups"].eq(0).all()
     trained, tested = (
@@ -163,31 +153,21 @@ def test_rows_in_both_data_sets_are_reported(folder, go):
 def test_regression_and_several_labels_are_transferred(folder, go):
     generator = np.random.default_rng(0)
     for name, sign in (("up", 1), ("down", -1)):
-        words = generator.choice(["tiny", "small", "large", "huge"], size=120)
-        size = {"tiny": 1, "small": 2, "large": 3, "huge": 4}
-        rows = pd.DataFrame(
-            {
-                "text": [f"{name.title()} the {word} house" for word in words],
-                "label": [str(sign * size[word]) for word in words],
-                "group": generator.permutation(120) // 4,
-                "word": words,
-            }
-        )
-        write_set(folder, name, rows)
-    overrides = [
-        "capture.sites=[blocks.1.hook_resid_post]",
-        "data.columns.label=word",
-        "probe.control_draws=0",
-        "probe.kinds=[{kind: logistic}]",
-    ]
-    words = go("up", "down", overrides=overrides, out="words", null_draws=2)
+        sizes = ["tiny", "small", "large", "huge"]
+        words = generator.choice(sizes, size=120)
+        rows = {
+            "text": [f"{name.title()} the {word} house" for word in words],
+            "label": [str(sign * (1 + sizes.index(word))) for word in words],
+            "group": generator.permutation(120) // 4,
+            "word": words,
+        }
+        write_set(folder, name, pd.DataFrame(rows))
+    overrides = [FIRST, "probe.control_draws=0"]
+    of_words = [*overrides, "data.columns.label=word", LOGISTIC]
+    words = go("up", "down", overrides=of_words, out="words", null_draws=2)
     assert (only(words.scores, metric="accuracy")["value"] > 0.6).all()
     assert (words.cosines["cosine"] > 0.3).all()
-    overrides[1:] = [
-        "data.columns.label=label",
-        "probe.control_draws=0",
-        "probe.kinds=[{kind: ridge_regression}]",
-    ]
+    overrides.append("probe.kinds=[{kind: ridge_regression}]")
     found = go("up", "down", overrides=overrides, out="numbers", null_draws=2)
     assert found.metric == "r2"
     scores = matrix(only(found.scores, metric="r2"), found.names, "value").to_numpy()
@@ -197,43 +177,43 @@ def test_regression_and_several_labels_are_transferred(folder, go):
     assert (away["cosine"] < 0).all()
 
 
-class TestRefusals:
-    def test_single_experiment_and_duplicate_names_are_refused(self, go):
-        with pytest.raises(ConfigError, match="at least two experiments"):
-            go("same")
-        with pytest.raises(ConfigError, match="the name 'same'"):
-            go("same", "same")
+@pytest.fixture(scope="module")
+def unlike(folder):
+    """Experiments that differ in their settings, sites or labels from `same`."""
+    rows = pd.read_csv(folder / "same.csv")
+    write_set(
+        folder, "bos", rows, YAML.replace("bos: false", "bos: true").replace("ds: 2", "ds: 3")
+    )
+    write_set(folder, "sites", rows, YAML.replace("blocks.[13]", "blocks.[12]"))
+    write_set(folder, "labels", rows.replace({"label": {"plural": "many"}}))
 
-    def test_experiments_with_different_settings_are_refused(self, folder, go):
-        rows = pd.read_csv(folder / "same.csv")
-        yaml = YAML.replace("bos: false", "bos: true").replace("folds: 2", "folds: 3")
-        write_set(folder, "bos", rows, yaml)
-        with pytest.raises(ConfigError, match=r"(?s)tokens.bos: false in same, true in bos.*folds"):
-            go("same", "bos")
 
-    def test_different_sites_are_refused(self, folder, go):
-        yaml = YAML.replace("blocks.[13]", "blocks.[12]")
-        write_set(folder, "sites", pd.read_csv(folder / "same.csv"), yaml)
-        message = "same and sites .* only one has blocks.2.hook_resid_post, blocks.3.hook_resid"
-        with pytest.raises(ConfigError, match=message):
-            go("same", "sites")
-
-    def test_different_labels_are_refused(self, folder, go):
-        rows = pd.read_csv(folder / "same.csv").replace({"label": {"plural": "many"}})
-        write_set(folder, "labels", rows)
-        with pytest.raises(DataError, match=r"(?s)same: 'plural', 'singular'.*labels: 'many'"):
-            go("same", "labels")
-
-    def test_kinds_that_read_texts_and_trees_are_refused(self, go):
-        with pytest.raises(ConfigError, match=r"attention_pooled requires `tokens\.position"):
-            go("same", "other", overrides=["probe.kinds=[{kind: attention_pooled}]"])
-
-    @pytest.mark.parametrize("metric", ["tpr_at_fpr_5", "brier"])
-    def test_metrics_that_other_probes_do_not_have_are_refused(self, go, metric):
-        overrides = [f"probe.metric={metric}", "probe.kinds=[{kind: logistic}]"]
-        with pytest.raises(ConfigError, match=rf"no {METRICS[metric].title}: .*auroc, auprc"):
-            go("same", "other", overrides=overrides)
-
-    def test_nested_cross_validation_is_refused(self, go):
-        with pytest.raises(ConfigError, match="nested cross-validation trains several"):
-            go("same", "other", overrides=["split.folds=2"])
+@pytest.mark.parametrize(
+    ("names", "overrides", "error", "message"),
+    [
+        (["same"], (), ConfigError, "at least two experiments"),
+        (["same", "same"], (), ConfigError, "the name 'same'"),
+        (["same", "bos"], (), ConfigError, r"(?s)tokens.bos: false in same, true in bos.*folds"),
+        (
+            ["same", "sites"],
+            (),
+            ConfigError,
+            "same and sites .* only one has blocks.2.hook_resid_post, blocks.3.hook_resid",
+        ),
+        (["same", "labels"], (), DataError, r"(?s)same: 'plural', 'singular'.*labels: 'many'"),
+        (BOTH, ["split.folds=2"], ConfigError, "nested cross-validation trains several"),
+        *(
+            (
+                BOTH,
+                [LOGISTIC, f"probe.metric={name}"],
+                ConfigError,
+                f"no {METRICS[name].title}: .*auroc, auprc",
+            )
+            for name in ("tpr_at_fpr_5", "brier")
+        ),
+    ],
+)
+@pytest.mark.usefixtures("unlike")
+def test_what_cannot_be_transferred_is_refused(go, names, overrides, error, message):
+    with pytest.raises(error, match=message):
+        go(*names, overrides=overrides)

@@ -5,20 +5,19 @@ import pandas as pd
 import pytest
 
 from probekit.cli.show.results import show_results
-from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import data_facts, findings
-from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.sentences.answer import p_words
-from probekit.results.record import load_record
 from probekit.results.selection import chosen_row, fold_choices, main_metric
 from probekit.results.table import load_table, only
-from tests.pipeline.planted import YAML, write_rows
+from tests.pipeline.planted import MIXED, Planted
 
 OVERRIDES = (
+    MIXED,
+    "model.random_weights=1",
     "split.folds=3",
     "capture.sites=['blocks.[135].hook_resid_post', hook_embed]",
     "probe.description=false",
@@ -28,35 +27,27 @@ OVERRIDES = (
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory):
+def load(planted):
     """A function that loads the planted experiment, with labels that follow no rule."""
-    folder = tmp_path_factory.mktemp("folds")
-    write_rows(folder / "rows.csv")
-    rows = pd.read_csv(folder / "rows.csv")
-    rows["label"] = np.random.default_rng(2).permutation(rows["label"])
-    rows.to_csv(folder / "rows.csv", index=False)
+    rows = pd.read_csv(planted.folder / "mixed.csv")
     again = rows.assign(group=rows["group"] + " again")
-    pd.concat([rows, again]).to_csv(folder / "twice.csv", index=False)
+    pd.concat([rows, again]).to_csv(planted.folder / "twice.csv", index=False)
     # Each noun is in two groups, so that test words are not new.
-    rows.assign(group=np.arange(len(rows)) // 4).to_csv(folder / "repeated.csv", index=False)
-    (folder / "planted.yaml").write_text(YAML)
-    return lambda *others: load_experiment(folder / "planted.yaml", (*OVERRIDES, *others))
+    rows.assign(group=np.arange(len(rows)) // 4).to_csv(
+        planted.folder / "repeated.csv", index=False
+    )
+    return lambda *others: planted.load(*OVERRIDES, *others)
 
 
 @pytest.fixture(scope="module")
-def go(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("out")
-
-    def go(experiment):
-        return run(experiment, out=folder / "runs", cache_root=folder / "cache")
-
-    return go
+def go(planted, load):
+    return lambda *others, **options: planted.run(*OVERRIDES, *others, **options)
 
 
 @pytest.fixture(scope="module")
-def nested(load, go):
+def nested(go):
     """A run whose outer folds chose different sites."""
-    return go(load())
+    return go()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +61,7 @@ def score(table, **where):
 
 
 def test_folds_that_disagree_have_no_best_site(nested, table):
-    v = load_record(nested.folder / "run.json").verdict
+    v = nested._record.verdict
     names = [choice.name for choice in v.choices]
     assert v.score.sites == {name: names.count(name) for name in names}
     assert len(v.score.sites) > 1
@@ -126,16 +117,16 @@ def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load)
     assert {"probes/final.json", "probes/final.safetensors"} <= set(nested.record["files"])
 
 
-def test_a_second_run_fits_nothing(nested, load, go, monkeypatch):
+def test_a_second_run_fits_nothing(nested, planted, monkeypatch):
     content = {path.name: path.read_bytes() for path in nested.folder.glob("*.csv")}
     monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # would fail if it were called
-    again = go(load())
+    again = Planted.run(planted, *OVERRIDES, page=False)  # not the one that is kept
     assert {path.name: path.read_bytes() for path in again.folder.glob("*.csv")} == content
     assert again.record["files"] == nested.record["files"]
 
 
-def test_the_chosen_probe_of_a_comparison_is_the_nested_choice(nested, table, load, go):
-    single = go(load("split.folds=null"))
+def test_the_chosen_probe_of_a_comparison_is_the_nested_choice(nested, table, go):
+    single = go("split.folds=null", "model.random_weights=false", page=False)
     for metric in ("accuracy", "auroc"):
         rows = compare(nested.folder, single.folder, metric=metric).rows
         (chosen,) = rows[rows["what"] == "chosen"].to_dict("records")
@@ -157,12 +148,11 @@ def test_the_terminal_has_the_nested_choice(nested, capsys):
     assert "chosen" not in shown.split("compared with")[1]
 
 
-def test_folds_choose_among_kinds_too(load, go):
+def test_folds_choose_among_kinds_too(go):
     several = go(
-        load(
-            "probe.kinds=[{kind: nearest_mean}, {kind: k_sparse, k: [2, 8]}]",
-            "capture.sites=[blocks.0.hook_resid_post, blocks.3.hook_resid_post]",
-        )
+        "probe.kinds=[{kind: nearest_mean}, {kind: k_sparse, k: [2, 8]}]",
+        "capture.sites=[blocks.0.hook_resid_post, blocks.3.hook_resid_post]",
+        "model.random_weights=false",
     )
     table = load_table(several.results)
     chosen = fold_choices(table)
@@ -181,9 +171,10 @@ def test_folds_choose_among_kinds_too(load, go):
 
 
 @pytest.mark.parametrize("metric", ["auroc", "brier", "auprc"])
-def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(load, go, metric):
+def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(go, metric):
     at_noun = ("data.file=repeated.csv", "tokens.position={at: index, index: 2}")
-    table = load_table(go(load(f"probe.metric={metric}", *at_noun)).results)
+    few = ("model.random_weights=false", f"probe.metric={metric}")
+    table = load_table(go(*few, *at_noun, page=False).results)
     assert main_metric(table) == metric
     validated = only(table, split="validation", target="task")
     assert set(validated["metric"]) == {metric}

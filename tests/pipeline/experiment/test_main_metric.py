@@ -1,40 +1,21 @@
 """The main metric of an experiment file ends in results.csv, in run.json and in the headline."""
 
-import json
-
 import pytest
 
 from probekit.cli.show.results import show_results
 from probekit.errors import ConfigError
-from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
-from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.validate import validate
 from probekit.report.pages.parts import result_parts
 from probekit.results.selection import chosen_row, main_metric
 from probekit.results.table import DIFFERENCES, load_table, only, read_columns
-from tests.pipeline.planted import YAML, write_rows
-
-FAST = ("model.random_weights=false", "probe.control_draws=0", "probe.description=false")
+from tests.pipeline.planted import FAST
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+@pytest.fixture
+def runs(planted):
     """A function that runs the planted experiment with a main metric."""
-    folder = tmp_path_factory.mktemp("planted")
-    write_rows(folder / "rows.csv")
-    (folder / "planted.yaml").write_text(YAML)
-    done = {}
-
-    def go(metric):
-        if metric not in done:
-            experiment = load_experiment(folder / "planted.yaml", (*FAST, f"probe.metric={metric}"))
-            done[metric] = run(
-                experiment, out=folder / "runs", cache_root=folder / "cache", workers=1
-            )
-        return done[metric]
-
-    return go
+    return lambda metric: planted.run(*FAST, f"probe.metric={metric}", page=False)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +32,8 @@ def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
     chosen, ranked = chosen_row(table), only(table, split="validation", target="task")
     best = ranked["value"].min() if metric == "brier" else ranked["value"].max()
     assert chosen["value"] == best
-    record = json.loads((result.folder / "run.json").read_text())
-    assert record["verdict"]["main_metrics"] == [name]
+    record = result.record
+    assert record["verdict"]["main_metrics"] == (name,)
     assert record["positive"] == "red"
     assert record["verdict"]["best"]["site"] == chosen["site"]
     assert record["verdict"]["metric"] == name
@@ -77,17 +58,17 @@ def test_runs_are_compared_by_their_main_metric(runs):
     assert compare(runs("auroc").folder, runs("null").folder, metric="brier").metric == "brier"
 
 
-def test_validate_proposes_a_metric_for_rare_labels_unless_one_is_set(tmp_path):
-    write_rows(tmp_path / "rows.csv")
-    text = (tmp_path / "rows.csv").read_text().splitlines()
+def test_validate_proposes_a_metric_for_rare_labels_unless_one_is_set(own):
     # In 10 of 12 groups all rows are black.
-    rows = [line if line.split(",")[-1] in ("house", "door") else line.replace("red", "black")
-            for line in text]  # fmt: skip
-    (tmp_path / "rows.csv").write_text("\n".join(dict.fromkeys(rows)) + "\n")
-    (tmp_path / "planted.yaml").write_text(YAML)
+    is_rare = own.rows["group"].isin(["house", "door"])
+    black = own.rows["text"].str.replace("red", "black")
+    rows = own.rows.assign(
+        text=own.rows["text"].where(is_rare, black), label=own.rows["label"].where(is_rare, "black")
+    )
+    rows.drop_duplicates().to_csv(own.folder / "rows.csv", index=False)
 
     def proposed(*overrides):
-        found = validate(load_experiment(tmp_path / "planted.yaml", (*FAST, *overrides))).findings
+        found = validate(own.load(*FAST, *overrides)).findings
         return [finding.message for finding in found if finding.code == "imbalance"]
 
     (sentence,) = proposed()

@@ -5,73 +5,82 @@ import shutil
 import pandas as pd
 import pytest
 
-from probekit.errors import ConfigError, MissingError
+from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.pretrain import pretrain
 from probekit.report.pages.run_page import write_report
+from probekit.results.table import only
 from tests.model.hub import connect, serving
 from tests.pipeline.planted import YAML, write_rows
+from tests.training.recipes import tiny_recipe, write_corpus
+
+EDITS = """\
+interventions: [{do: ablate, with: zero, sites: blocks.0.hook_resid_post}]
+measure: [{logit_difference: {answer: a, wrong: b}}]
+"""
 
 
-@pytest.fixture
-def trained(tmp_path, make_recipe):
-    return pretrain(make_recipe(), out=tmp_path / "trained").folder
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the rows, and checkpoints of steps 0, 6 and 12 in `trained/tiny`."""
+    folder = tmp_path_factory.mktemp("over")
+    recipe = tiny_recipe(write_corpus(folder / "texts"))
+    pretrain(recipe, out=folder / "trained", progress=False)
+    write_rows(folder / "rows.csv")
+    return folder
 
 
-@pytest.fixture
-def load(tmp_path, trained):
+@pytest.fixture(scope="module")
+def load(place):
     """A function that loads the experiment with another model section."""
-    write_rows(tmp_path / "rows.csv")
 
-    def load(model="{path: trained/tiny, checkpoints: all}"):
+    def load(model="{path: trained/tiny, checkpoints: all}", more=""):
         text = YAML.replace("{source: mini}", model).replace("[03]", "[01]")
-        (tmp_path / "over.yaml").write_text(text)
-        return load_experiment(tmp_path / "over.yaml")
+        (place / "over.yaml").write_text(text + more)
+        return load_experiment(place / "over.yaml")
 
     return load
 
 
-def go(experiment, tmp_path, name):
-    return run(experiment, out=tmp_path / name, cache_root=tmp_path / "cache")
+@pytest.fixture(scope="module")
+def go(place):
+    return lambda experiment, name: run(experiment, out=place / name, cache_root=place / "cache")
 
 
-def test_checkpoint_scores_equal_those_of_single_runs(load, tmp_path):
-    over = go(load(), tmp_path, "over")
+@pytest.fixture(scope="module")
+def over(load, go):
+    """The run over all checkpoints, with an edit."""
+    return go(load(more=EDITS), "over")
+
+
+def test_checkpoint_scores_equal_those_of_single_runs(load, go, over):
     training = pd.read_csv(over.folder / "training.csv")
     assert sorted(training["step"].unique()) == [0, 6, 12]
-    alone = go(load("{source: trained/tiny/checkpoints/step-0000006}"), tmp_path, "alone")
+    alone = go(load("{source: trained/tiny/checkpoints/step-0000006}"), "alone")
     keys = ["site", "metric", "split"]
-    task = alone.table[alone.table["target"] == "task"].set_index(keys)["value"]
-    ours = training[training["step"] == 6].set_index(keys)["value"]
-    assert len(ours) > 10
-    pd.testing.assert_series_equal(ours, task[ours.index])
-    last = training[training["step"] == 12].set_index(keys)["value"]
-    main = over.table[over.table["target"] == "task"].set_index(keys)["value"]
-    pd.testing.assert_series_equal(last, main[last.index])
+    for step, single in ((6, alone), (12, over)):
+        task = only(single.table, target="task").set_index(keys)["value"]
+        ours = only(training, step=step).set_index(keys)["value"]
+        assert len(ours) > 10
+        pd.testing.assert_series_equal(ours, task[ours.index])
 
 
-def test_only_the_last_checkpoint_is_edited(load, tmp_path):
-    load()
-    path = tmp_path / "over.yaml"
-    edit = "interventions: [{do: ablate, with: zero, sites: blocks.0.hook_resid_post}]\n"
-    measure = "measure: [{logit_difference: {answer: a, wrong: b}}]\n"
-    path.write_text(path.read_text() + edit + measure)
-    over = go(load_experiment(path), tmp_path, "over")
+def test_only_the_last_checkpoint_is_edited(over):
     assert (over.folder / "causes" / "effects.csv").exists()
-    assert len(list(tmp_path.rglob("effects.csv"))) == 1
+    assert len(list(over.folder.rglob("effects.csv"))) == 1
 
 
-def test_revisions_of_a_hub_model_equal_checkpoints(load, tmp_path, trained, monkeypatch):
+def test_revisions_of_a_hub_model_equal_checkpoints(load, go, place, tmp_path, monkeypatch):
     for step in (6, 12):
-        folder = trained / "checkpoints" / f"step-{step:07}"
+        folder = place / "trained" / "tiny" / "checkpoints" / f"step-{step:07}"
         shutil.copytree(folder, tmp_path / "hub" / "org" / f"name@step{step}")
-    path = go(load("{path: trained/tiny, checkpoints: [6, 12]}"), tmp_path, "path")
+    path = go(load("{path: trained/tiny, checkpoints: [6, 12]}"), "path")
     with serving(tmp_path / "hub") as (address, asked):
         connect(monkeypatch, address, tmp_path / "hub_cache")
         experiment = load("{source: org/name, checkpoints: [6, 12]}")
         assert experiment.model.source == "org/name@step12"
-        hub = go(experiment, tmp_path, "hub_run")
+        hub = go(experiment, "hub_run")
     assert asked.count("model.safetensors") == 2
     for name in ("training.csv", "results.csv"):
         ours, expected = (
@@ -87,28 +96,27 @@ def test_a_revision_is_a_part_of_the_name(load):
     assert model == load("{source: org/name@step6}").model
 
 
-def test_page_has_a_map_of_layers_by_steps(load, tmp_path):
-    over = go(load("{path: trained/tiny, checkpoints: [0, 12]}"), tmp_path, "over")
-    page = over.report.read_text()
-    assert "Accuracy by layer and step of training" in page
-    (over.folder / "training.csv").write_text("site,metric\n")
-    with pytest.raises(Exception, match=r"training.csv"):
-        write_report(over.folder)
+def test_page_has_a_map_of_layers_by_steps(over, tmp_path):
+    assert "Accuracy by layer and step of training" in over.report.read_text()
+    copy = shutil.copytree(over.folder, tmp_path / "copy")
+    (copy / "training.csv").write_text("site,metric\n")
+    with pytest.raises(DataError, match=r"training.csv"):
+        write_report(copy)
 
 
-def test_last_checkpoint_is_the_default(load, tmp_path, trained):
+def test_last_checkpoint_is_the_default(load, go, place):
     experiment = load("{path: trained/tiny}")
-    assert experiment.model.source == str(trained / "checkpoints" / "step-0000012")
-    result = go(experiment, tmp_path, "one")
+    last = place / "trained" / "tiny" / "checkpoints" / "step-0000012"
+    assert experiment.model.source == str(last)
+    result = go(experiment, "one")
     assert not (result.folder / "training.csv").exists()
     assert "step of training" not in result.report.read_text()
 
 
-def test_saved_settings_list_the_steps(load, tmp_path):
-    experiment = load()
+def test_saved_settings_list_the_steps(load, over):
+    experiment = load(more=EDITS)
     assert experiment.model.checkpoints == (0, 6, 12)
-    result = go(experiment, tmp_path, "over")
-    assert load_experiment(result.folder / "config.yaml") == experiment
+    assert load_experiment(over.folder / "config.yaml") == experiment
 
 
 @pytest.mark.parametrize(

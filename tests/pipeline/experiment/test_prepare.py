@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.rows import last_word
@@ -21,6 +20,7 @@ model: {source: mini}
 data: {name: rows, format: csv, file: rows.csv, columns: {split: side}}
 tokens: {bos: false, position: {at: last}}
 """
+SPLIT = "columns: {split: side}"
 
 
 def conllu(sentences):
@@ -74,12 +74,24 @@ def test_neighbours_are_the_words_next_to_a_word_in_its_text(trees, tmp_path):
     assert prepare(some).positions[0].neighbours.tolist()[:2] == [["", "key"], ["key", ""]]
 
 
-def test_neighbours_of_tokens_are_tokens_and_whole_texts_have_none(tmp_path):
-    rows = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
-    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
-    (tmp_path / "rows.yaml").write_text(TABLE)
-    assert prepare(load_experiment(tmp_path / "rows.yaml")).positions[0].neighbours is None
-    tokens = prepare(load_experiment(tmp_path / "rows.yaml", ["tokens.position.at=all"]))
+@pytest.fixture
+def table(tmp_path):
+    """A function that prepares the rows of a table."""
+
+    def table(lines, *overrides, yaml=TABLE):
+        (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+        (tmp_path / "rows.yaml").write_text(yaml)
+        return prepare(load_experiment(tmp_path / "rows.yaml", overrides))
+
+    return table
+
+
+KEYS = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
+
+
+def test_neighbours_of_tokens_are_tokens_and_whole_texts_have_none(table):
+    assert table(KEYS).positions[0].neighbours is None
+    tokens = table(KEYS, "tokens.position.at=all")
     assert tokens.positions[0].neighbours.tolist()[:2] == [["", " key"], ["The", ""]]
 
 
@@ -94,39 +106,25 @@ def test_position_0_does_not_affect_scaling_by_default(tmp_path, trees):
     assert counted.tokens.position.text == "word:last+first"
 
 
-def test_saved_configuration_gives_the_same_rows(trees, tmp_path):
-    (tmp_path / "again.yaml").write_text(dump_settings(trees))
-    again = prepare(load_experiment(tmp_path / "again.yaml"))
-    assert again.dataset.digest == prepare(trees).dataset.digest
-
-
 def test_rows_without_a_group_are_separate_groups_across_files(tmp_path):
     for side in ("train", "test"):
         (tmp_path / f"{side}.csv").write_text("text,label\nThe key,a\nThe dog,b\n")
-    text = TABLE.replace(
-        "file: rows.csv, columns: {split: side}", "train: train.csv, test: test.csv"
-    )
-    (tmp_path / "rows.yaml").write_text(text)
+    files = "train: train.csv, test: test.csv"
+    (tmp_path / "rows.yaml").write_text(TABLE.replace("file: rows.csv, " + SPLIT, files))
     prepared = prepare(load_experiment(tmp_path / "rows.yaml"))
     assert len(np.unique(prepared.groups)) == 4
 
 
-def test_split_column_determines_the_split(tmp_path):
-    rows = ["text,label,side", "The key.,a,train", "The dog!,b,train", "A key.,a,test"]
-    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
-    (tmp_path / "rows.yaml").write_text(TABLE)
-    prepared = prepare(load_experiment(tmp_path / "rows.yaml"))
+def test_split_column_determines_the_split(table):
+    prepared = table([KEYS[0], *(line.replace(",", ".,", 1) for line in KEYS[1:])])
     assert prepared.test.tolist() == [2]
     assert prepared.positions[0].types.tolist() == ["key", "dog", "key"]  # excludes the full stop
 
 
-def test_duplicates_are_removed_from_test_and_counted(tmp_path):
+def test_duplicates_are_removed_from_test_and_counted(table):
     rows = ["One.,y,train", "Two.,n,train", "One.,y,test", "Six.,n,test", "Ten.,y,test"]
-    (tmp_path / "rows.csv").write_text("\n".join(["text,label,side", *rows]))
-    (tmp_path / "rows.yaml").write_text(TABLE)
-    kept = prepare(load_experiment(tmp_path / "rows.yaml"))
+    kept, new = (table([KEYS[0], *rows], *more) for more in ((), ("split.drop_repeated=true",)))
     assert len(kept.test) == 3
-    new = prepare(load_experiment(tmp_path / "rows.yaml", ["split.drop_repeated=true"]))
     assert [new.dataset.examples[n].text for n in new.examples[0].test] == ["Six.", "Ten."]
     assert new.train.tolist() == kept.train.tolist()
     assert new.test.tolist() == [3, 4]
@@ -156,51 +154,35 @@ def test_shared_words_are_removed_and_the_loss_is_reported(trees, tmp_path):
     assert set(prepared.examples[0].test) == set(prepared.plan.example[prepared.test])
 
 
-def test_groups_with_a_common_word_are_split_together(tmp_path):
+def test_groups_with_a_common_word_are_split_together(table):
     nouns = ["key", "Key", "dog", "cat", "Cat", "ship", "road", "hat"]
-    rows = [f"The {noun},{label}" for noun in nouns for label in "ab"]
-    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]))
-    (tmp_path / "rows.yaml").write_text(TABLE.replace(", columns: {split: side}", ""))
+    rows = ["text,label", *(f"The {noun},{label}" for noun in nouns for label in "ab")]
+    plain = TABLE.replace(f", {SPLIT}", "")
     for seed in range(5):
         overrides = ["split.word_disjoint=true", f"split.seed={seed}", "split.test=0.4"]
-        prepared = prepare(load_experiment(tmp_path / "rows.yaml", overrides))
+        prepared = table(rows, *overrides, yaml=plain)
         train, test = words_of(prepared)
         assert not train & test
         assert len(prepared.train) + len(prepared.test) == 16
         assert prepared.dataset.notes[-1].startswith("0 of")
 
 
-def test_a_label_in_one_group_is_reported_under_folds_too(tmp_path):
+def test_a_label_in_one_group_is_reported_under_folds_too(table):
     rows = [f"Text {n} ends.,{'ab'[n % 2]},g{n}" for n in range(8)] + ["Text 8.,rare,g8"] * 2
-    (tmp_path / "rows.csv").write_text("\n".join(["text,label,group", *rows]) + "\n")
-    (tmp_path / "rows.yaml").write_text(
-        TABLE.replace("{split: side}", "{group: group}") + "split: {folds: 3}\n"
-    )
+    yaml = TABLE.replace("{split: side}", "{group: group}") + "split: {folds: 3}\n"
     with pytest.raises(DataError, match=r"rows in one group only, .*'rare'"):
-        prepare(load_experiment(tmp_path / "rows.yaml"))
+        table(["text,label,group", *rows], yaml=yaml)
 
 
-def test_inseparable_words_are_reported_with_their_key(tmp_path):
-    rows = [
-        "text,label,side",
-        "The key,a,train",
-        "A key,b,train",
-        "Our key,a,test",
-        "My key,b,test",
-    ]
-    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
-    (tmp_path / "rows.yaml").write_text(TABLE + "split: {word_disjoint: true}\n")
+def test_inseparable_words_are_reported_with_their_key(table):
+    rows = ["The key,a,train", "A key,b,train", "Our key,a,test", "My key,b,test"]
     with pytest.raises(DataError, match=r"rows\.yaml, line 5: .*No row is left in test"):
-        prepare(load_experiment(tmp_path / "rows.yaml"))
+        table([KEYS[0], *rows], yaml=TABLE + "split: {word_disjoint: true}\n")
 
 
 @pytest.mark.parametrize("bos", ["true", "false"])
-def test_position_all_gives_one_row_per_token_without_bos(tmp_path, bos):
-    rows = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
-    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
-    (tmp_path / "rows.yaml").write_text(TABLE)
-    overrides = ["tokens.position.at=all", f"tokens.bos={bos}"]
-    prepared = prepare(load_experiment(tmp_path / "rows.yaml", overrides))
+def test_position_all_gives_one_row_per_token_without_bos(table, bos):
+    prepared = table(KEYS, "tokens.position.at=all", f"tokens.bos={bos}")
     assert prepared.positions[0].types.tolist() == ["The", " key", "The", " dog", "A", " key"]
     assert prepared.labels.tolist() == ["a", "a", "b", "b", "a", "a"]
 

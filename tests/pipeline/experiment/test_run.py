@@ -10,55 +10,34 @@ import torch
 from safetensors.numpy import load_file
 
 from probekit import workers
-from probekit.activations.store import ActivationStore
 from probekit.analysis.heads import HEAD_SCORES, head_scores
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.experiment import source
 from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.source import residual_norms
+from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.targets import NETWORKS
 from probekit.results.selection import chosen_row
 from probekit.results.table import RESULTS, only, placed, same_features
-from tests.pipeline.planted import rows_of_sites
+from tests.pipeline.planted import FAST, Planted, rows_of_sites
+from tests.pipeline.scale import Heard
 
 
-class Counting:
-    """A watcher that records its messages and progress."""
-
-    def __init__(self):
-        self.steps = []
-
-    def progress(self, step, done, total):
-        self.steps.append((step, done, total))
-
-    def tell(self, message):
-        self.steps.append(message)
-
-
-def value(table, target, site, metric="accuracy", split="test"):
-    rows = table[
-        (table["target"] == target) & (table["metric"] == metric) & (table["split"] == split)
-    ]
+def value(table, target, site, split="test"):
+    rows = only(table, target=target, metric="accuracy", split=split)
     return rows[rows["site"] == site]["value"].item() if site else rows["value"].item()
 
 
-def test_run_finds_the_planted_signal_and_writes_all_files(experiment, go):
-    result = go(experiment())
+def test_run_finds_the_planted_signal_and_writes_all_files(planted):
+    result = planted.run()
     table = pd.read_csv(result.results)
     assert list(table.columns) == [column.name for column in RESULTS]
-    assert set(table["target"]) == {
-        "task",
-        "random_weights",
-        *NETWORKS[:3],
-        "chosen_random_weights",
-        "majority",
-        "word_identity",
-        "bag_of_words",
-        "n_grams",
-        "length",
-    }
+    baselines = ("majority", "word_identity", "bag_of_words", "n_grams", "length")
+    networks = ("random_weights", *NETWORKS[:3], "chosen_random_weights")
+    assert set(table["target"]) == {"task", *networks, *baselines}
     kept = load_file(result.folder / "attention.safetensors")
     expected = head_scores(torch.from_numpy(kept["0"]), torch.arange(len(kept["0"][0, 0])))
     for name in HEAD_SCORES:  # the text repeats no token
@@ -70,33 +49,27 @@ def test_run_finds_the_planted_signal_and_writes_all_files(experiment, go):
     assert value(table, "majority", None) == 0.5
     assert value(table, "word_identity", None) == 0.5
     record = json.loads((result.folder / "run.json").read_text())
-    chosen = table[(table["split"] == "validation") & (table["target"] == "task")]
+    chosen = only(table, split="validation", target="task")
     assert record["verdict"]["best"]["site"] == chosen.loc[chosen["value"].idxmax(), "site"]
     assert record["data"]["labels"]["test"] == {"black": 12, "red": 12}
     files = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
     assert record["model"]["compared_with"] == dict.fromkeys(files, "digests.json")
-    assert set(record["digests"]) == {
-        "dataset",
-        "tokenizer",
-        "config",
-        "weights (task)",
-        *(f"weights ({network})" for network in NETWORKS[:3]),
-        "activations (task)",
-        *(f"activations ({network})" for network in NETWORKS[:3]),
-    }
+    models = ("task", *NETWORKS[:3])
+    of_models = {f"{what} ({name})" for what in ("weights", "activations") for name in models}
+    assert set(record["digests"]) == {"dataset", "tokenizer", "config", *of_models}
     assert "Is the second word readable" in result.report.read_text()
     again = load_experiment(result.folder / "config.yaml")
-    assert again == experiment()
+    assert again == planted.load()
 
 
-def test_parallel_probing_gives_the_same_numbers(experiment, go, monkeypatch):
+def test_parallel_probing_gives_the_same_numbers(own, monkeypatch):
     monkeypatch.setattr(workers, "START_UP", -1.0)
     monkeypatch.setattr(workers, "cpu_count", lambda: 2)
     found = []
     for n_workers in (1, 2):
-        watcher = Counting()
-        folder = go(experiment(), workers=n_workers, watcher=watcher).folder
-        done = [step[1] for step in watcher.steps if step[0] == "probe"]
+        heard = Heard()
+        folder = own.run(workers=n_workers, watcher=heard).folder
+        done = [done for step, done, _ in heard.steps if step == "probe"]
         assert done == sorted(done)  # although sites start in any order
         paths = [folder / "results.csv", *folder.rglob("sites/*"), *folder.rglob("probes/*.json")]
         found.append({str(path): path.read_bytes() for path in paths})
@@ -105,69 +78,45 @@ def test_parallel_probing_gives_the_same_numbers(experiment, go, monkeypatch):
     assert found[0] == found[1]
 
 
-def best(values):
-    """Return the chosen one of two sites with these (validation, test) accuracies."""
-    return chosen_row(rows_of_sites(values))["site"]
-
-
-def test_run_and_report_break_ties_identically(experiment, go):
-    chosen = best({"blocks.3.hook_resid_post": (1.0, 1.0), "blocks.0.hook_attn_out": (1.0, 1.0)})
-    assert chosen == "blocks.0.hook_attn_out"
-    sites = "capture.sites=[blocks.3.hook_resid_post, blocks.0.hook_attn_out]"
-    found = go(experiment(sites))
+def test_run_and_report_break_ties_identically(planted):
+    tied = {"blocks.3.hook_resid_post": (1.0, 1.0), "blocks.0.hook_attn_out": (1.0, 1.0)}
+    assert chosen_row(rows_of_sites(tied))["site"] == "blocks.0.hook_attn_out"
+    found = planted.run(f"capture.sites={list(tied)}", *FAST, page=False)
     order = [site for site in found.table["site"].unique() if site]
     assert order == ["blocks.0.hook_attn_out", "blocks.3.hook_resid_post"]
     assert found.best.site == chosen_row(found.table)["site"]
 
 
-def test_many_examples_without_a_row_cause_a_warning(experiment, go, tmp_path):
-    whole = experiment()
-    rows = tmp_path / "rows.csv"
+def test_many_examples_without_a_row_cause_a_warning(own):
+    rows = own.folder / "rows.csv"
     rows.write_text(rows.read_text().replace(" was,", " was there,"))
-    assert {len(tokens.ids) for tokens in prepare(whole).tokens} == {4, 5}
+    assert {len(tokens.ids) for tokens in prepare(own.load()).tokens} == {4, 5}
 
-    def codes(index):
-        position = f"tokens.position={{at: index, index: {index}}}"
-        planted = experiment(position, "probe.control_draws=0")
-        found = go(planted, page=False).record["data"]["findings"]
-        return {finding["code"]: finding["level"] for finding in found}
+    def levels(index):
+        experiment = own.load(f"tokens.position={{at: index, index: {index}}}", *FAST)
+        rows = prepare(experiment)
+        return {one.code: one.level for one in findings(rows, make_probers(experiment, rows))}
 
-    assert "lost" not in codes(3)
-    assert codes(4)["lost"] == "warning"
-
-
-def test_half_precision_run_completes(experiment, go):
-    for dtype in ("bfloat16", "float16"):
-        result = go(experiment(f"model.dtype={dtype}", "model.random_weights=false"))
-        assert result.report.is_file()
-        assert result.record["verdict"]["best"]["site"] != "blocks.0.hook_resid_pre"
+    assert "lost" not in levels(3)
+    assert levels(4)["lost"] == "warning"
 
 
-def test_site_selection_does_not_use_test_rows():
-    assert best({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)}) == "blocks.0.x"
-    assert best({"blocks.0.x": (0.8, 1.0), "blocks.1.x": (0.9, 0.1)}) == "blocks.1.x"
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_run_completes(planted, dtype):
+    result = planted.run(f"model.dtype={dtype}", *FAST)
+    assert result.report.is_file()
+    assert result.record["verdict"]["best"]["site"] != "blocks.0.hook_resid_pre"
 
 
-def test_neurons_have_separate_results(experiment, go):
+def test_neurons_have_separate_results(planted):
     names = [f"blocks.2.mlp.hook_post[neuron={n}]" for n in (3, 700)]
-    result = go(experiment(f"capture.sites={names}"))
-    task = result.table[(result.table["target"] == "task") & (result.table["split"] == "test")]
-    assert set(task["site"]) == set(names)
+    result = planted.run(f"capture.sites={names}", *FAST)
+    assert set(only(result.table, target="task", split="test")["site"]) == set(names)
     assert result.record["verdict"]["best"]["site"] in names
 
 
-def test_single_head_is_probed(experiment, go):
-    result = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=3]']", "attention.texts=[]"))
-    task = result.table[result.table["target"] == "task"]
-    assert set(task["head"]) == {3}
-    assert set(task["component"]) == {"attn.z"}
-    store = next(iter((result.folder.parents[2] / "cache").iterdir()))
-    values = ActivationStore.open(store).read("blocks.2.attn.hook_z")
-    assert values.shape == (96, 4, 64)
-
-
-def test_random_weights_control_can_be_disabled(experiment, go):
-    result = go(experiment("model.random_weights=false"), page=False)
+def test_random_weights_control_can_be_disabled(planted):
+    result = planted.run(*FAST, page=False)
     targets = set(result.table["target"])
     assert not targets & {"random_weights", "chosen_random_weights", *NETWORKS}
     assert result.report is None
@@ -199,43 +148,43 @@ def test_random_weights_control_can_be_disabled(experiment, go):
     ],
 )
 def test_invalid_experiments_are_refused_before_anything_is_written(
-    experiment, go, tmp_path, override, error, message
+    tmp_path, override, error, message
 ):
+    own = Planted(tmp_path)
     with pytest.raises(error, match=message):
-        go(experiment(override))
+        own.run(override)
     assert not (tmp_path / "runs").exists()
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize(("policy", "rows"), [("truncate", 97), ("skip", 96)])
-def test_long_texts_follow_the_policy_and_are_counted(experiment, go, tmp_path, policy, rows):
-    with (tmp_path / "rows.csv").open("a") as file:
+@pytest.mark.parametrize(("policy", "n_rows"), [("truncate", 97), ("skip", 96)])
+def test_long_texts_follow_the_policy_and_are_counted(own, policy, n_rows):
+    with (own.folder / "rows.csv").open("a") as file:
         file.write(f"{'The red house was ' * 80},red,long\n")
     with pytest.raises(
         DataError, match=r"rows\.csv:\d+: the text has .*, but the context has 256 .1 text too"
     ):
-        go(experiment())
-    result = go(experiment(f"tokens.too_long={policy}"))
-    assert result.record["data"]["n_rows"] == rows
-    data = result.record["data"]
-    assert any("longer than the context" in note for note in data["notes"]) == (policy == "skip")
-    (*cut,) = (one["message"] for one in data["findings"] if one["code"] == "truncated")
-    if policy == "truncate":
-        assert cut[0].startswith("1 of 97 examples was truncated to the context of 256 tokens (")
-        prepared = prepare(experiment(f"tokens.too_long={policy}"))
-        # Baselines and the checks of repeated texts read what the model read.
-        assert prepared.texts[-1] == prepared.tokenizer.decode(prepared.ids[-1])
-        assert len(prepared.ids[-1]) == 256
-        assert prepared.texts[0] == "The red house was"
-    else:
+        prepare(own.load())
+    prepared = prepare(own.load(f"tokens.too_long={policy}"))
+    assert len(prepared.labels) == n_rows
+    notes = prepared.dataset.notes
+    assert any("longer than the context" in note for note in notes) == (policy == "skip")
+    cut = [one.message for one in prepared.findings if one.code == "truncated"]
+    if policy == "skip":
         assert not cut
+        return
+    assert cut[0].startswith("1 of 97 examples was truncated to the context of 256 tokens (")
+    # Baselines and the checks of repeated texts read what the model read.
+    assert prepared.texts[-1] == prepared.tokenizer.decode(prepared.ids[-1])
+    assert len(prepared.ids[-1]) == 256
+    assert prepared.texts[0] == "The red house was"
 
 
-def test_norms_are_reported_per_site(experiment, go, monkeypatch):
-    monkeypatch.setattr(source, "SAMPLE", 1000)
-    norms = go(experiment()).record["norms"]
+def test_norms_are_reported_per_site(planted, monkeypatch):
+    norms = planted.run().record["norms"]
     assert [entry["layer"] for entry in norms] == [0, 0, 3]
-    prepared, model = prepare(experiment()), GPT2.from_pretrained("mini")
+    monkeypatch.setattr(source, "SAMPLE", 1000)
+    prepared, model = prepare(planted.load()), GPT2.from_pretrained("mini")
     sums, rest = np.zeros(2), 0.0
     distinct = sorted({tuple(tokens.ids) for tokens in prepared.tokens})
     for ids in distinct:
@@ -248,8 +197,8 @@ def test_norms_are_reported_per_site(experiment, go, monkeypatch):
     assert found.other_norm == pytest.approx(rest[0] / rest[1], rel=1e-4)
 
 
-def test_confusions_directions_and_errors_belong_to_the_selected_probe(experiment, go):
-    result = go(experiment())
+def test_confusions_directions_and_errors_belong_to_the_selected_probe(planted):
+    result = planted.run()
     test = only(placed(result.table), target="task", split="test", metric="accuracy")
     (score,) = same_features(test, chosen_row(result.table))["value"]
     confusion = pd.read_csv(result.folder / "confusion.csv")
@@ -272,25 +221,3 @@ def test_confusions_directions_and_errors_belong_to_the_selected_probe(experimen
         assert all(example["guess"] != example["label"] for example in examples)
         assert len({example["group"] for example in examples}) == len(examples)
     assert {"confusion.csv", "scatter.csv"} <= set(result.record["files"])
-
-
-def test_tokens_of_errors_are_stored_unchanged(experiment, go, tmp_path):
-    # Random labels, so that there are errors.
-    rows = pd.read_csv(tmp_path / "rows.csv")
-    rows["label"] = np.random.default_rng(0).permutation(rows["label"])
-    rows.to_csv(tmp_path / "rows.csv", index=False)
-    result = go(experiment(), page=False)
-    for example in json.loads((result.folder / "wrong.json").read_text())["examples"]:
-        shown = [example["text"][slice(*token["span"])].strip() for token in example["tokens"]]
-        assert shown == [token["token"].strip() for token in example["tokens"]]
-        assert " ".join(filter(None, shown)).startswith("The ")
-
-
-def test_projections_show_held_out_rows_only(experiment, go):
-    result = go(experiment("split.folds=3"), page=False)
-    points = pd.read_csv(result.folder / "scatter.csv")
-    # Those of the first of three folds.
-    assert 0 < points["method"].eq("PCA").sum() < result.table["n_test"].max() / 2
-    axes = points.groupby("method")[["axis_x", "axis_y"]].first()
-    assert list(axes.loc["LDA"]) == ["discriminant 1", "component 1 of PCA"]
-    assert axes.loc["PCA", "axis_x"].startswith("component 1 (")

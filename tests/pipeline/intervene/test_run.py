@@ -12,6 +12,8 @@ from probekit.cli.show.results import show_causes
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.edits import replace, run_edited
+from probekit.interventions.patching import ablated_values
+from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.experiment import source
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
@@ -21,9 +23,15 @@ from probekit.pipeline.intervene.run import cause, steps_of
 from probekit.report.pages.run_page import run_figures, write_report
 from probekit.results.causes import CauseTables
 from probekit.results.record import check_finished
+from probekit.results.table import only
 from tests.pipeline.intervene.cause_experiment import N_ROWS, YAML, write_experiment
 
-RESID = "blocks.3.hook_resid_post"
+RESID, FIRST = "blocks.3.hook_resid_post", "blocks.1.hook_resid_post"
+ANSWERS = "{answer: nearest_verb, wrong: nearest_other}"
+MEASURE = f"{{logit_difference: {ANSWERS}}}"
+PATCH = "do: patch, from: counterfactual"
+STEER = "do: steer, along: mean_difference"
+HEAD = SiteSelection("blocks.2.attn.hook_z", head=1)
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +42,29 @@ def done(tmp_path_factory):
     return experiment, cause(experiment, out=folder / "runs", progress=False)
 
 
-def edited(tmp_path, old, new):
-    """Return the experiment with a part of its file replaced."""
-    assert old in YAML
-    return write_experiment(tmp_path, YAML.replace(old, new))
+@pytest.fixture
+def go(tmp_path):
+    """A function that writes the experiment with another text and returns its tables."""
+    return lambda text: cause(
+        write_experiment(tmp_path, text), out=tmp_path / "runs", progress=False
+    )
 
 
-def rows_of(tables, **cells):
-    rows = tables.effects
-    for name, cell in cells.items():
-        rows = rows[rows[name] == cell]
-    return rows
+def with_steps(*steps, measure=MEASURE):
+    """The experiment with other edits, and one measure."""
+    lines = [*(f"  - {{{step}}}" for step in steps), f"measure: [{measure}]"]
+    return YAML[: YAML.index("  - {do: patch")] + "\n".join(lines) + "\n"
 
 
 def test_a_patch_has_the_effect_of_a_whole_pass_with_the_counterfactual(done):
     experiment, tables = done
-    (row,) = rows_of(tables, do="patch", site=RESID, at="probed", measure="logit_difference").iloc
+    (row,) = only(
+        tables.effects, do="patch", site=RESID, at="probed", measure="logit_difference"
+    ).iloc
     frame = pd.read_csv(f"{experiment.data.root}/nouns.csv")
-    tested = frame[frame["group"].isin(groups_tested(tables, experiment))]
+    prepared = prepare(experiment)
+    assert len(prepared.test) == tables.record.n
+    tested = frame[frame["group"].isin(prepared.groups[prepared.test])]
     model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     effects = []
     for _, example in tested.iterrows():
@@ -73,17 +86,10 @@ def test_a_patch_has_the_effect_of_a_whole_pass_with_the_counterfactual(done):
     assert row["recovery"] == pytest.approx(row["effect"] / (row["source"] - row["base"]))
 
 
-def groups_tested(tables, experiment):
-    """Return the test groups, from the only split of the data."""
-    prepared = prepare(experiment)
-    assert len(prepared.test) == tables.record.n
-    return set(prepared.groups[prepared.test])
-
-
 def test_every_edit_and_measure_has_its_rows(done):
     _, tables = done
-    assert len(rows_of(tables, do="patch")) == 6 * 2 * 2  # sites, positions, measures
-    heads = rows_of(tables, do="ablate", measure="kl")
+    assert len(only(tables.effects, do="patch")) == 6 * 2 * 2  # sites, positions, measures
+    heads = only(tables.effects, do="ablate", measure="kl")
     assert heads["head"].tolist() == [0, 1, 2, 3]
     assert (heads["edited"] >= 0).all()
     assert (heads["source"].isna() & heads["recovery"].isna()).all()
@@ -91,15 +97,9 @@ def test_every_edit_and_measure_has_its_rows(done):
     assert tables.doses["by"].tolist() == [-2, 2]
     assert len(tables.downstream) == 5
     assert tables.record.classes == ("plural", "singular")
-    assert tables.record.answers == {
-        "answer": "column nearest_verb",
-        "wrong": "column nearest_other",
-    }
-
-
-def test_the_nearest_noun_is_used(done):
-    """`mini` follows the nearest noun, so its direction moves the verb."""
-    _, tables = done
+    columns = {"answer": "column nearest_verb", "wrong": "column nearest_other"}
+    assert tables.record.answers == columns
+    # `mini` follows the nearest noun, so its direction moves the verb.
     found = tables.verdicts.set_index("question")
     assert found.loc["steers", "effect"] > 0.5
     assert found.loc["swap", "effect"] > 0.3
@@ -124,38 +124,34 @@ def test_a_second_call_computes_nothing_and_damaged_parts_are_computed_again(don
 
 def test_a_run_writes_the_same_tables_and_the_chosen_site_is_in_the_stream(done, tmp_path):
     _, tables = done
-    text = YAML.replace("sites: blocks.1.hook_resid_post, draws", "draws")
-    result = run(write_experiment(tmp_path, text), out=tmp_path / "runs", progress=False)
-    found = CauseTables.open(result.folder)
-    assert set(found.verdicts["site"]) == {"blocks.1.hook_resid_post"}
-    pd.testing.assert_frame_equal(found.verdicts, tables.verdicts)
-    assert "causes/effects.csv" in (result.folder / "run.json").read_text()
-
-
-def test_doses_beyond_the_range_of_the_data_are_reported(tmp_path):
-    site = "blocks.1.hook_resid_post"
-    text = YAML[: YAML.index("  - {do: patch")] + (
-        f"  - {{do: steer, along: mean_difference, by: [-9, -1, 1, 9], sites: {site}, draws: 59}}\n"
-        "measure: [{logit_difference: {answer: nearest_verb, wrong: nearest_other}}]\n"
+    text = with_steps(
+        "do: erase, along: mean_difference, draws: 59", f"{STEER}, by: [-2, 2], draws: 59"
     )
-    tables = cause(write_experiment(tmp_path, text), out=tmp_path / "runs", progress=False)
+    path = write_experiment(tmp_path, text)
+    result = run(path, out=tmp_path / "runs", progress=False, page=False)
+    found = CauseTables.open(result.folder)
+    assert set(found.verdicts["site"]) == {FIRST}
+    without = tables.verdicts[tables.verdicts["question"] != "swap"]
+    pd.testing.assert_frame_equal(found.verdicts, without.reset_index(drop=True))
+    pd.testing.assert_frame_equal(found.doses, tables.doses)
+    assert "causes/verdicts.csv" in (result.folder / "run.json").read_text()
+
+
+def test_doses_beyond_the_range_of_the_data_are_reported(go):
+    tables = go(with_steps(f"{STEER}, by: [-9, -1, 1, 9], sites: {FIRST}, draws: 59"))
     assert tables.doses["by"].tolist() == [-1, 1]
     (warning,) = tables.record.warnings
     assert "Doses -9 and 9 along mean_difference are left out at 1 site" in warning
-    assert re.search(rf"range of the data.*: {re.escape(site)} \(at most [1-8]\.\d\)", warning)
+    assert re.search(rf"range of the data.*: {re.escape(FIRST)} \(at most [1-8]\.\d\)", warning)
     assert "Doses -9 and 9" in (tables.run_dir / "causes.html").read_text()
     assert tables.record.preferred is None  # no pairs are compared
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_pairs_that_the_network_answers_wrongly_are_a_warning(tmp_path, capsys, is_right):
-    names = ("nearest_verb", "nearest_other")
-    answer, wrong = names if is_right else names[::-1]
-    text = YAML[: YAML.index("  - {do: ablate")] + (
-        f"measure: [{{logit_difference: {{answer: {answer}, wrong: {wrong}}}}}]\n"
-    )
-    text = text.replace("blocks.*.hook_resid_post", RESID)
-    tables = cause(write_experiment(tmp_path, text), out=tmp_path / "runs", progress=False)
+def test_pairs_that_the_network_answers_wrongly_are_a_warning(go, capsys, is_right):
+    swapped = "{answer: nearest_other, wrong: nearest_verb}"
+    measure = MEASURE if is_right else MEASURE.replace(ANSWERS, swapped)
+    tables = go(with_steps(f"{PATCH}, sites: {RESID}", measure=measure))
     (base,) = tables.effects["base"].unique()
     assert (base > 0) == (tables.record.preferred > 0.75) == is_right
     assert len(tables.record.warnings) == (not is_right)
@@ -165,18 +161,6 @@ def test_pairs_that_the_network_answers_wrongly_are_a_warning(tmp_path, capsys, 
         assert f"warning: {tables.record.warnings[0]}" in capsys.readouterr().err
         for shown in (tables.record.warnings[0], (tables.run_dir / "causes.html").read_text()):
             assert share in shown
-
-
-def test_answers_without_a_space_are_a_warning_of_validate(tmp_path):
-    path = write_experiment(tmp_path)
-    rows = pd.read_csv(tmp_path / "nouns.csv")
-    rows.loc[[2, 5], "nearest_verb"] = rows.loc[[2, 5], "nearest_verb"].str.strip()
-    rows.to_csv(tmp_path / "nouns.csv", index=False)
-    messages = [one.message for one in validate(path).findings if one.code == "unspaced-answers"]
-    (message,) = messages
-    assert "2 rows with an answer that has no leading space, such as 'is'" in message
-    assert "nouns.csv:4, " in message
-    assert "' is' is a single token, too" in message
 
 
 def test_interventions_alone_are_opened_and_have_a_page(done):
@@ -203,8 +187,10 @@ def test_rows_that_cannot_be_compared_are_left_out_with_the_reason(tmp_path):
     rows.loc[2, "nearest_verb"] = " is not"
     rows.loc[3, "nearest_other"] = rows.loc[3, "nearest_verb"]
     rows.loc[4, "nearest_flipped"] = ""
+    rows.loc[[6, 9], "nearest_verb"] = rows.loc[[6, 9], "nearest_verb"].str.strip()
     rows.to_csv(tmp_path / "nouns.csv", index=False)
-    messages = [one.message for one in validate(path).findings if one.code == "interventions"]
+    findings = validate(path).findings
+    messages = [one.message for one in findings if one.code == "interventions"]
     for expected in (
         f"1 of {N_ROWS} rows, where the text and its counterfactual have different numbers",
         "where the text and its counterfactual have the same tokens",
@@ -215,6 +201,10 @@ def test_rows_that_cannot_be_compared_are_left_out_with_the_reason(tmp_path):
         assert sum(expected in message for message in messages) == 1
     assert any("nouns.csv:2)" in message for message in messages)
     assert "MB for the activations" in messages[-1]
+    (message,) = (one.message for one in findings if one.code == "unspaced-answers")
+    assert "2 rows with an answer that has no leading space, such as 'is'" in message
+    assert "nouns.csv:8, " in message
+    assert "' is' is a single token, too" in message
 
 
 @pytest.mark.parametrize(
@@ -224,60 +214,52 @@ def test_rows_that_cannot_be_compared_are_left_out_with_the_reason(tmp_path):
         ("position: {at: last}", "position: {at: all}", ConfigError, "edit one token"),
         ("blocks.*.hook_resid_post", "blocks.9.hook_resid_post", UnknownNameError, "6 blocks"),
         (
-            "{answer: nearest_verb, wrong: nearest_other}",
+            ANSWERS,
             "{answer: nearest_verbs, wrong: nearest_other}",
             DataError,
             "'nearest_verbs' is no column of the data, and as text it is not a single token",
         ),
         (
-            "{answer: nearest_verb, wrong: nearest_other}",
+            ANSWERS,
             '{answer: " is", wrong: " are"}',
             DataError,
             "All rows have the same right answer",
         ),
-        ("mean_difference, sites: blocks.1.hook_resid_post", "probe", ConfigError, "probes choose"),
+        (f"mean_difference, sites: {FIRST}", "probe", ConfigError, "probes choose"),
         (
-            "mean_difference, sites: blocks.1.hook_resid_post",
+            f"mean_difference, sites: {FIRST}",
             "probe, sites: blocks.1.attn.hook_pattern",
             ConfigError,
             "not a part of the residual stream",
         ),
+        (YAML[YAML.index("interventions:") :], "", ConfigError, "has no interventions"),
     ],
 )
-def test_mistakes(tmp_path, old, new, error, message):
-    path = edited(tmp_path, old, new)
+def test_mistakes(go, old, new, error, message):
+    assert old in YAML
     with pytest.raises(error, match=message):
-        cause(path, out=tmp_path / "runs", progress=False)
-
-
-def test_an_experiment_without_interventions(tmp_path):
-    path = write_experiment(tmp_path, YAML[: YAML.index("interventions:")])
-    with pytest.raises(ConfigError, match="has no interventions"):
-        cause(path, progress=False)
+        go(YAML.replace(old, new))
 
 
 def test_all_doses_are_applied_in_order(tmp_path):
-    steer = "  - {do: steer, along: mean_difference, by: [4, 2], sites: blocks.1.hook_resid_post}\n"
-    path = edited(tmp_path, "measure:\n", f"{steer}measure:\n")
-    experiment, model = load_experiment(path), GPT2.from_pretrained("mini")
+    text = YAML.replace("measure:\n", f"  - {{{STEER}, by: [4, 2], sites: {FIRST}}}\nmeasure:\n")
+    experiment = load_experiment(write_experiment(tmp_path, text))
+    model = GPT2.from_pretrained("mini")
     *_, step = steps_of(experiment, cause_inputs(experiment, prepare(experiment)), model, None)
     assert step.by == (-2, 2, 4)
 
 
 def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
-    text = YAML.replace("split: {test: 0.5}", "split: {folds: 2}")
-    text = text.replace(
-        "sites: [blocks.1.hook_resid_post, ln_",
-        "sites: [blocks.0.hook_resid_post, blocks.2.hook_resid_post, ln_",
+    text = with_steps(
+        f"{PATCH}, sites: [chosen, blocks.5.hook_resid_post]",
+        f"{STEER}, by: [-2, 2], sites: chosen, draws: 59",
+        f'do: ablate, with: mean, sites: "{HEAD.text}"',
     )
-    text = text[: text.index("  - {do: patch")] + (
-        "  - {do: patch, from: counterfactual, sites: [chosen, blocks.5.hook_resid_post]}\n"
-        "  - {do: steer, along: mean_difference, by: [-2, 2], sites: chosen, draws: 59}\n"
-        '  - {do: ablate, with: mean, sites: "blocks.2.attn.hook_z[head=1]"}\n'
-        "measure: [{logit_difference: {answer: nearest_verb, wrong: nearest_other}}]\n"
-    )
+    text = text.replace("split: {test: 0.5}", "split: {folds: 2}")
+    two = "sites: [blocks.0.hook_resid_post, blocks.2.hook_resid_post, ln_"
+    text = text.replace(f"sites: [{FIRST}, ln_", two)
     experiment = load_experiment(write_experiment(tmp_path, text))
-    result = run(experiment, out=tmp_path / "runs", progress=False)
+    result = run(experiment, out=tmp_path / "runs", progress=False, page=False)
     table, inputs = result.table.copy(), cause_inputs(experiment, prepare(experiment))
     validated = (table["split"] == "validation") & (table["target"] == "task")
     for fold, best in enumerate(("blocks.0.hook_resid_post", "blocks.2.hook_resid_post")):
@@ -294,34 +276,20 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     assert patches[patches["site"] != "blocks.5.hook_resid_post"]["n"].sum() == sum(n)
     assert tables.verdicts[tables.verdicts["question"] == "steers"]["n"].sum() == sum(n)
     (ablation,) = tables.effects[tables.effects["do"] == "ablate"].iloc
-    assert ablation["edited"] == pytest.approx(ablated_by_hand(inputs), rel=1e-4)
-
-
-def ablated_by_hand(inputs):
-    """The mean logit difference if each fold's test rows get the mean of its training rows."""
-    model, site = GPT2.from_pretrained("mini"), "blocks.2.attn.hook_z[head=1]"
-    measure, rows = inputs.measures[0], torch.arange(len(inputs.batch))
-    _, cache = model.run_with_cache(inputs.batch, [site])
-    at_position = cache[site][rows, inputs.position]
-    found = []
-    for split in inputs.splits:
-        own = torch.from_numpy(split.test)
-        mean = at_position[torch.from_numpy(split.train)].mean(0)
-
-        def ablate(_, value, own=own, mean=mean):
-            value[torch.arange(len(own)), inputs.position[own]] = mean
-            return value
-
-        logits = model(inputs.batch[own], tap=ablate, sites=[site])
-        last = logits[torch.arange(len(own)), inputs.batch.mask[own].sum(1) - 1]
-        chosen, numbers = measure[own], torch.arange(len(own))
-        found.append(last[numbers, chosen.answer] - last[numbers, chosen.wrong])
-    return torch.cat(found).mean().item()
+    model, measure, by_hand = GPT2.from_pretrained("mini"), inputs.measures[0], []
+    for split in inputs.splits:  # the mean is that of the training rows of the fold
+        test, train = (torch.from_numpy(side) for side in (split.test, split.train))
+        others = inputs.batch[train], inputs.position[train]
+        at, options = inputs.position[test], {"averaged": others}
+        (one,) = ablated_values(
+            model, inputs.batch[test], [measure[test]], [HEAD], "mean", at=at, **options
+        )
+        by_hand += list(*one.patched.values())
+    assert ablation["edited"] == pytest.approx(np.mean(by_hand), rel=1e-4)
 
 
 def test_interventions_alone_build_no_random_network(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "random_network", lambda *_: pytest.fail("built"))
-    one = YAML[: YAML.index("  - {do: ablate")] + YAML[YAML.index("measure:") :]
-    one = one.replace("weights: 0", "weights: 1").replace("blocks.*.hook_resid_post", RESID)
+    one = with_steps(f"{PATCH}, sites: {RESID}").replace("weights: 0", "weights: 1")
     path = write_experiment(tmp_path, one, n_rows=16)
-    assert len(cause(path, out=tmp_path / "runs", progress=False).effects) == 4
+    assert len(cause(path, out=tmp_path / "runs", progress=False).effects) == 1

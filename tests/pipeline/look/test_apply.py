@@ -2,33 +2,25 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
+from probekit.activations.store import ActivationStore
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.model.families.gpt2 import GPT2, Block
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 from probekit.pipeline.look.apply import apply_probe, caution, choose_per
 from probekit.probes.saved_probe import SavedProbe
+from tests.pipeline.planted import QUICK, QUICK_SITES
+from tests.pipeline.scale import Heard
 
+SITE, HEAD = QUICK_SITES[1], "blocks.1.attn.hook_z[head=3]"
 TEXTS = ("The keys to the old cabinet", "A dog", "The", "The key near the doors of the long house")
-
-
-class Listening:
-    """A watcher that records its messages."""
-
-    def __init__(self):
-        self.messages, self.steps = [], []
-
-    def progress(self, step, done, total):
-        self.steps.append((done, total))
-
-    def tell(self, message):
-        self.messages.append(message)
 
 
 def scores(readings):
@@ -39,29 +31,39 @@ def changed(probe, **facts):
     return SavedProbe(probe.layers, probe.classes, probe.facts.model_copy(update=facts))
 
 
-def normalize(rows):
-    centred = rows.astype(np.float64) - rows.mean(axis=1, keepdims=True, dtype=np.float64)
-    return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
+def stored(planted, *overrides):
+    """The saved probe of a run at one place, the texts, and their stored rows."""
+    result = planted.run(*QUICK, *overrides, page=False)
+    saved = map(SavedProbe.load, result.folder.glob("probes/*/logistic.json"))
+    probe = max(saved, key=lambda one: len(one.facts.sites))  # that of the concatenation, if any
+    store, parts = ActivationStore.open(result.record["caches"]["task"]), []
+    for site in probe.facts.sites:
+        name, _, head = site.partition("[head=")
+        values = store.read(name)
+        values = values[:, int(head[:-1])] if head else values
+        parts.append(values.reshape(len(values), -1).astype(np.float64))
+    return probe, planted.rows["text"].tolist(), np.concatenate(parts, axis=1)
 
 
 @pytest.mark.parametrize(
-    ("sites", "view"),
+    ("site", "settings"),
     [
-        (("blocks.2.hook_resid_post",), "raw"),
-        (("blocks.2.hook_resid_post",), "normalized"),
-        (("blocks.1.attn.hook_z[head=3]",), "raw"),
-        (("blocks.2.mlp.hook_post", "blocks.1.attn.hook_z[head=3]"), "raw"),
+        (SITE, ()),
+        (SITE, ("capture.view=normalized",)),
+        (HEAD, ()),
+        (SITE, (f"capture.concatenate=[[blocks.2.mlp.hook_post, '{HEAD}']]",)),
     ],
 )
-def test_training_texts_get_the_predictions_of_their_stored_rows(kept, sites, view):
-    change = normalize if view == "normalized" else (lambda rows: rows)
-    saved, estimator, X = kept.keep(*sites, view=view, change=change)
-    texts = [example.text for example in kept.prepared.dataset.examples]
-    readings = apply_probe(saved, texts)
+def test_training_texts_get_the_predictions_of_their_stored_rows(planted, site, settings):
+    probe, texts, X = stored(planted, f"capture.sites=['{site}']", *settings)
+    if probe.facts.view == "normalized":
+        X -= X.mean(axis=1, keepdims=True)
+        X /= np.sqrt((X**2).mean(axis=1, keepdims=True) + 1e-5)
+    readings = apply_probe(probe, texts)
     assert [reading.text for reading in readings] == texts
     found = np.array([reading.answer.score for reading in readings])
-    np.testing.assert_allclose(found, estimator.decision_function(X), atol=1e-4)
-    assert [reading.answer.label for reading in readings] == estimator.predict(X).tolist()
+    np.testing.assert_allclose(found, probe.scores(X), atol=1e-4)
+    assert [reading.answer.label for reading in readings] == probe.predict(X).tolist()
     assert np.abs(found).max() > 1
 
 
@@ -77,23 +79,15 @@ def test_training_texts_get_the_predictions_of_their_stored_rows(kept, sites, vi
     ],
     ids=str,
 )
-def test_texts_are_read_at_the_training_position(make_kept, overrides):
-    kept = make_kept(*overrides)
-    saved, estimator, X = kept.keep("blocks.2.hook_resid_post")
-    texts = [example.text for example in kept.prepared.dataset.examples][:20]
-    found = [reading.answer.score for reading in apply_probe(saved, texts)]
-    np.testing.assert_allclose(found, estimator.decision_function(X)[:20], atol=1e-4)
-
-
-def test_label_of_a_text_is_that_of_its_last_token(number_probe):
-    for reading in apply_probe(number_probe, TEXTS):
-        np.testing.assert_allclose(reading.answer.score, reading.answers[-1].score, atol=1e-5)
-        assert reading.answer.label == reading.answers[-1].label
+def test_texts_are_read_at_the_training_position(planted, overrides):
+    probe, texts, X = stored(planted, f"capture.sites=[{SITE}]", *overrides)
+    found = [reading.answer.score for reading in apply_probe(probe, texts[:20])]
+    np.testing.assert_allclose(found, probe.scores(X)[:20], atol=1e-4)
 
 
 @pytest.mark.parametrize("bos", [False, True])
-def test_scores_do_not_depend_on_batch_or_order(number_probe, bos):
-    probe = changed(number_probe, bos=bos)
+def test_scores_do_not_depend_on_batch_or_order(probe, bos):
+    probe = changed(probe, bos=bos)
     together = apply_probe(probe, TEXTS)
     alone = [apply_probe(probe, [text])[0] for text in TEXTS]
     turned = apply_probe(probe, TEXTS[::-1])[::-1]
@@ -104,88 +98,86 @@ def test_scores_do_not_depend_on_batch_or_order(number_probe, bos):
 
 
 @pytest.mark.parametrize("bos", [False, True])
-def test_each_token_has_its_characters_and_score(number_probe, bos):
-    probe = changed(number_probe, bos=bos)
+def test_each_token_has_its_characters_and_score(probe, bos):
+    probe = changed(probe, bos=bos)
     text = "The keys, größer ✓"
     (reading,) = apply_probe(probe, [text])
     tokenizer, model = Tokenizer.from_pretrained("mini"), GPT2.from_pretrained("mini")
     ids = tokenizer.encode(text, bos=bos).ids
     assert reading.tokens == tuple(tokenizer.strings(ids[int(bos) :]))
     assert "".join(text[slice(*span)] for span in reading.spans[:3]) == "The keys,"
-    _, cache = model.run_with_cache(torch.from_numpy(ids)[None], sites=[("resid_post", 2)])
-    rows = cache["resid_post", 2][0, int(bos) :].numpy()
+    _, cache = model.run_with_cache(torch.from_numpy(ids)[None], sites=[("resid_post", 3)])
+    rows = cache["resid_post", 3][0, int(bos) :].numpy()
     np.testing.assert_allclose(scores([reading]), probe.scores(rows), atol=1e-4)
     assert [a.label for a in reading.answers] == probe.predict(rows).tolist()
 
 
-def test_duplicate_texts_are_scored_separately(number_probe):
-    first, second = apply_probe(number_probe, [TEXTS[0], TEXTS[0]])
-    assert first == second
+def test_duplicate_and_single_texts_are_scored_as_they_are(probe):
+    first, second = apply_probe(probe, [TEXTS[0], TEXTS[0]])
+    assert [first] == [second] == apply_probe(probe, TEXTS[0])
 
 
-def test_multiclass_and_regression_probes_are_applied(number_probe):
+def test_multiclass_and_regression_probes_are_applied(probe):
     generator = np.random.default_rng(0)
     layer = generator.normal(size=(3, 256)), np.zeros(3)
-    many = SavedProbe((layer,), ("a", "b", "c"), number_probe.facts)
+    many = SavedProbe((layer,), ("a", "b", "c"), probe.facts)
     answer = apply_probe(many, TEXTS)[0].answer
     assert answer.score == max(answer.scores)
     assert answer.label == "abc"[np.argmax(answer.scores)]
-    number = SavedProbe((tuple(part[:1] for part in layer),), (), number_probe.facts)
+    number = SavedProbe((tuple(part[:1] for part in layer),), (), probe.facts)
     assert apply_probe(number, TEXTS)[0].answer.label is None
     hidden = (generator.normal(size=(5, 256)), np.zeros(5)), (np.ones((1, 5)), np.zeros(1))
     assert np.isfinite(apply_probe(SavedProbe(hidden, (), number.facts), TEXTS)[0].answer.score)
 
 
 @pytest.mark.parametrize("at", ["all", "word", "span"])
-def test_probe_of_marked_words_scores_tokens_only(number_probe, at):
-    probe = changed(number_probe, position={"at": at, "pieces": "last", "skip_first": True})
-    assert all(reading.answer is None for reading in apply_probe(probe, TEXTS))
-    assert choose_per(probe, None) == "token"
+def test_probe_of_marked_words_scores_tokens_only(probe, at):
+    marked = changed(probe, position={"at": at, "pieces": "last", "skip_first": True})
+    assert all(reading.answer is None for reading in apply_probe(marked, TEXTS))
+    assert choose_per(marked, None) == "token"
     with pytest.raises(ConfigError, match=f"trained at: {at}"):
-        choose_per(probe, "text")
-    assert choose_per(number_probe, None) == "text"
-    assert bool(caution(probe, "token")) == (at != "all")
-    text = "".join(caution(probe, "token"))
+        choose_per(marked, "text")
+    assert choose_per(probe, None) == "text"
+    assert bool(caution(marked, "token")) == (at != "all")
+    text = "".join(caution(marked, "token"))
     assert ("is not marked in new texts: each row is one token" in text) == (at in ("span", "word"))
-    assert caution(number_probe, "token")
-    assert caution(number_probe, "text") == []
+    assert caution(probe, "token")
+    assert caution(probe, "text") == []
 
 
-def test_text_too_short_for_the_index_has_no_prediction(number_probe):
-    probe = changed(number_probe, position={"at": "index", "index": 2})
+def test_text_too_short_for_the_index_has_no_prediction(probe):
+    probe = changed(probe, position={"at": "index", "index": 2})
     readings = apply_probe(probe, TEXTS)
     assert [reading.answer is None for reading in readings] == [False, True, True, False]
     with pytest.raises(DataError, match="no token 2"):
         apply_probe(probe, TEXTS[2:3])
 
 
-def test_too_long_texts_are_refused_truncated_or_skipped(number_probe):
+def test_too_long_texts_are_refused_truncated_or_skipped(probe):
     long = "the key " * 200
     n_tokens = len(Tokenizer.from_pretrained("mini").encode(long, bos=False).ids)
     with pytest.raises(DataError, match=rf"1 of 3 texts.*256 tokens, first text 2 with {n_tokens}"):
-        apply_probe(number_probe, [TEXTS[0], long, TEXTS[1]])
-    watcher = Listening()
-    cut = apply_probe(
-        number_probe, [TEXTS[0], long, TEXTS[1]], too_long="truncate", watcher=watcher
-    )
+        apply_probe(probe, [TEXTS[0], long, TEXTS[1]])
+    watcher, three = Heard(), [TEXTS[0], long, TEXTS[1]]
+    cut = apply_probe(probe, three, too_long="truncate", watcher=watcher)
     assert [reading.n_cut for reading in cut] == [0, n_tokens - 256, 0]
     assert [len(reading.answers) for reading in cut[1:]] == [256, 2]
     assert "1 of 3 texts" in watcher.messages[0]
-    short = apply_probe(number_probe, [long, TEXTS[1]], too_long="skip", watcher=watcher)
+    short = apply_probe(probe, [long, TEXTS[1]], too_long="skip", watcher=watcher)
     assert [reading.text for reading in short] == [TEXTS[1]]
     assert "skipped" in watcher.messages[1]
     with pytest.raises(DataError, match="no text is left"):
-        apply_probe(number_probe, [long], too_long="skip")
+        apply_probe(probe, [long], too_long="skip")
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [([], "no text"), (["a", ""], "1 of 2 texts are empty, the first is text 2")],
 )
-def test_empty_input_is_refused(number_probe, texts, message):
+def test_empty_input_is_refused(probe, texts, message):
     for bos in (False, True):
         with pytest.raises(DataError, match=message):
-            apply_probe(changed(number_probe, bos=bos), texts)
+            apply_probe(changed(probe, bos=bos), texts)
 
 
 @pytest.fixture
@@ -197,91 +189,74 @@ def other_model(tmp_path):
     tensors["transformer.ln_f.bias"] = tensors["transformer.ln_f.bias"] + 1
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
     (folder / "digests.json").unlink()
-    return folder
+    return str(folder)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("n_head", 2, "n_heads: 4 for the probe, 2 for the rows"),
-        (
-            "layer_norm_epsilon",
-            0.001,
-            "layer_norm_epsilon: 1e-05 for the probe, 0.001 for the rows",
-        ),
-    ],
+    ("key", "name", "values"),
+    [("n_head", "n_heads", (4, 2)), ("layer_norm_epsilon", "layer_norm_epsilon", (1e-5, 1e-3))],
 )
-def test_config_is_part_of_the_model_identity(number_probe, tmp_path, key, value, message):
+def test_config_is_part_of_the_model_identity(probe, tmp_path, key, name, values):
     folder = shutil.copytree(MINI, tmp_path / "edited")
-    config = json.loads((folder / "config.json").read_text()) | {key: value}
+    config = json.loads((folder / "config.json").read_text()) | {key: values[1]}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "digests.json").unlink()
+    message = f"{name}: {values[0]} for the probe, {values[1]} for the rows"
     with pytest.raises(ConfigError, match=message):
-        apply_probe(number_probe, TEXTS, model=str(folder))
-    older = changed(number_probe, n_heads=None, layer_norm_epsilon=None)
+        apply_probe(probe, TEXTS, model=str(folder))
+    older = changed(probe, n_heads=None, layer_norm_epsilon=None)
     assert apply_probe(older, TEXTS, model=str(folder))
 
 
-def test_copied_model_is_the_same_model(number_probe, tmp_path):
-    shutil.copytree(MINI, tmp_path / "copy")
-    moved = apply_probe(
-        changed(number_probe, model="gone/away"), TEXTS, model=str(tmp_path / "copy")
-    )
-    np.testing.assert_array_equal(scores(moved), scores(apply_probe(number_probe, TEXTS)))
+def test_copied_model_is_the_same_model(probe, tmp_path):
+    copy = str(shutil.copytree(MINI, tmp_path / "copy"))
+    moved = apply_probe(changed(probe, model="gone/away"), TEXTS, model=copy)
+    np.testing.assert_array_equal(scores(moved), scores(apply_probe(probe, TEXTS)))
 
 
-def test_different_model_requires_the_option(number_probe, other_model):
+def test_different_model_requires_the_option(probe, other_model):
     with pytest.raises(ConfigError, match=r"(?s)weights: .* for the probe.*--allow-other-model"):
-        apply_probe(number_probe, TEXTS, model=str(other_model))
-    watcher = Listening()
-    readings = apply_probe(
-        number_probe, TEXTS, model=str(other_model), allow_other_model=True, watcher=watcher
-    )
-    assert len(readings) == len(TEXTS)
-    assert "is not the model that the probe was fitted on" in watcher.messages[0]
+        apply_probe(probe, TEXTS, model=other_model)
+    heard, allowed = Heard(), {"model": other_model, "allow_other_model": True}
+    assert len(apply_probe(probe, TEXTS, watcher=heard, **allowed)) == len(TEXTS)
+    assert "is not the model that the probe was fitted on" in heard.messages[0]
 
 
-def test_different_vocabulary_is_reported(number_probe):
-    with pytest.raises(ConfigError, match="tokenizer: other for the probe"):
-        apply_probe(changed(number_probe, tokenizer="other"), TEXTS)
+@pytest.mark.parametrize(
+    ("facts", "error", "message"),
+    [
+        ({"tokenizer": "other"}, ConfigError, "tokenizer: other for the probe"),
+        ({"sites": (HEAD,)}, ConfigError, "width: 256 for the probe, 64 for the rows"),
+        ({"sites": ("blocks.9.hook_resid_post",)}, UnknownNameError, "6 blocks"),
+        ({"model": "./gone"}, MissingError, r"fitted on './gone'; give its current location"),
+    ],
+)
+def test_a_probe_of_another_network_is_refused(probe, facts, error, message):
+    allow = "width" in message  # another width is always refused
+    with pytest.raises(error, match=message):
+        apply_probe(changed(probe, **facts), TEXTS, allow_other_model=allow)
 
 
-def test_different_width_or_depth_is_always_refused(number_probe, tmp_path):
-    layer = np.ones((1, 255)), np.zeros(1)
-    narrow = SavedProbe((layer,), number_probe.classes, number_probe.facts)
-    with pytest.raises(ConfigError, match="width: 255 for the probe, 256 for the rows"):
-        apply_probe(narrow, TEXTS, allow_other_model=True)
-    probe = changed(number_probe, sites=("blocks.1.attn.hook_z[head=3]",))
-    with pytest.raises(ConfigError, match="width: 256 for the probe, 64 for the rows"):
-        apply_probe(probe, TEXTS, allow_other_model=True)
-    with pytest.raises(UnknownNameError, match="6 blocks"):
-        apply_probe(changed(number_probe, sites=("blocks.9.hook_resid_post",)), TEXTS)
-
-
-def test_missing_model_is_reported_with_a_remedy(number_probe):
-    with pytest.raises(MissingError, match=r"fitted on './gone'; give its current location"):
-        apply_probe(changed(number_probe, model="./gone"), TEXTS)
-
-
-def test_damaged_model_and_unknown_device_are_refused(number_probe, other_model):
+def test_damaged_model_and_unknown_device_are_refused(probe, other_model):
     with pytest.raises(ConfigError, match="--device warp"):
-        apply_probe(number_probe, TEXTS, device="warp")
-    (other_model / "config.json").write_text(json.dumps({"model_type": "bert"}))
+        apply_probe(probe, TEXTS, device="warp")
+    Path(other_model, "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(CheckpointError):
-        apply_probe(number_probe, TEXTS, model=str(other_model))
+        apply_probe(probe, TEXTS, model=other_model)
 
 
-def test_nan_activations_are_reported_and_not_scored(number_probe, other_model):
-    tensors = safetensors.torch.load_file(other_model / "model.safetensors")
+def test_nan_activations_are_reported_and_not_scored(probe, other_model):
+    weights = Path(other_model, "model.safetensors")
+    tensors = safetensors.torch.load_file(weights)
     # The weights are finite, as loading requires, but their squares are not.
     shape = tensors["transformer.wte.weight"].shape
     tensors["transformer.wte.weight"] = torch.full(shape, 3e38)
-    safetensors.torch.save_file(tensors, other_model / "model.safetensors")
+    safetensors.torch.save_file(tensors, weights)
     with pytest.raises(DataError, match="NaN or infinity"):
-        apply_probe(number_probe, TEXTS, model=str(other_model), allow_other_model=True)
+        apply_probe(probe, TEXTS, model=other_model, allow_other_model=True)
 
 
-def test_forward_pass_stops_at_the_site_of_the_probe(number_probe, monkeypatch):
+def test_forward_pass_stops_at_the_site_of_the_probe(probe, monkeypatch):
     reached = []
     original = Block.forward
 
@@ -290,17 +265,12 @@ def test_forward_pass_stops_at_the_site_of_the_probe(number_probe, monkeypatch):
         return original(self, *arguments)
 
     monkeypatch.setattr(Block, "forward", counting)
-    apply_probe(number_probe, TEXTS[:1])
-    assert len(reached) == 3
+    apply_probe(probe, TEXTS[:1])
+    assert len(reached) == 4
 
 
-def test_progress_includes_all_rows(number_probe):
-    watcher = Listening()
-    readings = apply_probe(number_probe, TEXTS, watcher=watcher)
+def test_progress_includes_all_rows(probe):
+    heard = Heard()
+    readings = apply_probe(probe, TEXTS, watcher=heard)
     n_rows = sum(len(reading.answers) + 1 for reading in readings)
-    assert watcher.steps[-1] == (n_rows, n_rows)
-
-
-def test_single_text_is_not_split_into_letters(kept):
-    saved, _, _ = kept.keep("blocks.2.hook_resid_post")
-    assert [reading.text for reading in apply_probe(saved, TEXTS[0])] == [TEXTS[0]]
+    assert heard.steps[-1] == ("apply", n_rows, n_rows)

@@ -23,6 +23,7 @@ from probekit.results.network import MEAN
 TEXT = "The keys to the old cabinet"
 CLEAN, CORRUPT = "The key to the old door", "The keys to the old door"
 SITE = "blocks.2.hook_resid_post"
+UNEQUAL = r"2 tokens .* 3, so .*\n  'The' ' key'\n  'The' ' old' "
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +65,10 @@ def test_attribution_uses_the_given_position_and_subtracted_token(mini):
     assert found.logit == pytest.approx(float(logits[the] - logits[his]), abs=1e-5)
     assert (found.position, found.token, found.minus) == (2, " the", " his")
     assert found.rows["value"].sum() == pytest.approx(found.logit, abs=1e-4)
+    assert one_token(mini.tokenizer, "<|endoftext|>") == mini.tokenizer.bos_id
     assert attribute(mini, TEXT, " the", bos=True, minus_mean=True).minus == MEAN
     before = attribute(mini, TEXT, " the", bos=True, position=-6)
     assert before.position == mini.ids(TEXT, bos=True).shape[0] - 6
-
-
-def test_special_tokens_have_names(mini):
-    assert one_token(mini.tokenizer, "<|endoftext|>") == mini.tokenizer.bos_id
 
 
 @pytest.mark.parametrize(
@@ -86,19 +84,25 @@ def test_text_of_several_tokens_is_refused_with_a_remedy(mini, token, message):
         attribute(mini, TEXT, token, bos=False)
 
 
-def test_invalid_arguments_are_refused(mini):
-    with pytest.raises(DataError, match="empty"):
-        read_lens(mini, [TEXT, ""], bos=False)
-    with pytest.raises(DataError, match="context of 256"):
-        score_texts(mini, ["word " * 300], bos=False)
+@pytest.mark.parametrize(
+    ("call", "options", "error", "message"),
+    [
+        (read_lens, {"texts": [TEXT, ""], "bos": False}, DataError, "empty"),
+        (score_texts, {"texts": ["word " * 300], "bos": False}, DataError, "context of 256"),
+        (score_random_repeats, {"n": 1, "length": 129, "bos": False}, ConfigError, "at most 128"),
+        (score_random_repeats, {"n": 1, "length": 128, "bos": True}, ConfigError, "at most 127"),
+    ],
+)
+def test_invalid_arguments_are_refused(mini, call, options, error, message):
+    with pytest.raises(error, match=message):
+        call(mini, **options)
+
+
+def test_unknown_models_and_devices_are_refused():
     with pytest.raises(MissingError, match="Nearest: mini"):
         ModelAndTokenizer.load("minni")
     with pytest.raises(ConfigError, match=r"--device nowhere.*Available devices: cpu"):
         ModelAndTokenizer.load("mini", device="nowhere")
-    with pytest.raises(ConfigError, match="at most 128"):
-        score_random_repeats(mini, 1, length=129, bos=False)
-    with pytest.raises(ConfigError, match="at most 127"):
-        score_random_repeats(mini, 1, length=128, bos=True)
 
 
 def test_random_repeats_contain_no_special_token_except_bos(mini, monkeypatch):
@@ -126,14 +130,6 @@ def test_mini_has_previous_token_and_induction_heads_and_an_untrained_model_has_
         assert (previous["value"] > 0.5) == (induction["value"] > 0.4) == is_learnt
         # An induction head needs a previous-token head in an earlier block.
         assert previous["layer"] < induction["layer"] or not is_learnt
-
-
-def test_induction_is_undefined_for_texts_without_repeats(mini):
-    found = score_texts(mini, ["The keys", "One two"], bos=False)
-    of = found.rows.groupby("score")["n"].max()
-    assert of["induction"] == of["duplicate_token"] == 0
-    assert of["previous_token"] == 2
-    assert found.strongest("induction", 5).empty
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +167,8 @@ def test_positions_and_heads_have_a_row_each(mini, pair):
 
 
 def test_estimates_are_verified_where_they_are_largest(mini, pair):
-    found = patch_pair(
-        mini, CLEAN, CORRUPT, " is", " are", bos=False, sites=[SITE], heads=True, verify=2
-    )
+    options = {"bos": False, "sites": [SITE], "heads": True, "verify": 2}
+    found = patch_pair(mini, CLEAN, CORRUPT, " is", " are", **options)
     assert found.is_estimated
     assert found.rows["site"].tolist() == pair.rows["site"].tolist()
     for own, whole in ((found.of_positions, pair.of_positions), (found.of_heads, pair.of_heads)):
@@ -196,6 +191,7 @@ def test_a_beginning_of_text_is_a_position(mini):
     [
         (("The key", "The key"), (" is", " are"), DataError, "have the same tokens"),
         (("The key", ""), (" is", " are"), DataError, "is empty"),
+        (("The key", "The old key"), (" is", " are"), DataError, UNEQUAL),
         (("The key", "The keys"), (" is", " is"), ConfigError, "both ' is'"),
         (("The key", "The keys"), (" isn't it", " is"), ConfigError, "tokens of this model"),
         (("The key", "The keys"), ("isn", " is"), ConfigError, "With a space before it"),
@@ -204,11 +200,6 @@ def test_a_beginning_of_text_is_a_position(mini):
 def test_bad_pairs_are_refused(mini, texts, answers, error, message):
     with pytest.raises(error, match=message):
         patch_pair(mini, *texts, *answers, bos=False, sites=[SITE])
-
-
-def test_tokens_of_texts_of_unequal_length_are_listed(mini):
-    with pytest.raises(DataError, match=r"2 tokens .* 3, so .*\n  'The' ' key'\n  'The' ' old' "):
-        patch_pair(mini, "The key", "The old key", " is", " are", bos=False)
 
 
 def test_answers_without_a_space_are_named(mini):

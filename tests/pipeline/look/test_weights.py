@@ -25,6 +25,17 @@ def tiny(tmp_path):
 
 
 @pytest.fixture
+def part(tmp_path):
+    """A function that writes a file with some tensors."""
+
+    def part(tensors):
+        save_file(tensors, tmp_path / "part.safetensors")
+        return tmp_path / "part.safetensors"
+
+    return part
+
+
+@pytest.fixture
 def look(tmp_path):
     """A function that returns the figures of a page of weights by title, and its text."""
 
@@ -92,20 +103,19 @@ def test_vector_is_plotted_over_its_index(look, tiny):
     assert np.array_equal(numbers(figures["All values"]["data"][0]["y"]), np.ones(21))
 
 
-def test_file_with_some_tensors_is_accepted(look, tmp_path):
-    part = {"h.1.attn.c_attn.weight": np.ones((21, 63), np.float32)}
-    save_file(part, tmp_path / "part.safetensors")
+def test_file_with_some_tensors_is_accepted(look, part):
+    name = "h.1.attn.c_attn.weight"
+    file = part({name: np.ones((21, 63), np.float32)})
     with pytest.raises(ConfigError, match="--n-head"):
-        look(tmp_path / "part.safetensors", tensor="h.1.attn.c_attn.weight")
-    figures, _ = look(tmp_path / "part.safetensors", tensor="h.1.attn.c_attn.weight", n_head=3)
+        look(file, tensor=name)
+    figures, _ = look(file, tensor=name, n_head=3)
     assert "Singular values of W_QK" not in figures  # also needs the output matrix of the block
     assert len(figures["Norm by head"]["layout"]["yaxis"]["ticktext"]) == 3
 
 
-def test_names_with_thousands_of_digits_are_listed(look, tmp_path):
+def test_names_with_thousands_of_digits_are_listed(look, part):
     names = [f"h.{number}.weight" for number in ("9" * 5000, "10", "9", "\u00b2")]
-    save_file({name: np.ones((2, 3), np.float32) for name in names}, tmp_path / "part.safetensors")
-    _, page = look(tmp_path / "part.safetensors")
+    _, page = look(part({name: np.ones((2, 3), np.float32) for name in names}))
     assert page.index("h.9.weight") < page.index("h.10.weight") < page.index("h.9999")
 
 
@@ -133,20 +143,16 @@ def test_adapter_is_not_shown_as_the_model(look, tiny):
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 4), (2, 3, 4)])
-def test_unplottable_tensors_are_listed_only(look, tmp_path, shape):
-    part = {"one": np.ones(shape, np.float32), "two": np.ones((2, 2), np.float32)}
-    save_file(part, tmp_path / "part.safetensors")
-    _, page = look(tmp_path / "part.safetensors")
-    assert "<bdi>one</bdi>" in page
-    with pytest.raises(
-        ConfigError, match=re.escape(f"one has shape {shape}: only vectors and matrices")
-    ):
-        look(tmp_path / "part.safetensors", tensor="one")
+def test_unplottable_tensors_are_listed_only(look, part, shape):
+    file = part({"one": np.ones(shape, np.float32), "two": np.ones((2, 2), np.float32)})
+    assert "<bdi>one</bdi>" in look(file)[1]
+    message = re.escape(f"one has shape {shape}: only vectors and matrices")
+    with pytest.raises(ConfigError, match=message):
+        look(file, tensor="one")
 
 
-def test_vector_named_wpe_has_no_columns(look, tmp_path):
-    save_file({"wpe.weight": np.ones(4, np.float32)}, tmp_path / "part.safetensors")
-    figures, _ = look(tmp_path / "part.safetensors", tensor="wpe.weight")
+def test_vector_named_wpe_has_no_columns(look, part):
+    figures, _ = look(part({"wpe.weight": np.ones(4, np.float32)}), tensor="wpe.weight")
     assert list(figures) == ["All values"]
 
 

@@ -8,11 +8,14 @@ import pytest
 
 from probekit.pipeline.measure import choices
 from probekit.pipeline.measure.choices import chosen_sites
+from probekit.pipeline.measure.significance import difference_rows, scored
+from probekit.pipeline.selftest import planted_direction
 from probekit.probes.data import ProbeData, group_folds
 from probekit.probes.prober import Prober
-from probekit.probes.score.scored import Predictor, SiteResult
+from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.results.selection import chosen_row
+from probekit.results.table import RESULTS, make_table
 
 N_ROWS, N_FOLDS, N_SITES, N_RUNS = 150, 3, 24, 8
 HEADLINE = Predictor("chosen", "chosen")
@@ -41,13 +44,12 @@ def make_prober(seed, kind="ridge", **settings):
     return AccuracyProber(splits, plain)
 
 
-def at(result: SiteResult, layer: int) -> SiteResult:
-    """The result with the place of a layer of the residual stream."""
-    place = {
-        "run": "r", "model": "m", "dataset": "d", "site": f"blocks.{layer}.hook_resid_post",
-        "layer": layer, "component": "resid_post", "head": None, "position": "last", "view": "raw",
-    }  # fmt: skip
-    return replace(result, place=place)
+def at(result, layer):
+    """The result with the place of a layer of the residual stream, or that of baselines."""
+    names = ("run", "model", "dataset", "head", "component", "position", "view")
+    place = dict(zip(names, ("r", "m", "d", None, "resid_post", "last", "raw"), strict=True))
+    site = None if layer is None else f"blocks.{layer}.hook_resid_post"
+    return replace(result, place=place | {"site": site, "layer": layer})
 
 
 def noise_sites(prober, seed):
@@ -163,8 +165,75 @@ def test_the_control_task_of_each_fold_is_that_at_its_own_choice():
     assert values["chosen_control", "accuracy"] == pytest.approx(own)  # all folds chose site 0
 
 
-def test_a_single_split_has_no_chosen_sites():
-    prober = Prober(make_prober(0).data, ProbeSettings(folds=3, control_draws=0))
-    result = at(prober.site(np.random.default_rng(0).normal(size=(N_ROWS, 3))), 0)
-    assert chosen_sites([result], {"last": prober}) is None
-    assert {one.fold for one in result.measurements} == {None}
+def results_of(prober, X, strengths):
+    """Results of a trained network, and of untrained ones given by the signal at each site."""
+    generator = np.random.default_rng(0)
+
+    def weak(strength):
+        return X + generator.normal(size=X.shape) / strength
+
+    found = []
+    for number in range(2):
+        result = prober.site(X)
+        random = prober.random_site((weak(n[number]) for n in strengths), len(strengths))
+        result.measurements.extend(random.measurements)
+        result.predictions.update(random.predictions)
+        found.append(at(result, number))
+    return [at(prober.baselines(), None), *found]
+
+
+@pytest.fixture(scope="module")
+def networks():
+    X, data, _ = planted_direction(300, seed=0)
+    settings = ProbeSettings(
+        C=(0.01,), folds=3, control_draws=0, description=False, baselines=("majority",)
+    )
+    prober = Prober(data, settings)
+    # The first network has its signal at the first site, the second at the second.
+    results = results_of(prober, X, [(2.0, 0.1), (0.1, 2.0)])
+    return prober, results, chosen_sites(results, {"last": prober})
+
+
+def accuracy(results, target, layer):
+    return next(
+        m.value
+        for result in results
+        if result.place["layer"] == layer
+        for m in result.measurements
+        if (m.target, m.split, m.metric) == (target, "test", "accuracy")
+    )
+
+
+def test_pitfall_47_each_network_is_scored_at_its_own_best_site(networks):
+    prober, results, rival = networks
+    means = [accuracy(results, "random_weights", layer) for layer in range(2)]
+    own = accuracy([rival], "chosen_random_weights", None)
+    assert own > max(means) + 0.05
+    guesses = [
+        results[n + 1].predictions["logistic", f"random_weights_{n}"].guess for n in range(2)
+    ]
+    truth = prober.truth_of("logistic")
+    assert own == pytest.approx(np.mean([np.mean(guess == truth) for guess in guesses]))
+
+
+def test_the_rival_is_in_the_differences_as_the_mean_of_the_networks(networks):
+    prober, results, rival = networks
+    everything = [*results, rival]
+    table = make_table([row for one in everything for row in one.rows], RESULTS)
+    rows = pd.DataFrame(
+        difference_rows(scored(everything, "accuracy"), chosen_row(table), table, prober)
+    ).set_index("b")
+    own = accuracy([rival], "chosen_random_weights", None)
+    assert rows.loc["chosen_random_weights", "value_b"] == pytest.approx(own)
+    at_site = "blocks.1.hook_resid_post last logistic random_weights"
+    mean = accuracy(results, "random_weights", 1)
+    assert rows.loc[at_site, "value_b"] == pytest.approx(mean)
+
+
+def test_without_untrained_networks_there_is_no_rival(networks):
+    prober, results, _ = networks
+    trained = [
+        replace(one, measurements=[m for m in one.measurements if m.target == "task"])
+        for one in results
+    ]
+    assert chosen_sites(trained, {"last": prober}) is None

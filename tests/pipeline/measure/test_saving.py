@@ -1,23 +1,20 @@
 """Metadata that a run saves with a probe."""
 
-import numpy as np
+from pathlib import Path
 
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
-from probekit.pipeline.experiment.source import captured_facts
-from probekit.pipeline.measure.probing import make_probers, save_probe
-from probekit.probes.saved_probe import SavedProbe
-
-SITE = "blocks.2.hook_resid_post"
+from probekit.results.table import only
+from tests.pipeline.planted import QUICK, QUICK_SITES
 
 
-def test_metadata_describes_the_run(kept, number_probe):
-    facts = number_probe.facts
-    assert facts.sites == (SITE,)
+def test_metadata_describes_the_run(planted, probe):
+    facts, result = probe.facts, planted.run(*QUICK)
+    assert facts.sites == QUICK_SITES[1:]
     assert (facts.at, facts.bos, facts.model) == ("last", False, "mini")
     assert (facts.compute, facts.dtype, facts.view) == ("float32", "float32", "raw")
-    assert facts.cache == kept.store.identity.key == kept.store.folder.name
+    assert facts.cache == Path(result.record["caches"]["task"]).name
     assert facts.weights == digest_weights(GPT2.from_pretrained("mini"))
     assert (facts.n_heads, facts.layer_norm_epsilon) == (4, 1e-5)
     assert facts.tokenizer == Tokenizer.from_pretrained("mini").digest
@@ -25,22 +22,13 @@ def test_metadata_describes_the_run(kept, number_probe):
     assert facts.versions["torch"]
 
 
-def test_metrics_are_of_the_task_on_test_rows(kept, tmp_path):
-    (prober,) = make_probers(kept.experiment, kept.prepared)
-    measured = prober.site(kept.rows(SITE)).measurements
-    layer = np.ones((1, 256)), np.zeros(1)
-    facts = captured_facts(kept.experiment, kept.store.identity) | {
-        "kind": "logistic",
-        "scores_are_logits": True,
-        "sites": [SITE],
-        "seed": 0,
-    }
-    path = save_probe(tmp_path / "p", (layer,), ("plural", "singular"), facts, measured)
-    metrics = SavedProbe.load(path).facts.metrics
-    wanted = {m.metric: m for m in measured if (m.target, m.split) == ("task", "test")}
-    assert metrics.keys() == wanted.keys() >= {"accuracy", "auroc"}
-    for name, score in metrics.items():
-        assert score.value == wanted[name].value
-        assert (score.ci_low, score.ci_high) == (wanted[name].ci_low, wanted[name].ci_high)
-        assert (score.n, score.n_groups) == (wanted[name].n_test, wanted[name].n_groups)
-        assert score.chance == wanted[name].chance
+def test_metrics_are_of_the_task_on_test_rows(planted, probe):
+    table = planted.run(*QUICK).table
+    rows = only(table, site=QUICK_SITES[1], target="task", split="test").set_index("metric")
+    tested = rows[~rows.index.str.startswith("p_")]
+    assert probe.facts.metrics.keys() == set(tested.index) >= {"accuracy", "auroc"}
+    for name, score in probe.facts.metrics.items():
+        row = tested.loc[name]
+        assert (score.value, score.chance) == (row["value"], row["chance"])
+        assert (score.ci_low, score.ci_high) == (row["ci_low"], row["ci_high"])
+        assert (score.n, score.n_groups) == (row["n_test"], row["n_groups"])

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.selected_probe import (
     MOST_CHARACTERS,
     MOST_OF_A_PROBE,
@@ -22,7 +21,9 @@ from probekit.provenance import pretty_json
 from probekit.report.figures.layer_curve import layer_curve
 from probekit.results.finished_run import FinishedRun
 from probekit.results.selection import site_with_head
-from tests.pipeline.planted import YAML, write_rows
+from probekit.results.table import load_table, only
+from tests.pipeline.planted import FAST, MIXED
+from tests.pipeline.scale import Heard
 
 
 @pytest.mark.parametrize(
@@ -30,30 +31,18 @@ from tests.pipeline.planted import YAML, write_rows
     [(0, set()), (1, {"PCA"}), (2, {"PCA"})],
     ids=["all rows are one word", "a word for each label", "the same words under each label"],
 )
-def test_projections_are_omitted_if_labels_cannot_be_separated(tmp_path, index, methods):
-    write_rows(tmp_path / "rows.csv")
-    (tmp_path / "planted.yaml").write_text(YAML)
+def test_projections_are_omitted_if_labels_cannot_be_separated(planted, index, methods):
     place = f"tokens.position={{at: index, index: {index}}}"
-    sites = "capture.sites=[hook_embed]"
-    overrides = (place, sites, "probe.control_draws=0", "model.random_weights=false")
-    experiment = load_experiment(tmp_path / "planted.yaml", overrides)
-    folder = run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache").folder
+    folder = planted.run(place, "capture.sites=[hook_embed]", *FAST, page=False).folder
     path = folder / "scatter.csv"
     found = set(pd.read_csv(path)["method"]) if path.exists() else set()
     assert found == methods
 
 
-def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(tmp_path):
-    write_rows(tmp_path / "rows.csv")
-    (tmp_path / "planted.yaml").write_text(YAML)
-    sites = "capture.sites=[blocks.2.hook_resid_post, blocks.3.hook_resid_post]"
-    overrides = (sites, "probe.control_draws=0", "model.random_weights=false")
-    experiment = load_experiment(tmp_path / "planted.yaml", overrides)
-    steps = []
-    watcher = SimpleNamespace(progress=lambda *step: steps.append(step), tell=print)
-    kept = {"out": tmp_path / "runs", "cache_root": tmp_path / "cache"}
-    folder = run(experiment, watcher=watcher, **kept).folder
-    assert steps[-2:] == [("probes of permuted labels", n, 2) for n in (1, 2)]
+def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(planted):
+    sites, heard = "capture.sites=[blocks.2.hook_resid_post, blocks.3.hook_resid_post]", Heard()
+    folder = planted.run(sites, *FAST, watcher=heard, page=False).folder
+    assert heard.steps[-2:] == [("probes of permuted labels", n, 2) for n in (1, 2)]
     cosines = pd.read_csv(folder / "cosines.csv")
     assert cosines["n_null"].tolist() == [NULL_DRAWS, 2 * NULL_DRAWS, 2 * NULL_DRAWS, NULL_DRAWS]
     assert cosines["null_high"].between(0.02, 0.98).all()
@@ -63,23 +52,31 @@ def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(tmp_path):
 @pytest.fixture(
     scope="module", params=["split.folds=null", "split.folds=3"], ids=["single", "nested"]
 )
-def finished(request, tmp_path_factory):
+def finished(request, planted):
     """A run on random labels, so that every probe has errors."""
-    tmp_path = tmp_path_factory.mktemp("wrong")
-    write_rows(tmp_path / "rows.csv")
-    rows = pd.read_csv(tmp_path / "rows.csv")
-    rows["label"] = np.random.default_rng(0).permutation(rows["label"])
-    rows.to_csv(tmp_path / "rows.csv", index=False)
-    (tmp_path / "planted.yaml").write_text(YAML)
-    overrides = (
-        request.param,
-        "capture.sites=[blocks.0.hook_resid_post, 'blocks.2.attn.hook_z[head=1]']",
-        "probe.kinds=[{kind: logistic}, {kind: mass_mean}]",
-        "probe.control_draws=0",
-        "model.random_weights=false",
-    )
-    experiment = load_experiment(tmp_path / "planted.yaml", overrides)
-    return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache").folder
+    sites = "capture.sites=[blocks.0.hook_resid_post, 'blocks.2.attn.hook_z[head=1]']"
+    kinds = "probe.kinds=[{kind: logistic}, {kind: mass_mean}]"
+    return planted.run(MIXED, request.param, sites, kinds, *FAST, page=False).folder
+
+
+def test_tokens_of_errors_are_stored_unchanged(finished):
+    examples = json.loads((finished / "wrong.json").read_text())["examples"]
+    assert examples
+    for example in examples:
+        shown = [example["text"][slice(*token["span"])].strip() for token in example["tokens"]]
+        assert shown == [token["token"].strip() for token in example["tokens"]]
+        assert " ".join(filter(None, shown)).startswith("The ")
+
+
+def test_projections_show_held_out_rows_only(finished):
+    points = pd.read_csv(finished / "scatter.csv")
+    held_out = only(load_table(finished / "results.csv"), split="test")["n_test"].max()
+    # Under folds those of the first of three.
+    n_shown = points["method"].eq("PCA").sum()
+    assert n_shown == held_out if held_out < 96 else 0 < n_shown < held_out / 2
+    axes = points.groupby("method")[["axis_x", "axis_y"]].first()
+    assert list(axes.loc["LDA"]) == ["discriminant 1", "component 1 of PCA"]
+    assert axes.loc["PCA", "axis_x"].startswith("component 1 (")
 
 
 def test_errors_are_those_of_the_stored_predictions(finished):

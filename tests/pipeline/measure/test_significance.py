@@ -1,6 +1,6 @@
 """P-values and differences of a run: size, adjustment, and too few groups."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,13 +8,20 @@ import pandas as pd
 import pytest
 
 from probekit.pipeline.experiment.record import _few_arrangements
-from probekit.pipeline.measure.significance import ScoredPredictions, difference_rows, p_value_rows
+from probekit.pipeline.measure.significance import (
+    RELIABILITY,
+    ScoredPredictions,
+    difference_rows,
+    p_value_rows,
+    reliability_rows,
+)
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
+from probekit.probes.score.scored import Measurement, Predictor, SiteResult
 from probekit.probes.settings import ProbeSettings
 from probekit.results.selection import chosen_row
 from probekit.results.table import DIFFERENCES, RESULTS, make_table, only, placed
@@ -283,3 +290,38 @@ def test_the_band_of_the_null_holds_the_scores_of_permuted_labels(metric):
         assert np.isnan(band).all()
     else:
         np.testing.assert_allclose(band, np.quantile(permuted, [0.025, 0.975]), atol=0.015)
+
+
+def site(name, probe, sure, validated, are_logs=True):
+    """Return a site with a probe that is always correct, with confidence `sure`."""
+    truth = np.array([0, 1, 0, 1])
+    shares = np.where(np.eye(2)[truth] > 0, sure, 1 - sure)
+    said = ClassPredictions(truth, truth, 2, np.log(shares), are_logs)
+    names = ("run", "dataset", "site", "head", "position", "view", "main_metric")
+    place = dict(zip(names, ("r", "d", name, None, "last", "view", "accuracy"), strict=True))
+    numbers = dict.fromkeys([field.name for field in fields(Measurement)])
+    where = {"probe": probe, "target": "task", "split": "validation", "metric": "accuracy"}
+    measured = Measurement(**(numbers | where | {"value": validated}))
+    return SiteResult([measured], {Predictor(probe, "task"): said}, place=place)
+
+
+def test_reliability_is_computed_at_the_best_site_of_each_kind():
+    found = [
+        site(SITES[0], "logistic", 0.7, validated=0.9),
+        site(SITES[1], "logistic", 0.9, validated=0.8),
+        site(SITES[1], "mass_mean", 0.9, validated=0.8, are_logs=False),
+    ]
+    table = pd.DataFrame([row for one in found for row in one.rows])
+    resamples = Resamples.leave_one_out(np.arange(4))
+    prober = SimpleNamespace(resamples_of=lambda probe: resamples)
+    bins = reliability_rows(found, table, prober)
+    assert tuple(bins.columns) == RELIABILITY
+    assert bins[["probe", "site", "n_rows"]].to_numpy().tolist() == [["logistic", SITES[0], 4]]
+    assert abs(bins["confidence"].iloc[0] - 0.7) < 1e-9
+    assert bins["accuracy"].iloc[0] == 1
+
+
+def test_reliability_is_empty_without_validation_scores():
+    one = site(SITES[0], "logistic", 0.7, validated=0.9)
+    table = pd.DataFrame(one.rows).assign(split="test")
+    assert reliability_rows([one], table, SimpleNamespace()).empty
