@@ -166,12 +166,8 @@ SAW = "I saw the man saw the saw."
 SAW_TOKENS = ["I", " saw", " the", " man", " saw", " the", " saw", "."]
 
 
-# The number of classes matters for coloured tokens only.
-@pytest.mark.parametrize(
-    ("has_tokens", "guess"),
-    [(False, "Sing"), (True, "Sing"), (True, "NA")],
-    ids=["text", "tokens of two", "tokens of three"],
-)
+@pytest.mark.parametrize("has_tokens", [False, True], ids=["text", "tokens"])
+@pytest.mark.parametrize("guess", ["Sing", "NA"], ids=["two", "three"])
 def test_an_error_says_which_word_it_is_about(browser, make_run, wrong, has_tokens, guess):
     ends = np.cumsum([len(token) for token in SAW_TOKENS]).tolist()
     tokens = [

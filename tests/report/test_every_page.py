@@ -119,7 +119,11 @@ def test_pages_are_accessible(browser, pages, kind, dark):
     browser.open(pages[kind], width=1400, dark=dark)
     browser.unfold()
     assert browser.evaluate(AUDIT) == []
-    for width in (1400, 700, 360):
+    n_figures = pages[kind].read_text("utf-8").count('<script type="application/json">{"data"')
+    assert browser.evaluate("document.querySelectorAll('.drawing > .plot-container').length") == (
+        n_figures
+    )
+    for width in (1920, 1400, 700, 360):
         browser.resize(width)
         browser.settle()
         assert browser.evaluate("document.documentElement.scrollWidth") <= width

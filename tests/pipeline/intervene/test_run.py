@@ -12,8 +12,6 @@ from probekit.cli.show.results import show_causes
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.edits import replace, run_edited
-from probekit.interventions.patching import ablated_values
-from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.experiment import source
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
@@ -31,7 +29,7 @@ ANSWERS = "{answer: nearest_verb, wrong: nearest_other}"
 MEASURE = f"{{logit_difference: {ANSWERS}}}"
 PATCH = "do: patch, from: counterfactual"
 STEER = "do: steer, along: mean_difference"
-HEAD = SiteSelection("blocks.2.attn.hook_z", head=1)
+HEAD = "blocks.2.attn.hook_z[head=1]"
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +251,7 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     text = with_steps(
         f"{PATCH}, sites: [chosen, blocks.5.hook_resid_post]",
         f"{STEER}, by: [-2, 2], sites: chosen, draws: 59",
-        f'do: ablate, with: mean, sites: "{HEAD.text}"',
+        f'do: ablate, with: mean, sites: "{HEAD}"',
     )
     text = text.replace("split: {test: 0.5}", "split: {folds: 2}")
     two = "sites: [blocks.0.hook_resid_post, blocks.2.hook_resid_post, ln_"
@@ -276,16 +274,27 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     assert patches[patches["site"] != "blocks.5.hook_resid_post"]["n"].sum() == sum(n)
     assert tables.verdicts[tables.verdicts["question"] == "steers"]["n"].sum() == sum(n)
     (ablation,) = tables.effects[tables.effects["do"] == "ablate"].iloc
-    model, measure, by_hand = GPT2.from_pretrained("mini"), inputs.measures[0], []
-    for split in inputs.splits:  # the mean is that of the training rows of the fold
-        test, train = (torch.from_numpy(side) for side in (split.test, split.train))
-        others = inputs.batch[train], inputs.position[train]
-        at, options = inputs.position[test], {"averaged": others}
-        (one,) = ablated_values(
-            model, inputs.batch[test], [measure[test]], [HEAD], "mean", at=at, **options
-        )
-        by_hand += list(*one.patched.values())
-    assert ablation["edited"] == pytest.approx(np.mean(by_hand), rel=1e-4)
+    assert ablation["edited"] == pytest.approx(ablated_by_hand(inputs), rel=1e-4)
+
+
+def ablated_by_hand(inputs):
+    """The mean logit difference if each fold's test rows get the mean of its training rows."""
+    model, rows = GPT2.from_pretrained("mini"), torch.arange(len(inputs.batch))
+    _, cache = model.run_with_cache(inputs.batch, [HEAD])
+    at_position, found = cache[HEAD][rows, inputs.position], []
+    for split in inputs.splits:
+        own = torch.from_numpy(split.test)
+        mean = at_position[torch.from_numpy(split.train)].mean(0)
+
+        def ablate(_, value, own=own, mean=mean):
+            value[torch.arange(len(own)), inputs.position[own]] = mean
+            return value
+
+        logits = model(inputs.batch[own], tap=ablate, sites=[HEAD])
+        last = logits[torch.arange(len(own)), inputs.batch.mask[own].sum(1) - 1]
+        chosen, numbers = inputs.measures[0][own], torch.arange(len(own))
+        found.append(last[numbers, chosen.answer] - last[numbers, chosen.wrong])
+    return torch.cat(found).mean().item()
 
 
 def test_interventions_alone_build_no_random_network(tmp_path, monkeypatch):

@@ -16,8 +16,8 @@ from probekit.report.figures.figure_files import (
     write_figures,
 )
 from probekit.report.figures.line_labels import LABEL
-from probekit.report.pages.parts import first_part
-from tests.report.conftest import four_kinds, judged, make_heads
+from probekit.report.pages.parts import first_part, result_parts
+from tests.report.conftest import four_kinds, judged, make_heads, make_sweep
 
 BEGINS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
 
@@ -68,11 +68,12 @@ def test_every_format_has_the_size_of_columns(engine, table, tmp_path, columns, 
     assert all(7 <= size <= 8 for size in sizes), sizes
 
 
-@pytest.mark.parametrize("make", [four_kinds, make_heads])
+@pytest.mark.parametrize("make", [four_kinds, make_sweep, make_heads])
 def test_no_figure_of_one_column_is_higher_than_6_cm(make):
     table = make()
-    _, size = on_paper(first_part(table, judged(table)), 1)
-    assert size["height"] / CENTIMETRE <= 6
+    for part in result_parts(table, judged(table)):
+        _, size = on_paper(part, 1)
+        assert size["height"] / CENTIMETRE <= 6
 
 
 def test_labels_of_lines_are_placed_for_the_height_of_the_paper(table):
