@@ -183,6 +183,8 @@ def load_table(path: Path, columns: Sequence[TableColumn] = RESULTS) -> pd.DataF
 def page_table(run_dir: Path, name: str) -> pd.DataFrame | None:
     """Return one of `PAGE_TABLES` of a run; None if the run has not written it.
 
+    None also for bins without rows: no kind of probe of the run has probabilities.
+
     Raises:
         DataError: A column is missing, a cell is invalid, or there are no rows.
     """
@@ -191,6 +193,8 @@ def page_table(run_dir: Path, name: str) -> pd.DataFrame | None:
         return None
     types = PAGE_TABLES[name]
     table = read_columns(path, [TableColumn(column, "", types[column]) for column in types])
+    if table.empty and name == "reliability.csv":
+        return None
     if table.empty:
         raise DataError(f"{path} has no rows. Run the experiment again to rewrite it.")
     return table

@@ -52,7 +52,9 @@ def test_run_prints_the_table_and_then_the_report_path(probekit, folder):
     done = probekit("run", "planted.yaml")
     assert done.code == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert re.search(r"blocks\.\d\.hook_resid_post \*\s+\d\.\d{3}\s+\[\d\.\d{3}, \d\.\d{3}\]", done.stdout)
+    assert re.search(
+        r"blocks\.\d\.hook_resid_post \*\s+\d\.\d{3}\s+\[\d\.\d{3}, \d\.\d{3}\]", done.stdout
+    )
     assert re.search(r"majority class +0\.50+ .*\nword identity +0\.50+ ", done.stdout)
     assert (folder / lines[-1]).is_file()
     assert "probe: 3 of 3" in done.stderr

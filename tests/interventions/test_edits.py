@@ -117,6 +117,19 @@ def test_an_edit_of_a_part_keeps_the_others(model, site, part, place):
     assert torch.equal(seen[site], expected)
 
 
+def test_a_neuron_is_raised_and_a_head_zeroed_at_a_position_of_each_row(model):
+    neurons, seen = "blocks.0.mlp.hook_post", {}
+    _, cache = model.run_with_cache(TOKENS, [Z, neurons])
+    heads, raised = cache[Z].clone(), cache[neurons].clone()
+    heads[0, 4, 1] = heads[1, 2, 1] = 0
+    raised[..., 3] += 2
+    run_edited(model, TOKENS, [(f"{Z}[head=1]", zero(torch.tensor([4, 2]))), (Z, remember(seen))])
+    added = add(torch.tensor([2.0]))
+    run_edited(model, TOKENS, [(f"{neurons}[neuron=3]", added), (neurons, remember(seen))])
+    assert torch.equal(seen[Z], heads)
+    torch.testing.assert_close(seen[neurons], raised)
+
+
 def test_directions_of_a_head_are_removed_from_it_alone(model):
     rows, seen = directions(1), {}
     run_edited(model, TOKENS, [(f"{Z}[head=1]", project_out(rows)), (Z, remember(seen))])

@@ -95,7 +95,11 @@ def test_where_sites_enter_the_stream():
     assert "mlp.hook_post" not in str(caught.value).partition("Allowed")[2]
 
 
-def test_an_edit_of_a_key_value_head_changes_the_pass():
+def test_an_edit_changes_the_pass():
     llama, tokens = network("llama3"), torch.tensor([[3, 14, 15, 92]])
+    site, other = "blocks.0.hook_resid_post", tokens.flip(1)
+    _, cache = llama.run_with_cache(other, [site])
+    patched = run_edited(llama, tokens, [(site, replace(cache[site]))])
+    torch.testing.assert_close(patched, llama(other))
     edited = run_edited(llama, tokens, [("blocks.1.attn.hook_v[kv_head=1]", zero())])
     assert not torch.allclose(edited, llama(tokens))

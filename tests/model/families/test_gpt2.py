@@ -56,6 +56,15 @@ def test_only_requested_sites_are_cached_and_keep_no_larger_storage(model):
         assert value.untyped_storage().nbytes() == value.nbytes
 
 
+def test_the_forward_stops_after_the_deepest_site(model):
+    ran = []
+    handle = model.h[2].register_forward_pre_hook(lambda *_: ran.append(1))
+    logits, _ = model.run_with_cache(TOKENS, sites=[("attn_out", 1)], logits=False)
+    handle.remove()
+    assert logits is None
+    assert not ran
+
+
 @pytest.mark.parametrize(
     ("tokens", "mask", "message"),
     [

@@ -116,6 +116,16 @@ def test_folders_of_the_machine_are_not_on_the_page(make, tmp_path):
     assert str(tmp_path) not in page
 
 
+def test_p_values_are_adjusted_for_all_comparisons(tmp_path):
+    sites = [f"blocks.{n}.hook_resid_post" for n in range(12)]
+    a, b = (
+        {s: guesses(ROWS, share / 100, share + n) for n, s in enumerate(sites)}
+        for share in (70, 62)
+    )
+    rows = compare(write_run(tmp_path / "a", ROWS, a), write_run(tmp_path / "b", ROWS, b)).rows
+    assert ((rows["p"] < 0.05) & (rows["p_adjusted"] >= 0.05)).any()
+
+
 @pytest.mark.parametrize(
     ("n_groups", "note"),
     [

@@ -52,6 +52,7 @@ def test_run_finds_the_planted_signal_and_writes_all_files(planted):
     chosen = only(table, split="validation", target="task")
     assert record["verdict"]["best"]["site"] == chosen.loc[chosen["value"].idxmax(), "site"]
     assert record["data"]["labels"]["test"] == {"black": 12, "red": 12}
+    assert record["data"]["labels"]["train"] == {"black": 36, "red": 36}
     files = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
     assert record["model"]["compared_with"] == dict.fromkeys(files, "digests.json")
     models = ("task", *NETWORKS[:3])
@@ -170,6 +171,9 @@ def test_long_texts_follow_the_policy_and_are_counted(own, policy, n_rows):
     notes = prepared.dataset.notes
     assert any("longer than the context" in note for note in notes) == (policy == "skip")
     cut = [one.message for one in prepared.findings if one.code == "truncated"]
+    data = own.run(*FAST, f"tokens.too_long={policy}", page=False).record["data"]
+    assert data["n_rows"] == n_rows
+    assert cut == [one["message"] for one in data["findings"] if one["code"] == "truncated"]
     if policy == "skip":
         assert not cut
         return

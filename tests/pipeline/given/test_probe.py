@@ -74,6 +74,7 @@ def test_best_is_the_test_score_of_the_choice(result, nested):
         assert best.p == p["value"] or target == "task"  # of one split it is that of all sites
     assert nested.best.n == N
     assert sum(nested.best.sites.values()) == 2
+    assert nested.best.site == max(nested.best.sites, key=nested.best.sites.get)
 
 
 def test_text_and_page_name_the_layers_and_what_is_left_out(result):

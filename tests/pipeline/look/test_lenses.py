@@ -207,3 +207,8 @@ def test_answers_without_a_space_are_named(mini):
     assert found.unspaced == ("is",)
     found = patch_pair(mini, "The key ", "The keys ", "is", " are", bos=False, sites=[SITE])
     assert found.unspaced == ()
+
+
+def test_induction_is_undefined_for_texts_without_repeats(mini):
+    found = score_texts(mini, ["The keys", "One two"], bos=False)
+    assert found.strongest("induction", 5).empty

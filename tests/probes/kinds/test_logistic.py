@@ -29,6 +29,7 @@ def test_answers_equal_those_of_scikit_learns_pipeline(n_classes):
         probe.decision_function(X), reference.decision_function(X), atol=1e-4
     )
     assert np.array_equal(probe.predict(X), reference.predict(X))
+    assert 0 < probe.gradient_norm_ < 1e-4
 
 
 def test_folds_that_say_nothing_of_the_penalty_are_refused_as_by_all_kinds():

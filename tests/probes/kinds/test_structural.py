@@ -111,6 +111,14 @@ class TestBoth:
         other = kind(rank=2, max_iter=2).fit(X[mixed], heads[mixed], sentences[mixed])
         np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-3, atol=1e-6)
 
+    def test_the_map_is_for_raw_rows_and_the_seed_decides(self, kind, forest):
+        X, heads, sentences = forest
+        made = (kind(rank=4, max_iter=3, random_state=seed) for seed in (0, 1))
+        one, other = (probe.fit(X, heads, sentences) for probe in made)
+        np.testing.assert_allclose(one.transform(X), X @ one.coef_.T + one.intercept_)
+        assert one.coef_.shape == (4, 40)
+        assert not np.allclose(one.coef_, other.coef_)
+
     def test_without_groups_all_rows_are_one_sentence(self, kind):
         X = np.arange(8.0)[:, None]
         probe = kind(rank=1).fit(X, np.arange(8) - 1)

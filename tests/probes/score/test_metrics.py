@@ -199,6 +199,17 @@ def some(n=200, share=0.1, digits=1, seed=0, positive=1):
     return ClassPredictions(truth, scores.argmax(axis=1), 2, scores, positive=positive)
 
 
+@pytest.mark.parametrize("positive", [0, 1])
+def test_with_ties_it_is_that_of_scikit_learn_in_every_resample(positive):
+    predictions, groups = some(positive=positive), np.arange(200) // 4
+    values = auprc(predictions, Resamples.leave_one_out(groups))
+    margin = predictions.scores[:, positive] - predictions.scores[:, 1 - positive]
+    for column in range(51):
+        rows = np.flatnonzero(groups != column - 1)  # the first column is of all rows
+        expected = average_precision_score(predictions.truth[rows] == positive, margin[rows])
+        assert values[column] == pytest.approx(expected, abs=1e-12)
+
+
 def test_uninformed_scores_reach_the_prevalence():
     predictions = some()
     constant = replace(predictions, scores=np.zeros((200, 2)))
