@@ -11,12 +11,13 @@ from rich.text import Text
 
 from probekit.progress import Console, ProgressLines, terminal_bars
 from probekit.report.pages.table import Cell, Column, ResultTable
-from probekit.report.texts import line_label
 from probekit.terminal import Watcher, escape_streams
 
 
 def show_table(table: ResultTable, *, has_heads: bool = True) -> None:
     """Print a table: the first column and words to the left, numbers to the right."""
+    from probekit.report.texts import line_label  # imports pandas
+
     shown = rich.table.Table(box=None, pad_edge=False, show_header=has_heads)
     for number, column in enumerate(table.headings):
         if number == 0 or column.css == "words":
