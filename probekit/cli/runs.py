@@ -239,7 +239,25 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
     Of a pretraining run, it draws the figure of the losses.
     """
     if len(runs) > 1:
-        _report_runs(runs, out or Path("runs.html"), formats, columns)
+        out = out or Path("runs.html")
+        # Write the page of several runs, and its figures to a folder next to it.
+        from probekit.results.record import check_finished
+
+        for run in runs:
+            check_finished(run)
+
+        from probekit.files import write_atomic
+        from probekit.report.figures.figure_files import write_figures
+        from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
+        from probekit.report.texts import line_label
+
+        loaded = load_runs(runs)
+        write_atomic(out, runs_page(loaded))
+        for one in loaded:
+            click.echo(f"{line_label(one.name)}: {one.answer}")
+        if formats:
+            write_figures(runs_figures(loaded), out.with_suffix("") / "figures", formats, columns)
+        click.echo(str(out))
         return
     if out is not None:
         raise click.UsageError(
@@ -263,27 +281,6 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
     path = write_report(runs[0])
     draw_figures(runs[0], formats, columns)
     click.echo(str(path))
-
-
-def _report_runs(runs: tuple[Path, ...], out: Path, formats: Sequence[str], columns: int) -> None:
-    """Write the page of several runs, and its figures to a folder next to it."""
-    from probekit.results.record import check_finished
-
-    for run in runs:
-        check_finished(run)
-
-    from probekit.files import write_atomic
-    from probekit.report.figures.figure_files import write_figures
-    from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
-    from probekit.report.texts import line_label
-
-    loaded = load_runs(runs)
-    write_atomic(out, runs_page(loaded))
-    for one in loaded:
-        click.echo(f"{line_label(one.name)}: {one.answer}")
-    if formats:
-        write_figures(runs_figures(loaded), out.with_suffix("") / "figures", formats, columns)
-    click.echo(str(out))
 
 
 @click.command()

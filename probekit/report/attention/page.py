@@ -186,21 +186,21 @@ def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
     plain = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
     rest = np.stack([thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns])
     scores = {**prompt.scores, OPENING_SCORE: scores_beyond_distance(prompt.patterns)}
+    # Six significant digits, and None for non-finite scores, which JSON lacks.
+    finite = {
+        name: [[float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score]
+        for name, score in scores.items()
+    }
     return {
         "text": prompt.text,
         "tokens": [token_label(token) for token in prompt.tokens],
         "layers": prompt.layers,
         "heads": prompt.heads,
-        "scores": {name: _finite(score) for name, score in scores.items()},
+        "scores": finite,
         "weights": [packed_heads(layer, levels) for layer in prompt.patterns],
         "thumbnails": [packed(small, THUMBNAIL_LEVELS) for small in (plain, rest)],
         "still": still_picture(plain),
     }
-
-
-def _finite(score: NDArray[np.float32]) -> list[list[float | None]]:
-    """Return scores with six significant digits, and None for non-finite ones, which JSON lacks."""
-    return [[float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score]
 
 
 @dataclass(frozen=True)

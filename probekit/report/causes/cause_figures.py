@@ -189,7 +189,17 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     doses = sorted({dose for curve in curves for dose in curve["by"]})
     margin = 0.04 * (doses[-1] - doses[0]) or 0.5
     ends = [doses[0] - margin, doses[-1] + margin]
-    low, high = _dose_range(curves)
+
+    def reach_of(names: Sequence[str]) -> tuple[float, float]:
+        return finite_ends(value for curve in curves for name in names for value in curve[name])
+
+    # All effects and tested bands, and the other bands as far as there is room: random directions
+    # with the features' covariance may move the measure far more than others.
+    low, high = reach_of(("effect", "low", "high", *BANDS[:2]))
+    reach = MOST_ROOM * max(abs(low), abs(high))
+    if any(curve["matched_low"].notna().any() for curve in curves):
+        bottom, top = reach_of(BANDS[2:])
+        low, high = min(low, max(bottom, -reach)), max(high, min(top, reach))
     # Labels of the outermost doses would touch those of the next panel.
     inner = doses[1:-1] if len(doses) > 3 else doses
     names = {inner[0], 0.0, inner[-1]} if len(panels) > 1 else {*doses}
@@ -197,7 +207,27 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     figure.update_xaxes(range=ends, tickvals=doses, ticktext=texts, tickangle=0)
     labels = []
     for number, curve in enumerate(curves, start=1):
-        lines = _dose_lines(curve, unit)
+        style = LineStyle(DIRECTION, "solid", SERIES_COLOURS[0], width=2.4, marker_size=6)
+        hover = [_dose_hover(row, unit) for _, row in curve.iterrows()]
+        line = scatter(curve["by"], curve["effect"], style, 0, DIRECTION, hover)
+        named = {"low": "ci_low", "high": "ci_high"}
+        permuted = go.Scatter(line={"color": GREY}, legendgroup=PERMUTED)
+        null = curve.rename(columns={"null_low": "ci_low", "null_high": "ci_high"})
+        traces = [trace.update(name=PERMUTED) for trace in band(curve["by"], null, permuted)]
+        traces += [
+            go.Scatter(
+                x=curve["by"].tolist(),
+                y=curve[name].tolist(),
+                mode="lines",
+                name=MATCHED,
+                legendgroup=MATCHED,
+                line={"color": GREY, "width": 1.2, "dash": "dot"},
+                hoverinfo="skip",
+            )
+            for name in ("matched_low", "matched_high")
+            if curve[name].notna().any()
+        ]
+        lines = [*traces, *band(curve["by"], curve.rename(columns=named), line), line]
         draw_in_panel(figure, [zero_line(ends), *lines], number)
         labels.append([_below(one, high, lines) for one in _dose_labels(lines)])
     for number in range(len(panels)):  # other panels have no labels of ticks
@@ -210,53 +240,12 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     return figure
 
 
-def _dose_range(curves: Sequence[pd.DataFrame]) -> tuple[float, float]:
-    """Return the range of effects and tested bands, and of the other bands as far as there is room.
-
-    Random directions with the features' covariance may move the measure far more than others.
-    """
-
-    def ends(names: Sequence[str]) -> tuple[float, float]:
-        return finite_ends(value for curve in curves for name in names for value in curve[name])
-
-    low, high = ends(("effect", "low", "high", *BANDS[:2]))
-    reach = MOST_ROOM * max(abs(low), abs(high))
-    bottom, top = ends(BANDS[2:]) if any(c["matched_low"].notna().any() for c in curves) else (0, 0)
-    return min(low, max(bottom, -reach)), max(high, min(top, reach))
-
-
 def _with_origin(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the doses in order, with a dose of 0 that changes nothing."""
     at_zero = {"by": 0.0, "effect": 0.0, "low": 0.0, "high": 0.0, "other_loss": math.nan}
     at_zero |= {name: 0.0 for name in BANDS if rows[name].notna().any()}
     both = pd.concat([rows[rows["by"] != 0], rows.head(1).assign(**at_zero)])
     return both.sort_values("by", kind="stable").reset_index(drop=True)
-
-
-def _dose_lines(curve: pd.DataFrame, unit: str) -> list[go.Scatter]:
-    style = LineStyle(DIRECTION, "solid", SERIES_COLOURS[0], width=2.4, marker_size=6)
-    hover = [_dose_hover(row, unit) for _, row in curve.iterrows()]
-    line = scatter(curve["by"], curve["effect"], style, 0, DIRECTION, hover)
-    named = {"low": "ci_low", "high": "ci_high"}
-    permuted = go.Scatter(line={"color": GREY}, legendgroup=PERMUTED)
-    null = curve.rename(columns={"null_low": "ci_low", "null_high": "ci_high"})
-    traces = [trace.update(name=PERMUTED) for trace in band(curve["by"], null, permuted)]
-    for name in ("matched_low", "matched_high"):
-        if curve[name].notna().any():
-            traces.append(_outline(curve["by"], curve[name]))
-    return [*traces, *band(curve["by"], curve.rename(columns=named), line), line]
-
-
-def _outline(x: pd.Series[float], y: pd.Series[float]) -> go.Scatter:
-    return go.Scatter(
-        x=x.tolist(),
-        y=y.tolist(),
-        mode="lines",
-        name=MATCHED,
-        legendgroup=MATCHED,
-        line={"color": GREY, "width": 1.2, "dash": "dot"},
-        hoverinfo="skip",
-    )
 
 
 def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:

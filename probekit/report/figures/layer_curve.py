@@ -15,13 +15,7 @@ from plotly.subplots import make_subplots
 
 from probekit.errors import UnknownNameError, nearest
 from probekit.probes.targets import HEADLINE
-from probekit.report.figures.levels import (
-    NULL_BAND,
-    LevelLine,
-    draw_levels,
-    levels,
-    value_range,
-)
+from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
 from probekit.report.figures.line_labels import (
     LEAST_HEIGHT,
     LineLabel,
@@ -98,7 +92,26 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     of_runs = [levels(own, is_brief=is_several) for _, own in measured.groupby("run", sort=False)]
     lines = list(chain.from_iterable(of_runs))
     labels = draw_levels(figure, lines, layer_ends(at), run_colours(rows) if is_several else {})
-    _mark_chosen(figure, table, rows, [row["value"] for _, row in lines])
+    # Draw a ring around the task's value at the selected site of each run.
+    marked = chosen_points(table, rows)
+    figure.add_traces([ring(row) for row in marked])
+    if not differs(table["run"]):
+        for row in marked:
+            same_depth = rows.loc[rows["depth"] == row["depth"], "value"]
+            gaps = np.array([*same_depth, *([row["value"] for _, row in lines])]) - row["value"]
+            above, below = (gap[gap > 0].min(initial=math.inf) for gap in (gaps, -gaps))
+            figure.add_annotation(
+                x=row["depth"],
+                y=row["value"],
+                text=f"chosen: {fixed(row['value'], 2)}",
+                showarrow=True,
+                arrowhead=0,
+                arrowcolor=GREY,
+                ax=0,
+                ay=-24 if above >= below else 24,
+                standoff=9,
+                font={"size": SMALL},
+            )
     layer_axis(figure, at)
     return finish_curve(figure, metric, rows["chance"].min(), labels)
 
@@ -324,36 +337,6 @@ def point_hover(name: str, row: pd.Series) -> str:
     return "<br>".join([f"<b>{plotly_text(row['site'])}</b>", f"{name}: {value}", *known])
 
 
-def _mark_chosen(
-    figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame, heights: Sequence[float]
-) -> None:
-    """Draw a ring around the task's value at the selected site of each run.
-
-    The ring is labelled only for a single run, because labels of several runs would overlap. The
-    label is above or below the ring, on the side with more space to the next line: a line of
-    `rows`, or a horizontal line at one of `heights`.
-    """
-    marked = chosen_points(table, rows)
-    figure.add_traces([ring(row) for row in marked])
-    if not differs(table["run"]):
-        for row in marked:
-            same_depth = rows.loc[rows["depth"] == row["depth"], "value"]
-            gaps = np.array([*same_depth, *heights]) - row["value"]
-            above, below = (gap[gap > 0].min(initial=math.inf) for gap in (gaps, -gaps))
-            figure.add_annotation(
-                x=row["depth"],
-                y=row["value"],
-                text=f"chosen: {fixed(row['value'], 2)}",
-                showarrow=True,
-                arrowhead=0,
-                arrowcolor=GREY,
-                ax=0,
-                ay=-24 if above >= below else 24,
-                standoff=9,
-                font={"size": SMALL},
-            )
-
-
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
     """Return the task row at the selected site of each run that has a score there.
 
@@ -467,17 +450,45 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     chosen = [chosen_points(table, own) for _, own in parts]
     titles = [title + RING * bool(marked) for (title, _), marked in zip(parts, chosen, strict=True)]
     figure = panel_grid(titles, axis_title(metric))
-    ends = layer_ends(ticks(rows))
+    ends, best = layer_ends(ticks(rows)), chosen_row(table)
     labels = []
     for number, ((_, own), marked) in enumerate(zip(parts, chosen, strict=True), start=1):
-        highlighted = _highlighted(table, own)
+        # The selected series of the panel, or else the first.
+        of_series = [series for _, series in series_of(own)]
+        selected = (
+            series
+            for series in of_series
+            if best is not None and not same_features(series, best).empty
+        )
+        highlighted = next(selected, of_series[0])
         lines = curve_lines(table, highlighted)
         for line in lines:
             if line.mode == "lines+markers":
                 line.marker.size = _MARKER
-        others, of_others = _others(rows, highlighted)
+        # The grey task lines of all other series, and their labels.
+        shown = highlighted[list(SERIES)].iloc[0]
+        others = [
+            go.Scatter(
+                x=task["depth"].tolist(),
+                y=task["value"].tolist(),
+                mode="lines",
+                opacity=0.6,
+                line={"color": GREY, "width": 1},
+                hoverinfo="skip",
+            )
+            for _, series in series_of(rows)
+            for task in [only(series, target="task")]
+            if (task[list(SERIES)] != shown).any(axis=None)
+        ]
+        of_others = [LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in others]
         references = go.Figure()
-        of_levels = draw_levels(references, _levels(measured, highlighted), ends)
+        # The horizontal lines of a panel: those of its run, position and kind of probe.
+        first = highlighted.iloc[0]
+        is_own = pd.Series(True, measured.index)
+        for column in ("run", "model", "dataset", "position"):
+            is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
+        is_own &= measured["site"].eq("") | measured["probe"].eq(first["probe"])
+        of_levels = draw_levels(references, levels(measured[is_own], is_brief=True), ends)
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         draw_in_panel(figure, drawn, number)
         named = [*end_labels(lines), *of_levels]
@@ -553,46 +564,6 @@ def _title_lines(title: str) -> list[str]:
     if len(title) <= LONGEST_TITLE or not dot:
         return [title]
     return [first + RING * last.endswith(RING), last.removesuffix(RING)]
-
-
-def _highlighted(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of one series of a panel: the selected one, or else the first."""
-    of_series, chosen = [rows for _, rows in series_of(own)], chosen_row(table)
-    selected = (
-        rows for rows in of_series if chosen is not None and not same_features(rows, chosen).empty
-    )
-    return next(selected, of_series[0])
-
-
-def _others(
-    rows: pd.DataFrame, highlighted: pd.DataFrame
-) -> tuple[list[go.Scatter], list[LineLabel]]:
-    """Return the grey task lines of all series except the highlighted one, and their labels."""
-    shown = highlighted[list(SERIES)].iloc[0]
-    of_series = [only(own, target="task") for _, own in series_of(rows)]
-    others = [own for own in of_series if (own[list(SERIES)] != shown).any(axis=None)]
-    lines = [
-        go.Scatter(
-            x=own["depth"].tolist(),
-            y=own["value"].tolist(),
-            mode="lines",
-            opacity=0.6,
-            line={"color": GREY, "width": 1},
-            hoverinfo="skip",
-        )
-        for own in others
-    ]
-    return lines, [LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in lines]
-
-
-def _levels(measured: pd.DataFrame, highlighted: pd.DataFrame) -> list[LevelLine]:
-    """Return the horizontal lines of a panel: those of its run, position and kind of probe."""
-    first = highlighted.iloc[0]
-    is_own = pd.Series(True, measured.index)
-    for column in ("run", "model", "dataset", "position"):
-        is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
-    is_own &= measured["site"].eq("") | measured["probe"].eq(first["probe"])
-    return levels(measured[is_own], is_brief=True)
 
 
 def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set[int]]) -> None:

@@ -162,25 +162,7 @@ def _draw(
     whole = cells if whole is None else whole
     title, label = _AXES[across]
     columns, rows = sorted(cells[across].unique()), sorted(whole["depth"].unique())
-    figure = cell_map(
-        cells.assign(hover=_hover(table, cells, metric)),
-        map_colours(whole, metric),
-        down=("depth", {depth: tick(int(depth), n_blocks(placed(table))) for depth in rows}),
-        across=(across, {column: label(column) for column in columns}),
-        title=title,
-    )
-    framed = chosen_cell(table, whole)
-    if framed is not None and framed.name in cells.index:
-        frame_cell(figure, columns.index(framed[across]), rows.index(framed["depth"]))
-        scores = _ranked_cells(table, whole)["value"]
-        n_best = int((scores == scores.iloc[0]).sum())
-        ties = f" (1 of {n_best})" if n_best > 1 else ""
-        write_above(figure, f"framed: best by cross-validation{ties}")
-    return figure
-
-
-def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
-    """Return the hover text of each cell: site, value with interval, and related scores."""
+    # The hover text of each cell: site, value with interval, and related scores.
     test = placed(figure_rows(table))
     values: dict[Hashable, dict[tuple[str, str], float]] = {}
     for key, target, name, value in zip(
@@ -204,7 +186,21 @@ def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
         ]
         header = f"<b>{site}</b> at {plotly_text(cell['position'])}"
         texts.append("<br>".join([header, f"{metric_name(metric)}: {value}", *others]))
-    return texts
+    figure = cell_map(
+        cells.assign(hover=texts),
+        map_colours(whole, metric),
+        down=("depth", {depth: tick(int(depth), n_blocks(placed(table))) for depth in rows}),
+        across=(across, {column: label(column) for column in columns}),
+        title=title,
+    )
+    framed = chosen_cell(table, whole)
+    if framed is not None and framed.name in cells.index:
+        frame_cell(figure, columns.index(framed[across]), rows.index(framed["depth"]))
+        scores = _ranked_cells(table, whole)["value"]
+        n_best = int((scores == scores.iloc[0]).sum())
+        ties = f" (1 of {n_best})" if n_best > 1 else ""
+        write_above(figure, f"framed: best by cross-validation{ties}")
+    return figure
 
 
 def _features(rows: pd.DataFrame) -> list[tuple[str, ...]]:

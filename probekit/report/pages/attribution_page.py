@@ -11,12 +11,7 @@ import plotly.graph_objects as go
 
 from probekit.amounts import joined_names
 from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, signed
-from probekit.report.maps.maps import (
-    MOST_TEXTS,
-    diverging,
-    name_colours,
-    text_map,
-)
+from probekit.report.maps.maps import MOST_TEXTS, diverging, name_colours, text_map
 from probekit.report.pages.page import (
     ANALYSIS,
     FigurePart,

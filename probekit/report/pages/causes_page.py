@@ -60,7 +60,7 @@ from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.template import unbroken
 from probekit.report.sentences.answer import p_words
 from probekit.report.texts import capitalised, class_label, model_title
-from probekit.results.causes import FOLDER, TABLES, CausesRecord, CauseTables, has_causes
+from probekit.results.causes import FOLDER, TABLES, CauseTables, has_causes
 from probekit.results.record import reading_run_file
 from probekit.results.table import n_blocks
 
@@ -124,19 +124,6 @@ def causes_page(run_dir: Path) -> str:
     sections: list[Item] = [Group("causes", shown)]
     if folded:
         sections.append(PageSection("More figures", folded, "folds"))
-    return Page(
-        eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
-        title=record.question or record.name,
-        answer=cause_answer(tables),
-        sections=[*sections, *table_files(run_dir)],
-        method=METHOD,
-        facts={"": _facts(record)},
-        aside=[n_in_words(record)],
-        styles=("report.css", "causes.css"),
-    ).html()
-
-
-def _facts(record: CausesRecord) -> dict[str, str]:
     named = {
         "model": model_title(record.model),
         "data": record.dataset,
@@ -148,7 +135,16 @@ def _facts(record: CausesRecord) -> dict[str, str]:
         "permutations": f"{record.draws:,}" if record.draws else "",
         "seed": str(record.seed),
     }
-    return {capitalised(name): words for name, words in named.items() if words}
+    return Page(
+        eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
+        title=record.question or record.name,
+        answer=cause_answer(tables),
+        sections=[*sections, *table_files(run_dir)],
+        method=METHOD,
+        facts={"": ({capitalised(name): words for name, words in named.items() if words})},
+        aside=[n_in_words(record)],
+        styles=("report.css", "causes.css"),
+    ).html()
 
 
 def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -> PageSection:
@@ -174,18 +170,17 @@ def cause_items(
     Doubts are warnings, and texts that were left out.
     """
     parts = cause_parts(tables, layers)
-    figures = [_framed(part) for part in parts if part.is_open]
+    figures = [
+        Group("wide" if "xaxis3" in part.figure["layout"] else "", [part])
+        for part in parts
+        if part.is_open
+    ]
     cautions = [
         *tables.record.warnings,
         *(f"{counted(one.n, 'text')} left out: {one.reason}" for one in tables.record.left_out),
     ]
     items = [*_verdicts(tables), *(Paragraph(sentence, "note") for sentence in cautions)]
     return [*items, Group("cause-figures", figures)], [one for one in parts if not one.is_open]
-
-
-def _framed(part: FigurePart) -> Group:
-    """Return a figure in a frame, which is wide for figures of several panels."""
-    return Group("wide" if "xaxis3" in part.figure["layout"] else "", [part])
 
 
 def _verdicts(tables: CauseTables) -> Iterator[Item]:

@@ -120,9 +120,10 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultT
     for _, row in rows.iterrows():
         difference, _, interval = difference_words(row).partition(" ")
         result = [(result_words(row), "verdict")]
+        sites = both_places(row) if _place(row) == SELECTED else ""
         cells.append(
             (
-                Cell(_place(row), [(_sites(row), "badge")]),
+                Cell(_place(row), [(sites, "badge")]),
                 format_number(row["value_a"]),
                 format_number(row["value_b"]),
                 Cell(difference, [(interval, "")]),
@@ -142,11 +143,6 @@ def _place(row: pd.Series) -> str:
     """Return the name of the compared probes: a baseline, a site, or the selected probes."""
     is_single = row["what"] == "chosen" and NESTED_SITE not in (row["site_a"], row["site_b"])
     return SELECTED if is_single else both_places(row)
-
-
-def _sites(row: pd.Series) -> str:
-    """Return the sites of the selected probes, unless `_place` names them."""
-    return both_places(row) if _place(row) == SELECTED else ""
 
 
 def _parts(comparison: RunComparison) -> Iterator[FigurePart]:

@@ -78,10 +78,22 @@ SCORES = {
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
     maps = Group("rows", head_figures(scored))
+    by_head = scored.rows.set_index(["layer", "head"])
+    wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
+    title = f"{len(wide)} heads"
+    table = ResultTable(
+        title,
+        ("head", *(score.title.lower() for score in SCORES.values())),
+        [
+            (f"L{layer}H{head}", *("–" if pd.isna(v) else format_number(v) for v in values))
+            for (layer, head), values in zip(wide.index, wide.to_numpy(), strict=True)
+        ],
+        is_sortable=True,
+    )
     sections = [
         PageSection("", [Group("rows", [_highest(scored)]), Paragraph(CAVEAT, "note")], "first"),
         PageSection("Scores by layer and head", [maps, Paragraph(SCALES, "note")]),
-        PageSection("All heads", [_all_heads(scored.rows)]),
+        PageSection("All heads", [Fold(title, [table])]),
     ]
     if scored.known:
         known = Group("rows", [known_heads_table(scored)])
@@ -215,22 +227,6 @@ def _picture(scored: ScoredHeads, score: str) -> FigurePart:
         height=8 + 1.9 * n_layers,
         width=9 + 2.6 * n_heads,
     )
-
-
-def _all_heads(rows: pd.DataFrame) -> Fold:
-    by_head = rows.set_index(["layer", "head"])
-    wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
-    title = f"{len(wide)} heads"
-    table = ResultTable(
-        title,
-        ("head", *(score.title.lower() for score in SCORES.values())),
-        [
-            (f"L{layer}H{head}", *("–" if pd.isna(v) else format_number(v) for v in values))
-            for (layer, head), values in zip(wide.index, wide.to_numpy(), strict=True)
-        ],
-        is_sortable=True,
-    )
-    return Fold(title, [table])
 
 
 def head_score_map(

@@ -15,12 +15,7 @@ from probekit.errors import ProbekitError
 from probekit.report.pages.page import Page, View
 from probekit.report.sentences.answer import answer
 from probekit.results.finished_run import date_text
-from probekit.results.record import (
-    STARTED,
-    RecordPart,
-    open_record,
-    read_record,
-)
+from probekit.results.record import STARTED, RecordPart, open_record, read_record
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
 _READ = (
@@ -99,7 +94,14 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
     """Return the index entry of a run; `now` is the current time in seconds."""
     path = folder.relative_to(root).as_posix()
     if (folder / STARTED).exists():
-        return _unfinished(folder, path, now)
+        sites = [path for path in folder.glob("sites/**/*.json") if path.stem != "baselines"]
+        last = max(_times([folder / STARTED, *sites]), default=now)
+        seconds = max(0, round(now - last))
+        summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
+        if seconds > QUIET:
+            summary += " If the run was interrupted, repeat the same command to resume it."
+        state = "quiet" if seconds > QUIET else "running"
+        return Entry(_experiment(folder), path, "", state, summary)
     try:
         if is_pretraining(folder):
             return _pretraining(folder, path, _modified(folder, ("run.json", LOG, STATE)), now)
@@ -159,17 +161,6 @@ def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
         created=date_text(record.created, " %H:%M"),
         question=record.question or "",
     )
-
-
-def _unfinished(folder: Path, path: str, now: float) -> Entry:
-    sites = [path for path in folder.glob("sites/**/*.json") if path.stem != "baselines"]
-    last = max(_times([folder / STARTED, *sites]), default=now)
-    seconds = max(0, round(now - last))
-    summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
-    if seconds > QUIET:
-        summary += " If the run was interrupted, repeat the same command to resume it."
-    state = "quiet" if seconds > QUIET else "running"
-    return Entry(_experiment(folder), path, "", state, summary)
 
 
 def _times(paths: list[Path]) -> Iterator[float]:

@@ -78,23 +78,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         facts: provenance of the numbers, by name.
     """
     texts = list(rows.groupby("prompt", sort=False))
-    return Page(
-        eyebrow=["probekit", "logit lens", model_title(model)],
-        title=QUESTION,
-        answer=lens_answer(rows),
-        details=[Paragraph(lens_accuracy(rows))],
-        sections=[
-            _by_layer(rows),
-            *(_part(number, of_text, has_table=len(texts) > 1) for number, of_text in texts),
-        ],
-        method=METHOD,
-        facts={"": facts},
-        styles=ANALYSIS,
-    ).html()
-
-
-def _by_layer(rows: pd.DataFrame) -> PageSection:
-    """Return the section with the numbers of the answer: curve and table by layer."""
+    # The section with the numbers of the answer: curve and table by layer.
     summary = lens_summary(rows)
     n, n_next = summary[["n", "n_next"]].iloc[0]
     curve = FigurePart(
@@ -111,7 +95,19 @@ def _by_layer(rows: pd.DataFrame) -> PageSection:
         width=0,
     )
     numbers = Group("split", [curve, _table(summary)])
-    return PageSection("", [numbers, Paragraph(CAVEAT, "note")], "first")
+    return Page(
+        eyebrow=["probekit", "logit lens", model_title(model)],
+        title=QUESTION,
+        answer=lens_answer(rows),
+        details=[Paragraph(lens_accuracy(rows))],
+        sections=[
+            PageSection("", [numbers, Paragraph(CAVEAT, "note")], "first"),
+            *(_part(number, of_text, has_table=len(texts) > 1) for number, of_text in texts),
+        ],
+        method=METHOD,
+        facts={"": facts},
+        styles=ANALYSIS,
+    ).html()
 
 
 def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> PageSection:

@@ -189,11 +189,37 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             caveat = Paragraph(CAVEAT, "note")
             sections.append(PageSection("", [Group("rows", items), caveat], "first"))
     if len(pair.of_heads):
-        items = [_head_picture(pair), strongest_patches(pair, pair.of_heads)]
+        heads = pair.of_heads
+        views = {name: patch_head_map(heads, column) for name, column in _views(pair)}
+        picture = FigurePart(
+            "Heads, at all tokens",
+            figure_json(next(iter(views.values()))),
+            f"Each cell: the output of one head (hook_z) at all tokens. {_caption(pair)}",
+            f"Patches of heads. Strongest: {_in_words(pair, heads)}",
+            height=8 + 1.9 * heads["layer"].nunique(),
+            width=9 + 2.9 * (int(heads["head"].max()) + 1),
+            views=views,
+        )
+        items = [picture, strongest_patches(pair, heads)]
         sections.append(PageSection("Heads", [Group("split", items)]))
     if pair.is_estimated:
-        sections.append(PageSection("Estimated and verified effects", [_estimate_picture(pair)]))
-    sections.append(PageSection("All patches", [_all_patches(pair)]))
+        title = "Estimated and verified effects"
+        points = FigurePart(
+            title,
+            figure_json(estimate_scatter(pair.rows)),
+            "Each point: a verified patch. On the dashed line, estimate and effect are equal.",
+            f"{title}. Strongest: {_in_words(pair, pair.rows)}",
+            height=24,
+            width=20,
+        )
+        sections.append(PageSection(title, [points]))
+    # The table of all patches, folded; those that are only estimated have no effect.
+    key = "estimate" if pair.is_estimated else "effect"
+    ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
+    patches = [_row(pair, row) for row in ordered.to_dict("records")]
+    title = f"{len(patches)} patches, largest first"
+    table = ResultTable(title, _columns(pair), patches, is_sortable=True)
+    sections.append(PageSection("All patches", [Fold(title, [table])]))
     return Page(
         eyebrow=["probekit", "activation patching", model_title(model)],
         title=f"Which activations decide between {quote(pair.answer)} and {quote(pair.wrong)}?",
@@ -222,32 +248,6 @@ def _position_picture(pair: PatchedPair, rows: pd.DataFrame, family: str) -> Fig
     )
 
 
-def _head_picture(pair: PatchedPair) -> FigurePart:
-    rows = pair.of_heads
-    n_heads = int(rows["head"].max()) + 1
-    views = {name: patch_head_map(rows, column) for name, column in _views(pair)}
-    return FigurePart(
-        "Heads, at all tokens",
-        figure_json(next(iter(views.values()))),
-        f"Each cell: the output of one head (hook_z) at all tokens. {_caption(pair)}",
-        f"Patches of heads. Strongest: {_in_words(pair, rows)}",
-        height=8 + 1.9 * rows["layer"].nunique(),
-        width=9 + 2.9 * n_heads,
-        views=views,
-    )
-
-
-def _estimate_picture(pair: PatchedPair) -> FigurePart:
-    return FigurePart(
-        "Estimated and verified effects",
-        figure_json(estimate_scatter(pair.rows)),
-        "Each point: a verified patch. On the dashed line, estimate and effect are equal.",
-        f"Estimated and verified effects. Strongest: {_in_words(pair, pair.rows)}",
-        height=24,
-        width=20,
-    )
-
-
 def _views(pair: PatchedPair) -> list[tuple[str, str]]:
     """Return the entries of the menu of colours, with their columns."""
     if pair.is_estimated:
@@ -267,15 +267,6 @@ def _caption(pair: PatchedPair) -> str:
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
     named = [f"{row[0]} {row[-2]}" for row in strongest_patches(pair, rows).rows]
     return f"effects {'; '.join(named)}."
-
-
-def _all_patches(pair: PatchedPair) -> Fold:
-    """Return the table of all patches, folded; those that are only estimated have no effect."""
-    key = "estimate" if pair.is_estimated else "effect"
-    ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
-    rows = [_row(pair, row) for row in ordered.to_dict("records")]
-    title = f"{len(rows)} patches, largest first"
-    return Fold(title, [ResultTable(title, _columns(pair), rows, is_sortable=True)])
 
 
 def _name(pair: PatchedPair, row: Mapping[Any, Any]) -> str:

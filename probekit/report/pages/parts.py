@@ -187,24 +187,18 @@ def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
     metric = v.metric
     for name, rows in step_tables(table):
         if metric in measured_metrics(rows):
+            cells = map_cells(rows, metric).sort_values("value", kind="stable")
+            best = cells.iloc[-1]
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
                 layer_map(rows, metric, "step"),
                 "Each column is a checkpoint, labelled with its training step. "
                 + captions.map_caption(rows, v, metric),
-                _step_description(rows, metric),
+                f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
+                f"checkpoints, from {format_number(cells['value'].min())} to "
+                f"{format_number(best['value'])}; the highest is at {best['site']} after "
+                f"{best['step']:,} steps.",
             )
-
-
-def _step_description(rows: pd.DataFrame, metric: str) -> str:
-    cells = map_cells(rows, metric).sort_values("value", kind="stable")
-    best = cells.iloc[-1]
-    return (
-        f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
-        f"checkpoints, from {format_number(cells['value'].min())} to "
-        f"{format_number(best['value'])}; the highest is at {best['site']} after {best['step']:,} "
-        "steps."
-    )
 
 
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
@@ -230,33 +224,49 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
         page_table(run_dir, name) for name in ("confusion.csv", "scatter.csv", "cosines.csv")
     )
     if confusion is not None:
-        yield _confusion_part(confusion, probe)
+        counts = confusion_counts(confusion)
+        shares = confusion_shares(counts)
+        wrong = confusion[confusion["truth"] != confusion["guess"]].nlargest(MOST_CONFUSED, "n")
+        named = [
+            f"{class_label(row['truth'])} predicted as {class_label(row['guess'])}: {row['n']:,} "
+            f"rows ({shares.loc[row['truth'], row['guess']]:.0%} of that label)"
+            for _, row in wrong[wrong["n"] > 0].iterrows()
+        ]
+        yield FigurePart(
+            "Confusion matrix",
+            figure_json(confusion_matrix(confusion)),
+            f"True labels (rows) and labels predicted by {probe} (columns), on "
+            f"{counts.to_numpy().sum():,} held-out rows. Each row sums to 1; hover for counts.",
+            f"Confusion matrix of {probe}. {'; '.join(named) or 'No row is misclassified'}.",
+            is_open=False,
+            height=10 + 1.9 * max(len(counts), 5),
+        )
     if not ranked_neurons(table).empty:
         yield _neuron_part(table, v)
     if scatter is not None and v.score is not None:
-        yield from _scatter_parts(scatter, v.best.name, v.score.n, is_nested=v.is_nested)
+        site = v.best.name
+        axes = {
+            "PCA": "the first two principal components",
+            "LDA": "the axes of LDA on the first 50 principal components",
+        }
+        for method, own in scatter.groupby("method", sort=False):
+            centroids = own.groupby("label")[["x", "y"]].mean()
+            yield FigurePart(
+                f"{site} by {method}",
+                figure_json(scatter_plane(scatter, str(method))),
+                f"{len(own):,} of {v.score.n:,} held-out rows at {site}, projected on "
+                f"{axes[str(method)]}. Scaling and projection were fitted on other rows. "
+                f"{SITE_OF_ALL_FOLDS if v.is_nested else ''}The "
+                "projection is for illustration only: the probe uses all dimensions.",
+                f"{method} of {site}. Centroids of the labels: "
+                + "; ".join(
+                    f"{class_label(str(label))} at {fixed(x, 1)}, {fixed(y, 1)}"
+                    for label, (x, y) in zip(centroids.index, centroids.to_numpy(), strict=True)
+                ),
+                is_open=False,
+            )
     if cosines is not None:
         yield _cosine_part(cosines, v.best.probe, REFITTED if v.is_nested else "")
-
-
-def _confusion_part(rows: pd.DataFrame, probe: str) -> FigurePart:
-    counts = confusion_counts(rows)
-    shares = confusion_shares(counts)
-    wrong = rows[rows["truth"] != rows["guess"]].nlargest(MOST_CONFUSED, "n")
-    named = [
-        f"{class_label(row['truth'])} predicted as {class_label(row['guess'])}: {row['n']:,} rows "
-        f"({shares.loc[row['truth'], row['guess']]:.0%} of that label)"
-        for _, row in wrong[wrong["n"] > 0].iterrows()
-    ]
-    return FigurePart(
-        "Confusion matrix",
-        figure_json(confusion_matrix(rows)),
-        f"True labels (rows) and labels predicted by {probe} (columns), on "
-        f"{counts.to_numpy().sum():,} held-out rows. Each row sums to 1; hover for counts.",
-        f"Confusion matrix of {probe}. {'; '.join(named) or 'No row is misclassified'}.",
-        is_open=False,
-        height=10 + 1.9 * max(len(counts), 5),
-    )
 
 
 def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
@@ -272,31 +282,6 @@ def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
         is_open=False,
         height=8 + 1.2 * len(rows),
     )
-
-
-def _scatter_parts(
-    rows: pd.DataFrame, site: str, n_test: int, *, is_nested: bool
-) -> Iterator[FigurePart]:
-    axes = {
-        "PCA": "the first two principal components",
-        "LDA": "the axes of LDA on the first 50 principal components",
-    }
-    for method, own in rows.groupby("method", sort=False):
-        centroids = own.groupby("label")[["x", "y"]].mean()
-        yield FigurePart(
-            f"{site} by {method}",
-            figure_json(scatter_plane(rows, str(method))),
-            f"{len(own):,} of {n_test:,} held-out rows at {site}, projected on "
-            f"{axes[str(method)]}. Scaling and projection were fitted on other rows. "
-            f"{SITE_OF_ALL_FOLDS if is_nested else ''}The "
-            "projection is for illustration only: the probe uses all dimensions.",
-            f"{method} of {site}. Centroids of the labels: "
-            + "; ".join(
-                f"{class_label(str(label))} at {fixed(x, 1)}, {fixed(y, 1)}"
-                for label, (x, y) in zip(centroids.index, centroids.to_numpy(), strict=True)
-            ),
-            is_open=False,
-        )
 
 
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:

@@ -22,11 +22,7 @@ from probekit.report.attention.page import (
     choose_reduction,
 )
 from probekit.report.causes.findings import cause_answer, legible
-from probekit.report.pages.causes_page import (
-    cause_figures,
-    causes_section,
-    write_causes_page,
-)
+from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
 from probekit.report.pages.page import (
     FigurePart,
     Files,
@@ -213,7 +209,22 @@ def _sections(
         yield errors_section(wrong, is_nested=v.is_nested)
     if attention:
         yield PageSection("Attention", [View("attention/explorer.html", {"attention": attention})])
-    yield _data(record)
+    # The section on the data set.
+    data = record.data
+    items: list[Item] = [
+        Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
+        Fold("Counts by label and split", [_counts(record)]),
+    ]
+    if data.findings:
+        found = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
+        items.append(Fold("Data checks", [Texts(found)]))
+    if data.notes:
+        items.append(Fold("Notes", [Texts(data.notes)]))
+    if data.examples:
+        items.append(Fold("Examples", [examples(data.examples)]))
+    if data.card:
+        items.append(Fold("Data card", [Verbatim(data.card)], css="card"))
+    yield PageSection("Data", items)
     yield _measured(record, paths.hide(_text(run_dir / "config.yaml")))
 
 
@@ -268,25 +279,6 @@ def _features(run_dir: Path, v: Verdict) -> Iterator[PageSection]:
         n = len(more.rows)
         items.append(Fold(f"The next {'feature' if n == 1 else f'{n} features'}", [more]))
     yield PageSection("Features used by the k-sparse probes", items)
-
-
-def _data(record: RunRecord) -> PageSection:
-    """Return the section on the data set."""
-    data = record.data
-    items: list[Item] = [
-        Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
-        Fold("Counts by label and split", [_counts(record)]),
-    ]
-    if data.findings:
-        found = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
-        items.append(Fold("Data checks", [Texts(found)]))
-    if data.notes:
-        items.append(Fold("Notes", [Texts(data.notes)]))
-    if data.examples:
-        items.append(Fold("Examples", [examples(data.examples)]))
-    if data.card:
-        items.append(Fold("Data card", [Verbatim(data.card)], css="card"))
-    return PageSection("Data", items)
 
 
 def _counts(record: RunRecord) -> ResultTable:

@@ -143,26 +143,10 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     ]
     names = [run.name for run in runs]
     folders = Pairs([(run.name, run.identity) for run in runs])
-    return Page(
-        eyebrow=["probekit", experiment, f"{len(runs)} runs", metric],
-        title=question or f"Comparison of {len(runs)} runs",
-        answer="",
-        details=[Pairs(answers, css="verdicts")],
-        sections=[
-            *(PageSection(part.title, [part]) for part in runs_figures(runs)),
-            PageSection("Selected sites", [_table(runs), Paragraph(SELECTED, "note")]),
-            settings_section(names, differing([run.facts for run in runs])),
-            PageSection("", [Fold("Folders of the runs", [folders])]),
-        ],
-        head=f"{experiment}: {len(runs)} runs by {metric}",
-    ).html()
-
-
-def _table(runs: Sequence[ShownRun]) -> ResultTable:
-    """Return the table of the selected sites."""
+    # The table of the selected sites.
     numbers = [_numbers(run) for run in runs]
     columns = list(dict.fromkeys(name for cells in numbers for name in cells))
-    names = [Column(name, "words", "names") for name in ("model", "data", "chosen")]
+    texts = [Column(name, "words", "names") for name in ("model", "data", "chosen")]
     rows = [
         (
             run.name,
@@ -173,8 +157,21 @@ def _table(runs: Sequence[ShownRun]) -> ResultTable:
         )
         for run, cells in zip(runs, numbers, strict=True)
     ]
-    headings: list[Column | str] = [Column("run", "words"), *names, *columns]
-    return ResultTable("Table of selected sites", headings, rows, is_sortable=True)
+    headings: list[Column | str] = [Column("run", "words"), *texts, *columns]
+    selected = ResultTable("Table of selected sites", headings, rows, is_sortable=True)
+    return Page(
+        eyebrow=["probekit", experiment, f"{len(runs)} runs", metric],
+        title=question or f"Comparison of {len(runs)} runs",
+        answer="",
+        details=[Pairs(answers, css="verdicts")],
+        sections=[
+            *(PageSection(part.title, [part]) for part in runs_figures(runs)),
+            PageSection("Selected sites", [selected, Paragraph(SELECTED, "note")]),
+            settings_section(names, differing([run.facts for run in runs])),
+            PageSection("", [Fold("Folders of the runs", [folders])]),
+        ],
+        head=f"{experiment}: {len(runs)} runs by {metric}",
+    ).html()
 
 
 def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:

@@ -101,7 +101,14 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[FigurePart]:
     for space, (title, caption) in SPACES.items():
         rows = only(cosines, space=space)
         if not rows.empty:
-            figures.append(_cosine_part(rows, transfer, title, caption))
+            cosine_part = FigurePart(
+                title,
+                figure_json(cosine_map(rows, transfer.names)),
+                f"{caption}{_null_words(rows)}",
+                f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
+                height=_height(transfer),
+            )
+            figures.append(cosine_part)
     return figures
 
 
@@ -113,16 +120,6 @@ def _score_part(rows: pd.DataFrame, transfer: Transfer) -> FigurePart:
         "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, or at "
         "the lowest score if that is below chance.",
         f"{metric}: " + _in_words(rows, "value", "ci_low", "ci_high"),
-        height=_height(transfer),
-    )
-
-
-def _cosine_part(rows: pd.DataFrame, transfer: Transfer, title: str, caption: str) -> FigurePart:
-    return FigurePart(
-        title,
-        figure_json(cosine_map(rows, transfer.names)),
-        f"{caption}{_null_words(rows)}",
-        f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
         height=_height(transfer),
     )
 

@@ -85,7 +85,20 @@ def _render(
     if folded:
         sections.append(PageSection("Single heads", [Fold(part.title, [part]) for part in folded]))
     if len(rows) > 1:
-        sections.append(PageSection(f"All {len(rows)} tensors", [_table(rows)]))
+        table = ResultTable(
+            "Table of tensors",
+            ("tensor", "shape", "dtype", "mean", "std", "norm", "min", "max"),
+            [
+                (
+                    row["name"],
+                    " × ".join(map(str, row["shape"])),
+                    row["dtype"],
+                    *(format_weight(row[key]) for key in ("mean", "std", "norm", "least", "most")),
+                )
+                for _, row in rows.iterrows()
+            ],
+        )
+        sections.append(PageSection(f"All {len(rows)} tensors", [table]))
     return Page(
         eyebrow=["probekit", "weights", model_title(model)],
         title=title,
@@ -93,22 +106,6 @@ def _render(
         sections=sections,
         method=METHOD,
     ).html()
-
-
-def _table(rows: pd.DataFrame) -> ResultTable:
-    return ResultTable(
-        "Table of tensors",
-        ("tensor", "shape", "dtype", "mean", "std", "norm", "min", "max"),
-        [
-            (
-                row["name"],
-                " × ".join(map(str, row["shape"])),
-                row["dtype"],
-                *(format_weight(row[key]) for key in ("mean", "std", "norm", "least", "most")),
-            )
-            for _, row in rows.iterrows()
-        ],
-    )
 
 
 def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
@@ -181,7 +178,9 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     if values.ndim == 1:
         yield FigurePart("All values", figure_json(vector_curve(values)), "Values by index.", name)
         return
-    down, across = _axes(name)
+    # The names of the row and column axes of a matrix.
+    embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
+    down, across = (embeddings[name], "dimension") if name in embeddings else ("input", "output")
     shown = values[: weight.corner, : weight.corner]
     size = _size(shown)
     is_whole = shown.shape == values.shape
@@ -207,16 +206,6 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
 
 def _size(values: Floats) -> str:
     return " × ".join(f"{size:,}" for size in values.shape)
-
-
-def _axes(name: str) -> tuple[str, str]:
-    """Return the names of the row and column axes of a matrix.
-
-    >>> _axes("wpe.weight"), _axes("h.3.mlp.c_fc.weight")
-    (('position', 'dimension'), ('input', 'output'))
-    """
-    embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
-    return (embeddings[name], "dimension") if name in embeddings else ("input", "output")
 
 
 def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:

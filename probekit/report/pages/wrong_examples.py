@@ -115,7 +115,15 @@ class WrongExamples(RecordPart):
 
     def painted(self) -> list[tuple[WrongExample, list[tuple[dict[str, Any], bool]]]]:
         """Return each example with its coloured tokens; True marks a token in the labelled span."""
-        readings = [_reading(example) for example in self.examples]
+        readings = [
+            TextReading(
+                example.text,
+                tuple(token.token for token in example.tokens),
+                tuple(token.span for token in example.tokens),
+                tuple(RowPrediction(token.label, token.score) for token in example.tokens),
+            )
+            for example in self.examples
+        ]
         palette = Palette.of(readings, self.classes)
         parts = [painted_tokens(reading, palette) for reading in readings]
         return [
@@ -127,15 +135,6 @@ class WrongExamples(RecordPart):
     def has_marks(self) -> bool:
         """Whether any token overlaps its labelled span."""
         return any(one.is_marked(token) for one in self.examples for token in one.tokens)
-
-
-def _reading(example: WrongExample) -> TextReading:
-    return TextReading(
-        example.text,
-        tuple(token.token for token in example.tokens),
-        tuple(token.span for token in example.tokens),
-        tuple(RowPrediction(token.label, token.score) for token in example.tokens),
-    )
 
 
 def load_wrong(run_dir: Path) -> WrongExamples | None:

@@ -104,8 +104,7 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
                 name,
                 fixed(one.value, places),
                 Cell(
-                    difference if known else NONE,
-                    [("" if math.isnan(one.ci_low) else limits, "")],
+                    difference if known else NONE, [("" if math.isnan(one.ci_low) else limits, "")]
                 ),
                 _p_cell(
                     format_p(one.p) + "*" * has_star,
@@ -242,21 +241,13 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
         for metric in v.main_metrics
         for _, task in only(series, target="task", split="test", metric=metric).iterrows()
     ]
-    return _heads_by_block(rows)
-
-
-def _heads_by_block(rows: list[SiteRow]) -> list[SiteRow]:
-    """Return rows of single heads sorted by block, then head; others in their order."""
+    # Rows of single heads sorted by block, then head; others in their order.
     heads = [_HEAD.search(row.site) for row in rows]
     if not any(heads):
         return rows
-    series = list(dict.fromkeys((row.probe, row.position) for row in rows))
+    order = list(dict.fromkeys((row.probe, row.position) for row in rows))
     keys = [
-        (
-            series.index((row.probe, row.position)),
-            not head,
-            *map(int, head.groups() if head else ()),
-        )
+        (order.index((row.probe, row.position)), not head, *map(int, head.groups() if head else ()))
         for row, head in zip(rows, heads, strict=True)
     ]
     return [rows[n] for n in sorted(range(len(rows)), key=keys.__getitem__)]
