@@ -147,15 +147,6 @@ def attribution_detail(attribution: AttributedLogit) -> str:
     )
 
 
-def attribution_question(attribution: AttributedLogit) -> str:
-    """Return the question that an attribution answers, with the end of the text."""
-    text = line_label("".join(attribution.tokens[: attribution.position + 1]))
-    shown = short_heading(text, keeps_end=True)
-    token, minus = quote(attribution.token), attribution.minus
-    rather = f" rather than {quote(minus)}" if minus and minus != MEAN else ""
-    return f"Which components predict {token}{rather} after “{shown}”?"
-
-
 def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with the contributions as heat map, waterfall and table."""
     parts = strongest_parts(attribution)
@@ -163,9 +154,14 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     exact = f"The contributions of the {len(parts)} components sum to the logit within"
     by_head, steps = _figures(attribution)
     first = Group("split", [by_head, largest_table(attribution)])
+    # The question that an attribution answers, with the end of the text.
+    text = line_label("".join(attribution.tokens[: attribution.position + 1]))
+    shown = short_heading(text, keeps_end=True)
+    token, minus = quote(attribution.token), attribution.minus
+    rather = f" rather than {quote(minus)}" if minus and minus != MEAN else ""
     return Page(
         eyebrow=["probekit", "direct logit attribution", model_title(model)],
-        title=attribution_question(attribution),
+        title=f"Which components predict {token}{rather} after “{shown}”?",
         answer=attribution_answer(attribution),
         details=[Paragraph(attribution_detail(attribution))],
         sections=[

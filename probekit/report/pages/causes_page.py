@@ -258,7 +258,31 @@ def _edit_parts(
 ) -> Iterator[tuple[str, FigurePart]]:
     """Yield kind and figure of the patches or ablations of a set."""
     edits = NOUNS.get((one.do, one.replacement), one.do)
-    place, caption = f"{edits} {where(tables, one.at)}", edit_caption(one, tables)
+    # The facts that the figures of a set of edits share.
+    measure = f"{measure_title(one.measure)} ({one.unit}{_answers(tables)})"
+    quantity = f"Measure: change of the {measure} relative to the unedited text."
+    if one.shown == RECOVERY:
+        quantity = (
+            f"Recovery of the {measure}: share of the difference between the counterfactual and "
+            "the unedited text."
+        )
+    elif one.do == "patch":
+        quantity += (
+            " Recovery is undefined, because the interval of the difference between counterfactual "
+            "and unedited text contains 0."
+        )
+    p, test = one.rows["p_best"].min(), "Not tested."
+    if not pd.isna(p):
+        few = f" {FEW_GROUPS}" if one.rows["groups"].min() < ENOUGH_GROUPS else ""
+        test = (
+            f"Control: the unedited text; smallest {p_words(float(p))}, adjusted for "
+            f"{counted(one.n_edits, 'edit')}.{few}"
+        )
+    caption = (
+        f"Replacement: {REPLACEMENTS[one.replacement]}, {where(tables, one.at)}. {quantity} "
+        f"{sizes_in_words(one.rows)}. {test}"
+    )
+    place = f"{edits} {where(tables, one.at)}"
     title = capitalised(one.title)
     if one.shown == RECOVERY and one.measure != first_measure(tables):
         title = f"Recovery of {measure_title(one.measure)}"
@@ -299,33 +323,6 @@ def _resized(part: FigurePart) -> FigurePart:
     if len(cells) * len(cells[0]) <= MOST_TEXTS:
         return part
     return replace(part, height=10 + SMALL_ROW * max(len(cells), 16))
-
-
-def edit_caption(one: EditSet, tables: CauseTables) -> str:
-    """Return the facts that the figures of a set of edits share."""
-    measure = f"{measure_title(one.measure)} ({one.unit}{_answers(tables)})"
-    quantity = f"Measure: change of the {measure} relative to the unedited text."
-    if one.shown == RECOVERY:
-        quantity = (
-            f"Recovery of the {measure}: share of the difference between the counterfactual and "
-            "the unedited text."
-        )
-    elif one.do == "patch":
-        quantity += (
-            " Recovery is undefined, because the interval of the difference between counterfactual "
-            "and unedited text contains 0."
-        )
-    p, test = one.rows["p_best"].min(), "Not tested."
-    if not pd.isna(p):
-        few = f" {FEW_GROUPS}" if one.rows["groups"].min() < ENOUGH_GROUPS else ""
-        test = (
-            f"Control: the unedited text; smallest {p_words(float(p))}, adjusted for "
-            f"{counted(one.n_edits, 'edit')}.{few}"
-        )
-    return (
-        f"Replacement: {REPLACEMENTS[one.replacement]}, {where(tables, one.at)}. {quantity} "
-        f"{sizes_in_words(one.rows)}. {test}"
-    )
 
 
 def _answers(tables: CauseTables) -> str:

@@ -115,11 +115,18 @@ def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> PageSection
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
     views = {title: lens_map(rows, name) for name, (title, _) in MEASURES.items()}
+    # The text alternative of the map: the prediction of each layer at the last position.
+    at_last = rows[rows["position"] == rows["position"].max()]
+    predictions = "; ".join(
+        f"{label}: {token_label(row['token_1'])} {format_number(row['probability_1'])}"
+        for label, (_, row) in zip(site_labels(at_last), at_last.iterrows(), strict=True)
+    )
     picture = FigurePart(
         title="Most likely next token by layer and position",
         figure=figure_json(next(iter(views.values()))),
         caption=CAPTION + LEFT_OUT * (not has_texts),
-        description=lens_description(rows),
+        description="Most likely next token by layer and position. At the last position "
+        + predictions,
         height=11 + 1.9 * len(by_layer),
         width=9 + len(tokens) * (4.2 if has_texts else 1),
         views=views,
@@ -229,16 +236,6 @@ def lens_accuracy(rows: pd.DataFrame) -> str:
 
 def _layer(label: str) -> str:
     return "the embedding" if label == "embed" else f"layer {label}"
-
-
-def lens_description(rows: pd.DataFrame) -> str:
-    """Return the text alternative of the map: the prediction of each layer at the last position."""
-    at_last = rows[rows["position"] == rows["position"].max()]
-    predictions = "; ".join(
-        f"{label}: {token_label(row['token_1'])} {format_number(row['probability_1'])}"
-        for label, (_, row) in zip(site_labels(at_last), at_last.iterrows(), strict=True)
-    )
-    return f"Most likely next token by layer and position. At the last position {predictions}"
 
 
 def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:

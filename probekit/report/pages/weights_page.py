@@ -184,9 +184,14 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     shown = values[: weight.corner, : weight.corner]
     size = _size(shown)
     is_whole = shown.shape == values.shape
+    # The heat map of a matrix, rows down, with diverging colours centred on 0.
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_trace(_heatmap(shown, colour_end(shown), down, across))
+    figure.update_xaxes(title_text=across, showgrid=False)
+    figure.update_yaxes(title_text=down, showgrid=False, autorange="reversed")
     yield FigurePart(
         "Heat map of the matrix" if is_whole else f"Heat map of the first {size} weights",
-        figure_json(matrix_map(shown, down, across)),
+        figure_json(figure),
         f"Rows: {down}. Columns: {across}. The colour scale ends at "
         f"±{format_weight(colour_end(shown))}, the {QUANTILE:.1%} quantile of the absolute "
         "weights; larger ones are clipped.",
@@ -226,9 +231,14 @@ def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
         "OV": "W_OV = W_V W_O: linear map from the attended residual stream to the head's output.",
     }
     for name, spectra in heads.spectra.items():
+        # The figure of singular values by rank, one curve per head.
+        shades = np.linspace(0, 0.9, len(spectra)).tolist()
+        colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
+        curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
+        figure = value_curves(curves, "rank", colours, first=1)
         yield FigurePart(
             f"Singular values of W_{name}",
-            figure_json(spectrum_curves(spectra)),
+            figure_json(figure.update_yaxes(title_text="singular value", rangemode="tozero")),
             f"{meanings[name]} Raw weights: layer norm gains are not folded in and biases are "
             "omitted.",
             "Largest singular value of each head: " + ", ".join(map(format_weight, spectra[:, 0])),
@@ -246,9 +256,18 @@ def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
             f"W_{part[0].upper()} ({_size(shown)} of {_size(heads.parts[part][head])})"
             for part, shown in parts.items()
         )
+        # Heat maps of the matrices of one head side by side, on one colour scale.
+        titles = [f"W_{part[0].upper()}" for part in parts]
+        figure = make_subplots(1, len(parts), subplot_titles=titles, horizontal_spacing=0.06)
+        figure.update_layout(template=TEMPLATE)
+        for number, values in enumerate(parts.values(), start=1):
+            trace = _heatmap(values, end, "row", "column")
+            figure.add_trace(trace.update(showscale=number == len(parts)), row=1, col=number)
+        figure.update_xaxes(showgrid=False)
+        figure.update_yaxes(showgrid=False, autorange="reversed")
         yield FigurePart(
             f"Head {head}",
-            figure_json(weight_head_map(parts, end)),
+            figure_json(figure),
             f"{shapes}. All heads share the colour scale of the whole tensor.",
             f"Heat maps of the weights of head {head}.",
             height=32,
@@ -262,21 +281,6 @@ def colour_end(values: Floats) -> float:
     True
     """
     return float(np.quantile(np.abs(values), QUANTILE)) or float(np.abs(values).max()) or 1.0
-
-
-def matrix_map(values: Floats, down: str, across: str) -> go.Figure:
-    """Return the heat map of a matrix, rows down, with diverging colours centred on 0.
-
-    Args:
-        values: shape (n_rows, n_columns).
-        down: Title of the row axis.
-        across: Title of the column axis.
-    """
-    figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_trace(_heatmap(values, colour_end(values), down, across))
-    figure.update_xaxes(title_text=across, showgrid=False)
-    figure.update_yaxes(title_text=down, showgrid=False, autorange="reversed")
-    return figure
 
 
 def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
@@ -350,32 +354,6 @@ def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
         title="head",
     )
     return figure.update_yaxes(title_text=None)
-
-
-def weight_head_map(parts: Mapping[str, Floats], end: float) -> go.Figure:
-    """Return heat maps of the matrices of one head side by side, on one colour scale."""
-    titles = [f"W_{part[0].upper()}" for part in parts]
-    figure = make_subplots(1, len(parts), subplot_titles=titles, horizontal_spacing=0.06)
-    figure.update_layout(template=TEMPLATE)
-    for number, values in enumerate(parts.values(), start=1):
-        trace = _heatmap(values, end, "row", "column")
-        figure.add_trace(trace.update(showscale=number == len(parts)), row=1, col=number)
-    figure.update_xaxes(showgrid=False)
-    figure.update_yaxes(showgrid=False, autorange="reversed")
-    return figure
-
-
-def spectrum_curves(spectra: Wide) -> go.Figure:
-    """Return the figure of singular values by rank, one curve per head.
-
-    Args:
-        spectra: shape (n_heads, n_singular_values), in descending order.
-    """
-    shades = np.linspace(0, 0.9, len(spectra)).tolist()
-    colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
-    curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
-    figure = value_curves(curves, "rank", colours, first=1)
-    return figure.update_yaxes(title_text="singular value", rangemode="tozero")
 
 
 def norms_by_block(rows: pd.DataFrame) -> go.Figure:
