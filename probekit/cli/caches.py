@@ -36,21 +36,17 @@ class _CacheGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            self._refuse_mistyped(args[0])
+            from probekit.experiment.locations import bundled_files, is_experiment
+
+            given = args[0]
+            is_file = given.startswith("-") or Path(given).suffix or Path(given).exists()
+            if not is_file and not is_experiment(given):  # likely a mistyped command
+                raise click.UsageError(
+                    f"There is no file and no bundled experiment {given}, and no such command. "
+                    f"{nearest(given, [*self.commands, *bundled_files()])}"
+                )
             args = ["capture", *args]
         return super().parse_args(ctx, args)
-
-    def _refuse_mistyped(self, given: str) -> None:
-        """Raise UsageError if an argument is likely a mistyped command."""
-        from probekit.experiment.locations import bundled_files, is_experiment
-
-        if given.startswith("-") or Path(given).suffix or Path(given).exists():
-            return
-        if not is_experiment(given):
-            raise click.UsageError(
-                f"There is no file and no bundled experiment {given}, and no such command. "
-                f"{nearest(given, [*self.commands, *bundled_files()])}"
-            )
 
 
 @click.group(cls=_CacheGroup)

@@ -377,11 +377,7 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     points = np.linspace(0, len(stops) - 1, _N_WEIGHTS)
     channels = [np.interp(points, np.arange(len(stops)), channel) for channel in stops.T]
     palette = np.rint(channels).T.astype(np.uint8).tobytes() + bytes(_WHITE + _GREY)
-    return base64.b64encode(_png(pixels, palette)).decode()
-
-
-def _png(pixels: NDArray[np.uint8], palette: bytes) -> bytes:
-    """Return a PNG of one palette byte per pixel. Source: PNG specification, sections 5 and 11."""
+    # A PNG of one palette byte per pixel. Source: PNG specification, sections 5 and 11.
 
     def chunk(name: bytes, content: bytes) -> bytes:
         body = name + content
@@ -390,7 +386,7 @@ def _png(pixels: NDArray[np.uint8], palette: bytes) -> bytes:
     height, width = pixels.shape
     rows = np.pad(pixels, ((0, 0), (1, 0)))  # each row starts with its filter type: 0, none
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
         chunk(name, content)
         for name, content in (
             (b"IHDR", header),
@@ -399,6 +395,7 @@ def _png(pixels: NDArray[np.uint8], palette: bytes) -> bytes:
             (b"IEND", b""),
         )
     )
+    return base64.b64encode(png).decode()
 
 
 def scores_beyond_distance(patterns: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -18,7 +18,7 @@ from probekit.report.causes.findings import (
     blocks_of,
     edit_hover,
     interval_in_words,
-    panel_title,
+    place_in_words,
     position_label,
 )
 from probekit.report.figures.layer_curve import (
@@ -148,7 +148,8 @@ def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pan
     blocks = blocks_of(tables)
     for (along, at), own in placed(defined).groupby(["along", "at"], sort=False):
         panels = [
-            (panel_title(rows.iloc[0], blocks), rows) for _, rows in own.groupby("site", sort=False)
+            (place_in_words(rows.iloc[0], blocks, is_brief=True), rows)
+            for _, rows in own.groupby("site", sort=False)
         ]
         yield (str(along), str(at)), panels
 
@@ -165,7 +166,7 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
             lines = list(of_site.groupby("line", sort=False))
             for line, points in lines:
                 kind = f", probes at {line}" if len(lines) > 1 else ""
-                title = f"erased at {panel_title(place, blocks)}{kind}"
+                title = f"erased at {place_in_words(place, blocks, is_brief=True)}{kind}"
                 panels.append((title, points.drop_duplicates("depth")))
         yield (str(along), str(at)), panels
 

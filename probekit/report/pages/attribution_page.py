@@ -98,7 +98,11 @@ def attribution_answer(attribution: AttributedLogit) -> str:
     a logit difference.
     """
     logit, parts = attribution.logit, strongest_parts(attribution)
-    total = _total(attribution)
+    token = quote(attribution.token)
+    total = f"the logit of {token}, {signed(logit)}"
+    if attribution.minus:
+        other = MEAN if attribution.minus == MEAN else quote(attribution.minus)
+        total = f"the logit difference of {signed(logit)} between {token} and {other}"
     if abs(logit) < LEAST_NET * float(parts["value"].abs().sum()):
         return (
             f"No component carries {total}: contributions of "
@@ -122,15 +126,6 @@ def attribution_answer(attribution: AttributedLogit) -> str:
     )
 
 
-def _total(attribution: AttributedLogit) -> str:
-    """Return the attributed logit or logit difference with its value, as a phrase."""
-    token, value = quote(attribution.token), signed(attribution.logit)
-    if not attribution.minus:
-        return f"the logit of {token}, {value}"
-    other = MEAN if attribution.minus == MEAN else quote(attribution.minus)
-    return f"the logit difference of {value} between {token} and {other}"
-
-
 def _amount(value: float, attribution: AttributedLogit) -> str:
     """Return a contribution: its share of a logit difference, or its value for a single logit."""
     return _share(value, attribution.logit) if attribution.minus else signed(value)
@@ -152,31 +147,6 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     parts = strongest_parts(attribution)
     difference = abs(attribution.logit - float(parts["value"].sum()))
     exact = f"The contributions of the {len(parts)} components sum to the logit within"
-    by_head, steps = _figures(attribution)
-    first = Group("split", [by_head, largest_table(attribution)])
-    # The question that an attribution answers, with the end of the text.
-    text = line_label("".join(attribution.tokens[: attribution.position + 1]))
-    shown = short_heading(text, keeps_end=True)
-    token, minus = quote(attribution.token), attribution.minus
-    rather = f" rather than {quote(minus)}" if minus and minus != MEAN else ""
-    return Page(
-        eyebrow=["probekit", "direct logit attribution", model_title(model)],
-        title=f"Which components predict {token}{rather} after “{shown}”?",
-        answer=attribution_answer(attribution),
-        details=[Paragraph(attribution_detail(attribution))],
-        sections=[
-            PageSection("", [first, Paragraph(CAVEAT, "note")], "first"),
-            PageSection("Cumulative logit", [steps]),
-            PageSection("All components", [_all_components(attribution)]),
-        ],
-        method=(*METHOD, f"{exact} {difference:.0e}."),
-        facts={"": facts},
-        styles=ANALYSIS,
-    ).html()
-
-
-def _figures(attribution: AttributedLogit) -> tuple[FigurePart, FigurePart]:
-    """Return the map of contributions, and their sum in the order of the forward pass."""
     rows = attribution.rows
     n_layers, n_heads = (int(rows[name].max()) + 1 for name in ("layer", "head"))
     in_order = "; ".join(f"{name} {signed(value)}" for name, value in step_rows(rows).items())
@@ -197,7 +167,32 @@ def _figures(attribution: AttributedLogit) -> tuple[FigurePart, FigurePart]:
         height=26,
         width=6 + 1.4 * (2 * n_layers + 4),
     )
-    return by_head, steps
+    first = Group("split", [by_head, largest_table(attribution)])
+    # The question that an attribution answers, with the end of the text.
+    text = line_label("".join(attribution.tokens[: attribution.position + 1]))
+    shown = short_heading(text, keeps_end=True)
+    token, minus = quote(attribution.token), attribution.minus
+    rather = f" rather than {quote(minus)}" if minus and minus != MEAN else ""
+    cells = [
+        (name, format_number(value))
+        for name, value in zip(parts["name"], parts["value"], strict=True)
+    ]
+    title = f"{len(cells)} components, largest contribution first"
+    every = ResultTable(title, ("component", "contribution"), cells, is_sortable=True)
+    return Page(
+        eyebrow=["probekit", "direct logit attribution", model_title(model)],
+        title=f"Which components predict {token}{rather} after “{shown}”?",
+        answer=attribution_answer(attribution),
+        details=[Paragraph(attribution_detail(attribution))],
+        sections=[
+            PageSection("", [first, Paragraph(CAVEAT, "note")], "first"),
+            PageSection("Cumulative logit", [steps]),
+            PageSection("All components", [Fold(title, [every])]),
+        ],
+        method=(*METHOD, f"{exact} {difference:.0e}."),
+        facts={"": facts},
+        styles=ANALYSIS,
+    ).html()
 
 
 def largest_table(attribution: AttributedLogit) -> ResultTable:
@@ -225,16 +220,6 @@ def largest_table(attribution: AttributedLogit) -> ResultTable:
 
 def _share(value: float, total: float) -> str:
     return f"{fixed(100 * value / total, 0)} %" if total else "–"
-
-
-def _all_components(attribution: AttributedLogit) -> Fold:
-    parts = strongest_parts(attribution)
-    rows = [
-        (name, format_number(value))
-        for name, value in zip(parts["name"], parts["value"], strict=True)
-    ]
-    title = f"{len(rows)} components, largest contribution first"
-    return Fold(title, [ResultTable(title, ("component", "contribution"), rows, is_sortable=True)])
 
 
 def part_name(part: str, layer: Any, head: Any) -> str:

@@ -61,7 +61,9 @@ def comparison_page(comparison: RunComparison) -> str:
     """Return a self-contained HTML page with figure, table and the settings that differ."""
     sites = comparison.sites
     main = comparison.rows[comparison.rows["what"] != "site"]
-    names, settings, figures = comparison.names, _settings(comparison), list(_parts(comparison))
+    names, figures = comparison.names, list(_parts(comparison))
+    paths = MachinePaths.of([list(texts) for texts in comparison.settings.values()])
+    settings = {name: list(map(paths.hide, texts)) for name, texts in comparison.settings.items()}
     sections: list[Item] = []
     if len(main):
         title = "Selected probes and baselines"
@@ -105,13 +107,6 @@ def settings_section(names: Sequence[str], settings: Mapping[str, Sequence[str]]
     columns = [Column("setting"), *(Column(name, "value", "title") for name in names)]
     rows = [(name, *values) for name, values in settings.items()]
     return PageSection(title, [ResultTable(title, columns, rows), Paragraph(SETTINGS, "note")])
-
-
-def _settings(comparison: RunComparison) -> dict[str, list[str]]:
-    """Return the settings that differ, without folders of the machine."""
-    settings = comparison.settings
-    paths = MachinePaths.of([list(texts) for texts in settings.values()])
-    return {name: [paths.hide(text) for text in texts] for name, texts in settings.items()}
 
 
 def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultTable:

@@ -169,26 +169,21 @@ def _known(scored: ScoredHeads, score: str) -> Iterator[tuple[str, str, str, str
 
 def heads_answer(scored: ScoredHeads) -> str:
     """Return the number of heads of each type, the highest and the next value, as a sentence."""
-    found = [clause for score in HEAD_TYPES if (clause := _type_clause(scored, score))]
+    found = []
+    for score in HEAD_TYPES:
+        ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
+        if ranked.empty:
+            continue
+        first, *rest = ranked.head(2).to_dict("records")
+        following = f", next {rest[0]['value']:.2f}" if rest else ""
+        n = int((ranked["value"] >= MOSTLY).sum())
+        highest = " highest" if n > 1 else ""
+        name, value = f"{counted(n, f'{kind} head')}, {_name(first)}", f"{first['value']:.2f}"
+        none = f"no {kind} head (highest {value})"
+        found.append(f"{name}{highest} ({value}{following})" if n else none)
     if not found:
         return "No score that identifies a type of head is defined for these texts."
     return capitalised(f"{'; '.join(found)}.")
-
-
-def _type_clause(scored: ScoredHeads, score: str) -> str:
-    """Return the number of heads of a type and the highest; "" if the score is undefined."""
-    ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
-    if ranked.empty:
-        return ""
-    first, *rest = ranked.head(2).to_dict("records")
-    n = int((ranked["value"] >= MOSTLY).sum())
-    if n == 0:
-        return f"no {kind} head (highest {first['value']:.2f})"
-    following = f", next {rest[0]['value']:.2f}" if rest else ""
-    highest = " highest" if n > 1 else ""
-    return (
-        f"{counted(n, f'{kind} head')}, {_name(first)}{highest} ({first['value']:.2f}{following})"
-    )
 
 
 def head_figures(scored: ScoredHeads) -> list[FigurePart]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -95,7 +96,11 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
     path = folder.relative_to(root).as_posix()
     if (folder / STARTED).exists():
         sites = [path for path in folder.glob("sites/**/*.json") if path.stem != "baselines"]
-        last = max(_times([folder / STARTED, *sites]), default=now)
+        times = []
+        for file in (folder / STARTED, *sites):
+            with suppress(FileNotFoundError):  # deleted in the meantime
+                times.append(file.stat().st_mtime)
+        last = max(times, default=now)
         seconds = max(0, round(now - last))
         summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
         if seconds > QUIET:
@@ -104,7 +109,12 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
         return Entry(_experiment(folder), path, "", state, summary)
     try:
         if is_pretraining(folder):
-            return _pretraining(folder, path, _modified(folder, ("run.json", LOG, STATE)), now)
+            written = _modified(folder, ("run.json", LOG, STATE))
+            run, n_steps, step, summary = _progress(folder, written)
+            seconds = now - max(written) / 1e9
+            state = "finished" if step >= n_steps else "quiet" if seconds > QUIET else "running"
+            url = f"run/{quote(path)}/report.html" if step else ""
+            return Entry(f"{run}, pretraining", path, url, state, summary)
         return _finished(folder, path, _modified(folder, ("run.json", *_READ)))
     except ProbekitError as error:
         return Entry(_experiment(folder), path, "", "damaged", str(error))
@@ -119,15 +129,6 @@ def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
     """Return the modification times of files in nanoseconds, 0 for files that do not exist."""
     paths = [folder / name for name in names]
     return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
-
-
-def _pretraining(folder: Path, path: str, written: tuple[int, ...], now: float) -> Entry:
-    """Return the entry of a pretraining run, finished or in progress."""
-    run, n_steps, step, summary = _progress(folder, written)
-    seconds = now - max(written) / 1e9
-    state = "finished" if step >= n_steps else "quiet" if seconds > QUIET else "running"
-    url = f"run/{quote(path)}/report.html" if step else ""
-    return Entry(f"{run}, pretraining", path, url, state, summary)
 
 
 @lru_cache(maxsize=100)
@@ -161,12 +162,3 @@ def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
         created=date_text(record.created, " %H:%M"),
         question=record.question or "",
     )
-
-
-def _times(paths: list[Path]) -> Iterator[float]:
-    """Yield the modification times of the files; files deleted in the meantime are skipped."""
-    for path in paths:
-        try:
-            yield path.stat().st_mtime
-        except FileNotFoundError:
-            continue

@@ -182,7 +182,19 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
     families = pair.of_positions["site"].map(site_family)
     sections: list[Item] = []
     for family, rows in pair.of_positions.groupby(families, sort=False):
-        items: list[Item] = [_position_picture(pair, rows, family), strongest_patches(pair, rows)]
+        labels = pair_labels(pair.clean, pair.corrupt)
+        views = {name: patch_position_map(rows, labels, column) for name, column in _views(pair)}
+        picture = FigurePart(
+            f"{capitalised(family)} by token",
+            figure_json(next(iter(views.values()))),
+            f"Each cell: the {family} at one token, replaced by that of the corrupt text. Arrows: "
+            f"tokens that differ, clean → corrupt. {_caption(pair)}",
+            f"Patches of the {family}. Strongest: {_in_words(pair, rows)}",
+            height=11 + 1.7 * rows["site"].nunique(),
+            width=8 + 3.0 * len(labels),
+            views=views,
+        )
+        items: list[Item] = [picture, strongest_patches(pair, rows)]
         if sections:
             sections.append(PageSection(capitalised(family), [Group("rows", items)]))
         else:
@@ -230,22 +242,6 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
         facts={"": facts},
         styles=ANALYSIS,
     ).html()
-
-
-def _position_picture(pair: PatchedPair, rows: pd.DataFrame, family: str) -> FigurePart:
-    labels = pair_labels(pair.clean, pair.corrupt)
-    views = {name: patch_position_map(rows, labels, column) for name, column in _views(pair)}
-    n_sites = rows["site"].nunique()
-    return FigurePart(
-        f"{capitalised(family)} by token",
-        figure_json(next(iter(views.values()))),
-        f"Each cell: the {family} at one token, replaced by that of the corrupt text. Arrows: "
-        f"tokens that differ, clean → corrupt. {_caption(pair)}",
-        f"Patches of the {family}. Strongest: {_in_words(pair, rows)}",
-        height=11 + 1.7 * n_sites,
-        width=8 + 3.0 * len(labels),
-        views=views,
-    )
 
 
 def _views(pair: PatchedPair) -> list[tuple[str, str]]:

@@ -201,6 +201,12 @@ def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
             )
 
 
+NO_NULL = "No probes were fitted on permuted labels to compare with."
+NULL_OF_COSINES = (
+    "For comparison: of probes fitted on permuted labels at one site (whole groups are permuted, "
+    "or rows within groups that have several labels; same penalty), 95 % have an absolute cosine "
+    "with the probe of the other site of at most {most}."
+)
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
@@ -287,12 +293,17 @@ def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
     n_directions = rows["n_directions"].iloc[0]
     pairs = rows[rows["site_a"] < rows["site_b"]]
+    bounds, null = pairs["null_high"].dropna(), NO_NULL
+    if not bounds.empty:
+        low, high = fixed(bounds.min(), 2), fixed(bounds.max(), 2)
+        most = low if low == high else f"{low} to {high}, depending on the sites"
+        null = NULL_OF_COSINES.format(most=most)
     mean = f", mean over {n_directions} labels" if n_directions > 1 else ""
     return FigurePart(
         "Cosine similarity between probe directions",
         figure_json(direction_map(rows)),
         f"Cosine similarity between the weights of the {probe} probes (for unscaled activations) "
-        f"at each pair of sites{mean}. {_null_of_cosines(pairs)} {caveat}".rstrip(),
+        f"at each pair of sites{mean}. {null} {caveat}".rstrip(),
         "Cosine similarities: "
         + "; ".join(
             f"{row['site_a']} and {row['site_b']} {fixed(row['cosine'], 2)}"
@@ -300,18 +311,4 @@ def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
         ),
         is_open=False,
         height=10 + 1.9 * max(rows["site_a"].nunique(), 5),
-    )
-
-
-def _null_of_cosines(pairs: pd.DataFrame) -> str:
-    """Return the sentence about cosines of probes on permuted labels."""
-    bounds = pairs["null_high"].dropna()
-    if bounds.empty:
-        return "No probes were fitted on permuted labels to compare with."
-    low, high = fixed(bounds.min(), 2), fixed(bounds.max(), 2)
-    return (
-        "For comparison: of probes fitted on permuted labels at one site (whole groups are "
-        "permuted, or rows within groups that have several labels; same penalty), 95 % have an "
-        "absolute cosine with the probe of the other site of at most "
-        f"{low if low == high else f'{low} to {high}, depending on the sites'}."
     )

@@ -47,7 +47,7 @@ from probekit.report.pages.parts import (
 )
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.template import unbroken
-from probekit.report.pages.wrong_examples import WrongExamples, errors_section, examples, load_wrong
+from probekit.report.pages.wrong_examples import errors_section, examples, load_wrong
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
@@ -152,40 +152,14 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    sections = [config.get(name) for name in ("model", "activations", "data")]
-    paths = MachinePaths.of(*sections, record.model.source)
+    settings = [config.get(name) for name in ("model", "activations", "data")]
+    paths = MachinePaths.of(*settings, record.model.source)
     record = paths.hide_in(record)
     table = load_table(run_dir / "results.csv")
     v = record.verdict
     causes = legible(CauseTables.open(run_dir)) if has_causes(run_dir) else None
     attention = _attention(run_dir, record) if record.attention else None
     wrong = load_wrong(run_dir)
-    return Page(
-        eyebrow=["probekit", record.run, record.model.source],
-        title=record.question or record.run,
-        answer=answer(v, record.question),
-        sections=list(_sections(run_dir, record, table, paths, causes, attention, wrong)),
-        details=[Paragraph(unbroken(cause_answer(causes)), "finding")] if causes else [],
-        caveats=caveats(v, record),
-        aside=list(filter(None, [date_text(record.created), size_words(v)])),
-        styles=("report.css", *EXPLORER_STYLES * bool(attention), *["causes.css"] * bool(causes)),
-        scripts=[
-            *["errors.js"] * bool(wrong and wrong.probes),
-            *[EXPLORER_SCRIPTS] * bool(attention),
-        ],
-    ).html()
-
-
-def _sections(
-    run_dir: Path,
-    record: RunRecord,
-    table: pd.DataFrame,
-    paths: MachinePaths,
-    causes: CauseTables | None,
-    attention: dict[str, Any] | None,
-    wrong: WrongExamples | None,
-) -> Iterator[Item]:
-    v = record.verdict
     figures = _result_figures(run_dir, table, record)
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
@@ -193,39 +167,46 @@ def _sections(
     first: list[Item] = [*shown[:1]]
     if compared:
         first += [Heading("Comparisons"), compared, Paragraph(RULE, "note")]
-    if first or caveats(v, record):
-        yield PageSection("", first, "screen")
+    warnings = caveats(v, record)
+    sections: list[Item] = []
+    if first or warnings:
+        sections.append(PageSection("", first, "screen"))
     if causes is not None:
-        yield causes_section(run_dir, causes, _layers(table))
-    yield from (PageSection(part.title, [part]) for part in shown[1:])
-    yield from _sites(run_dir, record, table, paths)
+        sections.append(causes_section(run_dir, causes, _layers(table)))
+    sections += [PageSection(part.title, [part]) for part in shown[1:]]
+    sections += _sites(run_dir, record, table, paths)
     if folded:
-        yield PageSection("More figures", folded, "folds")
-    not_drawn = _not_drawn(run_dir, record)
-    if not_drawn:
-        yield Paragraph(not_drawn, "note")
-    yield from _features(run_dir, v)
+        sections.append(PageSection("More figures", folded, "folds"))
+    n_classes, has_matrix = len(record.data.training_labels), (run_dir / "confusion.csv").exists()
+    is_of_classes = METRICS[v.metric].fits("class", {"scores", "probabilities", "alarms"})
+    if is_of_classes and n_classes > MOST_CLASSES and not has_matrix:
+        not_drawn = (
+            f"The data have {n_classes} classes. Confusion matrix, scatter plots, cosines of "
+            f"directions and errors are computed for at most {MOST_CLASSES}."
+        )
+        sections.append(Paragraph(not_drawn, "note"))
+    sections += _features(run_dir, v)
     if wrong:
-        yield errors_section(wrong, is_nested=v.is_nested)
+        sections.append(errors_section(wrong, is_nested=v.is_nested))
     if attention:
-        yield PageSection("Attention", [View("attention/explorer.html", {"attention": attention})])
-    # The section on the data set.
-    data = record.data
-    items: list[Item] = [
-        Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
-        Fold("Counts by label and split", [_counts(record)]),
-    ]
-    if data.findings:
-        found = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
-        items.append(Fold("Data checks", [Texts(found)]))
-    if data.notes:
-        items.append(Fold("Notes", [Texts(data.notes)]))
-    if data.examples:
-        items.append(Fold("Examples", [examples(data.examples)]))
-    if data.card:
-        items.append(Fold("Data card", [Verbatim(data.card)], css="card"))
-    yield PageSection("Data", items)
-    yield _measured(record, paths.hide(_text(run_dir / "config.yaml")))
+        view = View("attention/explorer.html", {"attention": attention})
+        sections.append(PageSection("Attention", [view]))
+    config_text = paths.hide(_text(run_dir / "config.yaml"))
+    sections += [_data(record), _measured(record, config_text)]
+    return Page(
+        eyebrow=["probekit", record.run, record.model.source],
+        title=record.question or record.run,
+        answer=answer(v, record.question),
+        sections=sections,
+        details=[Paragraph(unbroken(cause_answer(causes)), "finding")] if causes else [],
+        caveats=warnings,
+        aside=list(filter(None, [date_text(record.created), size_words(v)])),
+        styles=("report.css", *EXPLORER_STYLES * bool(attention), *["causes.css"] * bool(causes)),
+        scripts=[
+            *["errors.js"] * bool(wrong and wrong.probes),
+            *[EXPLORER_SCRIPTS] * bool(attention),
+        ],
+    ).html()
 
 
 def _sites(
@@ -281,6 +262,25 @@ def _features(run_dir: Path, v: Verdict) -> Iterator[PageSection]:
     yield PageSection("Features used by the k-sparse probes", items)
 
 
+def _data(record: RunRecord) -> PageSection:
+    """Return the section on the data set."""
+    data = record.data
+    items: list[Item] = [
+        Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
+        Fold("Counts by label and split", [_counts(record)]),
+    ]
+    if data.findings:
+        found = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
+        items.append(Fold("Data checks", [Texts(found)]))
+    if data.notes:
+        items.append(Fold("Notes", [Texts(data.notes)]))
+    if data.examples:
+        items.append(Fold("Examples", [examples(data.examples)]))
+    if data.card:
+        items.append(Fold("Data card", [Verbatim(data.card)], css="card"))
+    return PageSection("Data", items)
+
+
 def _counts(record: RunRecord) -> ResultTable:
     splits, groups = record.data.labels, record.data.groups
     labels = dict.fromkeys(chain.from_iterable(splits.values()))
@@ -318,20 +318,6 @@ def _measured(record: RunRecord, config: str) -> PageSection:
     }
     items.append(Fold("Provenance: model, versions, digests, seeds and times", pairs_of(facts)))
     return PageSection("How it was measured", items)
-
-
-def _not_drawn(run_dir: Path, record: RunRecord) -> str:
-    """Return why there are no figures of the selected probe; "" if they are drawn."""
-    n_classes = len(record.data.training_labels)
-    is_of_classes = METRICS[record.verdict.metric].fits(
-        "class", {"scores", "probabilities", "alarms"}
-    )
-    if not is_of_classes or n_classes <= MOST_CLASSES or (run_dir / "confusion.csv").exists():
-        return ""
-    return (
-        f"The data have {n_classes} classes. Confusion matrix, scatter plots, cosines of "
-        f"directions and errors are computed for at most {MOST_CLASSES}."
-    )
 
 
 def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:

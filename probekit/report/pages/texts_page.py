@@ -41,7 +41,10 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     # The first score on the probe's own data set, and its position, as sentences.
     tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
     elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
-    trained = f"Trained at position `{_position(facts)}`{elsewhere}."
+    # The position at which the probe was trained: `last`, `word:first` or `index:3`.
+    detail = facts.position.get({"index": "index", "word": "pieces"}.get(facts.at, ""))
+    position = facts.at if detail is None else f"{facts.at}:{detail}"
+    trained = f"Trained at position `{position}`{elsewhere}."
     return Page(
         eyebrow=["probekit", model_title(facts.model), facts.site, *view],
         title=f"{few if classes else 'Which number?'} Predictions of a {facts.kind} probe",
@@ -128,12 +131,6 @@ def _key(palette: Palette) -> dict[str, Sequence[Any]]:
     names = [(name, palette.hue(name)) for name in palette.classes]
     is_scale = len(palette.classes) == 2
     return {"names": names, "ends": (f"≤ −{limit}", "0", f"≥ +{limit}") if is_scale else ()}
-
-
-def _position(facts: ProbeFacts) -> str:
-    """Return the position at which the probe was trained: `last`, `word:first` or `index:3`."""
-    detail = facts.position.get({"index": "index", "word": "pieces"}.get(facts.at, ""))
-    return facts.at if detail is None else f"{facts.at}:{detail}"
 
 
 def _tested(facts: ProbeFacts) -> dict[str, str]:

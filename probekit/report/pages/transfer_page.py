@@ -97,7 +97,18 @@ def _matrices(transfer: Transfer, site: str, probe: str) -> Group:
 def place_parts(transfer: Transfer, site: str, probe: str) -> list[FigurePart]:
     """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
     scores, cosines = transfer.at(site, probe)
-    figures = [_score_part(only(scores, metric=transfer.metric), transfer)]
+    main = only(scores, metric=transfer.metric)
+    metric = metric_name(transfer.metric)
+    figures = [
+        FigurePart(
+            f"{capitalised(metric)} on the test rows",
+            figure_json(score_map(main, transfer.names, transfer.metric)),
+            "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, "
+            "or at the lowest score if that is below chance.",
+            f"{metric}: " + _in_words(main, "value", "ci_low", "ci_high"),
+            height=_height(transfer),
+        )
+    ]
     for space, (title, caption) in SPACES.items():
         rows = only(cosines, space=space)
         if not rows.empty:
@@ -110,18 +121,6 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[FigurePart]:
             )
             figures.append(cosine_part)
     return figures
-
-
-def _score_part(rows: pd.DataFrame, transfer: Transfer) -> FigurePart:
-    metric = metric_name(transfer.metric)
-    return FigurePart(
-        f"{capitalised(metric)} on the test rows",
-        figure_json(score_map(rows, transfer.names, transfer.metric)),
-        "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, or at "
-        "the lowest score if that is below chance.",
-        f"{metric}: " + _in_words(rows, "value", "ci_low", "ci_high"),
-        height=_height(transfer),
-    )
 
 
 def _null_words(rows: pd.DataFrame) -> str:

@@ -48,10 +48,29 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
         matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
         norms = zip(matrices["name"], matrices["norm"], strict=True)
         words = "; ".join(f"{name} {norm:.1f}" for name, norm in norms)
+        # The figure of norms by block, one line per kind of matrix.
+        named = rows["name"].str.extract(r"^h\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$")
+        is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
+        drawn = rows.assign(**named)[is_shown].astype({"block": int}).sort_values("block")
+        figure = go.Figure(layout={"template": TEMPLATE})
+        for number, (kind, points) in enumerate(drawn.groupby("kind", sort=False)):
+            figure.add_scatter(
+                x=points["block"].tolist(),
+                y=points["norm"].tolist(),
+                mode="lines+markers",
+                name=plotly_text(kind),
+                line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
+                marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
+                hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
+            )
+        last, highest = drawn["block"].max(), finite_ends(drawn["norm"])[1]
+        figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])
+        figure.update_yaxes(title_text="norm", range=[0, 1.04 * highest])
+        name_traces(figure)
         figures.append(
             FigurePart(
                 "Norm by block",
-                figure_json(norms_by_block(rows)),
+                figure_json(figure),
                 "Frobenius norm of each matrix.",
                 f"Norms of the matrices by block. {words}",
             )
@@ -176,7 +195,14 @@ def format_weight(value: float) -> str:
 def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     values, name = weight.numbers, weight.row["name"].iloc[0]
     if values.ndim == 1:
-        yield FigurePart("All values", figure_json(vector_curve(values)), "Values by index.", name)
+        # The scatter plot of a vector by index.
+        marker = {"size": 4, "color": SERIES_COLOURS[0]}
+        figure = value_curves({"value": np.ascontiguousarray(values)}, "index", SERIES_COLOURS)
+        figure.update_traces(
+            mode="markers", marker=marker, hovertemplate="%{x}: %{y:.4f}<extra></extra>"
+        )
+        figure.update_layout(showlegend=False).update_yaxes(title_text="weight")
+        yield FigurePart("All values", figure_json(figure), "Values by index.", name)
         return
     # The names of the row and column axes of a matrix.
     embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
@@ -215,9 +241,23 @@ def _size(values: Floats) -> str:
 
 def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
     names = [f"W_{part[0].upper()}" for part in heads.parts]
+    # The map of weight norms, matrices down and heads across, with numbers in the cells.
+    figure = text_map(
+        heads.norms,
+        [
+            f"{name} of head {head}: {norm:.3f}"
+            for name, row in zip(names, heads.norms, strict=True)
+            for head, norm in enumerate(row)
+        ],
+        Colours(0.0, float(heads.norms.max()), plotly.colors.sequential.Viridis, False),
+        texts=[f"{norm:.1f}" for norm in heads.norms.ravel()],
+        across=[str(head) for head in range(heads.norms.shape[1])],
+        down=names,
+        title="head",
+    )
     yield FigurePart(
         "Norm by head",
-        figure_json(norm_map(heads.norms, list(heads.parts))),
+        figure_json(figure.update_yaxes(title_text=None)),
         "Frobenius norm of each head's matrices.",
         "; ".join(
             f"{name}: {', '.join(map(format_weight, norms))}"
@@ -320,64 +360,3 @@ def value_curves(
         )
     figure.update_layout(showlegend=True)
     return figure.update_xaxes(title_text=across)
-
-
-def vector_curve(values: Floats) -> go.Figure:
-    """Return the scatter plot of a vector by index."""
-    marker = {"size": 4, "color": SERIES_COLOURS[0]}
-    figure = value_curves({"value": np.ascontiguousarray(values)}, "index", SERIES_COLOURS)
-    figure.update_traces(
-        mode="markers", marker=marker, hovertemplate="%{x}: %{y:.4f}<extra></extra>"
-    )
-    return figure.update_layout(showlegend=False).update_yaxes(title_text="weight")
-
-
-def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
-    """Return the map of weight norms, matrices down and heads across, with numbers in the cells.
-
-    Args:
-        norms: shape (n_parts, n_heads).
-        parts: Names of the matrices, e.g. "query".
-    """
-    names = [f"W_{part[0].upper()}" for part in parts]
-    figure = text_map(
-        norms,
-        [
-            f"{name} of head {head}: {norm:.3f}"
-            for name, row in zip(names, norms, strict=True)
-            for head, norm in enumerate(row)
-        ],
-        Colours(0.0, float(norms.max()), plotly.colors.sequential.Viridis, is_diverging=False),
-        texts=[f"{norm:.1f}" for norm in norms.ravel()],
-        across=[str(head) for head in range(norms.shape[1])],
-        down=names,
-        title="head",
-    )
-    return figure.update_yaxes(title_text=None)
-
-
-def norms_by_block(rows: pd.DataFrame) -> go.Figure:
-    """Return the figure of norms by block, one line per kind of matrix.
-
-    Args:
-        rows: One row per tensor, with columns `name`, `shape` and `norm`.
-    """
-    named = rows["name"].str.extract(r"^h\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$")
-    is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
-    matrices = rows.assign(**named)[is_shown].astype({"block": int}).sort_values("block")
-    figure = go.Figure(layout={"template": TEMPLATE})
-    for number, (kind, points) in enumerate(matrices.groupby("kind", sort=False)):
-        figure.add_scatter(
-            x=points["block"].tolist(),
-            y=points["norm"].tolist(),
-            mode="lines+markers",
-            name=plotly_text(kind),
-            line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
-            marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
-            hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
-        )
-    last, highest = matrices["block"].max(), finite_ends(matrices["norm"])[1]
-    figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])
-    figure.update_yaxes(title_text="norm", range=[0, 1.04 * highest])
-    name_traces(figure)
-    return figure
