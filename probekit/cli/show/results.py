@@ -56,7 +56,6 @@ def show_results(result: RunResult) -> None:
     """
     record = load_record(result.folder / "run.json")
     v = record.verdict
-    # Print the table of sites of each kind of probe and position, and a legend.
     rows = site_rows(load_table(result.results), v)
     columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
     blocks: dict[tuple[str, str], list[SiteRow]] = {}
@@ -67,7 +66,18 @@ def show_results(result: RunResult) -> None:
         heading = " at ".join(name for name, differ in zip(names, several, strict=True) if differ)
         if heading:
             click.echo(f"{chr(10) * (number > 0)}{heading}")
-        show_table(_block(block, columns))
+        # With the interval of the main score.
+        filled = [name for name in columns if any(name in row.cells for row in block)]
+        main, heads, cells = metric_name(block[0].metric), ["site"], []
+        for name in filled:
+            heads += [_SHORT.get(name, name), *["[95 %]"] * (name == main)]
+        for row in block:
+            own = [f"{_short(row.site)}{' *' if row.chosen else ''}"]
+            for name in filled:
+                value, below = row.cells.get(name, ("-", ""))
+                own += [value, *[below] * (name == main)]
+            cells.append(own)
+        show_table(ResultTable("", heads, cells))
     if rows:
         parts = [text for name, text in _LEGEND.items() if name in columns]
         if any(row.chosen for row in rows):
@@ -81,23 +91,6 @@ def show_results(result: RunResult) -> None:
         click.echo()
         show_table(compared)
         click.echo(RULE)
-
-
-def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> ResultTable:
-    """Return the table of one kind of probe, with the interval of the main score."""
-    filled = [name for name in columns if any(name in row.cells for row in rows)]
-    main = metric_name(rows[0].metric)
-    heads = ["site"]
-    for name in filled:
-        heads += [_SHORT.get(name, name), *["[95 %]"] * (name == main)]
-    cells = []
-    for row in rows:
-        own = [f"{_short(row.site)}{' *' if row.chosen else ''}"]
-        for name in filled:
-            value, below = row.cells.get(name, ("-", ""))
-            own += [value, *[below] * (name == main)]
-        cells.append(own)
-    return ResultTable("", heads, cells)
 
 
 def _short(site: str) -> str:

@@ -43,17 +43,7 @@ BASE64 = 4 / 3
 _WEIGHTS = plotly.colors.sequential.tempo
 _DIFFERENCES = plotly.colors.diverging.RdBu_r
 # Equally light at both ends, dark in the middle.
-_DIFFERENCES_IN_THE_DARK = (
-    "#b9dcff",
-    "#6aa5dc",
-    "#34689c",
-    "#1f3750",
-    "#20262e",
-    "#55301f",
-    "#96562f",
-    "#d98d56",
-    "#ffd2b0",
-)
+_IN_THE_DARK = "#b9dcff #6aa5dc #34689c #1f3750 #20262e #55301f #96562f #d98d56 #ffd2b0"
 SIDE = 48  # largest side in pixels; longer texts are max-pooled
 # Palette of the static image, 256 entries: weights, then gaps between tiles and masked cells.
 _N_WEIGHTS, _BETWEEN, _MASKED = 254, 254, 255
@@ -301,7 +291,7 @@ def attention_colours() -> dict[str, dict[str, list[list[int]]]]:
     [254, 245, 244]
     """
     weights = _stops(_WEIGHTS)
-    light, dark = map(_stops, (_DIFFERENCES, _DIFFERENCES_IN_THE_DARK))
+    light, dark = map(_stops, (_DIFFERENCES, _IN_THE_DARK.split()))
     return {
         "weights": {"light": weights, "dark": weights[::-1]},
         "differences": {"light": light, "dark": dark},

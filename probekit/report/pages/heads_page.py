@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,25 +112,30 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
 
 def _highest(scored: ScoredHeads) -> ResultTable:
     """Return the table of the highest head of each score, and how far it is from the others."""
-    return ResultTable(
-        "Highest head of each score",
-        ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads"),
-        [_highest_row(scored, score) for score in SCORES],
-        has_title=True,
-        is_sortable=True,
+    rows = []
+    for score, text in SCORES.items():
+        name = text.title.lower() + text.unit
+        ranked = scored.strongest(score, len(scored.rows))
+        if ranked.empty:
+            rows.append((name, "–", "undefined for all tokens", "–", "–", "–", "–"))
+            continue
+        first, *rest = ranked.head(2).to_dict("records")
+        following = (_name(rest[0]), format_number(rest[0]["value"])) if rest else ("–", "–")
+        spread = "–" if pd.isna(first["sd"]) else format_number(first["sd"])
+        median = format_number(ranked["value"].median())
+        value = format_number(first["value"])
+        rows.append((name, _name(first), value, spread, *following, median))
+    columns = (
+        "score",
+        "head",
+        "value",
+        "sd over texts",
+        "next head",
+        "value",
+        "median of all heads",
     )
-
-
-def _highest_row(scored: ScoredHeads, score: str) -> tuple[str, ...]:
-    name = SCORES[score].title.lower() + SCORES[score].unit
-    ranked = scored.strongest(score, len(scored.rows))
-    if ranked.empty:
-        return (name, "–", "undefined for all tokens", "–", "–", "–", "–")
-    first, *rest = ranked.head(2).to_dict("records")
-    following = (_name(rest[0]), format_number(rest[0]["value"])) if rest else ("–", "–")
-    spread = "–" if pd.isna(first["sd"]) else format_number(first["sd"])
-    median = format_number(ranked["value"].median())
-    return (name, _name(first), format_number(first["value"]), spread, *following, median)
+    title = "Highest head of each score"
+    return ResultTable(title, columns, rows, has_title=True, is_sortable=True)
 
 
 def _name(head: Mapping[Hashable, Any]) -> str:
@@ -145,26 +150,20 @@ def heads_text(scored: ScoredHeads, score: str, n: int) -> str:
 
 def known_heads_table(scored: ScoredHeads) -> ResultTable:
     """Return the table of known heads: score, head, value and rank among all heads."""
-    return ResultTable(
-        "Heads of GPT-2 small described in the literature, outlined in the maps",
-        ("score", "head", "value", "rank"),
-        [row for score in scored.known for row in _known(scored, score)],
-        has_title=True,
-        is_sortable=True,
-    )
-
-
-def _known(scored: ScoredHeads, score: str) -> Iterator[tuple[str, str, str, str]]:
-    ranked = scored.strongest(score, len(scored.rows))
-    heads = list(zip(ranked["layer"], ranked["head"], strict=True))
-    for layer, head in scored.known[score]:
-        name = SCORES[score].title.lower()
-        if (layer, head) not in heads:
-            yield name, f"L{layer}H{head}", "–", "undefined for all tokens"
-            continue
-        rank = heads.index((layer, head))
-        value = format_number(ranked["value"].iloc[rank])
-        yield name, f"L{layer}H{head}", value, f"{rank + 1} of {len(heads)}"
+    rows = []
+    for score, known in scored.known.items():
+        name, ranked = SCORES[score].title.lower(), scored.strongest(score, len(scored.rows))
+        heads = list(zip(ranked["layer"], ranked["head"], strict=True))
+        for layer, head in known:
+            value, place = "–", "undefined for all tokens"
+            if (layer, head) in heads:
+                rank = heads.index((layer, head))
+                value = format_number(ranked["value"].iloc[rank])
+                place = f"{rank + 1} of {len(heads)}"
+            rows.append((name, f"L{layer}H{head}", value, place))
+    title = "Heads of GPT-2 small described in the literature, outlined in the maps"
+    columns = ("score", "head", "value", "rank")
+    return ResultTable(title, columns, rows, has_title=True, is_sortable=True)
 
 
 def heads_answer(scored: ScoredHeads) -> str:

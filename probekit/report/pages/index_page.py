@@ -19,11 +19,8 @@ from probekit.results.finished_run import date_text
 from probekit.results.record import STARTED, RecordPart, open_record, read_record
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
-_READ = (
-    "config.yaml",
-    "results.csv",
-    "differences.csv",
-)  # files of a finished run that the index verifies
+# Files of a finished run that the index verifies.
+_READ = ("config.yaml", "results.csv", "differences.csv")
 QUIET = 120  # seconds without a new file after which a run is shown as possibly interrupted
 
 

@@ -279,16 +279,9 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
         most_texts=MOST_TEXTS,
     )
     # At the top left, so that it stays visible when a long text is scrolled.
-    colorbar = {
-        "title": {"text": title, "side": "top"},
-        "orientation": "h",
-        "lenmode": "pixels",
-        "len": 320,
-        "x": 0,
-        "xanchor": "left",
-        "y": 1,
-        "yanchor": "bottom",
-    }
+    place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
+    size = {"orientation": "h", "lenmode": "pixels", "len": 320}
+    colorbar = {"title": {"text": title, "side": "top"}, **size, **place}
     if measure == "rank":
         colorbar |= {"tickvals": [*range(7)], "ticktext": [f"{10**power:,}" for power in range(7)]}
     return thin_ticks(figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"}))

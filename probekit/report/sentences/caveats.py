@@ -28,51 +28,24 @@ from probekit.results.verdict import (
 
 # Kinds of warnings, most serious first: codes of findings of the data checks, targets of rivals,
 # and kinds of warnings about scores. To add a warning, add its kind at the place of its severity.
-KINDS = (
-    # The score itself may be wrong.
-    "missing-from-train",
-    "crossing-groups",
-    "duplicates-across",
-    "no-groups",
-    "similar-groups",
-    "missing-groups",
-    "contradictions",
-    "similar-labels",
-    "misspelt-labels",
-    "rounded-numbers",
-    "other-digits",
-    "spans-inside-words",
-    "nul-characters",
-    "lost",
-    "truncated",
-    "unconverged",
-    # The score may be right, but have another reason.
-    "achieved-fpr",
-    "majority",
-    "random_weights",
-    "nowhere-better",
-    "word_identity",
-    "n_grams",
-    "bag_of_words",
-    "neighbouring_words",
-    "length",
-    "embedding",
-    "control",
-    "length-leads",
-    # The score may be imprecise.
-    "few-exchanges",
-    "few-groups",
-    "few-groups-of-label",
-    "missing-from-test",
-    "rare-labels",
-    "duplicates-in-train",
-    "duplicates-in-test",
-    "imbalance",
-    "edge-of-grid",
-    "edge-of-baseline",
-    "constant-features",
-    "left-out",
+# The score itself may be wrong.
+_WRONG = (
+    "missing-from-train crossing-groups duplicates-across no-groups similar-groups "
+    "missing-groups contradictions similar-labels misspelt-labels rounded-numbers "
+    "other-digits spans-inside-words nul-characters lost truncated unconverged"
 )
+# The score may be right, but have another reason.
+_OTHERWISE = (
+    "achieved-fpr majority random_weights nowhere-better word_identity n_grams bag_of_words "
+    "neighbouring_words length embedding control length-leads"
+)
+# The score may be imprecise.
+_IMPRECISE = (
+    "few-exchanges few-groups few-groups-of-label missing-from-test rare-labels "
+    "duplicates-in-train duplicates-in-test imbalance edge-of-grid edge-of-baseline "
+    "constant-features left-out"
+)
+KINDS = (*_WRONG.split(), *_OTHERWISE.split(), *_IMPRECISE.split())
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 
 # What it implies if the selected probe is not better than a rival.
