@@ -133,7 +133,12 @@ def axis_labels(rows: pd.DataFrame, layers: dict[int, str] | None) -> dict[int, 
 def zero_line(ends: list[float]) -> go.Scatter:
     """Return the horizontal line of no effect."""
     return go.Scatter(
-        x=list(ends), y=[0, 0], mode="lines", line={"color": GREY, "width": 1}, **SILENT
+        x=list(ends),
+        y=[0, 0],
+        mode="lines",
+        line={"color": GREY, "width": 1},
+        showlegend=False,
+        hoverinfo="skip",
     )
 
 

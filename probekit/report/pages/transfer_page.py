@@ -49,7 +49,7 @@ OTHERS = (
 )
 MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
 # Formats of hover values that are not scores.
-FORMATS: dict[str, Callable[[float], str]] = {"p": format_p, "n_null": "{:.0f}".format}
+FORMATS: dict[str, Callable[..., str]] = {"p": format_p, "n_null": "{:.0f}".format}
 SPACES = {
     "raw": (
         "Cosine of directions, raw features",
@@ -98,7 +98,7 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[FigurePart]:
     """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
     scores, cosines = transfer.at(site, probe)
     main = only(scores, metric=transfer.metric)
-    metric = metric_name(transfer.metric)
+    metric, height = metric_name(transfer.metric), 9 + 3.5 * max(len(transfer.names), 2)
     figures = [
         FigurePart(
             f"{capitalised(metric)} on the test rows",
@@ -106,38 +106,30 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[FigurePart]:
             "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, "
             "or at the lowest score if that is below chance.",
             f"{metric}: " + _in_words(main, "value", "ci_low", "ci_high"),
-            height=_height(transfer),
+            height=height,
         )
     ]
     for space, (title, caption) in SPACES.items():
         rows = only(cosines, space=space)
         if not rows.empty:
-            cosine_part = FigurePart(
-                title,
-                figure_json(cosine_map(rows, transfer.names)),
-                f"{caption}{_null_words(rows)}",
-                f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
-                height=_height(transfer),
+            draws = rows.loc[(rows["train"] != rows["test"]) & (rows["n_null"] > 0), "n_null"]
+            null = ""
+            if not draws.empty:
+                low, high = int(draws.min()), int(draws.max())
+                null = (
+                    f" Off the diagonal they are based on {low}{f' to {high}' * (low < high)} "
+                    f"permutations, so p cannot be below {format_p(1 / (1 + high))}."
+                )
+            figures.append(
+                FigurePart(
+                    title,
+                    figure_json(cosine_map(rows, transfer.names)),
+                    f"{caption}{null}",
+                    f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
+                    height=height,
+                )
             )
-            figures.append(cosine_part)
     return figures
-
-
-def _null_words(rows: pd.DataFrame) -> str:
-    """Return the number of permutations and the smallest possible p, as sentences."""
-    pairs = rows[(rows["train"] != rows["test"]) & (rows["n_null"] > 0)]
-    if pairs.empty:
-        return ""
-    low, high = int(pairs["n_null"].min()), int(pairs["n_null"].max())
-    count = f"{low}" if low == high else f"{low} to {high}"
-    return (
-        f" Off the diagonal they are based on {count} permutations, so p cannot be below "
-        f"{format_p(1 / (1 + high))}."
-    )
-
-
-def _height(transfer: Transfer) -> float:
-    return 9 + 3.5 * max(len(transfer.names), 2)
 
 
 def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
@@ -220,22 +212,16 @@ def _cell(n: int, value: float, low: float, high: float) -> str:
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
-    head = f"<b>{plotly_text(row['train'])} → {plotly_text(row['test'])}</b>"
-    values = [
-        f"{name}: {_value_text(row, *keys)}"
-        for name, keys in lines.items()
-        if not np.isnan(row[keys[0]])
-    ]
-    return "<br>".join([head, *values])
-
-
-def _value_text(row: pd.Series, *keys: str) -> str:
-    numbers = [row[key] for key in keys]
-    if len(numbers) == 2:
-        return f"{format_number(numbers[0])} to {format_number(numbers[1])}"
-    if len(numbers) == 1 and keys[0] in FORMATS:
-        return FORMATS[keys[0]](numbers[0])
-    return format_number(*numbers)
+    texts = [f"<b>{plotly_text(row['train'])} → {plotly_text(row['test'])}</b>"]
+    for name, keys in lines.items():
+        first, *limits = (row[key] for key in keys)
+        if np.isnan(first):
+            continue
+        value = FORMATS.get(keys[0], format_number)
+        is_range = len(limits) == 1
+        ends = f"{format_number(first)} to {format_number(*limits)}" if is_range else ""
+        texts.append(f"{name}: {ends or value(first, *limits)}")
+    return "<br>".join(texts)
 
 
 def _summary_part(transfer: Transfer) -> FigurePart:
