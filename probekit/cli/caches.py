@@ -15,6 +15,7 @@ import click
 
 from probekit.amounts import counted, size_in_words
 from probekit.cli.options import (
+    Texts,
     cache_option,
     capture_options,
     json_option,
@@ -74,7 +75,7 @@ def cache() -> None:
 )
 def capture_command(
     file: Path,
-    overrides: tuple[str, ...],
+    overrides: Texts,
     cache_root: Location | None,
     device: str,
     workers: int | None,
@@ -205,9 +206,9 @@ def worker(
 def plan(
     what: str,
     tokens: float | None,
-    sites: tuple[str, ...],
+    sites: Texts,
     dtype: str | None,
-    overrides: tuple[str, ...],
+    overrides: Texts,
     device: str,
     workers: int,
     throughput: float | None,
@@ -426,12 +427,7 @@ def gc(
 )
 @out_option
 def export_command(
-    name: str,
-    cache_root: Location | None,
-    as_json: bool,
-    format_: str,
-    sites: tuple[str, ...],
-    out: Path,
+    name: str, cache_root: Location | None, as_json: bool, format_: str, sites: Texts, out: Path
 ) -> None:
     """Export the rows of sites to other formats, in the order of the data set."""
     from probekit.activations.export import export_cache as export_rows
