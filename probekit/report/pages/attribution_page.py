@@ -12,16 +12,7 @@ import plotly.graph_objects as go
 from probekit.amounts import joined_names
 from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, signed
 from probekit.report.maps.maps import MOST_TEXTS, diverging, name_colours, text_map
-from probekit.report.pages.page import (
-    ANALYSIS,
-    FigurePart,
-    Fold,
-    Group,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import (
     HIGH,
@@ -150,24 +141,24 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     rows = attribution.rows
     n_layers, n_heads = (int(rows[name].max()) + 1 for name in ("layer", "head"))
     in_order = "; ".join(f"{name} {signed(value)}" for name, value in step_rows(rows).items())
-    by_head = FigurePart(
+    by_head = page.FigurePart(
         "Contributions of heads and MLPs",
-        figure_json(attribution_map(rows)),
+        page.figure_json(attribution_map(rows)),
         "Contribution of each component to the logit. “bias” is the bias of the attention output.",
         "Contribution of each head and MLP. Largest: " + largest_parts(attribution, 2 * MOST_NAMED),
         height=8 + 1.9 * n_layers,
         width=9 + 2.9 * (n_heads + 2),
     )
-    steps = FigurePart(
+    steps = page.FigurePart(
         "Cumulative logit",
-        figure_json(attribution_steps(rows)),
+        page.figure_json(attribution_steps(rows)),
         "Contributions in the order of the forward pass. Each bar starts where the previous one "
         "ends; the last is the logit.",
         f"Contributions in order: {in_order}",
         height=26,
         width=6 + 1.4 * (2 * n_layers + 4),
     )
-    first = Group("split", [by_head, largest_table(attribution)])
+    first = page.Group("split", [by_head, largest_table(attribution)])
     # The question that an attribution answers, with the end of the text.
     text = line_label("".join(attribution.tokens[: attribution.position + 1]))
     shown = short_heading(text, keeps_end=True)
@@ -179,19 +170,19 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     ]
     title = f"{len(cells)} components, largest contribution first"
     every = ResultTable(title, ("component", "contribution"), cells, is_sortable=True)
-    return Page(
+    return page.Page(
         eyebrow=["probekit", "direct logit attribution", model_title(model)],
         title=f"Which components predict {token}{rather} after “{shown}”?",
         answer=attribution_answer(attribution),
-        details=[Paragraph(attribution_detail(attribution))],
+        details=[page.Paragraph(attribution_detail(attribution))],
         sections=[
-            PageSection("", [first, Paragraph(CAVEAT, "note")], "first"),
-            PageSection("Cumulative logit", [steps]),
-            PageSection("All components", [Fold(title, [every])]),
+            page.PageSection("", [first, page.Paragraph(CAVEAT, "note")], "first"),
+            page.PageSection("Cumulative logit", [steps]),
+            page.PageSection("All components", [page.Fold(title, [every])]),
         ],
         method=(*METHOD, f"{exact} {difference:.0e}."),
         facts={"": facts},
-        styles=ANALYSIS,
+        styles=page.ANALYSIS,
     ).html()
 
 

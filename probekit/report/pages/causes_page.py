@@ -44,17 +44,7 @@ from probekit.report.causes.findings import (
 from probekit.report.figures.layer_curve import MOST_PANELS, panels_height
 from probekit.report.figures.style import fixed
 from probekit.report.maps.maps import MOST_TEXTS
-from probekit.report.pages.page import (
-    FigurePart,
-    Files,
-    Fold,
-    Group,
-    Item,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.pages.parts import map_part
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.template import unbroken
@@ -121,9 +111,9 @@ def causes_page(run_dir: Path) -> str:
     tables = legible(CauseTables.open(run_dir))
     record = tables.record
     shown, folded = cause_items(tables)
-    sections: list[Item] = [Group("causes", shown)]
+    sections: list[page.Item] = [page.Group("causes", shown)]
     if folded:
-        sections.append(PageSection("More figures", folded, "folds"))
+        sections.append(page.PageSection("More figures", folded, "folds"))
     named = {
         "model": model_title(record.model),
         "data": record.dataset,
@@ -135,7 +125,7 @@ def causes_page(run_dir: Path) -> str:
         "permutations": f"{record.draws:,}" if record.draws else "",
         "seed": str(record.seed),
     }
-    return Page(
+    return page.Page(
         eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
         title=record.question or record.name,
         answer=cause_answer(tables),
@@ -147,7 +137,7 @@ def causes_page(run_dir: Path) -> str:
     ).html()
 
 
-def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -> PageSection:
+def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -> page.PageSection:
     """Return the section on interventions of a run's page.
 
     Args:
@@ -159,19 +149,19 @@ def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -
         DataError: a file cannot be read.
     """
     shown, folded = cause_items(tables, layers)
-    return PageSection("Causes", [*shown, *folded, *table_files(run_dir)], "causes", "causes")
+    return page.PageSection("Causes", [*shown, *folded, *table_files(run_dir)], "causes", "causes")
 
 
 def cause_items(
     tables: CauseTables, layers: dict[int, str] | None = None
-) -> tuple[list[Item], list[FigurePart]]:
+) -> tuple[list[page.Item], list[page.FigurePart]]:
     """Return the verdicts, doubts and open figures of interventions, and the folded figures.
 
     Doubts are warnings, and texts that were left out.
     """
     parts = cause_parts(tables, layers)
     figures = [
-        Group("wide" if "xaxis3" in part.figure["layout"] else "", [part])
+        page.Group("wide" if "xaxis3" in part.figure["layout"] else "", [part])
         for part in parts
         if part.is_open
     ]
@@ -179,11 +169,11 @@ def cause_items(
         *tables.record.warnings,
         *(f"{counted(one.n, 'text')} left out: {one.reason}" for one in tables.record.left_out),
     ]
-    items = [*_verdicts(tables), *(Paragraph(sentence, "note") for sentence in cautions)]
-    return [*items, Group("cause-figures", figures)], [one for one in parts if not one.is_open]
+    items = [*_verdicts(tables), *(page.Paragraph(sentence, "note") for sentence in cautions)]
+    return [*items, page.Group("cause-figures", figures)], [one for one in parts if not one.is_open]
 
 
-def _verdicts(tables: CauseTables) -> Iterator[Item]:
+def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
     """Yield the table of verdicts with its note, other directions folded, and the summaries."""
     found = verdict_tables(directions_in(tables))
     if not found:
@@ -192,14 +182,14 @@ def _verdicts(tables: CauseTables) -> Iterator[Item]:
     yield _unbroken(table)
     is_single = len(table.rows) == 1
     if is_single and words.rows:
-        yield Paragraph(str(words.rows[0][1]))
-    yield Paragraph(unbroken(NOTE), "note")
+        yield page.Paragraph(str(words.rows[0][1]))
+    yield page.Paragraph(unbroken(NOTE), "note")
     for others, _ in folded:
         n = len(others.rows)
         title = "The other direction" if n == 1 else f"The other {n} directions"
-        yield Fold(title, [_unbroken(others)])
+        yield page.Fold(title, [_unbroken(others)])
     if not is_single and words.rows:
-        yield Fold("Verdicts in words", [words, *(more for _, more in folded)])
+        yield page.Fold("Verdicts in words", [words, *(more for _, more in folded)])
 
 
 def _unbroken(table: ResultTable) -> ResultTable:
@@ -214,7 +204,7 @@ def _unbroken(table: ResultTable) -> ResultTable:
     return replace(table, rows=[list(map(whole, row)) for row in table.rows])
 
 
-def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[FigurePart]:
+def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[page.FigurePart]:
     """Return the figures of a run's interventions; [] without interventions.
 
     Raises:
@@ -223,7 +213,7 @@ def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[F
     return cause_parts(legible(CauseTables.open(run_dir)), layers) if has_causes(run_dir) else []
 
 
-def table_files(run_dir: Path) -> list[Files]:
+def table_files(run_dir: Path) -> list[page.Files]:
     """Return the links that save the tables of a run's interventions."""
     found = []
     for path in (run_dir / FOLDER / f"{name}.csv" for name in TABLES):
@@ -231,10 +221,10 @@ def table_files(run_dir: Path) -> list[Files]:
             with reading_run_file(path):
                 content = b64encode(inside(path).read_bytes()).decode()
             found.append((f"Save {path.name}", path.name, content))
-    return [Files(found)] if found else []
+    return [page.Files(found)] if found else []
 
 
-def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> list[FigurePart]:
+def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> list[page.FigurePart]:
     """Return the figures of a run's interventions; other measures, tokens and methods are folded.
 
     Args:
@@ -242,7 +232,7 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
         layers: labels of the layer axis of the run's layer curve, by depth.
     """
     main, seen = first_measure(tables), set()
-    edits: dict[str, list[FigurePart]] = {"curve": [], "tokens": [], "heads": []}
+    edits: dict[str, list[page.FigurePart]] = {"curve": [], "tokens": [], "heads": []}
     for one in edit_sets(tables.effects):
         for kind, part in _edit_parts(one, tables, layers):
             # The first figure of each kind is open.
@@ -255,7 +245,7 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
 
 def _edit_parts(
     one: EditSet, tables: CauseTables, layers: dict[int, str] | None
-) -> Iterator[tuple[str, FigurePart]]:
+) -> Iterator[tuple[str, page.FigurePart]]:
     """Yield kind and figure of the patches or ablations of a set."""
     edits = NOUNS.get((one.do, one.replacement), one.do)
     # The facts that the figures of a set of edits share.
@@ -302,9 +292,9 @@ def _edit_parts(
         heads = f" Single heads of {left} have a map of their own." if left else ""
         yield (
             "curve",
-            FigurePart(
+            page.FigurePart(
                 f"{title} by layer · {place}",
-                figure_json(cause_curve(one, layers)),
+                page.figure_json(cause_curve(one, layers)),
                 f"{caption} Bands or bars: 95 % intervals over groups.{heads}",
                 edit_description(one, rows, " by layer"),
             ),
@@ -317,7 +307,7 @@ def _edit_parts(
         yield f"heads {name}", _resized(found)
 
 
-def _resized(part: FigurePart) -> FigurePart:
+def _resized(part: page.FigurePart) -> page.FigurePart:
     """Return a map with lower rows if its cells have no numbers."""
     cells = part.figure["data"][0]["z"]
     if len(cells) * len(cells[0]) <= MOST_TEXTS:
@@ -360,7 +350,7 @@ def edit_description(one: EditSet, rows: pd.DataFrame, place: str) -> str:
     return f"{capitalised(one.title)}{place}, largest first. {'; '.join(named)}."
 
 
-def _dose_parts(tables: CauseTables) -> Iterator[FigurePart]:
+def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
     """Yield the dose-response curves of each method and choice of tokens."""
     for number, ((along, at), panels) in enumerate(dose_panels(tables)):
         shown = steepest(panels)
@@ -369,9 +359,9 @@ def _dose_parts(tables: CauseTables) -> Iterator[FigurePart]:
             ends = rows.sort_values("by").iloc[[0, -1]]
             doses = [f"{fixed(row['effect'], 2)} at {row['by']:+g}" for _, row in ends.iterrows()]
             named.append(f"{title} {', '.join(doses).replace('-', '−')}")
-        yield FigurePart(
+        yield page.FigurePart(
             f"Dose-response · {METHODS[along]}, {where(tables, at)}",
-            figure_json(dose_figure(shown)),
+            page.figure_json(dose_figure(shown)),
             dose_caption(along, at, shown, len(panels), tables),
             f"Change of the measure by dose. {'; '.join(named)}.",
             is_open=number == 0,
@@ -408,7 +398,7 @@ def dose_caption(
     )
 
 
-def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator[FigurePart]:
+def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator[page.FigurePart]:
     """Yield the accuracies of probes that were fitted again after erasure."""
     for number, ((along, at), panels) in enumerate(refit_panels(tables)):
         shown = panels[:MOST_PANELS]
@@ -419,9 +409,9 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
             for first, last in [(rows.iloc[0], rows.iloc[-1])]
         ]
         size = sizes_in_words(pd.concat([rows for _, rows in shown]))
-        yield FigurePart(
+        yield page.FigurePart(
             f"Accuracy after erasure · {METHODS[along]}, {where(tables, at)}",
-            figure_json(refit_figure(shown, layers)),
+            page.figure_json(refit_figure(shown, layers)),
             f"Edit: erasure ({METHODS[along]}), replaced by the mean, {where(tables, at)}. Probes "
             "are fitted again at this site and every later one. Measure: balanced accuracy "
             f"(share); bands: 95 % intervals over groups. {size}. Controls: the same probes "

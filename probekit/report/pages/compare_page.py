@@ -17,15 +17,7 @@ from probekit.report.figures.style import (
     plotly_text,
     series_marker,
 )
-from probekit.report.pages.page import (
-    FigurePart,
-    Fold,
-    Item,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.comparisons import (
     comparison_answer,
@@ -64,18 +56,18 @@ def comparison_page(comparison: RunComparison) -> str:
     names, figures = comparison.names, list(_parts(comparison))
     paths = MachinePaths.of([list(texts) for texts in comparison.settings.values()])
     settings = {name: list(map(paths.hide, texts)) for name, texts in comparison.settings.items()}
-    sections: list[Item] = []
+    sections: list[page.Item] = []
     if len(main):
         title = "Selected probes and baselines"
-        sections.append(PageSection(title, [_table(comparison, main, title)], "first"))
-    sections += [Paragraph(note, "note") for note in comparison.notes]
-    sections += [PageSection(part.title, [part]) for part in figures]
+        sections.append(page.PageSection(title, [_table(comparison, main, title)], "first"))
+    sections += [page.Paragraph(note, "note") for note in comparison.notes]
+    sections += [page.PageSection(part.title, [part]) for part in figures]
     if len(sites):
         title = f"{len(sites)} comparisons of the same site in both runs"
         table = _table(comparison, sites, "Comparisons by site")
-        sections.append(PageSection("", [Fold(title, [table], is_open=not figures)]))
+        sections.append(page.PageSection("", [page.Fold(title, [table], is_open=not figures)]))
     settings_differ = settings_words(names, settings)
-    return Page(
+    return page.Page(
         eyebrow=[
             "probekit",
             "comparison of two runs",
@@ -84,7 +76,7 @@ def comparison_page(comparison: RunComparison) -> str:
         ],
         title=comparison_question(comparison),
         answer=comparison_answer(comparison),
-        details=[Paragraph(settings_differ)] if settings_differ else [],
+        details=[page.Paragraph(settings_differ)] if settings_differ else [],
         sections=[*sections, settings_section(names, settings)],
         caveats=comparison_warnings(comparison),
         method=[comparison.verdict, *METHOD],
@@ -92,7 +84,9 @@ def comparison_page(comparison: RunComparison) -> str:
     ).html()
 
 
-def settings_section(names: Sequence[str], settings: Mapping[str, Sequence[str]]) -> PageSection:
+def settings_section(
+    names: Sequence[str], settings: Mapping[str, Sequence[str]]
+) -> page.PageSection:
     """Return the section with the settings that differ between runs.
 
     Args:
@@ -101,12 +95,14 @@ def settings_section(names: Sequence[str], settings: Mapping[str, Sequence[str]]
     """
     title = "Settings that differ"
     if not settings:
-        return PageSection(
-            title, [Paragraph("All settings, input digests and versions are equal.")]
+        return page.PageSection(
+            title, [page.Paragraph("All settings, input digests and versions are equal.")]
         )
     columns = [Column("setting"), *(Column(name, "value", "title") for name in names)]
     rows = [(name, *values) for name, values in settings.items()]
-    return PageSection(title, [ResultTable(title, columns, rows), Paragraph(SETTINGS, "note")])
+    return page.PageSection(
+        title, [ResultTable(title, columns, rows), page.Paragraph(SETTINGS, "note")]
+    )
 
 
 def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultTable:
@@ -140,16 +136,16 @@ def _place(row: pd.Series) -> str:
     return SELECTED if is_single else both_places(row)
 
 
-def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
+def _parts(comparison: RunComparison) -> Iterator[page.FigurePart]:
     """Yield the figure, unless it would have no line or too many."""
     rows = difference_lines(comparison)
     n_lines = len(rows[_LINE].drop_duplicates())
     if not 0 < n_lines <= MOST_LINES:
         return
     name = metric_name(comparison.metric)
-    yield FigurePart(
+    yield page.FigurePart(
         f"Difference of {name} by layer",
-        figure_json(difference_figure(comparison)),
+        page.figure_json(difference_figure(comparison)),
         f"{' minus '.join(comparison.names)}, with 95 % intervals of the "
         f"{comparison.pairing} differences over groups. Filled markers: significant after "
         "adjustment for all comparisons; hollow markers: not significant.",

@@ -21,16 +21,7 @@ from probekit.report.maps.maps import (
     map_row,
     text_map,
 )
-from probekit.report.pages.page import (
-    ANALYSIS,
-    FigurePart,
-    Fold,
-    Group,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import capitalised, model_title
 from probekit.results.network import ScoredHeads
@@ -77,7 +68,7 @@ SCORES = {
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
-    maps = Group("rows", head_figures(scored))
+    maps = page.Group("rows", head_figures(scored))
     by_head = scored.rows.set_index(["layer", "head"])
     wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
     title = f"{len(wide)} heads"
@@ -91,22 +82,24 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         is_sortable=True,
     )
     sections = [
-        PageSection("", [Group("rows", [_highest(scored)]), Paragraph(CAVEAT, "note")], "first"),
-        PageSection("Scores by layer and head", [maps, Paragraph(SCALES, "note")]),
-        PageSection("All heads", [Fold(title, [table])]),
+        page.PageSection(
+            "", [page.Group("rows", [_highest(scored)]), page.Paragraph(CAVEAT, "note")], "first"
+        ),
+        page.PageSection("Scores by layer and head", [maps, page.Paragraph(SCALES, "note")]),
+        page.PageSection("All heads", [page.Fold(title, [table])]),
     ]
     if scored.known:
-        known = Group("rows", [known_heads_table(scored)])
-        sections.insert(2, PageSection("Known heads", [known]))
-    return Page(
+        known = page.Group("rows", [known_heads_table(scored)])
+        sections.insert(2, page.PageSection("Known heads", [known]))
+    return page.Page(
         eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
         answer=heads_answer(scored),
-        details=[Paragraph(f"{COUNTED} Measured on {scored.read}.")],
+        details=[page.Paragraph(f"{COUNTED} Measured on {scored.read}.")],
         sections=sections,
         method=METHOD,
         facts={"": facts},
-        styles=ANALYSIS,
+        styles=page.ANALYSIS,
     ).html()
 
 
@@ -185,7 +178,7 @@ def heads_answer(scored: ScoredHeads) -> str:
     return capitalised(f"{'; '.join(found)}.")
 
 
-def head_figures(scored: ScoredHeads) -> list[FigurePart]:
+def head_figures(scored: ScoredHeads) -> list[page.FigurePart]:
     """Return the row of maps of attention weights, and a map for each other score."""
     meanings = "; ".join(f"{SCORES[score].title}: {SCORES[score].meaning}" for score in WEIGHTS)
     outlined = " Outlined: known heads." if scored.known else ""
@@ -199,9 +192,9 @@ def head_figures(scored: ScoredHeads) -> list[FigurePart]:
         SCORES[score].title: head_score_map(scored.rows, score, scored.known.get(score, ()), end)
         for score in WEIGHTS
     }
-    row = FigurePart(
+    row = page.FigurePart(
         "Attention weights",
-        figure_json(map_row(maps)),
+        page.figure_json(map_row(maps)),
         f"{meanings}.{outlined}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=8 + 1.9 * n_layers,
@@ -210,12 +203,12 @@ def head_figures(scored: ScoredHeads) -> list[FigurePart]:
     return [row, *(_picture(scored, score) for score in SCORES if score not in WEIGHTS)]
 
 
-def _picture(scored: ScoredHeads, score: str) -> FigurePart:
+def _picture(scored: ScoredHeads, score: str) -> page.FigurePart:
     title, meaning, known = SCORES[score].title, SCORES[score].meaning, scored.known.get(score, ())
     n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
-    return FigurePart(
+    return page.FigurePart(
         title,
-        figure_json(head_score_map(scored.rows, score, known)),
+        page.figure_json(head_score_map(scored.rows, score, known)),
         f"{capitalised(meaning)}{'; outlined: known heads' * bool(known)}.",
         f"{title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
         height=8 + 1.9 * n_layers,

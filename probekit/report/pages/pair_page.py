@@ -20,17 +20,7 @@ from probekit.report.maps.maps import (
     text_map,
     thin_ticks,
 )
-from probekit.report.pages.page import (
-    ANALYSIS,
-    FigurePart,
-    Fold,
-    Group,
-    Item,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import (
     HIGH,
@@ -180,13 +170,13 @@ def _columns(pair: PatchedPair) -> tuple[str, ...]:
 def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with the maps and tables of the patches of a pair."""
     families = pair.of_positions["site"].map(site_family)
-    sections: list[Item] = []
+    sections: list[page.Item] = []
     for family, rows in pair.of_positions.groupby(families, sort=False):
         labels = pair_labels(pair.clean, pair.corrupt)
         views = {name: patch_position_map(rows, labels, column) for name, column in _views(pair)}
-        picture = FigurePart(
+        picture = page.FigurePart(
             f"{capitalised(family)} by token",
-            figure_json(next(iter(views.values()))),
+            page.figure_json(next(iter(views.values()))),
             f"Each cell: the {family} at one token, replaced by that of the corrupt text. Arrows: "
             f"tokens that differ, clean → corrupt. {_caption(pair)}",
             f"Patches of the {family}. Strongest: {_in_words(pair, rows)}",
@@ -194,18 +184,18 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             width=8 + 3.0 * len(labels),
             views=views,
         )
-        items: list[Item] = [picture, strongest_patches(pair, rows)]
+        items: list[page.Item] = [picture, strongest_patches(pair, rows)]
         if sections:
-            sections.append(PageSection(capitalised(family), [Group("rows", items)]))
+            sections.append(page.PageSection(capitalised(family), [page.Group("rows", items)]))
         else:
-            caveat = Paragraph(CAVEAT, "note")
-            sections.append(PageSection("", [Group("rows", items), caveat], "first"))
+            caveat = page.Paragraph(CAVEAT, "note")
+            sections.append(page.PageSection("", [page.Group("rows", items), caveat], "first"))
     if len(pair.of_heads):
         heads = pair.of_heads
         views = {name: patch_head_map(heads, column) for name, column in _views(pair)}
-        picture = FigurePart(
+        picture = page.FigurePart(
             "Heads, at all tokens",
-            figure_json(next(iter(views.values()))),
+            page.figure_json(next(iter(views.values()))),
             f"Each cell: the output of one head (hook_z) at all tokens. {_caption(pair)}",
             f"Patches of heads. Strongest: {_in_words(pair, heads)}",
             height=8 + 1.9 * heads["layer"].nunique(),
@@ -213,34 +203,34 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             views=views,
         )
         items = [picture, strongest_patches(pair, heads)]
-        sections.append(PageSection("Heads", [Group("split", items)]))
+        sections.append(page.PageSection("Heads", [page.Group("split", items)]))
     if pair.is_estimated:
         title = "Estimated and verified effects"
-        points = FigurePart(
+        points = page.FigurePart(
             title,
-            figure_json(estimate_scatter(pair.rows)),
+            page.figure_json(estimate_scatter(pair.rows)),
             "Each point: a verified patch. On the dashed line, estimate and effect are equal.",
             f"{title}. Strongest: {_in_words(pair, pair.rows)}",
             height=24,
             width=20,
         )
-        sections.append(PageSection(title, [points]))
+        sections.append(page.PageSection(title, [points]))
     # The table of all patches, folded; those that are only estimated have no effect.
     key = "estimate" if pair.is_estimated else "effect"
     ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
     patches = [_row(pair, row) for row in ordered.to_dict("records")]
     title = f"{len(patches)} patches, largest first"
     table = ResultTable(title, _columns(pair), patches, is_sortable=True)
-    sections.append(PageSection("All patches", [Fold(title, [table])]))
-    return Page(
+    sections.append(page.PageSection("All patches", [page.Fold(title, [table])]))
+    return page.Page(
         eyebrow=["probekit", "activation patching", model_title(model)],
         title=f"Which activations decide between {quote(pair.answer)} and {quote(pair.wrong)}?",
         answer=pair_answer(pair),
-        details=[Paragraph(pair_detail(pair))],
+        details=[page.Paragraph(pair_detail(pair))],
         sections=sections,
         method=(*METHOD, *([ESTIMATED] if pair.is_estimated else [])),
         facts={"": facts},
-        styles=ANALYSIS,
+        styles=page.ANALYSIS,
     ).html()
 
 

@@ -14,16 +14,8 @@ from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import cell_map, map_cells, map_colours
+from probekit.report.pages import page
 from probekit.report.pages.compare_page import settings_section
-from probekit.report.pages.page import (
-    FigurePart,
-    Fold,
-    Page,
-    PageSection,
-    Pairs,
-    Paragraph,
-    figure_json,
-)
 from probekit.report.pages.parts import title
 from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.pages.template import unbroken
@@ -142,7 +134,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
         for run, asked in zip(runs, own, strict=True)
     ]
     names = [run.name for run in runs]
-    folders = Pairs([(run.name, run.identity) for run in runs])
+    folders = page.Pairs([(run.name, run.identity) for run in runs])
     # The table of the selected sites.
     numbers = [_numbers(run) for run in runs]
     columns = list(dict.fromkeys(name for cells in numbers for name in cells))
@@ -159,22 +151,22 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     ]
     headings: list[Column | str] = [Column("run", "words"), *texts, *columns]
     selected = ResultTable("Table of selected sites", headings, rows, is_sortable=True)
-    return Page(
+    return page.Page(
         eyebrow=["probekit", experiment, f"{len(runs)} runs", metric],
         title=question or f"Comparison of {len(runs)} runs",
         answer="",
-        details=[Pairs(answers, css="verdicts")],
+        details=[page.Pairs(answers, css="verdicts")],
         sections=[
-            *(PageSection(part.title, [part]) for part in runs_figures(runs)),
-            PageSection("Selected sites", [selected, Paragraph(SELECTED, "note")]),
+            *(page.PageSection(part.title, [part]) for part in runs_figures(runs)),
+            page.PageSection("Selected sites", [selected, page.Paragraph(SELECTED, "note")]),
             settings_section(names, differing([run.facts for run in runs])),
-            PageSection("", [Fold("Folders of the runs", [folders])]),
+            page.PageSection("", [page.Fold("Folders of the runs", [folders])]),
         ],
         head=f"{experiment}: {len(runs)} runs by {metric}",
     ).html()
 
 
-def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
+def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     """Return the layer curves of several runs and, if they share a kind of site, a heat map."""
     # Control task and random weights are left out, because the page has them in a table.
     tables = [
@@ -195,9 +187,9 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
     if nested:
         marks += ["Runs with a nested cross-validation have a line instead."] * bool(marks)
         marks.append(nested_line(nested[0]))
-    curve = FigurePart(
+    curve = page.FigurePart(
         f"{title(metric)} by layer and run",
-        figure_json(drawn),
+        page.figure_json(drawn),
         "Score of each run; horizontal lines are baselines that do not use the model. "
         f"{null}{' '.join(marks)} Runs may have "
         "different test rows; use probekit compare to test the differences of two runs.",
@@ -230,9 +222,9 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
         across=("depth", {depth: plotly_text(labels[int(depth)]) for depth in depths}),
         title="layer",
     )
-    by_layer = FigurePart(
+    by_layer = page.FigurePart(
         f"{title(metric)}, runs by layers",
-        figure_json(drawn.update_yaxes(title_text=None)),
+        page.figure_json(drawn.update_yaxes(title_text=None)),
         f"One row per run, for the kind of site that most runs probed: {cells['line'].iloc[0]}. "
         f"{probes} {colour_words(cells, metric)}",
         "; ".join(

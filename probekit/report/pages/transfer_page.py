@@ -21,15 +21,7 @@ from probekit.report.figures.style import (
     two_line_tick,
 )
 from probekit.report.maps.maps import LEAST_RANGE, Colours, text_map
-from probekit.report.pages.page import (
-    FigurePart,
-    Fold,
-    Group,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
 from probekit.report.texts import capitalised, model_title
 from probekit.results.comparison import Transfer, matrix
@@ -67,17 +59,20 @@ SPACES = {
 def transfer_page(transfer: Transfer) -> str:
     """Return a self-contained HTML page with the matrices of every site and kind of probe."""
     others = [place for place in transfer.places() if place != transfer.chosen]
-    sections = [PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
+    sections = [page.PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
     if others:
         folds = [
-            Fold(f"Site {' · '.join(place)}", [_matrices(transfer, *place)]) for place in others
+            page.Fold(f"Site {' · '.join(place)}", [_matrices(transfer, *place)])
+            for place in others
         ]
         sections += [
-            PageSection("All sites", [_summary_part(transfer)]),
-            PageSection("Other sites and kinds of probe", [Paragraph(OTHERS, "note"), *folds]),
+            page.PageSection("All sites", [_summary_part(transfer)]),
+            page.PageSection(
+                "Other sites and kinds of probe", [page.Paragraph(OTHERS, "note"), *folds]
+            ),
         ]
     parts = ("transfer", model_title(transfer.model), metric_name(transfer.metric))
-    return Page(
+    return page.Page(
         eyebrow=["probekit", *parts, " · ".join(transfer.chosen)],
         title=transfer_question(transfer.names),
         answer=transfer_answer(transfer),
@@ -89,20 +84,20 @@ def transfer_page(transfer: Transfer) -> str:
     ).html()
 
 
-def _matrices(transfer: Transfer, site: str, probe: str) -> Group:
+def _matrices(transfer: Transfer, site: str, probe: str) -> page.Group:
     """Return the figures of one kind of probe at one site, next to each other."""
-    return Group("matrices", place_parts(transfer, site, probe), 14 + 5 * len(transfer.names))
+    return page.Group("matrices", place_parts(transfer, site, probe), 14 + 5 * len(transfer.names))
 
 
-def place_parts(transfer: Transfer, site: str, probe: str) -> list[FigurePart]:
+def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePart]:
     """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
     scores, cosines = transfer.at(site, probe)
     main = only(scores, metric=transfer.metric)
     metric, height = metric_name(transfer.metric), 9 + 3.5 * max(len(transfer.names), 2)
     figures = [
-        FigurePart(
+        page.FigurePart(
             f"{capitalised(metric)} on the test rows",
-            figure_json(score_map(main, transfer.names, transfer.metric)),
+            page.figure_json(score_map(main, transfer.names, transfer.metric)),
             "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, "
             "or at the lowest score if that is below chance.",
             f"{metric}: " + _in_words(main, "value", "ci_low", "ci_high"),
@@ -121,9 +116,9 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[FigurePart]:
                     f"permutations, so p cannot be below {format_p(1 / (1 + high))}."
                 )
             figures.append(
-                FigurePart(
+                page.FigurePart(
                     title,
-                    figure_json(cosine_map(rows, transfer.names)),
+                    page.figure_json(cosine_map(rows, transfer.names)),
                     f"{caption}{null}",
                     f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
                     height=height,
@@ -224,7 +219,7 @@ def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
     return "<br>".join(texts)
 
 
-def _summary_part(transfer: Transfer) -> FigurePart:
+def _summary_part(transfer: Transfer) -> page.FigurePart:
     """Return the mean score of each site within data sets and across data sets, as a figure."""
     rows = only(transfer.scores, metric=transfer.metric)
     own = rows["train"] == rows["test"]
@@ -245,9 +240,9 @@ def _summary_part(transfer: Transfer) -> FigurePart:
             )
     figure.update_xaxes(type="category", tickangle=-40)
     figure.update_yaxes(title_text=metric_name(transfer.metric))
-    return FigurePart(
+    return page.FigurePart(
         "Scores within and across data sets",
-        figure_json(figure),
+        page.figure_json(figure),
         "Mean score on the test rows of the data set that a probe was trained on (own), and on "
         "those of the other data sets (others').",
         ". ".join(descriptions),
