@@ -15,15 +15,8 @@ from plotly.subplots import make_subplots
 
 from probekit.errors import UnknownNameError, nearest
 from probekit.probes.targets import HEADLINE
+from probekit.report.figures import line_labels
 from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
-from probekit.report.figures.line_labels import (
-    LEAST_HEIGHT,
-    LineLabel,
-    label_at_end,
-    label_lines,
-    labels_that_fit,
-    name_lines,
-)
 from probekit.report.figures.style import (
     GREY,
     LARGE,
@@ -117,7 +110,7 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
 
 def finish_curve(
-    figure: go.Figure, metric: str, chance: float, labels: Sequence[LineLabel]
+    figure: go.Figure, metric: str, chance: float, labels: Sequence[line_labels.LineLabel]
 ) -> go.Figure:
     """Set the axis of a metric, label all lines at their ends, and return the figure.
 
@@ -128,7 +121,7 @@ def finish_curve(
         labels: Labels of the horizontal lines.
     """
     figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure, metric, chance))
-    name_lines(figure, [*labels, *end_labels(figure.data)])
+    line_labels.name_lines(figure, [*labels, *end_labels(figure.data)])
     return figure
 
 
@@ -274,23 +267,23 @@ def run_colours(rows: pd.DataFrame) -> dict[str, str]:
     return {run: series_colour(runs.index(run)) for run in runs}
 
 
-def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
+def end_labels(traces: Iterable[go.Scatter]) -> list[line_labels.LineLabel]:
     """Return a label for each line with markers and each band of the null, one for each name.
 
     Labels are at the last defined point of a line.
     """
     banded = {trace.legendgroup for trace in traces if trace.fill}
-    labels: dict[str, LineLabel] = {}
+    labels: dict[str, line_labels.LineLabel] = {}
     for trace in traces:
         text = html.unescape(trace.name or "").removeprefix(f"{LINES['task'].label} · ")
         text = text.replace("blocks.", "").replace("hook_", "")  # sites are long
         ends = []
         if trace.mode == "lines+markers":
             interval = ", 95 % band" * (trace.legendgroup in banded)
-            ends = label_at_end(trace, text + interval, trace.line.color)
+            ends = line_labels.label_at_end(trace, text + interval, trace.line.color)
         elif trace.legendgroup == NULL_BAND:
             # The band is drawn along its upper end, then back along the lower one.
-            ends = label_at_end(trace, text, GREY, len(trace.y) // 2)
+            ends = line_labels.label_at_end(trace, text, GREY, len(trace.y) // 2)
         for label in ends:
             labels.setdefault(text, label)
     return list(labels.values())
@@ -480,7 +473,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
             for task in [only(series, target="task")]
             if (task[list(SERIES)] != shown).any(axis=None)
         ]
-        of_others = [LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in others]
+        of_others = [line_labels.LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in others]
         references = go.Figure()
         # The horizontal lines of a panel: those of its run, position and kind of probe.
         first = highlighted.iloc[0]
@@ -598,7 +591,7 @@ def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set
     figure.update_layout(meta={**STACKS, "ticktext": in_narrow})
 
 
-def label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]]) -> None:
+def label_panels(figure: go.Figure, labels: Sequence[Sequence[line_labels.LineLabel]]) -> None:
     """Label each name once, in the panels at the right edge; the legend names all that is left."""
     named: set[str] = set()
     across = n_columns(len(labels))
@@ -606,8 +599,8 @@ def label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]]) -> No
     edge = dict.fromkeys([*range(across, len(labels) + 1, across), len(labels)])
     for number in edge:  # panels with nothing to their right
         new = [label for label in labels[number - 1] if label.text not in named]
-        fitting = labels_that_fit(new, LEAST_HEIGHT / down - TITLE_HEIGHT)
-        label_lines(figure, fitting, number)
+        fitting = line_labels.labels_that_fit(new, line_labels.LEAST_HEIGHT / down - TITLE_HEIGHT)
+        line_labels.label_lines(figure, fitting, number)
         named |= {label.text for label in fitting}
     left = [label for own in labels for label in own if label.text not in named]
     for trace in figure.data:

@@ -40,6 +40,7 @@ from probekit.results.table import (
     tick,
 )
 
+Axis = tuple[str, Mapping[Any, str]]  # a column, and the label of each of its values, in order
 LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not look like an effect
 # Targets whose score the hover text of a cell also shows.
 COMPARED = {name: TARGETS[name].title for name in ("control", "random_weights")}
@@ -315,8 +316,8 @@ def cell_map(
     cells: pd.DataFrame,
     shown: Colours,
     *,
-    down: tuple[str, Mapping[Any, str]],
-    across: tuple[str, Mapping[Any, str]],
+    down: Axis,
+    across: Axis,
     title: str,
 ) -> go.Figure:
     """Return the map of cells that are given in any order; missing ones are empty.

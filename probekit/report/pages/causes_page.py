@@ -11,6 +11,7 @@ import pandas as pd
 
 from probekit.amounts import counted
 from probekit.files import inside, write_atomic
+from probekit.report.causes import findings
 from probekit.report.causes.cause_figures import (
     Panel,
     cause_curve,
@@ -22,24 +23,6 @@ from probekit.report.causes.cause_figures import (
     refit_panels,
     steepest,
     token_maps,
-)
-from probekit.report.causes.findings import (
-    METHODS,
-    NOUNS,
-    RECOVERY,
-    EditSet,
-    cause_answer,
-    directions_in,
-    edit_sets,
-    first_measure,
-    interval_in_words,
-    legible,
-    measure_title,
-    n_in_words,
-    place_in_words,
-    value_in_words,
-    verdict_tables,
-    where,
 )
 from probekit.report.figures.layer_curve import MOST_PANELS, panels_height
 from probekit.report.figures.style import fixed
@@ -108,7 +91,7 @@ def causes_page(run_dir: Path) -> str:
         MissingError: the run has no interventions.
         DataError: a file of the run cannot be read.
     """
-    tables = legible(CauseTables.open(run_dir))
+    tables = findings.legible(CauseTables.open(run_dir))
     record = tables.record
     shown, folded = cause_items(tables)
     sections: list[page.Item] = [page.Group("causes", shown)]
@@ -128,11 +111,11 @@ def causes_page(run_dir: Path) -> str:
     return page.Page(
         eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
         title=record.question or record.name,
-        answer=cause_answer(tables),
+        answer=findings.cause_answer(tables),
         sections=[*sections, *table_files(run_dir)],
         method=METHOD,
         facts={"": ({capitalised(name): words for name, words in named.items() if words})},
-        aside=[n_in_words(record)],
+        aside=[findings.n_in_words(record)],
         styles=("report.css", "causes.css"),
     ).html()
 
@@ -175,7 +158,7 @@ def cause_items(
 
 def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
     """Yield the table of verdicts with its note, other directions folded, and the summaries."""
-    found = verdict_tables(directions_in(tables))
+    found = findings.verdict_tables(findings.directions_in(tables))
     if not found:
         return
     (table, words), *folded = found
@@ -210,7 +193,11 @@ def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[p
     Raises:
         DataError: a file cannot be read.
     """
-    return cause_parts(legible(CauseTables.open(run_dir)), layers) if has_causes(run_dir) else []
+    return (
+        cause_parts(findings.legible(CauseTables.open(run_dir)), layers)
+        if has_causes(run_dir)
+        else []
+    )
 
 
 def table_files(run_dir: Path) -> list[page.Files]:
@@ -231,9 +218,9 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
         tables: interventions of the run.
         layers: labels of the layer axis of the run's layer curve, by depth.
     """
-    main, seen = first_measure(tables), set()
+    main, seen = findings.first_measure(tables), set()
     edits: dict[str, list[page.FigurePart]] = {"curve": [], "tokens": [], "heads": []}
-    for one in edit_sets(tables.effects):
+    for one in findings.edit_sets(tables.effects):
         for kind, part in _edit_parts(one, tables, layers):
             # The first figure of each kind is open.
             is_open = one.measure == main and kind not in seen
@@ -244,14 +231,14 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
 
 
 def _edit_parts(
-    one: EditSet, tables: CauseTables, layers: dict[int, str] | None
+    one: findings.EditSet, tables: CauseTables, layers: dict[int, str] | None
 ) -> Iterator[tuple[str, page.FigurePart]]:
     """Yield kind and figure of the patches or ablations of a set."""
-    edits = NOUNS.get((one.do, one.replacement), one.do)
+    edits = findings.NOUNS.get((one.do, one.replacement), one.do)
     # The facts that the figures of a set of edits share.
-    measure = f"{measure_title(one.measure)} ({one.unit}{_answers(tables)})"
+    measure = f"{findings.measure_title(one.measure)} ({one.unit}{_answers(tables)})"
     quantity = f"Measure: change of the {measure} relative to the unedited text."
-    if one.shown == RECOVERY:
+    if one.shown == findings.RECOVERY:
         quantity = (
             f"Recovery of the {measure}: share of the difference between the counterfactual and "
             "the unedited text."
@@ -269,13 +256,13 @@ def _edit_parts(
             f"{counted(one.n_edits, 'edit')}.{few}"
         )
     caption = (
-        f"Replacement: {REPLACEMENTS[one.replacement]}, {where(tables, one.at)}. {quantity} "
-        f"{sizes_in_words(one.rows)}. {test}"
+        f"Replacement: {REPLACEMENTS[one.replacement]}, {findings.where(tables, one.at)}. "
+        f"{quantity} {sizes_in_words(one.rows)}. {test}"
     )
-    place = f"{edits} {where(tables, one.at)}"
+    place = f"{edits} {findings.where(tables, one.at)}"
     title = capitalised(one.title)
-    if one.shown == RECOVERY and one.measure != first_measure(tables):
-        title = f"Recovery of {measure_title(one.measure)}"
+    if one.shown == findings.RECOVERY and one.measure != findings.first_measure(tables):
+        title = f"Recovery of {findings.measure_title(one.measure)}"
     if one.at == "each":
         for part, figure in token_maps(one, tables.record):
             n_heads = one.of_heads["line"].nunique() if part.endswith(" heads") else 0
@@ -333,18 +320,18 @@ def _tokens(tables: CauseTables) -> str:
 def sizes_in_words(rows: pd.DataFrame) -> str:
     """Return the number of texts and groups; if rows differ in them, their range."""
     ends = rows[["n", "groups"]].agg(["min", "max"])
-    low, high = (n_in_words(own) for _, own in ends.iterrows())
+    low, high = (findings.n_in_words(own) for _, own in ends.iterrows())
     return low if low == high else f"{low} to {high}"
 
 
-def edit_description(one: EditSet, rows: pd.DataFrame, place: str) -> str:
+def edit_description(one: findings.EditSet, rows: pd.DataFrame, place: str) -> str:
     """Return the largest values of a figure as text."""
     blocks = n_blocks(rows)
     largest = rows.reindex(rows["value"].abs().nlargest(MOST_NAMED).index)
     named = [
-        place_in_words(row, blocks)
+        findings.place_in_words(row, blocks)
         + (f" at position {row['position']:.0f}" if one.at == "each" else "")
-        + f" {value_in_words(row)}"
+        + f" {findings.value_in_words(row)}"
         for _, row in largest.iterrows()
     ]
     return f"{capitalised(one.title)}{place}, largest first. {'; '.join(named)}."
@@ -360,7 +347,7 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
             doses = [f"{fixed(row['effect'], 2)} at {row['by']:+g}" for _, row in ends.iterrows()]
             named.append(f"{title} {', '.join(doses).replace('-', '−')}")
         yield page.FigurePart(
-            f"Dose-response · {METHODS[along]}, {where(tables, at)}",
+            f"Dose-response · {findings.METHODS[along]}, {findings.where(tables, at)}",
             page.figure_json(dose_figure(shown)),
             dose_caption(along, at, shown, len(panels), tables),
             f"Change of the measure by dose. {'; '.join(named)}.",
@@ -378,23 +365,25 @@ def dose_caption(
     own = own[own["site"].isin(rows["site"]) & own["along"].eq(along) & own["at"].eq(at)]
     record = tables.record
     towards = f" towards {class_label(record.classes[-1])}" if record.classes else ""
-    measure = measure_title(record.measures[0]) if record.measures else "measure"
-    size = n_in_words(record) if own.empty else sizes_in_words(own)
+    measure = findings.measure_title(record.measures[0]) if record.measures else "measure"
+    size = findings.n_in_words(record) if own.empty else sizes_in_words(own)
     folds = f" and {counted(record.folds, 'fold')}" if record.folds > 1 else ""
     known = rows.dropna(subset="other_loss").sort_values("other_loss")
     loss = ""
     if not known.empty:
-        worst = interval_in_words(*known.iloc[-1][["other_loss", "other_low", "other_high"]])
+        worst = findings.interval_in_words(
+            *known.iloc[-1][["other_loss", "other_low", "other_high"]]
+        )
         loss = f" Change of the loss on other texts: at most {worst} nats per token."
     few = len(panels) < n_all
     chosen = f" The {len(panels)} of {n_all} sites with the largest effects." * few
     return (
         "Edit: multiples of the standard deviation of the projection are added along the "
-        f"direction ({METHODS[along]}), {where(tables, at)}. Measure: mean change of the {measure} "
-        f"({rows['unit'].iloc[0]}{_answers(tables)}){towards}. {size}{folds}. Controls: "
-        f"95 % of {record.draws:,} directions on permuted labels, which the test compares with "
-        "(grey); 95 % of random directions with the features' covariance, not tested (dotted)."
-        f"{loss}{chosen}"
+        f"direction ({findings.METHODS[along]}), {findings.where(tables, at)}. Measure: mean "
+        f"change of the {measure} ({rows['unit'].iloc[0]}{_answers(tables)}){towards}. "
+        f"{size}{folds}. Controls: 95 % of {record.draws:,} directions on permuted labels, which "
+        "the test compares with (grey); 95 % of random directions with the features' covariance, "
+        f"not tested (dotted).{loss}{chosen}"
     )
 
 
@@ -410,12 +399,12 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
         ]
         size = sizes_in_words(pd.concat([rows for _, rows in shown]))
         yield page.FigurePart(
-            f"Accuracy after erasure · {METHODS[along]}, {where(tables, at)}",
+            f"Accuracy after erasure · {findings.METHODS[along]}, {findings.where(tables, at)}",
             page.figure_json(refit_figure(shown, layers)),
-            f"Edit: erasure ({METHODS[along]}), replaced by the mean, {where(tables, at)}. Probes "
-            "are fitted again at this site and every later one. Measure: balanced accuracy "
-            f"(share); bands: 95 % intervals over groups. {size}. Controls: the same probes "
-            "without erasure, and chance.",
+            f"Edit: erasure ({findings.METHODS[along]}), replaced by the mean, "
+            f"{findings.where(tables, at)}. Probes are fitted again at this site and every later "
+            f"one. Measure: balanced accuracy (share); bands: 95 % intervals over groups. "
+            f"{size}. Controls: the same probes without erasure, and chance.",
             f"Balanced accuracy before and after erasure. {'; '.join(named)}.",
             is_open=number == 0,
             height=panels_height(len(shown)) if len(shown) > 2 else None,

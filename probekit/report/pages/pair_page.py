@@ -12,14 +12,7 @@ import plotly.graph_objects as go
 
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, plotly_text, signed
-from probekit.report.maps.maps import (
-    MOST_TEXTS,
-    diverging,
-    frame_cell,
-    name_colours,
-    text_map,
-    thin_ticks,
-)
+from probekit.report.maps import maps
 from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import (
@@ -313,7 +306,7 @@ def patch_position_map(
     """
     down = [patch_label(site) for site in rows["site"].unique()]
     figure = _patch_map(rows, down, list(map(plotly_text, labels)), "token", shown)
-    return thin_ticks(figure).update_xaxes(tickangle=-45)
+    return maps.thin_ticks(figure).update_xaxes(tickangle=-45)
 
 
 def patch_head_map(rows: pd.DataFrame, shown: str = "recovery") -> go.Figure:
@@ -332,20 +325,20 @@ def _patch_map(
 ) -> go.Figure:
     """Return the map of patches in forward order, with verified ones framed among estimated."""
     values = rows[shown].to_numpy(dtype=float, na_value=np.nan).reshape(len(down), len(across))
-    figure = text_map(
+    figure = maps.text_map(
         values,
         [_patch_hover(row) for row in rows.to_dict("records")],
-        diverging(values, LEAST_REACH),
+        maps.diverging(values, LEAST_REACH),
         across=across,
         down=down,
         title=title,
-        most_texts=MOST_TEXTS * 5,
+        most_texts=maps.MOST_TEXTS * 5,
     )
     if rows["estimate"].notna().any():
         verified: Iterable[int] = np.flatnonzero(rows["effect"].notna()).tolist()
         for number in verified:
-            frame_cell(figure, number % len(across), number // len(across))
-    return name_colours(figure, SHOWN[shown])
+            maps.frame_cell(figure, number % len(across), number // len(across))
+    return maps.name_colours(figure, SHOWN[shown])
 
 
 def estimate_scatter(rows: pd.DataFrame) -> go.Figure:

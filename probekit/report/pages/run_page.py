@@ -22,16 +22,8 @@ from probekit.report.attention.page import (
     choose_reduction,
 )
 from probekit.report.causes.findings import cause_answer, legible
-from probekit.report.pages import page
+from probekit.report.pages import page, parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
-from probekit.report.pages.parts import (
-    chosen_parts,
-    load_training,
-    norms_part,
-    reliability_part,
-    result_parts,
-    step_parts,
-)
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.template import unbroken
 from probekit.report.pages.wrong_examples import errors_section, examples, load_wrong
@@ -113,7 +105,7 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
     table = load_table(run_dir / "results.csv")
     figures = _result_figures(run_dir, table, record)
     figures[1:1] = cause_figures(run_dir, _layers(table))
-    return figures + ([norms_part(record.norms)] if record.norms else [])
+    return figures + ([parts.norms_part(record.norms)] if record.norms else [])
 
 
 def _layers(table: pd.DataFrame) -> dict[int, str]:
@@ -124,10 +116,10 @@ def _layers(table: pd.DataFrame) -> dict[int, str]:
 
 def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> list[page.FigurePart]:
     bins = page_table(run_dir, "reliability.csv")
-    reliable = [] if bins is None else [reliability_part(bins, table, record.verdict)]
-    figures = result_parts(table, record.verdict, record.control)
-    figures[1:1] = step_parts(load_training(run_dir / "training.csv"), record.verdict)
-    return [*figures, *reliable, *chosen_parts(run_dir, table, record.verdict)]
+    reliable = [] if bins is None else [parts.reliability_part(bins, table, record.verdict)]
+    figures = parts.result_parts(table, record.verdict, record.control)
+    figures[1:1] = parts.step_parts(parts.load_training(run_dir / "training.csv"), record.verdict)
+    return [*figures, *reliable, *parts.chosen_parts(run_dir, table, record.verdict)]
 
 
 def report_page(run_dir: Path) -> str:
@@ -294,7 +286,7 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
     paragraphs = [page.Paragraph(paragraph) for paragraph in method(record.verdict)]
     items: list[page.Item] = [page.Fold("Choice of sites, intervals and p-values", paragraphs)]
     if record.norms:
-        norms = norms_part(record.norms)
+        norms = parts.norms_part(record.norms)
         items.append(page.Fold(norms.title, [norms], css="norms"))
     items.append(page.Fold("Full configuration", [page.Verbatim(config)]))
     facts = {
