@@ -77,7 +77,12 @@ def comparison_page(comparison: RunComparison) -> str:
         sections.append(page.PageSection("", [page.Fold(title, [table], is_open=not figures)]))
     settings_differ = comparisons.settings_words(names, settings)
     return page.Page(
-        eyebrow=["probekit", "comparison of two runs", *filter(None, [comparison.experiment]), name],
+        eyebrow=[
+            "probekit",
+            "comparison of two runs",
+            *filter(None, [comparison.experiment]),
+            name,
+        ],
         title=comparisons.comparison_question(comparison),
         answer=comparisons.comparison_answer(comparison),
         details=[page.Paragraph(settings_differ)] if settings_differ else [],

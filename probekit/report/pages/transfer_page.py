@@ -9,17 +9,7 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.report.figures.style import (
-    TEMPLATE,
-    finite_ends,
-    fixed,
-    format_number,
-    format_p,
-    plotly_text,
-    series_marker,
-    short_tick,
-    two_line_tick,
-)
+from probekit.report.figures import style
 from probekit.report.maps.maps import LEAST_RANGE, Colours, text_map
 from probekit.report.pages import page
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
@@ -41,7 +31,7 @@ OTHERS = (
 )
 MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
 # Formats of hover values that are not scores.
-FORMATS: dict[str, Callable[..., str]] = {"p": format_p, "n_null": "{:.0f}".format}
+FORMATS: dict[str, Callable[..., str]] = {"p": style.format_p, "n_null": "{:.0f}".format}
 SPACES = {
     "raw": (
         "Cosine of directions, raw features",
@@ -113,7 +103,7 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
                 low, high = int(draws.min()), int(draws.max())
                 null = (
                     f" Off the diagonal they are based on {low}{f' to {high}' * (low < high)} "
-                    f"permutations, so p cannot be below {format_p(1 / (1 + high))}."
+                    f"permutations, so p cannot be below {style.format_p(1 / (1 + high))}."
                 )
             figures.append(
                 page.FigurePart(
@@ -129,14 +119,14 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
 
 def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
     return "; ".join(
-        f"{row['train']} to {row['test']} {format_number(row[value], row[low], row[high])}"
+        f"{row['train']} to {row['test']} {style.format_number(row[value], row[low], row[high])}"
         for _, row in rows.dropna(subset=value).iterrows()
     )
 
 
 def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Figure:
     """Return the heat map of the scores at one site: trained on (down) by tested on (across)."""
-    low, high = finite_ends([*rows["chance"], *rows["value"]])
+    low, high = style.finite_ends([*rows["chance"], *rows["value"]])
     return _map(
         rows,
         names,
@@ -188,8 +178,10 @@ def _map(
         cells["hover"].tolist(),
         Colours(*limits, scale, is_diverging=limits[0] < 0),
         texts=cells["text"].tolist(),
-        across=[short_tick(name) for name in names],
-        down=[two_line_tick(name) for name in names],  # leaves room for cells on narrow screens
+        across=[style.short_tick(name) for name in names],
+        down=[
+            style.two_line_tick(name) for name in names
+        ],  # leaves room for cells on narrow screens
         title="tested on",
         most_texts=MOST_TEXTS**2,
         down_title="trained on",
@@ -200,21 +192,21 @@ def _cell(n: int, value: float, low: float, high: float) -> str:
     """Return value and interval, which takes two lines if `n` cells share the width."""
     if np.isnan(value):
         return ""
-    text = format_number(value)
+    text = style.format_number(value)
     if np.isnan(low):
         return text
-    return f"{text}<br>[{fixed(low, 2)},{'<br>' if n > 2 else ' '}{fixed(high, 2)}]"
+    return f"{text}<br>[{style.fixed(low, 2)},{'<br>' if n > 2 else ' '}{style.fixed(high, 2)}]"
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
-    texts = [f"<b>{plotly_text(row['train'])} → {plotly_text(row['test'])}</b>"]
+    texts = [f"<b>{style.plotly_text(row['train'])} → {style.plotly_text(row['test'])}</b>"]
     for name, keys in lines.items():
         first, *limits = (row[key] for key in keys)
         if np.isnan(first):
             continue
-        value = FORMATS.get(keys[0], format_number)
+        value = FORMATS.get(keys[0], style.format_number)
         is_range = len(limits) == 1
-        ends = f"{format_number(first)} to {format_number(*limits)}" if is_range else ""
+        ends = f"{style.format_number(first)} to {style.format_number(*limits)}" if is_range else ""
         texts.append(f"{name}: {ends or value(first, *limits)}")
     return "<br>".join(texts)
 
@@ -223,20 +215,22 @@ def _summary_part(transfer: Transfer) -> page.FigurePart:
     """Return the mean score of each site within data sets and across data sets, as a figure."""
     rows = only(transfer.scores, metric=transfer.metric)
     own = rows["train"] == rows["test"]
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     descriptions = []
     for number, probe in enumerate(dict.fromkeys(rows["probe"])):
-        of_kind, marker = rows["probe"] == probe, series_marker(number, 8)
+        of_kind, marker = rows["probe"] == probe, style.series_marker(number, 8)
         for name, side, dash in (("own test rows", own, "solid"), ("others'", ~own, "dash")):
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
-            descriptions.append(f"{probe}, {name}: {', '.join(map(format_number, mean.dropna()))}")
+            descriptions.append(
+                f"{probe}, {name}: {', '.join(map(style.format_number, mean.dropna()))}"
+            )
             figure.add_scatter(
-                x=list(map(plotly_text, mean.index)),
+                x=list(map(style.plotly_text, mean.index)),
                 y=mean.tolist(),
                 mode="lines+markers",
                 line={"dash": dash, "color": marker["color"]},
                 marker=marker,
-                name=f"{plotly_text(probe)}, {name}",
+                name=f"{style.plotly_text(probe)}, {name}",
             )
     figure.update_xaxes(type="category", tickangle=-40)
     figure.update_yaxes(title_text=metric_name(transfer.metric))
