@@ -84,7 +84,10 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     at, is_several = ticks(rows), differs(rows["run"])
     of_runs = [levels(own, is_brief=is_several) for _, own in measured.groupby("run", sort=False)]
     lines = list(chain.from_iterable(of_runs))
-    labels = draw_levels(figure, lines, layer_ends(at), run_colours(rows) if is_several else {})
+    # The colour of each run is that of its line, or of the first one of several.
+    runs = [series["run"].iloc[0] for _, series in series_of(rows)]
+    colours = {run: series_colour(runs.index(run)) for run in runs if is_several}
+    labels = draw_levels(figure, lines, layer_ends(at), colours)
     # Draw a ring around the task's value at the selected site of each run.
     marked = chosen_points(table, rows)
     figure.add_traces([ring(row) for row in marked])
@@ -259,12 +262,6 @@ def scatter(
 def series_colour(number: int) -> str:
     """Return the colour of a series; grey beyond the number of colours that differ clearly."""
     return SERIES_COLOURS[number] if number < len(SERIES_COLOURS) else GREY
-
-
-def run_colours(rows: pd.DataFrame) -> dict[str, str]:
-    """Return the colour of each run: that of its line, or of the first one of several."""
-    runs = [series["run"].iloc[0] for _, series in series_of(rows)]
-    return {run: series_colour(runs.index(run)) for run in runs}
 
 
 def end_labels(traces: Iterable[go.Scatter]) -> list[line_labels.LineLabel]:

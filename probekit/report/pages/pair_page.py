@@ -90,7 +90,8 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
         )
     more = f", and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
     among = "Among the verified patches, the" if pair.is_estimated else "The"
-    return f"{among} strongest position of {_the(family)} is {', then '.join(clauses)}{more}."
+    the = "the " * (family == RESIDUAL)
+    return f"{among} strongest position of {the}{family} is {', then '.join(clauses)}{more}."
 
 
 def _layers(first: str, last: str = "") -> str:
@@ -104,10 +105,6 @@ def _layers(first: str, last: str = "") -> str:
     if first.isdigit():
         return f"layers {first} to {last}"
     return f"{first} to {_layers(last)}"
-
-
-def _the(family: str) -> str:
-    return f"the {family}" if family == RESIDUAL else family
 
 
 def pair_detail(pair: PatchedPair) -> str:
