@@ -118,17 +118,9 @@ def _highest(scored: ScoredHeads) -> ResultTable:
         median = format_number(ranked["value"].median())
         value = format_number(first["value"])
         rows.append((name, _name(first), value, spread, *following, median))
-    columns = (
-        "score",
-        "head",
-        "value",
-        "sd over texts",
-        "next head",
-        "value",
-        "median of all heads",
-    )
+    names = ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads")
     title = "Highest head of each score"
-    return ResultTable(title, columns, rows, has_title=True, is_sortable=True)
+    return ResultTable(title, names, rows, has_title=True, is_sortable=True)
 
 
 def _name(head: Mapping[Hashable, Any]) -> str:
