@@ -108,8 +108,8 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
         if is_pretraining(folder):
             written = _modified(folder, ("run.json", LOG, STATE))
             run, n_steps, step, summary = _progress(folder, written)
-            seconds = now - max(written) / 1e9
-            state = "finished" if step >= n_steps else "quiet" if seconds > QUIET else "running"
+            is_quiet = now - max(written) / 1e9 > QUIET
+            state = "finished" if step >= n_steps else "quiet" if is_quiet else "running"
             url = f"run/{quote(path)}/report.html" if step else ""
             return Entry(f"{run}, pretraining", path, url, state, summary)
         return _finished(folder, path, _modified(folder, ("run.json", *_READ)))

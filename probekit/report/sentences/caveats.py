@@ -169,11 +169,11 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
     yield from (_edge(edge, v) for edge in v.edges)
     if v.unconverged is not None:
         yield Caveat("unconverged", _unconverged(v.unconverged))
-    for one in doubts:
+    for doubt in doubts:
         # The finding has a score of the length, which the table of comparisons has, too.
-        is_compared = one.code == "length" and "length" in v.rivals
-        message = LENGTH_IS_COMPARED if is_compared else one.message
-        yield Caveat(one.code, message, one.level == "error")
+        is_compared = doubt.code == "length" and "length" in v.rivals
+        message = LENGTH_IS_COMPARED if is_compared else doubt.message
+        yield Caveat(doubt.code, message, doubt.level == "error")
 
 
 def _rivals(v: Verdict) -> Iterator[Caveat]:
