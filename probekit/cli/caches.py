@@ -15,6 +15,7 @@ import click
 
 from probekit.amounts import counted, size_in_words
 from probekit.cli.options import (
+    Texts,
     cache_option,
     capture_options,
     json_option,
@@ -36,21 +37,17 @@ class _CacheGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            self._refuse_mistyped(args[0])
+            from probekit.experiment.locations import bundled_files, is_experiment
+
+            given = args[0]
+            is_file = given.startswith("-") or Path(given).suffix or Path(given).exists()
+            if not is_file and not is_experiment(given):  # likely a mistyped command
+                raise click.UsageError(
+                    f"There is no file and no bundled experiment {given}, and no such command. "
+                    f"{nearest(given, [*self.commands, *bundled_files()])}"
+                )
             args = ["capture", *args]
         return super().parse_args(ctx, args)
-
-    def _refuse_mistyped(self, given: str) -> None:
-        """Raise UsageError if an argument is likely a mistyped command."""
-        from probekit.experiment.locations import bundled_files, is_experiment
-
-        if given.startswith("-") or Path(given).suffix or Path(given).exists():
-            return
-        if not is_experiment(given):
-            raise click.UsageError(
-                f"There is no file and no bundled experiment {given}, and no such command. "
-                f"{nearest(given, [*self.commands, *bundled_files()])}"
-            )
 
 
 @click.group(cls=_CacheGroup)
@@ -78,7 +75,7 @@ def cache() -> None:
 )
 def capture_command(
     file: Path,
-    overrides: tuple[str, ...],
+    overrides: Texts,
     cache_root: Location | None,
     device: str,
     workers: int | None,
@@ -209,9 +206,9 @@ def worker(
 def plan(
     what: str,
     tokens: float | None,
-    sites: tuple[str, ...],
+    sites: Texts,
     dtype: str | None,
-    overrides: tuple[str, ...],
+    overrides: Texts,
     device: str,
     workers: int,
     throughput: float | None,
@@ -430,12 +427,7 @@ def gc(
 )
 @out_option
 def export_command(
-    name: str,
-    cache_root: Location | None,
-    as_json: bool,
-    format_: str,
-    sites: tuple[str, ...],
-    out: Path,
+    name: str, cache_root: Location | None, as_json: bool, format_: str, sites: Texts, out: Path
 ) -> None:
     """Export the rows of sites to other formats, in the order of the data set."""
     from probekit.activations.export import export_cache as export_rows

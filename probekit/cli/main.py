@@ -27,7 +27,13 @@ from probekit.terminal import Interruptible, escape_streams
 
 def main() -> None:
     """Run the command line and exit with its exit code."""
-    _prepare_streams()
+    # Replace closed streams; escape control characters and characters not in the encoding.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    escape_streams()
     try:
         with _sigterm_raises(), Interruptible():
             code = cli.main(standalone_mode=False)
@@ -75,16 +81,6 @@ def _sigterm_raises() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _prepare_streams() -> None:
-    """Replace closed streams; escape control characters and characters not in the encoding."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    escape_streams()
 
 
 class _Commands(click.Group):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +64,14 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
 
     sizes_in_mb = (f"{dtype} MB" for dtype in _BYTES)
     columns = ("component", Column("formula", "words"), "number", "times", "in all", "share")
-    parts, sums_of_parts = ([list(_cells(one)) for one in own] for own in (components, entries))
-    blank = [[""] * len(parts[0])]
-    rows = [*parts, *blank, *sums_of_parts, *blank]
+    rows = []
+    for one in (*components, None, *entries, None):  # None is a blank line
+        cells = [""] * (len(columns) + len(_BYTES))
+        if one is not None:
+            cells = [one["name"], one["formula"], f"{one['number']:,}", str(one["times"])]
+            cells += [f"{one['in_all']:,}", f"{one['share']:.2%}"]
+            cells += [f"{size:,.2f}" for size in one["megabytes"].values()]
+        rows.append(cells)
     show_table(ResultTable("", (*columns, *sizes_in_mb), rows))
     axes = config.axis_sizes.items()
     click.echo(", ".join(f"{axis} = {size:,}" for axis, size in axes if axis != "1"))
@@ -84,13 +88,6 @@ def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
         "share": count.total / total.total,
         "megabytes": {dtype: count.megabytes(size) for dtype, size in _BYTES.items()},
     }
-
-
-def _cells(entry: dict[str, Any]) -> Iterator[str]:
-    """Yield an entry as the cells of a row."""
-    yield from (entry["name"], entry["formula"], f"{entry['number']:,}", str(entry["times"]))
-    yield from (f"{entry['in_all']:,}", f"{entry['share']:.2%}")
-    yield from (f"{size:,.2f}" for size in entry["megabytes"].values())
 
 
 @click.command("verify")

@@ -12,6 +12,7 @@ import click
 from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Texts = tuple[str, ...]  # values of an option that can be repeated
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -128,11 +129,7 @@ def _texts_options(*, required: bool) -> Decorator:
         )
         @wraps(function)
         def with_texts(
-            texts: tuple[str, ...],
-            file: Path | None,
-            format: str | None,
-            column: str | None,
-            **others: Any,
+            texts: Texts, file: Path | None, format: str | None, column: str | None, **others: Any
         ) -> Any:
             from probekit.data.readers import read_texts
 

@@ -10,6 +10,7 @@ import click
 
 from probekit.cli.options import (
     ModelName,
+    Texts,
     bos_option,
     device_option,
     model_option,
@@ -66,7 +67,7 @@ def _write(
 @page_or_rows_option
 def lens(
     model: str,
-    sites: tuple[str, ...],
+    sites: Texts,
     position: int,
     device: str,
     bos: bool,
@@ -130,7 +131,7 @@ def attribution(model: str, bos: bool, device: str, out: Path | None, **options:
 @page_or_rows_option
 def heads(
     model: str,
-    texts: tuple[str, ...],
+    texts: Texts,
     random_repeats: int | None,
     length: int,
     seed: int,
@@ -180,7 +181,7 @@ def heads(
 @page_or_rows_option
 def patch_command(
     model: str,
-    sites: tuple[str, ...],
+    sites: Texts,
     attribution: bool,
     top: int,
     bos: bool,
@@ -218,7 +219,7 @@ def patch_command(
     help="Maximum size of the page in MB.",
 )
 @page_option
-def attention(model: str, texts: tuple[str, ...], out: Path, max_mb: float, **options: Any) -> None:
+def attention(model: str, texts: Texts, out: Path, max_mb: float, **options: Any) -> None:
     """Write a page for exploring the attention patterns of texts, for every head."""
     from probekit.cli.show.terminal import watching
     from probekit.pipeline.look.attention import write_attention_page

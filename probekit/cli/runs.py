@@ -13,6 +13,7 @@ import click
 
 from probekit.cli.options import (
     OutputFile,
+    Texts,
     cache_option,
     capture_options,
     device_option,
@@ -77,12 +78,7 @@ def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
 @figure_options
 @click.option("--page/--no-page", default=True, help="Page of the run, report.html.")
 def run_command(
-    file: Path,
-    overrides: tuple[str, ...],
-    formats: Sequence[str],
-    columns: int,
-    page: bool,
-    **options: Any,
+    file: Path, overrides: Texts, formats: Sequence[str], columns: int, page: bool, **options: Any
 ) -> None:
     """Run an experiment: capture activations, fit probes, write the report."""
     from probekit.experiment.loader import load_any_experiment
@@ -104,7 +100,7 @@ def run_command(
 
 @click.command()
 @file_options
-def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
+def validate_command(file: Path, overrides: Texts) -> None:
     """Validate file and data before a run: counts, duplicates, leaks, sizes, time."""
     from probekit.experiment.loader import load_any_experiment
 
@@ -122,7 +118,7 @@ def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
 @file_options
 @device_option
 @runs_option("the tables are written to PATH/NAME/KEY/causes")
-def cause_command(file: Path, overrides: tuple[str, ...], device: str, out: Path) -> None:
+def cause_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
     """Run the interventions of an experiment alone, without its probes."""
     from probekit.experiment.loader import load_experiment
 
@@ -177,12 +173,7 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
 @device_option
 @out_option
 def transfer_command(
-    files: tuple[Path, ...],
-    overrides: tuple[str, ...],
-    sites: tuple[str, ...],
-    kinds: tuple[str, ...],
-    out: Path,
-    **options: Any,
+    files: Sequence[Path], overrides: Texts, sites: Texts, kinds: Texts, out: Path, **options: Any
 ) -> None:
     """Train probes on the data of each experiment and test them on all others."""
     from probekit.experiment.loader import load_experiment
@@ -210,7 +201,7 @@ def transfer_command(
 @file_options
 @device_option
 @runs_option("the run is written to PATH/NAME")
-def pretrain_command(file: Path, overrides: tuple[str, ...], device: str, out: Path) -> None:
+def pretrain_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
     """Train a small GPT-2 from a recipe; an interrupted run resumes where it stopped."""
     from probekit.experiment.loader import load_recipe
 
@@ -239,7 +230,25 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
     Of a pretraining run, it draws the figure of the losses.
     """
     if len(runs) > 1:
-        _report_runs(runs, out or Path("runs.html"), formats, columns)
+        out = out or Path("runs.html")
+        # Write the page of several runs, and its figures to a folder next to it.
+        from probekit.results.record import check_finished
+
+        for run in runs:
+            check_finished(run)
+
+        from probekit.files import write_atomic
+        from probekit.report.figures.figure_files import write_figures
+        from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
+        from probekit.report.texts import line_label
+
+        loaded = load_runs(runs)
+        write_atomic(out, runs_page(loaded))
+        for one in loaded:
+            click.echo(f"{line_label(one.name)}: {one.answer}")
+        if formats:
+            write_figures(runs_figures(loaded), out.with_suffix("") / "figures", formats, columns)
+        click.echo(str(out))
         return
     if out is not None:
         raise click.UsageError(
@@ -263,27 +272,6 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
     path = write_report(runs[0])
     draw_figures(runs[0], formats, columns)
     click.echo(str(path))
-
-
-def _report_runs(runs: tuple[Path, ...], out: Path, formats: Sequence[str], columns: int) -> None:
-    """Write the page of several runs, and its figures to a folder next to it."""
-    from probekit.results.record import check_finished
-
-    for run in runs:
-        check_finished(run)
-
-    from probekit.files import write_atomic
-    from probekit.report.figures.figure_files import write_figures
-    from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
-    from probekit.report.texts import line_label
-
-    loaded = load_runs(runs)
-    write_atomic(out, runs_page(loaded))
-    for one in loaded:
-        click.echo(f"{line_label(one.name)}: {one.answer}")
-    if formats:
-        write_figures(runs_figures(loaded), out.with_suffix("") / "figures", formats, columns)
-    click.echo(str(out))
 
 
 @click.command()

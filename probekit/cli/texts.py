@@ -78,8 +78,30 @@ def generate_command(
         )
     check_device(device)
     if steer is not None:
+        from probekit.cli.show.terminal import watching
+        from probekit.pipeline.look.apply import load_network, steered_texts, steering_vector
+        from probekit.probes.saved_probe import SavedProbe
+        from probekit.report.texts import class_label
+
+        probe = SavedProbe.load(steer)
+        vector = steering_vector(probe, towards)
+        with watching() as watcher:
+            steered = load_network(probe, model, device, False, watcher)
+        label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
+        where = f"sd towards {class_label(label)} at {at_site or probe.facts.site}"
         options = {"bos": bos, "stop": stops, "site": at_site}
-        _show_steered(steer, by, towards, model, device, prompts, decoding, options)
+        found = {
+            f"{dose:+g} {where}" if dose else "no steering": steered_texts(
+                steered, prompts, decoding, vector, dose, **options
+            )
+            for dose in (0.0, *filter(None, by))
+        }
+        _show(prompts, found, decoding)
+        click.echo(
+            "note: one text is no measurement of an effect; `probekit cause` measures steering "
+            "with intervals and controls.",
+            err=True,
+        )
         return
     network, tokenizer = load_model(model, device=device), Tokenizer.from_pretrained(model)
     stop = (*stops, *tokenizer.ends_of_text)
@@ -93,42 +115,6 @@ def generate_command(
     for piece in pieces:
         click.echo(piece, nl=False)
     click.echo()
-
-
-def _show_steered(
-    steer: Path,
-    by: Sequence[float],
-    towards: str | None,
-    model: str,
-    device: str,
-    prompts: Sequence[str],
-    decoding: Decoding,
-    options: dict[str, Any],
-) -> None:
-    """Print the texts without steering, then those of each dose."""
-    from probekit.cli.show.terminal import watching
-    from probekit.pipeline.look.apply import load_network, steered_texts, steering_vector
-    from probekit.probes.saved_probe import SavedProbe
-    from probekit.report.texts import class_label
-
-    probe = SavedProbe.load(steer)
-    vector = steering_vector(probe, towards)
-    with watching() as watcher:
-        network = load_network(probe, model, device, False, watcher)
-    label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
-    where = f"sd towards {class_label(label)} at {options['site'] or probe.facts.site}"
-    found = {
-        f"{dose:+g} {where}" if dose else "no steering": steered_texts(
-            network, prompts, decoding, vector, dose, **options
-        )
-        for dose in (0.0, *filter(None, by))
-    }
-    _show(prompts, found, decoding)
-    click.echo(
-        "note: one text is no measurement of an effect; `probekit cause` measures steering with "
-        "intervals and controls.",
-        err=True,
-    )
 
 
 def _show(

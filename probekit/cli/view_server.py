@@ -155,7 +155,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Send a page."""
         if not self.server.mark_complete(self.connection):
             return
-        if not self._has_own_host():
+        # Whether the request has exactly one Host header and it names this server.
+        hosts = self.headers.get_all("Host", [])
+        # A target with a scheme would override the Host header.
+        if not (
+            len(hosts) == 1 and hosts[0].lower() in self.server.hosts and self.path.startswith("/")
+        ):
             self._send(HTTPStatus.FORBIDDEN, f"Use the address {self.server.hosts[0]}.", "plain")
             return
         try:
@@ -171,14 +176,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         """Send the headers of a page."""
         self.do_GET()
-
-    def _has_own_host(self) -> bool:
-        """Return whether the request has exactly one Host header and it names this server."""
-        hosts = self.headers.get_all("Host", [])
-        # A target with a scheme would override the Host header.
-        return (
-            len(hosts) == 1 and hosts[0].lower() in self.server.hosts and self.path.startswith("/")
-        )
 
     def _send(self, status: HTTPStatus, text: str, kind: str) -> None:
         content = text.encode()

@@ -23,19 +23,8 @@ LONGEST_HEADING = 100  # characters of a text
 LOW, HIGH = "#0072B2", "#D55E00"
 NUMBER = "#009E73"
 # Source: the qualitative scheme "Safe" of CARTOColors, made for colour-blind readers.
-HUES = (
-    "#88CCEE",
-    "#CC6677",
-    "#DDCC77",
-    "#117733",
-    "#332288",
-    "#AA4499",
-    "#44AA99",
-    "#999933",
-    "#882255",
-    "#661100",
-    "#888888",
-)
+_SAFE = "#88CCEE #CC6677 #DDCC77 #117733 #332288 #AA4499 #44AA99 #999933 #882255 #661100 #888888"
+HUES = tuple(_SAFE.split())
 # Opacity of the strongest colour on the background.
 DENSEST = 0.55
 # Quantile of the scores at the end of the colour scale; larger scores are clipped.

@@ -37,12 +37,7 @@ from probekit.report.pages.heads_page import (
     known_heads_table,
 )
 from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer, site_labels
-from probekit.report.pages.pair_page import (
-    CAVEAT,
-    pair_answer,
-    pair_notes,
-    strongest_patches,
-)
+from probekit.report.pages.pair_page import CAVEAT, pair_answer, pair_notes, strongest_patches
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import (
     HIGH,
@@ -94,22 +89,18 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
         at_place = rows[(rows["prompt"] == number) & (rows["position"] == place)]
         read = line_label("".join(tokens[: place + 1]))
         click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {read}")
-        show_table(_lens_table(at_place))
+        cells = []
+        for label, row in zip(site_labels(at_place), at_place.to_dict("records"), strict=True):
+            ranks = range(1, sum(str(name).startswith("token_") for name in row) + 1)
+            top = [f"{token_label(row[f'token_{r}'])} {row[f'probability_{r}']:.3f}" for r in ranks]
+            rank = "–" if pd.isna(row["next_rank"]) else f"{row['next_rank']:,}"
+            numbers = (format_number(row["entropy"]), format_number(row["kl"]), rank)
+            cells.append((label, *numbers, "  ".join(top)))
+        columns = ["layer", "entropy", "KL", "rank of next", *words("most probable tokens")]
+        show_table(ResultTable("", columns, cells))
     click.echo(LEGEND)
     click.echo(lens_answer(rows))
     click.echo(lens_accuracy(rows))
-
-
-def _lens_table(rows: pd.DataFrame) -> ResultTable:
-    cells = []
-    for label, row in zip(site_labels(rows), rows.to_dict("records"), strict=True):
-        ranks = range(1, sum(str(name).startswith("token_") for name in row) + 1)
-        top = [f"{token_label(row[f'token_{r}'])} {row[f'probability_{r}']:.3f}" for r in ranks]
-        rank = "–" if pd.isna(row["next_rank"]) else f"{row['next_rank']:,}"
-        numbers = (format_number(row["entropy"]), format_number(row["kl"]), rank)
-        cells.append((label, *numbers, "  ".join(top)))
-    columns = ["layer", "entropy", "KL", "rank of next", *words("most probable tokens")]
-    return ResultTable("", columns, cells)
 
 
 def show_attribution(result: AttributedLogit) -> None:
@@ -166,7 +157,11 @@ def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -
     console = Console()
     has_shades = console.color_system in _WITH_SHADES and not console.no_color
     if not (console.is_terminal and has_shades):
-        _print_columns(readings, probe, per)
+        rows = tidy_rows(readings, probe.classes, per)
+        names = [name for name in _COLUMNS if name in rows[0]]
+        click.echo("\t".join(names))
+        for row in rows:
+            click.echo("\t".join(_cell(name, row[name]) for name in names))
         return
     palette = Palette.of(readings, probe.classes)
     for number, reading in enumerate(readings, start=1):
@@ -174,14 +169,6 @@ def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -
         line.append_text(_tokens(reading, palette) if per == "token" else _whole(reading, palette))
         console.print(line, overflow="fold")
     console.print(_legend(palette))
-
-
-def _print_columns(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> None:
-    rows = tidy_rows(readings, probe.classes, per)
-    names = [name for name in _COLUMNS if name in rows[0]]
-    click.echo("\t".join(names))
-    for row in rows:
-        click.echo("\t".join(_cell(name, row[name]) for name in names))
 
 
 def _cell(name: str, value: object) -> str:

@@ -36,7 +36,6 @@ from probekit.results.causes import CauseTables, has_causes
 from probekit.results.comparison import RunComparison, Transfer, both_places
 from probekit.results.record import load_record
 from probekit.results.table import load_table, metric_name, only
-from probekit.results.verdict import Verdict
 
 MOST_SETTINGS = 20  # shown in the terminal
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
@@ -57,18 +56,7 @@ def show_results(result: RunResult) -> None:
     """
     record = load_record(result.folder / "run.json")
     v = record.verdict
-    _show_sites(load_table(result.results), v)
-    click.echo(f"\n{answer(v, record.question)}")
-    compared = comparison_table(v, record.control)
-    if compared:
-        click.echo()
-        show_table(compared)
-        click.echo(RULE)
-
-
-def _show_sites(table: pd.DataFrame, v: Verdict) -> None:
-    """Print the table of sites of each kind of probe and position, and a legend."""
-    rows = site_rows(table, v)
+    rows = site_rows(load_table(result.results), v)
     columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
     blocks: dict[tuple[str, str], list[SiteRow]] = {}
     for row in rows:
@@ -78,7 +66,18 @@ def _show_sites(table: pd.DataFrame, v: Verdict) -> None:
         heading = " at ".join(name for name, differ in zip(names, several, strict=True) if differ)
         if heading:
             click.echo(f"{chr(10) * (number > 0)}{heading}")
-        show_table(_block(block, columns))
+        # With the interval of the main score.
+        filled = [name for name in columns if any(name in row.cells for row in block)]
+        main, heads, cells = metric_name(block[0].metric), ["site"], []
+        for name in filled:
+            heads += [_SHORT.get(name, name), *["[95 %]"] * (name == main)]
+        for row in block:
+            own = [f"{_short(row.site)}{' *' if row.chosen else ''}"]
+            for name in filled:
+                value, below = row.cells.get(name, ("-", ""))
+                own += [value, *[below] * (name == main)]
+            cells.append(own)
+        show_table(ResultTable("", heads, cells))
     if rows:
         parts = [text for name, text in _LEGEND.items() if name in columns]
         if any(row.chosen for row in rows):
@@ -86,23 +85,12 @@ def _show_sites(table: pd.DataFrame, v: Verdict) -> None:
             parts.insert(0, f"*: selected by cross-validation{by}")
         main = f"{metric_name(v.metric)}: score on held-out rows with 95 % interval"
         click.echo(f"{'; '.join([main, *parts])}.")
-
-
-def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> ResultTable:
-    """Return the table of one kind of probe, with the interval of the main score."""
-    filled = [name for name in columns if any(name in row.cells for row in rows)]
-    main = metric_name(rows[0].metric)
-    heads = ["site"]
-    for name in filled:
-        heads += [_SHORT.get(name, name), *["[95 %]"] * (name == main)]
-    cells = []
-    for row in rows:
-        own = [f"{_short(row.site)}{' *' if row.chosen else ''}"]
-        for name in filled:
-            value, below = row.cells.get(name, ("-", ""))
-            own += [value, *[below] * (name == main)]
-        cells.append(own)
-    return ResultTable("", heads, cells)
+    click.echo(f"\n{answer(v, record.question)}")
+    compared = comparison_table(v, record.control)
+    if compared:
+        click.echo()
+        show_table(compared)
+        click.echo(RULE)
 
 
 def _short(site: str) -> str:
@@ -183,7 +171,16 @@ def show_transfer(result: Transfer) -> None:
     for space, rows in cosines.groupby("space", sort=False):
         click.echo(f"cosine, {space} features, with 95 % interval under permuted labels:")
         show_table(_matrix(result.names, rows, ("cosine", "null_low", "null_high")))
-    show_table(_by_site(result))
+    measured = only(result.scores, metric=result.metric)
+    own = measured["train"] == measured["test"]
+    cells = []
+    for site, probe in result.places():
+        is_place = (measured["site"] == site) & (measured["probe"] == probe)
+        of_sides = (measured.loc[is_place & side, "value"] for side in (own, ~own))
+        means = [format_number(values.mean()) for values in of_sides]
+        mark = " *" if (site, probe) == result.chosen else ""
+        cells.append((site + mark, probe, *means))
+    show_table(ResultTable("", ("site", *words("probe"), "own test rows", "others'"), cells))
     click.echo("*: selected by cross-validation; its scores are those above.")
     click.echo(line_label(transfer_answer(result)))
     for note in result.notes:
@@ -197,18 +194,6 @@ def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, s
         for train in names
     ]
     return ResultTable("", ("", *names), values)
-
-
-def _by_site(result: Transfer) -> ResultTable:
-    rows = only(result.scores, metric=result.metric)
-    own = rows["train"] == rows["test"]
-    cells = []
-    for site, probe in result.places():
-        is_place = (rows["site"] == site) & (rows["probe"] == probe)
-        means = [format_number(rows.loc[is_place & side, "value"].mean()) for side in (own, ~own)]
-        mark = " *" if (site, probe) == result.chosen else ""
-        cells.append((site + mark, probe, *means))
-    return ResultTable("", ("site", *words("probe"), "own test rows", "others'"), cells)
 
 
 def show_causes(tables: CauseTables) -> None:

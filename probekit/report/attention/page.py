@@ -43,17 +43,7 @@ BASE64 = 4 / 3
 _WEIGHTS = plotly.colors.sequential.tempo
 _DIFFERENCES = plotly.colors.diverging.RdBu_r
 # Equally light at both ends, dark in the middle.
-_DIFFERENCES_IN_THE_DARK = (
-    "#b9dcff",
-    "#6aa5dc",
-    "#34689c",
-    "#1f3750",
-    "#20262e",
-    "#55301f",
-    "#96562f",
-    "#d98d56",
-    "#ffd2b0",
-)
+_IN_THE_DARK = "#b9dcff #6aa5dc #34689c #1f3750 #20262e #55301f #96562f #d98d56 #ffd2b0"
 SIDE = 48  # largest side in pixels; longer texts are max-pooled
 # Palette of the static image, 256 entries: weights, then gaps between tiles and masked cells.
 _N_WEIGHTS, _BETWEEN, _MASKED = 254, 254, 255
@@ -186,21 +176,21 @@ def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
     plain = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
     rest = np.stack([thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns])
     scores = {**prompt.scores, OPENING_SCORE: scores_beyond_distance(prompt.patterns)}
+    # Six significant digits, and None for non-finite scores, which JSON lacks.
+    finite = {
+        name: [[float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score]
+        for name, score in scores.items()
+    }
     return {
         "text": prompt.text,
         "tokens": [token_label(token) for token in prompt.tokens],
         "layers": prompt.layers,
         "heads": prompt.heads,
-        "scores": {name: _finite(score) for name, score in scores.items()},
+        "scores": finite,
         "weights": [packed_heads(layer, levels) for layer in prompt.patterns],
         "thumbnails": [packed(small, THUMBNAIL_LEVELS) for small in (plain, rest)],
         "still": still_picture(plain),
     }
-
-
-def _finite(score: NDArray[np.float32]) -> list[list[float | None]]:
-    """Return scores with six significant digits, and None for non-finite ones, which JSON lacks."""
-    return [[float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score]
 
 
 @dataclass(frozen=True)
@@ -301,7 +291,7 @@ def attention_colours() -> dict[str, dict[str, list[list[int]]]]:
     [254, 245, 244]
     """
     weights = _stops(_WEIGHTS)
-    light, dark = map(_stops, (_DIFFERENCES, _DIFFERENCES_IN_THE_DARK))
+    light, dark = map(_stops, (_DIFFERENCES, _IN_THE_DARK.split()))
     return {
         "weights": {"light": weights, "dark": weights[::-1]},
         "differences": {"light": light, "dark": dark},
@@ -377,11 +367,7 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     points = np.linspace(0, len(stops) - 1, _N_WEIGHTS)
     channels = [np.interp(points, np.arange(len(stops)), channel) for channel in stops.T]
     palette = np.rint(channels).T.astype(np.uint8).tobytes() + bytes(_WHITE + _GREY)
-    return base64.b64encode(_png(pixels, palette)).decode()
-
-
-def _png(pixels: NDArray[np.uint8], palette: bytes) -> bytes:
-    """Return a PNG of one palette byte per pixel. Source: PNG specification, sections 5 and 11."""
+    # A PNG of one palette byte per pixel. Source: PNG specification, sections 5 and 11.
 
     def chunk(name: bytes, content: bytes) -> bytes:
         body = name + content
@@ -390,7 +376,7 @@ def _png(pixels: NDArray[np.uint8], palette: bytes) -> bytes:
     height, width = pixels.shape
     rows = np.pad(pixels, ((0, 0), (1, 0)))  # each row starts with its filter type: 0, none
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
         chunk(name, content)
         for name, content in (
             (b"IHDR", header),
@@ -399,6 +385,7 @@ def _png(pixels: NDArray[np.uint8], palette: bytes) -> bytes:
             (b"IEND", b""),
         )
     )
+    return base64.b64encode(png).decode()
 
 
 def scores_beyond_distance(patterns: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -11,29 +11,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.report.causes.findings import (
-    RECOVERY,
-    STREAM,
-    EditSet,
-    blocks_of,
-    edit_hover,
-    interval_in_words,
-    panel_title,
-    position_label,
-)
-from probekit.report.figures.layer_curve import (
-    MOST_BANDS,
-    MOST_PANELS,
-    WIDTH,
-    band,
-    draw_in_panel,
-    end_labels,
-    label_panels,
-    n_columns,
-    panel_grid,
-    panel_layers,
-    scatter,
-)
+from probekit.report.causes import findings
+from probekit.report.figures import layer_curve
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.style import (
     GREY,
@@ -48,15 +27,7 @@ from probekit.report.figures.style import (
     with_margin,
 )
 from probekit.report.figures.views import MOST_NEURONS
-from probekit.report.maps.maps import (
-    LEAST_RANGE,
-    Colours,
-    cell_map,
-    diverging,
-    frame_cell,
-    thin_ticks,
-    write_above,
-)
+from probekit.report.maps import maps
 from probekit.report.texts import short_label
 from probekit.results.causes import CausesRecord, CauseTables
 from probekit.results.table import n_blocks, placed, tick, ticks
@@ -76,7 +47,7 @@ MOST_HEADS = 20  # rows of a map of heads and tokens
 STRONGEST = "framed: largest"
 
 
-def curve_lines_of(one: EditSet) -> pd.DataFrame:
+def curve_lines_of(one: findings.EditSet) -> pd.DataFrame:
     """Return the rows that a causal curve shows: all but heads and long lists of neurons."""
     rows = one.rows[one.rows["head"].isna()]
     neurons = rows["site"].str.contains("[neuron=", regex=False)
@@ -85,7 +56,7 @@ def curve_lines_of(one: EditSet) -> pd.DataFrame:
     return rows
 
 
-def cause_curve(one: EditSet, layers: dict[int, str] | None = None) -> go.Figure:
+def cause_curve(one: findings.EditSet, layers: dict[int, str] | None = None) -> go.Figure:
     """Return the figure of recovery or effect by layer, with a line for each kind of site.
 
     Intervals are bands, or error bars if there are more than `MOST_BANDS` lines.
@@ -99,21 +70,25 @@ def cause_curve(one: EditSet, layers: dict[int, str] | None = None) -> go.Figure
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_trace(zero_line(layer_ends(axis)))
     lines = [(str(name), own) for name, own in rows.groupby("line", sort=False)]
-    lines.sort(key=lambda line: line[0] != STREAM)  # its colour does not depend on other lines
+    lines.sort(
+        key=lambda line: line[0] != findings.STREAM
+    )  # its colour does not depend on other lines
     for number, (name, points) in enumerate(lines):
-        hover = [edit_hover(one, row) for _, row in points.iterrows()]
-        line = scatter(points["depth"], points["value"], _LINE, number, name, hover)
-        if len(lines) > MOST_BANDS:
+        hover = [findings.edit_hover(one, row) for _, row in points.iterrows()]
+        line = layer_curve.scatter(points["depth"], points["value"], _LINE, number, name, hover)
+        if len(lines) > layer_curve.MOST_BANDS:
             line.update(error_y=error_bars(points, "value", 1), marker_size=7)
             figure.add_trace(line)
         else:
-            figure.add_traces([*band(points["depth"], points, line, WIDTH), line])
+            figure.add_traces(
+                [*layer_curve.band(points["depth"], points, line, layer_curve.WIDTH), line]
+            )
     layer_axis(figure, axis)
     # All intervals and 0, and for recovery 1.
     bounds = rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
-    low, high = finite_ends([*bounds, 0.0, *[1.0] * (one.shown == RECOVERY)])
+    low, high = finite_ends([*bounds, 0.0, *[1.0] * (one.shown == findings.RECOVERY)])
     figure.update_yaxes(title_text=one.axis, range=with_margin(low, high))
-    name_lines(figure, end_labels(figure.data) if len(lines) > 1 else [])
+    name_lines(figure, layer_curve.end_labels(figure.data) if len(lines) > 1 else [])
     figure.update_layout(showlegend=figure.layout.showlegend or False)
     return figure
 
@@ -145,10 +120,11 @@ def zero_line(ends: list[float]) -> go.Scatter:
 def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
     """Yield the panels of each method and choice of tokens, one per site with a finite effect."""
     defined = tables.doses[np.isfinite(tables.doses["effect"]) & np.isfinite(tables.doses["by"])]
-    blocks = blocks_of(tables)
+    blocks = findings.blocks_of(tables)
     for (along, at), own in placed(defined).groupby(["along", "at"], sort=False):
         panels = [
-            (panel_title(rows.iloc[0], blocks), rows) for _, rows in own.groupby("site", sort=False)
+            (findings.place_in_words(rows.iloc[0], blocks, is_brief=True), rows)
+            for _, rows in own.groupby("site", sort=False)
         ]
         yield (str(along), str(at)), panels
 
@@ -156,7 +132,7 @@ def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pan
 def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
     """Yield the panels of each method and choice of tokens, one per erased site and kind."""
     rows = placed(tables.downstream.assign(head=np.nan))
-    blocks = blocks_of(tables)
+    blocks = findings.blocks_of(tables)
     for (along, at), own in rows.groupby(["along", "at"], sort=False):
         panels = []
         erased = placed(own[["erased"]].assign(site=own["erased"], head=np.nan).drop_duplicates())
@@ -165,7 +141,7 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
             lines = list(of_site.groupby("line", sort=False))
             for line, points in lines:
                 kind = f", probes at {line}" if len(lines) > 1 else ""
-                title = f"erased at {panel_title(place, blocks)}{kind}"
+                title = f"erased at {findings.place_in_words(place, blocks, is_brief=True)}{kind}"
                 panels.append((title, points.drop_duplicates("depth")))
         yield (str(along), str(at)), panels
 
@@ -174,7 +150,7 @@ def steepest(panels: Sequence[Panel]) -> list[Panel]:
     """Return at most `MOST_PANELS` dose-response curves, those with the largest effects."""
     reach = [float(rows["effect"].abs().max()) for _, rows in panels]
     ranked = sorted(range(len(panels)), key=lambda n: -reach[n] if reach[n] == reach[n] else 0)
-    return [panels[n] for n in sorted(ranked[:MOST_PANELS])]
+    return [panels[n] for n in sorted(ranked[: layer_curve.MOST_PANELS])]
 
 
 def dose_figure(panels: Sequence[Panel]) -> go.Figure:
@@ -184,12 +160,22 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     directions with the covariance of the features. All pass through 0, where nothing is added.
     """
     unit = str(panels[0][1]["unit"].iloc[0])
-    figure = panel_grid([title for title, _ in panels], f"change ({unit})")
+    figure = layer_curve.panel_grid([title for title, _ in panels], f"change ({unit})")
     curves = [_with_origin(rows) for _, rows in panels]
     doses = sorted({dose for curve in curves for dose in curve["by"]})
     margin = 0.04 * (doses[-1] - doses[0]) or 0.5
     ends = [doses[0] - margin, doses[-1] + margin]
-    low, high = _dose_range(curves)
+
+    def reach_of(names: Sequence[str]) -> tuple[float, float]:
+        return finite_ends(value for curve in curves for name in names for value in curve[name])
+
+    # All effects and tested bands, and the other bands as far as there is room: random directions
+    # with the features' covariance may move the measure far more than others.
+    low, high = reach_of(("effect", "low", "high", *BANDS[:2]))
+    reach = MOST_ROOM * max(abs(low), abs(high))
+    if any(curve["matched_low"].notna().any() for curve in curves):
+        bottom, top = reach_of(BANDS[2:])
+        low, high = min(low, max(bottom, -reach)), max(high, min(top, reach))
     # Labels of the outermost doses would touch those of the next panel.
     inner = doses[1:-1] if len(doses) > 3 else doses
     names = {inner[0], 0.0, inner[-1]} if len(panels) > 1 else {*doses}
@@ -197,32 +183,39 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     figure.update_xaxes(range=ends, tickvals=doses, ticktext=texts, tickangle=0)
     labels = []
     for number, curve in enumerate(curves, start=1):
-        lines = _dose_lines(curve, unit)
-        draw_in_panel(figure, [zero_line(ends), *lines], number)
+        style = LineStyle(DIRECTION, "solid", SERIES_COLOURS[0], width=2.4, marker_size=6)
+        hover = [_dose_hover(row, unit) for _, row in curve.iterrows()]
+        line = layer_curve.scatter(curve["by"], curve["effect"], style, 0, DIRECTION, hover)
+        named = {"low": "ci_low", "high": "ci_high"}
+        permuted = go.Scatter(line={"color": GREY}, legendgroup=PERMUTED)
+        null = curve.rename(columns={"null_low": "ci_low", "null_high": "ci_high"})
+        traces = [
+            trace.update(name=PERMUTED) for trace in layer_curve.band(curve["by"], null, permuted)
+        ]
+        traces += [
+            go.Scatter(
+                x=curve["by"].tolist(),
+                y=curve[name].tolist(),
+                mode="lines",
+                name=MATCHED,
+                legendgroup=MATCHED,
+                line={"color": GREY, "width": 1.2, "dash": "dot"},
+                hoverinfo="skip",
+            )
+            for name in ("matched_low", "matched_high")
+            if curve[name].notna().any()
+        ]
+        lines = [*traces, *layer_curve.band(curve["by"], curve.rename(columns=named), line), line]
+        layer_curve.draw_in_panel(figure, [zero_line(ends), *lines], number)
         labels.append([_below(one, high, lines) for one in _dose_labels(lines)])
     for number in range(len(panels)):  # other panels have no labels of ticks
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
-        is_lowest = number >= len(panels) - n_columns(len(panels))
+        is_lowest = number >= len(panels) - layer_curve.n_columns(len(panels))
         axis.update(title_text="dose (SD)" if is_lowest else None, showticklabels=is_lowest)
     space = 0.06 * (high - low) or 0.1
     figure.update_yaxes(range=[low - space, high + space])
-    label_panels(figure, labels)
+    layer_curve.label_panels(figure, labels)
     return figure
-
-
-def _dose_range(curves: Sequence[pd.DataFrame]) -> tuple[float, float]:
-    """Return the range of effects and tested bands, and of the other bands as far as there is room.
-
-    Random directions with the features' covariance may move the measure far more than others.
-    """
-
-    def ends(names: Sequence[str]) -> tuple[float, float]:
-        return finite_ends(value for curve in curves for name in names for value in curve[name])
-
-    low, high = ends(("effect", "low", "high", *BANDS[:2]))
-    reach = MOST_ROOM * max(abs(low), abs(high))
-    bottom, top = ends(BANDS[2:]) if any(c["matched_low"].notna().any() for c in curves) else (0, 0)
-    return min(low, max(bottom, -reach)), max(high, min(top, reach))
 
 
 def _with_origin(rows: pd.DataFrame) -> pd.DataFrame:
@@ -231,32 +224,6 @@ def _with_origin(rows: pd.DataFrame) -> pd.DataFrame:
     at_zero |= {name: 0.0 for name in BANDS if rows[name].notna().any()}
     both = pd.concat([rows[rows["by"] != 0], rows.head(1).assign(**at_zero)])
     return both.sort_values("by", kind="stable").reset_index(drop=True)
-
-
-def _dose_lines(curve: pd.DataFrame, unit: str) -> list[go.Scatter]:
-    style = LineStyle(DIRECTION, "solid", SERIES_COLOURS[0], width=2.4, marker_size=6)
-    hover = [_dose_hover(row, unit) for _, row in curve.iterrows()]
-    line = scatter(curve["by"], curve["effect"], style, 0, DIRECTION, hover)
-    named = {"low": "ci_low", "high": "ci_high"}
-    permuted = go.Scatter(line={"color": GREY}, legendgroup=PERMUTED)
-    null = curve.rename(columns={"null_low": "ci_low", "null_high": "ci_high"})
-    traces = [trace.update(name=PERMUTED) for trace in band(curve["by"], null, permuted)]
-    for name in ("matched_low", "matched_high"):
-        if curve[name].notna().any():
-            traces.append(_outline(curve["by"], curve[name]))
-    return [*traces, *band(curve["by"], curve.rename(columns=named), line), line]
-
-
-def _outline(x: pd.Series[float], y: pd.Series[float]) -> go.Scatter:
-    return go.Scatter(
-        x=x.tolist(),
-        y=y.tolist(),
-        mode="lines",
-        name=MATCHED,
-        legendgroup=MATCHED,
-        line={"color": GREY, "width": 1.2, "dash": "dot"},
-        hoverinfo="skip",
-    )
 
 
 def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:
@@ -286,14 +253,15 @@ def _dose_hover(row: pd.Series[Any], unit: str) -> str:
         return "<b>no edit</b>"
     lines = [
         f"<b>{row['by']:+g} standard deviations</b>",
-        f"change: {interval_in_words(row['effect'], row['low'], row['high'])} {plotly_text(unit)}",
+        f"change: {findings.interval_in_words(row['effect'], row['low'], row['high'])} "
+        f"{plotly_text(unit)}",
     ]
     for name, start in (("permuted labels", "null"), ("equal covariance", "matched")):
         low, high = row[f"{start}_low"], row[f"{start}_high"]
         if not math.isnan(low):
             lines.append(f"95 % of {name}: {low:.2f} to {high:.2f}")
     if not math.isnan(row["other_loss"]):
-        loss = interval_in_words(row["other_loss"], row["other_low"], row["other_high"])
+        loss = findings.interval_in_words(row["other_loss"], row["other_low"], row["other_high"])
         lines.append(f"loss on other texts: {loss} nats per token")
     return "<br>".join(lines)
 
@@ -307,22 +275,22 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
     """
     rows = pd.concat([own for _, own in panels])
     axis = axis_labels(rows, layers)
-    figure = panel_grid([title for title, _ in panels], "balanced accuracy")
+    figure = layer_curve.panel_grid([title for title, _ in panels], "balanced accuracy")
     labels = []
     for number, (_, own) in enumerate(panels, start=1):
         chance = zero_line(layer_ends(axis))
         level = float(own["chance"].iloc[0])
         chance.update(y=[level] * 2, line_dash="longdash", name=f"chance {level:.2f}")
         lines = [trace for name in _LINES for trace in _refit_line(own, name)]
-        draw_in_panel(figure, [chance, *lines], number)
+        layer_curve.draw_in_panel(figure, [chance, *lines], number)
         named = [trace for trace in [*lines, chance] if trace.name and not trace.fill]
         ends = [label_at_end(trace, trace.name, trace.line.color) for trace in named]
         labels.append([label for own_labels in ends for label in own_labels])
     bounds = [f"{name}{end}" for name in _LINES for end in ("", "_low", "_high")]
     low, high = finite_ends([*rows[[*bounds, "chance"]].to_numpy().ravel().tolist(), 1.0])
-    panel_layers(figure, axis, [set(axis)] * len(panels))
+    layer_curve.panel_layers(figure, axis, [set(axis)] * len(panels))
     figure.update_yaxes(range=with_margin(low, high))
-    label_panels(figure, labels)
+    layer_curve.label_panels(figure, labels)
     return figure
 
 
@@ -330,21 +298,24 @@ def _refit_line(rows: pd.DataFrame, name: str) -> list[go.Scatter]:
     style = _LINES[name]
     hover = [
         f"<b>{plotly_text(row['site'])}</b><br>{style.label}: "
-        + interval_in_words(row[name], row[f"{name}_low"], row[f"{name}_high"])
+        + findings.interval_in_words(row[name], row[f"{name}_low"], row[f"{name}_high"])
         for _, row in rows.iterrows()
     ]
     number = list(_LINES).index(name)
-    line = scatter(rows["depth"], rows[name], style, number, style.label, hover)
+    line = layer_curve.scatter(rows["depth"], rows[name], style, number, style.label, hover)
     ends = {f"{name}_low": "ci_low", f"{name}_high": "ci_high"}
-    return [*band(rows["depth"], rows.rename(columns=ends), line, WIDTH), line]
+    return [
+        *layer_curve.band(rows["depth"], rows.rename(columns=ends), line, layer_curve.WIDTH),
+        line,
+    ]
 
 
-def token_maps(one: EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:
+def token_maps(one: findings.EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:
     """Yield name and map of each kind of site that is edited at each token, on one colour scale.
 
     Of attention heads only the `MOST_HEADS` with the largest values have a row.
     """
-    rows, scale = one.rows, diverging(one.rows["value"], LEAST_RANGE)
+    rows, scale = one.rows, maps.diverging(one.rows["value"], maps.LEAST_RANGE)
     blocks = n_blocks(rows)
     for part, own in rows[rows["head"].isna()].groupby("line", sort=False):
         cells = own.assign(name=[tick(int(depth), blocks) for depth in own["depth"]])
@@ -360,13 +331,13 @@ def token_maps(one: EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Fig
 
 
 def _token_map(
-    one: EditSet, cells: pd.DataFrame, scale: Colours, record: CausesRecord
+    one: findings.EditSet, cells: pd.DataFrame, scale: maps.Colours, record: CausesRecord
 ) -> go.Figure:
     cells = cells.dropna(subset="position").astype({"position": int})
-    labels = [position_label(position, record) for position in cells["position"]]
+    labels = [findings.position_label(position, record) for position in cells["position"]]
     rows = (row for _, row in cells.iterrows())
-    hover = [edit_hover(one, row, label) for row, label in zip(rows, labels, strict=True)]
-    figure = cell_map(
+    hover = [findings.edit_hover(one, row, label) for row, label in zip(rows, labels, strict=True)]
+    figure = maps.cell_map(
         cells.assign(hover=hover),
         scale,
         down=("name", {name: name for name in cells["name"]}),
@@ -375,7 +346,7 @@ def _token_map(
     )
     if record.tokens:
         figure.update_xaxes(autotickangles=[0, -90])
-    return thin_ticks(_frame_largest(figure))
+    return maps.thin_ticks(_frame_largest(figure))
 
 
 def token_tick(position: int, record: CausesRecord) -> str:
@@ -387,12 +358,12 @@ def token_tick(position: int, record: CausesRecord) -> str:
     return f"<i>{token}</i>" if differs else token
 
 
-def head_map_of(one: EditSet, part: str) -> go.Figure:
+def head_map_of(one: findings.EditSet, part: str) -> go.Figure:
     """Return the map of the heads of one kind of site, with the largest value framed."""
     cells = one.of_heads[one.of_heads["part"] == part]
-    figure = cell_map(
-        cells.assign(hover=[edit_hover(one, row) for _, row in cells.iterrows()]),
-        diverging(one.of_heads["value"], LEAST_RANGE),
+    figure = maps.cell_map(
+        cells.assign(hover=[findings.edit_hover(one, row) for _, row in cells.iterrows()]),
+        maps.diverging(one.of_heads["value"], maps.LEAST_RANGE),
         down=("depth", {depth: str(depth) for depth in cells["depth"]}),
         across=("head", {head: f"{head:.0f}" for head in sorted(cells["head"].unique())}),
         title="head",
@@ -405,6 +376,6 @@ def _frame_largest(figure: go.Figure) -> go.Figure:
     values = np.array(figure.data[0].z, dtype=np.float64)
     if values.size > 1:
         row, column = divmod(int(np.nanargmax(np.abs(values))), values.shape[1])
-        frame_cell(figure, column, row)
-        write_above(figure, STRONGEST)
+        maps.frame_cell(figure, column, row)
+        maps.write_above(figure, STRONGEST)
     return figure

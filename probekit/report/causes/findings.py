@@ -124,38 +124,31 @@ def where(tables: CauseTables, at: str) -> str:
     return words if words[0].isdigit() else f"at the {words}"
 
 
-def place_in_words(row: pd.Series[Any], blocks: int) -> str:
+def place_in_words(row: pd.Series[Any], blocks: int, *, is_brief: bool = False) -> str:
     """Return the site of a placed row in words.
 
     Args:
         row: a row with the columns that `placed` adds.
         blocks: number of blocks.
+        is_brief: whether to use few words, as in the title of a panel.
 
     >>> rows = pd.DataFrame({"site": ["blocks.1.hook_resid_post", "blocks.2.attn.hook_z[head=5]"]})
-    >>> [place_in_words(row, 3) for _, row in placed(rows.assign(head=[math.nan, 5])).iterrows()]
+    >>> both = [row for _, row in placed(rows.assign(head=[math.nan, 5])).iterrows()]
+    >>> [place_in_words(row, 3) for row in both]
     ['residual stream after block 1', 'head 5 of block 2']
-    """
-    if row["line"] == STREAM:
-        tick = row_tick(row, blocks)
-        named = {"embed": "embedding"}.get(tick, tick)
-        return f"residual stream after block {tick}" if tick.isdigit() else named
-    if not pd.isna(row["head"]) and row["part"] == "attn.z":
-        return f"head {row['head']:.0f} of block {row['depth']}"
-    return f"{row['line']} of block {row['depth']}"
-
-
-def panel_title(row: pd.Series[Any], blocks: int) -> str:
-    """Return the site of a placed row in few words, for the title of a panel.
-
-    >>> rows = pd.DataFrame({"site": ["blocks.1.hook_resid_post", "blocks.2.attn.hook_z[head=5]"]})
-    >>> [panel_title(row, 3) for _, row in placed(rows.assign(head=[math.nan, 5])).iterrows()]
+    >>> [place_in_words(row, 3, is_brief=True) for row in both]
     ['block 1', 'L2H5']
     """
+    depth = row["depth"]
     if row["line"] == STREAM:
-        return place_in_words(row, blocks).removeprefix("residual stream after ")
+        tick = row_tick(row, blocks)
+        if tick.isdigit():
+            return f"block {tick}" if is_brief else f"residual stream after block {tick}"
+        return {"embed": "embedding"}.get(tick, tick)
     if not pd.isna(row["head"]) and row["part"] == "attn.z":
-        return f"L{row['depth']}H{row['head']:.0f}"
-    return f"{row['line']}, block {row['depth']}"
+        head = f"{row['head']:.0f}"
+        return f"L{depth}H{head}" if is_brief else f"head {head} of block {depth}"
+    return f"{row['line']}{', ' if is_brief else ' of '}block {depth}"
 
 
 def edit_hover(one: EditSet, row: pd.Series[Any], token: str = "") -> str:
@@ -493,7 +486,7 @@ def _of_stream(one: EditSet, tables: CauseTables) -> str:
     blocks, stream = blocks_of(tables), one.rows[one.rows["line"].eq(STREAM)]
 
     def start(row: pd.Series[Any]) -> str:
-        block = place_in_words(row, blocks).removeprefix("residual stream after ")
+        block = place_in_words(row, blocks, is_brief=True)
         return f"from {block} on ({value_in_words(row)})"
 
     if one.shown != RECOVERY:

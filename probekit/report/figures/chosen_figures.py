@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import plotly.colors
@@ -211,7 +209,36 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     names = bins["probe"] if "probe" in bins.columns else pd.Series("all", index=bins.index)
     lines = bins.groupby(names, sort=False)
     for number, (name, points) in enumerate(lines):
-        figure.add_traces(_bin_traces(plotly_text(name), points.sort_values("confidence"), number))
+        label = plotly_text(name)
+        own = points.sort_values("confidence")
+        # Accuracy by confidence with intervals as error bars, and bars of row counts.
+        marker = series_marker(number, 8)
+        shared = {
+            "legendgroup": label,
+            "hovertext": [_bin_hover(row) for _, row in own.iterrows()],
+            "hoverinfo": "text",
+        }
+        line = go.Scatter(
+            x=own["confidence"].tolist(),
+            y=own["accuracy"].tolist(),
+            error_y=error_bars(own, "accuracy", 1),
+            name=label,
+            mode="lines+markers",
+            line={"color": marker["color"], "width": 2},
+            marker={"symbol": marker["symbol"], "size": 8},
+            **shared,
+        )
+        counts = go.Bar(
+            x=((own["low"] + own["high"]) / 2).tolist(),
+            y=own["n_rows"].tolist(),
+            yaxis="y2",
+            name=f"rows: {label}",
+            showlegend=False,
+            marker={"color": marker["color"], "line": {"width": 0}},
+            opacity=0.6,
+            **shared,
+        )
+        figure.add_traces([line, counts])
     figure.update_layout(
         showlegend=False,
         barmode="group",
@@ -222,37 +249,6 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     if len(lines) > 1:
         name_traces(figure)
     return figure
-
-
-def _bin_traces(name: str, points: pd.DataFrame, number: int) -> list[Any]:
-    """Return accuracy by confidence with intervals as error bars, and bars of row counts."""
-    marker = series_marker(number, 8)
-    shared = {
-        "legendgroup": name,
-        "hovertext": [_bin_hover(row) for _, row in points.iterrows()],
-        "hoverinfo": "text",
-    }
-    line = go.Scatter(
-        x=points["confidence"].tolist(),
-        y=points["accuracy"].tolist(),
-        error_y=error_bars(points, "accuracy", 1),
-        name=name,
-        mode="lines+markers",
-        line={"color": marker["color"], "width": 2},
-        marker={"symbol": marker["symbol"], "size": 8},
-        **shared,
-    )
-    counts = go.Bar(
-        x=((points["low"] + points["high"]) / 2).tolist(),
-        y=points["n_rows"].tolist(),
-        yaxis="y2",
-        name=f"rows: {name}",
-        showlegend=False,
-        marker={"color": marker["color"], "line": {"width": 0}},
-        opacity=0.6,
-        **shared,
-    )
-    return [line, counts]
 
 
 def _bin_hover(row: pd.Series) -> str:

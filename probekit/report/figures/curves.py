@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
-from probekit.report.figures.levels import LevelLine, draw_levels, levels
+from probekit.report.figures.levels import draw_levels, levels
 from probekit.report.figures.line_labels import name_lines
 from probekit.report.figures.style import LINES, NORMS, TEMPLATE, layer_axis, plotly_text
 from probekit.report.figures.views import at_shown_position
@@ -197,30 +197,20 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, (_, points) in enumerate(rows.groupby("rank")):
         name = site_with_head(points["site"].iloc[0], points["head"].iloc[0])
-        figure.add_traces(_site_lines(points, name, number))
+        # The line of a site; for site number 0 also its band and its control task.
+        traces = []
+        for target in ("task", "control") if number == 0 else ("task",):
+            own = only(points, target=target)
+            label = name if target == "task" else f"{LINES[target].label} at the best site"
+            hover = [point_hover(f"k = {row['k']:.0f}", row) for _, row in own.iterrows()]
+            line = scatter(own["k"], own["value"], LINES[target], number, label, hover)
+            if target == "task" and number == 0:
+                traces += band(own["k"], own, line)
+            traces += [line] if len(own) else []
+        figure.add_traces(traces)
     sizes = sorted(rows["k"].unique())
     ends = [sizes[0] / 1.3, sizes[-1] * 1.3]
-    labels = draw_levels(figure, _levels_of_sizes(table, rows, metric), ends)
-    _log_ticks(figure, "features, k", {k: f"{k:.0f}" for k in sizes}, ends)
-    return finish_curve(figure, metric, rows["chance"].min(), labels)
-
-
-def _site_lines(points: pd.DataFrame, name: str, number: int) -> list[go.Scatter]:
-    """Return the line of a site; for site number 0 also its band and its control task."""
-    traces = []
-    for target in ("task", "control") if number == 0 else ("task",):
-        own = only(points, target=target)
-        label = name if target == "task" else f"{LINES[target].label} at the best site"
-        hover = [point_hover(f"k = {row['k']:.0f}", row) for _, row in own.iterrows()]
-        line = scatter(own["k"], own["value"], LINES[target], number, label, hover)
-        if target == "task" and number == 0:
-            traces += band(own["k"], own, line)
-        traces += [line] if len(own) else []
-    return traces
-
-
-def _levels_of_sizes(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> list[LevelLine]:
-    """Return the baselines, and the best other probe on all features of the best site."""
+    # The baselines, and the best other probe on all features of the best site.
     measured = only(at_shown_position(table), metric=metric, split="test")
     baselines = levels(measured[measured["site"] == ""])
     best = {column: rows[column].iloc[0] for column in SITE}
@@ -228,4 +218,7 @@ def _levels_of_sizes(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> li
     others = only(others[~others["probe"].str.fullmatch(SIZE)], **best)
     full = only(placed(measured), target="task", **best)
     full = full[full["probe"].isin(others["probe"].head(1))].dropna(subset="value")
-    return baselines + [("all_features", row) for _, row in full.head(1).iterrows()]
+    levels_of_sizes = baselines + [("all_features", row) for _, row in full.head(1).iterrows()]
+    labels = draw_levels(figure, levels_of_sizes, ends)
+    _log_ticks(figure, "features, k", {k: f"{k:.0f}" for k in sizes}, ends)
+    return finish_curve(figure, metric, rows["chance"].min(), labels)

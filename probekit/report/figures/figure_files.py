@@ -121,31 +121,25 @@ def on_paper(part: FigurePart, columns: int) -> tuple[go.Figure, dict[str, int]]
         height = max(height, round(REM * part.height))
     figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", margin_t=TOP)
     place_labels(figure, height - TOP - BOTTOM)
-    _simplify_map(figure, width, height)
-    return figure, {"width": width, "height": height}
-
-
-def _simplify_map(figure: go.Figure, width: int, height: int) -> None:
-    """Remove numbers that are wider or higher than their cells, and labels of rows that overlap."""
     maps = [trace for trace in figure.data if trace.type == "heatmap"]
-    if not maps:
-        return
-    n_rows, n_columns = len(maps[0].z), sum(len(trace.z[0]) for trace in maps)
-    cell = (width - 120) / n_columns, (height - TOP - BOTTOM) / n_rows
-    if cell[0] < LEAST_CELL[0] or cell[1] < LEAST_CELL[1]:
-        figure.data = [
-            trace for trace in figure.data if trace.type == "heatmap" or trace.mode != "text"
-        ]
-    for axes, size, room in (
-        (figure.select_yaxes(), cell[1], LEAST_CELL[1]),
-        (figure.select_xaxes(), cell[0], LEAST_CELL[0]),
-    ):
-        for axis in axes:
-            # Labels that may be vertical are as wide as a line is high.
-            turns = axis.plotly_name.startswith("x") and axis.autotickangles
-            step = math.ceil((LEAST_CELL[1] if turns else room) / size)
-            texts = axis.ticktext or ()
-            axis.ticktext = [text if n % step == 0 else "" for n, text in enumerate(texts)]
+    if maps:  # without numbers wider or higher than their cells, and labels of rows that overlap
+        n_rows, n_columns = len(maps[0].z), sum(len(trace.z[0]) for trace in maps)
+        cell = (width - 120) / n_columns, (height - TOP - BOTTOM) / n_rows
+        if cell[0] < LEAST_CELL[0] or cell[1] < LEAST_CELL[1]:
+            figure.data = [
+                trace for trace in figure.data if trace.type == "heatmap" or trace.mode != "text"
+            ]
+        for axes, size, room in (
+            (figure.select_yaxes(), cell[1], LEAST_CELL[1]),
+            (figure.select_xaxes(), cell[0], LEAST_CELL[0]),
+        ):
+            for axis in axes:
+                # Labels that may be vertical are as wide as a line is high.
+                turns = axis.plotly_name.startswith("x") and axis.autotickangles
+                step = math.ceil((LEAST_CELL[1] if turns else room) / size)
+                texts = axis.ticktext or ()
+                axis.ticktext = [text if n % step == 0 else "" for n, text in enumerate(texts)]
+    return figure, {"width": width, "height": height}
 
 
 def with_resolution(png: bytes) -> bytes:

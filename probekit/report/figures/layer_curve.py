@@ -15,21 +15,8 @@ from plotly.subplots import make_subplots
 
 from probekit.errors import UnknownNameError, nearest
 from probekit.probes.targets import HEADLINE
-from probekit.report.figures.levels import (
-    NULL_BAND,
-    LevelLine,
-    draw_levels,
-    levels,
-    value_range,
-)
-from probekit.report.figures.line_labels import (
-    LEAST_HEIGHT,
-    LineLabel,
-    label_at_end,
-    label_lines,
-    labels_that_fit,
-    name_lines,
-)
+from probekit.report.figures import line_labels
+from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
 from probekit.report.figures.style import (
     GREY,
     LARGE,
@@ -97,14 +84,36 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     at, is_several = ticks(rows), differs(rows["run"])
     of_runs = [levels(own, is_brief=is_several) for _, own in measured.groupby("run", sort=False)]
     lines = list(chain.from_iterable(of_runs))
-    labels = draw_levels(figure, lines, layer_ends(at), run_colours(rows) if is_several else {})
-    _mark_chosen(figure, table, rows, [row["value"] for _, row in lines])
+    # The colour of each run is that of its line, or of the first one of several.
+    runs = [series["run"].iloc[0] for _, series in series_of(rows)]
+    colours = {run: series_colour(runs.index(run)) for run in runs if is_several}
+    labels = draw_levels(figure, lines, layer_ends(at), colours)
+    # Draw a ring around the task's value at the selected site of each run.
+    marked = chosen_points(table, rows)
+    figure.add_traces([ring(row) for row in marked])
+    if not differs(table["run"]):
+        for row in marked:
+            same_depth = rows.loc[rows["depth"] == row["depth"], "value"]
+            gaps = np.array([*same_depth, *([row["value"] for _, row in lines])]) - row["value"]
+            above, below = (gap[gap > 0].min(initial=math.inf) for gap in (gaps, -gaps))
+            figure.add_annotation(
+                x=row["depth"],
+                y=row["value"],
+                text=f"chosen: {fixed(row['value'], 2)}",
+                showarrow=True,
+                arrowhead=0,
+                arrowcolor=GREY,
+                ax=0,
+                ay=-24 if above >= below else 24,
+                standoff=9,
+                font={"size": SMALL},
+            )
     layer_axis(figure, at)
     return finish_curve(figure, metric, rows["chance"].min(), labels)
 
 
 def finish_curve(
-    figure: go.Figure, metric: str, chance: float, labels: Sequence[LineLabel]
+    figure: go.Figure, metric: str, chance: float, labels: Sequence[line_labels.LineLabel]
 ) -> go.Figure:
     """Set the axis of a metric, label all lines at their ends, and return the figure.
 
@@ -115,7 +124,7 @@ def finish_curve(
         labels: Labels of the horizontal lines.
     """
     figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure, metric, chance))
-    name_lines(figure, [*labels, *end_labels(figure.data)])
+    line_labels.name_lines(figure, [*labels, *end_labels(figure.data)])
     return figure
 
 
@@ -255,29 +264,23 @@ def series_colour(number: int) -> str:
     return SERIES_COLOURS[number] if number < len(SERIES_COLOURS) else GREY
 
 
-def run_colours(rows: pd.DataFrame) -> dict[str, str]:
-    """Return the colour of each run: that of its line, or of the first one of several."""
-    runs = [series["run"].iloc[0] for _, series in series_of(rows)]
-    return {run: series_colour(runs.index(run)) for run in runs}
-
-
-def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
+def end_labels(traces: Iterable[go.Scatter]) -> list[line_labels.LineLabel]:
     """Return a label for each line with markers and each band of the null, one for each name.
 
     Labels are at the last defined point of a line.
     """
     banded = {trace.legendgroup for trace in traces if trace.fill}
-    labels: dict[str, LineLabel] = {}
+    labels: dict[str, line_labels.LineLabel] = {}
     for trace in traces:
         text = html.unescape(trace.name or "").removeprefix(f"{LINES['task'].label} · ")
         text = text.replace("blocks.", "").replace("hook_", "")  # sites are long
         ends = []
         if trace.mode == "lines+markers":
             interval = ", 95 % band" * (trace.legendgroup in banded)
-            ends = label_at_end(trace, text + interval, trace.line.color)
+            ends = line_labels.label_at_end(trace, text + interval, trace.line.color)
         elif trace.legendgroup == NULL_BAND:
             # The band is drawn along its upper end, then back along the lower one.
-            ends = label_at_end(trace, text, GREY, len(trace.y) // 2)
+            ends = line_labels.label_at_end(trace, text, GREY, len(trace.y) // 2)
         for label in ends:
             labels.setdefault(text, label)
     return list(labels.values())
@@ -322,36 +325,6 @@ def point_hover(name: str, row: pd.Series) -> str:
     known = [f"{key}: {value}" for key, value in facts.items() if value != "nan"]
     value = format_number(row["value"], row["ci_low"], row["ci_high"])
     return "<br>".join([f"<b>{plotly_text(row['site'])}</b>", f"{name}: {value}", *known])
-
-
-def _mark_chosen(
-    figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame, heights: Sequence[float]
-) -> None:
-    """Draw a ring around the task's value at the selected site of each run.
-
-    The ring is labelled only for a single run, because labels of several runs would overlap. The
-    label is above or below the ring, on the side with more space to the next line: a line of
-    `rows`, or a horizontal line at one of `heights`.
-    """
-    marked = chosen_points(table, rows)
-    figure.add_traces([ring(row) for row in marked])
-    if not differs(table["run"]):
-        for row in marked:
-            same_depth = rows.loc[rows["depth"] == row["depth"], "value"]
-            gaps = np.array([*same_depth, *heights]) - row["value"]
-            above, below = (gap[gap > 0].min(initial=math.inf) for gap in (gaps, -gaps))
-            figure.add_annotation(
-                x=row["depth"],
-                y=row["value"],
-                text=f"chosen: {fixed(row['value'], 2)}",
-                showarrow=True,
-                arrowhead=0,
-                arrowcolor=GREY,
-                ax=0,
-                ay=-24 if above >= below else 24,
-                standoff=9,
-                font={"size": SMALL},
-            )
 
 
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
@@ -467,17 +440,45 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     chosen = [chosen_points(table, own) for _, own in parts]
     titles = [title + RING * bool(marked) for (title, _), marked in zip(parts, chosen, strict=True)]
     figure = panel_grid(titles, axis_title(metric))
-    ends = layer_ends(ticks(rows))
+    ends, best = layer_ends(ticks(rows)), chosen_row(table)
     labels = []
     for number, ((_, own), marked) in enumerate(zip(parts, chosen, strict=True), start=1):
-        highlighted = _highlighted(table, own)
+        # The selected series of the panel, or else the first.
+        of_series = [series for _, series in series_of(own)]
+        selected = (
+            series
+            for series in of_series
+            if best is not None and not same_features(series, best).empty
+        )
+        highlighted = next(selected, of_series[0])
         lines = curve_lines(table, highlighted)
         for line in lines:
             if line.mode == "lines+markers":
                 line.marker.size = _MARKER
-        others, of_others = _others(rows, highlighted)
+        # The grey task lines of all other series, and their labels.
+        shown = highlighted[list(SERIES)].iloc[0]
+        others = [
+            go.Scatter(
+                x=task["depth"].tolist(),
+                y=task["value"].tolist(),
+                mode="lines",
+                opacity=0.6,
+                line={"color": GREY, "width": 1},
+                hoverinfo="skip",
+            )
+            for _, series in series_of(rows)
+            for task in [only(series, target="task")]
+            if (task[list(SERIES)] != shown).any(axis=None)
+        ]
+        of_others = [line_labels.LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in others]
         references = go.Figure()
-        of_levels = draw_levels(references, _levels(measured, highlighted), ends)
+        # The horizontal lines of a panel: those of its run, position and kind of probe.
+        first = highlighted.iloc[0]
+        is_own = pd.Series(True, measured.index)
+        for column in ("run", "model", "dataset", "position"):
+            is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
+        is_own &= measured["site"].eq("") | measured["probe"].eq(first["probe"])
+        of_levels = draw_levels(references, levels(measured[is_own], is_brief=True), ends)
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         draw_in_panel(figure, drawn, number)
         named = [*end_labels(lines), *of_levels]
@@ -555,46 +556,6 @@ def _title_lines(title: str) -> list[str]:
     return [first + RING * last.endswith(RING), last.removesuffix(RING)]
 
 
-def _highlighted(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of one series of a panel: the selected one, or else the first."""
-    of_series, chosen = [rows for _, rows in series_of(own)], chosen_row(table)
-    selected = (
-        rows for rows in of_series if chosen is not None and not same_features(rows, chosen).empty
-    )
-    return next(selected, of_series[0])
-
-
-def _others(
-    rows: pd.DataFrame, highlighted: pd.DataFrame
-) -> tuple[list[go.Scatter], list[LineLabel]]:
-    """Return the grey task lines of all series except the highlighted one, and their labels."""
-    shown = highlighted[list(SERIES)].iloc[0]
-    of_series = [only(own, target="task") for _, own in series_of(rows)]
-    others = [own for own in of_series if (own[list(SERIES)] != shown).any(axis=None)]
-    lines = [
-        go.Scatter(
-            x=own["depth"].tolist(),
-            y=own["value"].tolist(),
-            mode="lines",
-            opacity=0.6,
-            line={"color": GREY, "width": 1},
-            hoverinfo="skip",
-        )
-        for own in others
-    ]
-    return lines, [LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in lines]
-
-
-def _levels(measured: pd.DataFrame, highlighted: pd.DataFrame) -> list[LevelLine]:
-    """Return the horizontal lines of a panel: those of its run, position and kind of probe."""
-    first = highlighted.iloc[0]
-    is_own = pd.Series(True, measured.index)
-    for column in ("run", "model", "dataset", "position"):
-        is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
-    is_own &= measured["site"].eq("") | measured["probe"].eq(first["probe"])
-    return levels(measured[is_own], is_brief=True)
-
-
 def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set[int]]) -> None:
     """Name the layers of each panel below the lowest panel of its column.
 
@@ -627,7 +588,7 @@ def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set
     figure.update_layout(meta={**STACKS, "ticktext": in_narrow})
 
 
-def label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]]) -> None:
+def label_panels(figure: go.Figure, labels: Sequence[Sequence[line_labels.LineLabel]]) -> None:
     """Label each name once, in the panels at the right edge; the legend names all that is left."""
     named: set[str] = set()
     across = n_columns(len(labels))
@@ -635,8 +596,8 @@ def label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]]) -> No
     edge = dict.fromkeys([*range(across, len(labels) + 1, across), len(labels)])
     for number in edge:  # panels with nothing to their right
         new = [label for label in labels[number - 1] if label.text not in named]
-        fitting = labels_that_fit(new, LEAST_HEIGHT / down - TITLE_HEIGHT)
-        label_lines(figure, fitting, number)
+        fitting = line_labels.labels_that_fit(new, line_labels.LEAST_HEIGHT / down - TITLE_HEIGHT)
+        line_labels.label_lines(figure, fitting, number)
         named |= {label.text for label in fitting}
     left = [label for own in labels for label in own if label.text not in named]
     for trace in figure.data:

@@ -16,7 +16,6 @@ from probekit.probes.targets import BASELINES, HEADLINE
 from probekit.report.figures.line_labels import LineLabel
 from probekit.report.figures.style import (
     LEVELS,
-    LineStyle,
     finite_ends,
     fixed,
     format_number,
@@ -130,28 +129,25 @@ def draw_levels(
         whose = "" if is_common else f" of {short_title(rows[0]['run'], runs)}"
         title, style = f"{LEVELS[name].label}{whose}", replace(LEVELS[name], colour=colour)
         for row in {row["value"]: row for row in rows}.values():
-            figure.add_trace(_level_line(style, row, ends, f"{title} {text}"))
+            # A horizontal line between the ends, without a legend entry.
+            interval = format_number(row["value"], row["ci_low"], row["ci_high"])
+            level_line = go.Scatter(
+                x=list(ends),
+                y=[row["value"]] * 2,
+                name=plotly_text(f"{title} {text}"),
+                mode="lines",
+                line={"color": style.colour, "dash": style.dash, "width": style.width},
+                showlegend=False,
+                hovertext=f"<b>{plotly_text(row['site'] or style.label)}</b>: {interval}",
+                hoverinfo="text",
+            )
+            figure.add_trace(level_line)
         names, _ = labels.setdefault((text, colour), ([], rows[0]["value"]))
         names.append(title)
     return [
         LineLabel(f"{', '.join(names)} {text}", value, colour)
         for (text, colour), (names, value) in labels.items()
     ]
-
-
-def _level_line(style: LineStyle, row: pd.Series, ends: Sequence[float], name: str) -> go.Scatter:
-    """Return a horizontal line between the ends, without a legend entry."""
-    interval = format_number(row["value"], row["ci_low"], row["ci_high"])
-    return go.Scatter(
-        x=list(ends),
-        y=[row["value"]] * 2,
-        name=plotly_text(name),
-        mode="lines",
-        line={"color": style.colour, "dash": style.dash, "width": style.width},
-        showlegend=False,
-        hovertext=f"<b>{plotly_text(row['site'] or style.label)}</b>: {interval}",
-        hoverinfo="text",
-    )
 
 
 def short_title(run: str, runs: Sequence[str]) -> str:

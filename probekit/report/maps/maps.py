@@ -17,17 +17,8 @@ from plotly.colors import sequential
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
+from probekit.report.figures import style
 from probekit.report.figures.layer_curve import measured_rows
-from probekit.report.figures.style import (
-    SMALL,
-    STACKS,
-    TEMPLATE,
-    TITLE_MARGIN,
-    finite_ends,
-    fixed,
-    format_number,
-    plotly_text,
-)
 from probekit.report.figures.views import position_offset
 from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
 from probekit.results.table import (
@@ -40,6 +31,7 @@ from probekit.results.table import (
     tick,
 )
 
+Axis = tuple[str, Mapping[Any, str]]  # a column, and the label of each of its values, in order
 LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not look like an effect
 # Targets whose score the hover text of a cell also shows.
 COMPARED = {name: TARGETS[name].title for name in ("control", "random_weights")}
@@ -126,7 +118,7 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     >>> shown.low, shown.high, shown.is_diverging
     (-0.2, 0.2, True)
     """
-    least, most = finite_ends(values)
+    least, most = style.finite_ends(values)
     is_difference = METRICS[metric].kind == "difference"
     if is_difference and least < 0:
         return diverging([least, most], LEAST_RANGE)
@@ -162,25 +154,7 @@ def _draw(
     whole = cells if whole is None else whole
     title, label = _AXES[across]
     columns, rows = sorted(cells[across].unique()), sorted(whole["depth"].unique())
-    figure = cell_map(
-        cells.assign(hover=_hover(table, cells, metric)),
-        map_colours(whole, metric),
-        down=("depth", {depth: tick(int(depth), n_blocks(placed(table))) for depth in rows}),
-        across=(across, {column: label(column) for column in columns}),
-        title=title,
-    )
-    framed = chosen_cell(table, whole)
-    if framed is not None and framed.name in cells.index:
-        frame_cell(figure, columns.index(framed[across]), rows.index(framed["depth"]))
-        scores = _ranked_cells(table, whole)["value"]
-        n_best = int((scores == scores.iloc[0]).sum())
-        ties = f" (1 of {n_best})" if n_best > 1 else ""
-        write_above(figure, f"framed: best by cross-validation{ties}")
-    return figure
-
-
-def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
-    """Return the hover text of each cell: site, value with interval, and related scores."""
+    # The hover text of each cell: site, value with interval, and related scores.
     test = placed(figure_rows(table))
     values: dict[Hashable, dict[tuple[str, str], float]] = {}
     for key, target, name, value in zip(
@@ -195,16 +169,30 @@ def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
     }
     texts = []
     for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
-        site = plotly_text(site_with_head(cell["site"], cell["head"]))
-        value = format_number(cell["value"], cell["ci_low"], cell["ci_high"])
+        site = style.plotly_text(site_with_head(cell["site"], cell["head"]))
+        value = style.format_number(cell["value"], cell["ci_low"], cell["ci_high"])
         others = [
-            f"{name}: {format_number(values[key][score])}"
+            f"{name}: {style.format_number(values[key][score])}"
             for name, score in related.items()
             if score in values[key] and score != ("task", metric)
         ]
-        header = f"<b>{site}</b> at {plotly_text(cell['position'])}"
+        header = f"<b>{site}</b> at {style.plotly_text(cell['position'])}"
         texts.append("<br>".join([header, f"{metric_name(metric)}: {value}", *others]))
-    return texts
+    figure = cell_map(
+        cells.assign(hover=texts),
+        map_colours(whole, metric),
+        down=("depth", {depth: tick(int(depth), n_blocks(placed(table))) for depth in rows}),
+        across=(across, {column: label(column) for column in columns}),
+        title=title,
+    )
+    framed = chosen_cell(table, whole)
+    if framed is not None and framed.name in cells.index:
+        frame_cell(figure, columns.index(framed[across]), rows.index(framed["depth"]))
+        scores = _ranked_cells(table, whole)["value"]
+        n_best = int((scores == scores.iloc[0]).sum())
+        ties = f" (1 of {n_best})" if n_best > 1 else ""
+        write_above(figure, f"framed: best by cross-validation{ties}")
+    return figure
 
 
 def _features(rows: pd.DataFrame) -> list[tuple[str, ...]]:
@@ -281,7 +269,7 @@ def text_map(
         most_texts: Number of cells up to which texts are drawn.
         down_title: Title of the vertical axis.
     """
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     if np.isnan(values).any():
         figure.update_layout(plot_bgcolor=MASKED)
     lines = np.array(hover, dtype=object).reshape(values.shape).tolist()
@@ -300,7 +288,7 @@ def text_map(
     if values.size <= most_texts:
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
         shown_texts = list(map(cell_text, values.ravel()) if texts is None else texts)
-        font = {"size": SMALL, "color": inks(values.ravel(), shown)}
+        font = {"size": style.SMALL, "color": inks(values.ravel(), shown)}
         figure.add_scatter(x=x, y=y, text=shown_texts, mode="text", textfont=font, hoverinfo="skip")
     # Columns and rows are labelled by index, because labels such as tokens may occur twice. Without
     # a range, the text trace would add a margin around the map.
@@ -316,12 +304,7 @@ def text_map(
 
 
 def cell_map(
-    cells: pd.DataFrame,
-    shown: Colours,
-    *,
-    down: tuple[str, Mapping[Any, str]],
-    across: tuple[str, Mapping[Any, str]],
-    title: str,
+    cells: pd.DataFrame, shown: Colours, *, down: Axis, across: Axis, title: str
 ) -> go.Figure:
     """Return the map of cells that are given in any order; missing ones are empty.
 
@@ -379,7 +362,7 @@ def cell_text(value: float) -> str:
     """
     if np.isnan(value):
         return ""
-    return re.sub(r"^(−?)0\.", r"\1.", fixed(value, 2))
+    return re.sub(r"^(−?)0\.", r"\1.", style.fixed(value, 2))
 
 
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
@@ -419,7 +402,9 @@ def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
     Args:
         maps: Maps by title, all with the same rows and the same colour scale.
     """
-    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False, "meta": STACKS})
+    figure = go.Figure(
+        layout={"template": style.TEMPLATE, "showlegend": False, "meta": style.STACKS}
+    )
     widths = [len(one.data[0].z[0]) for one in maps.values()]
     unit = (1 - GAP * (len(maps) - 1)) / sum(widths)
     start = 0.0
@@ -449,7 +434,7 @@ def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
 def write_above(figure: go.Figure, text: str, axis: str = "x") -> None:
     """Add a text above a map, given by its x axis."""
     figure.add_annotation(
-        text=plotly_text(text),
+        text=style.plotly_text(text),
         x=0,
         xref=f"{axis} domain",
         xanchor="left",
@@ -457,6 +442,6 @@ def write_above(figure: go.Figure, text: str, axis: str = "x") -> None:
         yref=f"{axis.replace('x', 'y')} domain",
         yanchor="bottom",
         showarrow=False,
-        font={"size": SMALL},
+        font={"size": style.SMALL},
     )
-    figure.update_layout(margin_t=TITLE_MARGIN)
+    figure.update_layout(margin_t=style.TITLE_MARGIN)

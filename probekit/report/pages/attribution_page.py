@@ -11,22 +11,8 @@ import plotly.graph_objects as go
 
 from probekit.amounts import joined_names
 from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, signed
-from probekit.report.maps.maps import (
-    MOST_TEXTS,
-    diverging,
-    name_colours,
-    text_map,
-)
-from probekit.report.pages.page import (
-    ANALYSIS,
-    FigurePart,
-    Fold,
-    Group,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.maps.maps import MOST_TEXTS, diverging, name_colours, text_map
+from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import (
     HIGH,
@@ -103,7 +89,11 @@ def attribution_answer(attribution: AttributedLogit) -> str:
     a logit difference.
     """
     logit, parts = attribution.logit, strongest_parts(attribution)
-    total = _total(attribution)
+    token = quote(attribution.token)
+    total = f"the logit of {token}, {signed(logit)}"
+    if attribution.minus:
+        other = MEAN if attribution.minus == MEAN else quote(attribution.minus)
+        total = f"the logit difference of {signed(logit)} between {token} and {other}"
     if abs(logit) < LEAST_NET * float(parts["value"].abs().sum()):
         return (
             f"No component carries {total}: contributions of "
@@ -127,15 +117,6 @@ def attribution_answer(attribution: AttributedLogit) -> str:
     )
 
 
-def _total(attribution: AttributedLogit) -> str:
-    """Return the attributed logit or logit difference with its value, as a phrase."""
-    token, value = quote(attribution.token), signed(attribution.logit)
-    if not attribution.minus:
-        return f"the logit of {token}, {value}"
-    other = MEAN if attribution.minus == MEAN else quote(attribution.minus)
-    return f"the logit difference of {value} between {token} and {other}"
-
-
 def _amount(value: float, attribution: AttributedLogit) -> str:
     """Return a contribution: its share of a logit difference, or its value for a single logit."""
     return _share(value, attribution.logit) if attribution.minus else signed(value)
@@ -152,61 +133,57 @@ def attribution_detail(attribution: AttributedLogit) -> str:
     )
 
 
-def attribution_question(attribution: AttributedLogit) -> str:
-    """Return the question that an attribution answers, with the end of the text."""
-    text = line_label("".join(attribution.tokens[: attribution.position + 1]))
-    shown = short_heading(text, keeps_end=True)
-    token, minus = quote(attribution.token), attribution.minus
-    rather = f" rather than {quote(minus)}" if minus and minus != MEAN else ""
-    return f"Which components predict {token}{rather} after “{shown}”?"
-
-
 def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with the contributions as heat map, waterfall and table."""
     parts = strongest_parts(attribution)
     difference = abs(attribution.logit - float(parts["value"].sum()))
     exact = f"The contributions of the {len(parts)} components sum to the logit within"
-    by_head, steps = _figures(attribution)
-    first = Group("split", [by_head, largest_table(attribution)])
-    return Page(
-        eyebrow=["probekit", "direct logit attribution", model_title(model)],
-        title=attribution_question(attribution),
-        answer=attribution_answer(attribution),
-        details=[Paragraph(attribution_detail(attribution))],
-        sections=[
-            PageSection("", [first, Paragraph(CAVEAT, "note")], "first"),
-            PageSection("Cumulative logit", [steps]),
-            PageSection("All components", [_all_components(attribution)]),
-        ],
-        method=(*METHOD, f"{exact} {difference:.0e}."),
-        facts={"": facts},
-        styles=ANALYSIS,
-    ).html()
-
-
-def _figures(attribution: AttributedLogit) -> tuple[FigurePart, FigurePart]:
-    """Return the map of contributions, and their sum in the order of the forward pass."""
     rows = attribution.rows
     n_layers, n_heads = (int(rows[name].max()) + 1 for name in ("layer", "head"))
     in_order = "; ".join(f"{name} {signed(value)}" for name, value in step_rows(rows).items())
-    by_head = FigurePart(
+    by_head = page.FigurePart(
         "Contributions of heads and MLPs",
-        figure_json(attribution_map(rows)),
+        page.figure_json(attribution_map(rows)),
         "Contribution of each component to the logit. “bias” is the bias of the attention output.",
         "Contribution of each head and MLP. Largest: " + largest_parts(attribution, 2 * MOST_NAMED),
         height=8 + 1.9 * n_layers,
         width=9 + 2.9 * (n_heads + 2),
     )
-    steps = FigurePart(
+    steps = page.FigurePart(
         "Cumulative logit",
-        figure_json(attribution_steps(rows)),
+        page.figure_json(attribution_steps(rows)),
         "Contributions in the order of the forward pass. Each bar starts where the previous one "
         "ends; the last is the logit.",
         f"Contributions in order: {in_order}",
         height=26,
         width=6 + 1.4 * (2 * n_layers + 4),
     )
-    return by_head, steps
+    first = page.Group("split", [by_head, largest_table(attribution)])
+    # The question that an attribution answers, with the end of the text.
+    text = line_label("".join(attribution.tokens[: attribution.position + 1]))
+    shown = short_heading(text, keeps_end=True)
+    token, minus = quote(attribution.token), attribution.minus
+    rather = f" rather than {quote(minus)}" if minus and minus != MEAN else ""
+    cells = [
+        (name, format_number(value))
+        for name, value in zip(parts["name"], parts["value"], strict=True)
+    ]
+    title = f"{len(cells)} components, largest contribution first"
+    every = ResultTable(title, ("component", "contribution"), cells, is_sortable=True)
+    return page.Page(
+        eyebrow=["probekit", "direct logit attribution", model_title(model)],
+        title=f"Which components predict {token}{rather} after “{shown}”?",
+        answer=attribution_answer(attribution),
+        details=[page.Paragraph(attribution_detail(attribution))],
+        sections=[
+            page.PageSection("", [first, page.Paragraph(CAVEAT, "note")], "first"),
+            page.PageSection("Cumulative logit", [steps]),
+            page.PageSection("All components", [page.Fold(title, [every])]),
+        ],
+        method=(*METHOD, f"{exact} {difference:.0e}."),
+        facts={"": facts},
+        styles=page.ANALYSIS,
+    ).html()
 
 
 def largest_table(attribution: AttributedLogit) -> ResultTable:
@@ -234,16 +211,6 @@ def largest_table(attribution: AttributedLogit) -> ResultTable:
 
 def _share(value: float, total: float) -> str:
     return f"{fixed(100 * value / total, 0)} %" if total else "–"
-
-
-def _all_components(attribution: AttributedLogit) -> Fold:
-    parts = strongest_parts(attribution)
-    rows = [
-        (name, format_number(value))
-        for name, value in zip(parts["name"], parts["value"], strict=True)
-    ]
-    title = f"{len(rows)} components, largest contribution first"
-    return Fold(title, [ResultTable(title, ("component", "contribution"), rows, is_sortable=True)])
 
 
 def part_name(part: str, layer: Any, head: Any) -> str:

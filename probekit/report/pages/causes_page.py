@@ -11,6 +11,7 @@ import pandas as pd
 
 from probekit.amounts import counted
 from probekit.files import inside, write_atomic
+from probekit.report.causes import findings
 from probekit.report.causes.cause_figures import (
     Panel,
     cause_curve,
@@ -23,44 +24,16 @@ from probekit.report.causes.cause_figures import (
     steepest,
     token_maps,
 )
-from probekit.report.causes.findings import (
-    METHODS,
-    NOUNS,
-    RECOVERY,
-    EditSet,
-    cause_answer,
-    directions_in,
-    edit_sets,
-    first_measure,
-    interval_in_words,
-    legible,
-    measure_title,
-    n_in_words,
-    place_in_words,
-    value_in_words,
-    verdict_tables,
-    where,
-)
 from probekit.report.figures.layer_curve import MOST_PANELS, panels_height
 from probekit.report.figures.style import fixed
 from probekit.report.maps.maps import MOST_TEXTS
-from probekit.report.pages.page import (
-    FigurePart,
-    Files,
-    Fold,
-    Group,
-    Item,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.pages.parts import map_part
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.template import unbroken
 from probekit.report.sentences.answer import p_words
 from probekit.report.texts import capitalised, class_label, model_title
-from probekit.results.causes import FOLDER, TABLES, CausesRecord, CauseTables, has_causes
+from probekit.results.causes import FOLDER, TABLES, CauseTables, has_causes
 from probekit.results.record import reading_run_file
 from probekit.results.table import n_blocks
 
@@ -118,25 +91,12 @@ def causes_page(run_dir: Path) -> str:
         MissingError: the run has no interventions.
         DataError: a file of the run cannot be read.
     """
-    tables = legible(CauseTables.open(run_dir))
+    tables = findings.legible(CauseTables.open(run_dir))
     record = tables.record
     shown, folded = cause_items(tables)
-    sections: list[Item] = [Group("causes", shown)]
+    sections: list[page.Item] = [page.Group("causes", shown)]
     if folded:
-        sections.append(PageSection("More figures", folded, "folds"))
-    return Page(
-        eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
-        title=record.question or record.name,
-        answer=cause_answer(tables),
-        sections=[*sections, *table_files(run_dir)],
-        method=METHOD,
-        facts={"": _facts(record)},
-        aside=[n_in_words(record)],
-        styles=("report.css", "causes.css"),
-    ).html()
-
-
-def _facts(record: CausesRecord) -> dict[str, str]:
+        sections.append(page.PageSection("More figures", folded, "folds"))
     named = {
         "model": model_title(record.model),
         "data": record.dataset,
@@ -148,10 +108,19 @@ def _facts(record: CausesRecord) -> dict[str, str]:
         "permutations": f"{record.draws:,}" if record.draws else "",
         "seed": str(record.seed),
     }
-    return {capitalised(name): words for name, words in named.items() if words}
+    return page.Page(
+        eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
+        title=record.question or record.name,
+        answer=findings.cause_answer(tables),
+        sections=[*sections, *table_files(run_dir)],
+        method=METHOD,
+        facts={"": ({capitalised(name): words for name, words in named.items() if words})},
+        aside=[findings.n_in_words(record)],
+        styles=("report.css", "causes.css"),
+    ).html()
 
 
-def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -> PageSection:
+def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -> page.PageSection:
     """Return the section on interventions of a run's page.
 
     Args:
@@ -163,48 +132,47 @@ def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -
         DataError: a file cannot be read.
     """
     shown, folded = cause_items(tables, layers)
-    return PageSection("Causes", [*shown, *folded, *table_files(run_dir)], "causes", "causes")
+    return page.PageSection("Causes", [*shown, *folded, *table_files(run_dir)], "causes", "causes")
 
 
 def cause_items(
     tables: CauseTables, layers: dict[int, str] | None = None
-) -> tuple[list[Item], list[FigurePart]]:
+) -> tuple[list[page.Item], list[page.FigurePart]]:
     """Return the verdicts, doubts and open figures of interventions, and the folded figures.
 
     Doubts are warnings, and texts that were left out.
     """
     parts = cause_parts(tables, layers)
-    figures = [_framed(part) for part in parts if part.is_open]
+    figures = [
+        page.Group("wide" if "xaxis3" in part.figure["layout"] else "", [part])
+        for part in parts
+        if part.is_open
+    ]
     cautions = [
         *tables.record.warnings,
         *(f"{counted(one.n, 'text')} left out: {one.reason}" for one in tables.record.left_out),
     ]
-    items = [*_verdicts(tables), *(Paragraph(sentence, "note") for sentence in cautions)]
-    return [*items, Group("cause-figures", figures)], [one for one in parts if not one.is_open]
+    items = [*_verdicts(tables), *(page.Paragraph(sentence, "note") for sentence in cautions)]
+    return [*items, page.Group("cause-figures", figures)], [one for one in parts if not one.is_open]
 
 
-def _framed(part: FigurePart) -> Group:
-    """Return a figure in a frame, which is wide for figures of several panels."""
-    return Group("wide" if "xaxis3" in part.figure["layout"] else "", [part])
-
-
-def _verdicts(tables: CauseTables) -> Iterator[Item]:
+def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
     """Yield the table of verdicts with its note, other directions folded, and the summaries."""
-    found = verdict_tables(directions_in(tables))
+    found = findings.verdict_tables(findings.directions_in(tables))
     if not found:
         return
     (table, words), *folded = found
     yield _unbroken(table)
     is_single = len(table.rows) == 1
     if is_single and words.rows:
-        yield Paragraph(str(words.rows[0][1]))
-    yield Paragraph(unbroken(NOTE), "note")
+        yield page.Paragraph(str(words.rows[0][1]))
+    yield page.Paragraph(unbroken(NOTE), "note")
     for others, _ in folded:
         n = len(others.rows)
         title = "The other direction" if n == 1 else f"The other {n} directions"
-        yield Fold(title, [_unbroken(others)])
+        yield page.Fold(title, [_unbroken(others)])
     if not is_single and words.rows:
-        yield Fold("Verdicts in words", [words, *(more for _, more in folded)])
+        yield page.Fold("Verdicts in words", [words, *(more for _, more in folded)])
 
 
 def _unbroken(table: ResultTable) -> ResultTable:
@@ -219,16 +187,20 @@ def _unbroken(table: ResultTable) -> ResultTable:
     return replace(table, rows=[list(map(whole, row)) for row in table.rows])
 
 
-def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[FigurePart]:
+def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[page.FigurePart]:
     """Return the figures of a run's interventions; [] without interventions.
 
     Raises:
         DataError: a file cannot be read.
     """
-    return cause_parts(legible(CauseTables.open(run_dir)), layers) if has_causes(run_dir) else []
+    return (
+        cause_parts(findings.legible(CauseTables.open(run_dir)), layers)
+        if has_causes(run_dir)
+        else []
+    )
 
 
-def table_files(run_dir: Path) -> list[Files]:
+def table_files(run_dir: Path) -> list[page.Files]:
     """Return the links that save the tables of a run's interventions."""
     found = []
     for path in (run_dir / FOLDER / f"{name}.csv" for name in TABLES):
@@ -236,19 +208,19 @@ def table_files(run_dir: Path) -> list[Files]:
             with reading_run_file(path):
                 content = b64encode(inside(path).read_bytes()).decode()
             found.append((f"Save {path.name}", path.name, content))
-    return [Files(found)] if found else []
+    return [page.Files(found)] if found else []
 
 
-def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> list[FigurePart]:
+def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> list[page.FigurePart]:
     """Return the figures of a run's interventions; other measures, tokens and methods are folded.
 
     Args:
         tables: interventions of the run.
         layers: labels of the layer axis of the run's layer curve, by depth.
     """
-    main, seen = first_measure(tables), set()
-    edits: dict[str, list[FigurePart]] = {"curve": [], "tokens": [], "heads": []}
-    for one in edit_sets(tables.effects):
+    main, seen = findings.first_measure(tables), set()
+    edits: dict[str, list[page.FigurePart]] = {"curve": [], "tokens": [], "heads": []}
+    for one in findings.edit_sets(tables.effects):
         for kind, part in _edit_parts(one, tables, layers):
             # The first figure of each kind is open.
             is_open = one.measure == main and kind not in seen
@@ -259,58 +231,14 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
 
 
 def _edit_parts(
-    one: EditSet, tables: CauseTables, layers: dict[int, str] | None
-) -> Iterator[tuple[str, FigurePart]]:
+    one: findings.EditSet, tables: CauseTables, layers: dict[int, str] | None
+) -> Iterator[tuple[str, page.FigurePart]]:
     """Yield kind and figure of the patches or ablations of a set."""
-    edits = NOUNS.get((one.do, one.replacement), one.do)
-    place, caption = f"{edits} {where(tables, one.at)}", edit_caption(one, tables)
-    title = capitalised(one.title)
-    if one.shown == RECOVERY and one.measure != first_measure(tables):
-        title = f"Recovery of {measure_title(one.measure)}"
-    if one.at == "each":
-        for part, figure in token_maps(one, tables.record):
-            n_heads = one.of_heads["line"].nunique() if part.endswith(" heads") else 0
-            rows = one.of_heads if n_heads else one.rows[one.rows["line"] == part]
-            of = f" The heads with the largest values, of {n_heads}." if n_heads else ""
-            words = f"{caption}{of}{_tokens(tables)} Framed: the largest absolute value."
-            heading = f"{title} by layer and token · {part}, {edits}"
-            description = edit_description(one, rows, f" by layer and token, {part}")
-            yield f"tokens {part}", _resized(map_part(heading, figure, words, description))
-        return
-    parts = [(str(name), rows) for name, rows in one.of_heads.groupby("part", sort=False)]
-    if not (rows := curve_lines_of(one)).empty:
-        left = ", ".join(name for name, _ in parts)
-        heads = f" Single heads of {left} have a map of their own." if left else ""
-        yield (
-            "curve",
-            FigurePart(
-                f"{title} by layer · {place}",
-                figure_json(cause_curve(one, layers)),
-                f"{caption} Bands or bars: 95 % intervals over groups.{heads}",
-                edit_description(one, rows, " by layer"),
-            ),
-        )
-    for name, rows in parts:
-        heading = f"{title} by layer and head · {name}, {place}"
-        words = f"{caption} Framed: the head with the largest absolute value."
-        description = edit_description(one, rows, f" by layer and head, {name}")
-        found = map_part(heading, head_map_of(one, name), words, description)
-        yield f"heads {name}", _resized(found)
-
-
-def _resized(part: FigurePart) -> FigurePart:
-    """Return a map with lower rows if its cells have no numbers."""
-    cells = part.figure["data"][0]["z"]
-    if len(cells) * len(cells[0]) <= MOST_TEXTS:
-        return part
-    return replace(part, height=10 + SMALL_ROW * max(len(cells), 16))
-
-
-def edit_caption(one: EditSet, tables: CauseTables) -> str:
-    """Return the facts that the figures of a set of edits share."""
-    measure = f"{measure_title(one.measure)} ({one.unit}{_answers(tables)})"
+    edits = findings.NOUNS.get((one.do, one.replacement), one.do)
+    # The facts that the figures of a set of edits share.
+    measure = f"{findings.measure_title(one.measure)} ({one.unit}{_answers(tables)})"
     quantity = f"Measure: change of the {measure} relative to the unedited text."
-    if one.shown == RECOVERY:
+    if one.shown == findings.RECOVERY:
         quantity = (
             f"Recovery of the {measure}: share of the difference between the counterfactual and "
             "the unedited text."
@@ -327,10 +255,51 @@ def edit_caption(one: EditSet, tables: CauseTables) -> str:
             f"Control: the unedited text; smallest {p_words(float(p))}, adjusted for "
             f"{counted(one.n_edits, 'edit')}.{few}"
         )
-    return (
-        f"Replacement: {REPLACEMENTS[one.replacement]}, {where(tables, one.at)}. {quantity} "
-        f"{sizes_in_words(one.rows)}. {test}"
+    caption = (
+        f"Replacement: {REPLACEMENTS[one.replacement]}, {findings.where(tables, one.at)}. "
+        f"{quantity} {sizes_in_words(one.rows)}. {test}"
     )
+    place = f"{edits} {findings.where(tables, one.at)}"
+    title = capitalised(one.title)
+    if one.shown == findings.RECOVERY and one.measure != findings.first_measure(tables):
+        title = f"Recovery of {findings.measure_title(one.measure)}"
+    if one.at == "each":
+        for part, figure in token_maps(one, tables.record):
+            n_heads = one.of_heads["line"].nunique() if part.endswith(" heads") else 0
+            rows = one.of_heads if n_heads else one.rows[one.rows["line"] == part]
+            of = f" The heads with the largest values, of {n_heads}." if n_heads else ""
+            words = f"{caption}{of}{_tokens(tables)} Framed: the largest absolute value."
+            heading = f"{title} by layer and token · {part}, {edits}"
+            description = edit_description(one, rows, f" by layer and token, {part}")
+            yield f"tokens {part}", _resized(map_part(heading, figure, words, description))
+        return
+    parts = [(str(name), rows) for name, rows in one.of_heads.groupby("part", sort=False)]
+    if not (rows := curve_lines_of(one)).empty:
+        left = ", ".join(name for name, _ in parts)
+        heads = f" Single heads of {left} have a map of their own." if left else ""
+        yield (
+            "curve",
+            page.FigurePart(
+                f"{title} by layer · {place}",
+                page.figure_json(cause_curve(one, layers)),
+                f"{caption} Bands or bars: 95 % intervals over groups.{heads}",
+                edit_description(one, rows, " by layer"),
+            ),
+        )
+    for name, rows in parts:
+        heading = f"{title} by layer and head · {name}, {place}"
+        words = f"{caption} Framed: the head with the largest absolute value."
+        description = edit_description(one, rows, f" by layer and head, {name}")
+        found = map_part(heading, head_map_of(one, name), words, description)
+        yield f"heads {name}", _resized(found)
+
+
+def _resized(part: page.FigurePart) -> page.FigurePart:
+    """Return a map with lower rows if its cells have no numbers."""
+    cells = part.figure["data"][0]["z"]
+    if len(cells) * len(cells[0]) <= MOST_TEXTS:
+        return part
+    return replace(part, height=10 + SMALL_ROW * max(len(cells), 16))
 
 
 def _answers(tables: CauseTables) -> str:
@@ -351,24 +320,24 @@ def _tokens(tables: CauseTables) -> str:
 def sizes_in_words(rows: pd.DataFrame) -> str:
     """Return the number of texts and groups; if rows differ in them, their range."""
     ends = rows[["n", "groups"]].agg(["min", "max"])
-    low, high = (n_in_words(own) for _, own in ends.iterrows())
+    low, high = (findings.n_in_words(own) for _, own in ends.iterrows())
     return low if low == high else f"{low} to {high}"
 
 
-def edit_description(one: EditSet, rows: pd.DataFrame, place: str) -> str:
+def edit_description(one: findings.EditSet, rows: pd.DataFrame, place: str) -> str:
     """Return the largest values of a figure as text."""
     blocks = n_blocks(rows)
     largest = rows.reindex(rows["value"].abs().nlargest(MOST_NAMED).index)
     named = [
-        place_in_words(row, blocks)
+        findings.place_in_words(row, blocks)
         + (f" at position {row['position']:.0f}" if one.at == "each" else "")
-        + f" {value_in_words(row)}"
+        + f" {findings.value_in_words(row)}"
         for _, row in largest.iterrows()
     ]
     return f"{capitalised(one.title)}{place}, largest first. {'; '.join(named)}."
 
 
-def _dose_parts(tables: CauseTables) -> Iterator[FigurePart]:
+def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
     """Yield the dose-response curves of each method and choice of tokens."""
     for number, ((along, at), panels) in enumerate(dose_panels(tables)):
         shown = steepest(panels)
@@ -377,9 +346,9 @@ def _dose_parts(tables: CauseTables) -> Iterator[FigurePart]:
             ends = rows.sort_values("by").iloc[[0, -1]]
             doses = [f"{fixed(row['effect'], 2)} at {row['by']:+g}" for _, row in ends.iterrows()]
             named.append(f"{title} {', '.join(doses).replace('-', '−')}")
-        yield FigurePart(
-            f"Dose-response · {METHODS[along]}, {where(tables, at)}",
-            figure_json(dose_figure(shown)),
+        yield page.FigurePart(
+            f"Dose-response · {findings.METHODS[along]}, {findings.where(tables, at)}",
+            page.figure_json(dose_figure(shown)),
             dose_caption(along, at, shown, len(panels), tables),
             f"Change of the measure by dose. {'; '.join(named)}.",
             is_open=number == 0,
@@ -396,27 +365,29 @@ def dose_caption(
     own = own[own["site"].isin(rows["site"]) & own["along"].eq(along) & own["at"].eq(at)]
     record = tables.record
     towards = f" towards {class_label(record.classes[-1])}" if record.classes else ""
-    measure = measure_title(record.measures[0]) if record.measures else "measure"
-    size = n_in_words(record) if own.empty else sizes_in_words(own)
+    measure = findings.measure_title(record.measures[0]) if record.measures else "measure"
+    size = findings.n_in_words(record) if own.empty else sizes_in_words(own)
     folds = f" and {counted(record.folds, 'fold')}" if record.folds > 1 else ""
     known = rows.dropna(subset="other_loss").sort_values("other_loss")
     loss = ""
     if not known.empty:
-        worst = interval_in_words(*known.iloc[-1][["other_loss", "other_low", "other_high"]])
+        worst = findings.interval_in_words(
+            *known.iloc[-1][["other_loss", "other_low", "other_high"]]
+        )
         loss = f" Change of the loss on other texts: at most {worst} nats per token."
     few = len(panels) < n_all
     chosen = f" The {len(panels)} of {n_all} sites with the largest effects." * few
     return (
         "Edit: multiples of the standard deviation of the projection are added along the "
-        f"direction ({METHODS[along]}), {where(tables, at)}. Measure: mean change of the {measure} "
-        f"({rows['unit'].iloc[0]}{_answers(tables)}){towards}. {size}{folds}. Controls: "
-        f"95 % of {record.draws:,} directions on permuted labels, which the test compares with "
-        "(grey); 95 % of random directions with the features' covariance, not tested (dotted)."
-        f"{loss}{chosen}"
+        f"direction ({findings.METHODS[along]}), {findings.where(tables, at)}. Measure: mean "
+        f"change of the {measure} ({rows['unit'].iloc[0]}{_answers(tables)}){towards}. "
+        f"{size}{folds}. Controls: 95 % of {record.draws:,} directions on permuted labels, which "
+        "the test compares with (grey); 95 % of random directions with the features' covariance, "
+        f"not tested (dotted).{loss}{chosen}"
     )
 
 
-def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator[FigurePart]:
+def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator[page.FigurePart]:
     """Yield the accuracies of probes that were fitted again after erasure."""
     for number, ((along, at), panels) in enumerate(refit_panels(tables)):
         shown = panels[:MOST_PANELS]
@@ -427,13 +398,13 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
             for first, last in [(rows.iloc[0], rows.iloc[-1])]
         ]
         size = sizes_in_words(pd.concat([rows for _, rows in shown]))
-        yield FigurePart(
-            f"Accuracy after erasure · {METHODS[along]}, {where(tables, at)}",
-            figure_json(refit_figure(shown, layers)),
-            f"Edit: erasure ({METHODS[along]}), replaced by the mean, {where(tables, at)}. Probes "
-            "are fitted again at this site and every later one. Measure: balanced accuracy "
-            f"(share); bands: 95 % intervals over groups. {size}. Controls: the same probes "
-            "without erasure, and chance.",
+        yield page.FigurePart(
+            f"Accuracy after erasure · {findings.METHODS[along]}, {findings.where(tables, at)}",
+            page.figure_json(refit_figure(shown, layers)),
+            f"Edit: erasure ({findings.METHODS[along]}), replaced by the mean, "
+            f"{findings.where(tables, at)}. Probes are fitted again at this site and every later "
+            f"one. Measure: balanced accuracy (share); bands: 95 % intervals over groups. "
+            f"{size}. Controls: the same probes without erasure, and chance.",
             f"Balanced accuracy before and after erasure. {'; '.join(named)}.",
             is_open=number == 0,
             height=panels_height(len(shown)) if len(shown) > 2 else None,

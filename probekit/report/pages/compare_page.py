@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,24 +17,9 @@ from probekit.report.figures.style import (
     plotly_text,
     series_marker,
 )
-from probekit.report.pages.page import (
-    FigurePart,
-    Fold,
-    Item,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.pages.table import Cell, Column, ResultTable
-from probekit.report.sentences.comparisons import (
-    comparison_answer,
-    comparison_question,
-    comparison_warnings,
-    difference_words,
-    result_words,
-    settings_words,
-)
+from probekit.report.sentences import comparisons
 from probekit.report.sentences.tables import DIFFERENCE
 from probekit.report.texts import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
@@ -61,36 +46,56 @@ def comparison_page(comparison: RunComparison) -> str:
     """Return a self-contained HTML page with figure, table and the settings that differ."""
     sites = comparison.sites
     main = comparison.rows[comparison.rows["what"] != "site"]
-    names, settings, figures = comparison.names, _settings(comparison), list(_parts(comparison))
-    sections: list[Item] = []
+    names, figures, name = comparison.names, [], metric_name(comparison.metric)
+    lines = difference_lines(comparison)
+    if 0 < len(lines[_LINE].drop_duplicates()) <= MOST_LINES:
+        part = page.FigurePart(
+            f"Difference of {name} by layer",
+            page.figure_json(difference_figure(comparison)),
+            f"{' minus '.join(names)}, with 95 % intervals of the {comparison.pairing} differences "
+            "over groups. Filled markers: significant after adjustment for all comparisons; hollow "
+            "markers: not significant.",
+            f"Difference of {name} by layer. "
+            + " ".join(
+                f"{both_places(row)}: {format_number(row['difference'])}"
+                f"{' (significant).' if row['holds'] else '.'}"
+                for _, row in lines.iterrows()
+            ),
+        )
+        figures.append(part)
+    paths = MachinePaths.of([list(texts) for texts in comparison.settings.values()])
+    settings = {name: list(map(paths.hide, texts)) for name, texts in comparison.settings.items()}
+    sections: list[page.Item] = []
     if len(main):
         title = "Selected probes and baselines"
-        sections.append(PageSection(title, [_table(comparison, main, title)], "first"))
-    sections += [Paragraph(note, "note") for note in comparison.notes]
-    sections += [PageSection(part.title, [part]) for part in figures]
+        sections.append(page.PageSection(title, [_table(comparison, main, title)], "first"))
+    sections += [page.Paragraph(note, "note") for note in comparison.notes]
+    sections += [page.PageSection(part.title, [part]) for part in figures]
     if len(sites):
         title = f"{len(sites)} comparisons of the same site in both runs"
         table = _table(comparison, sites, "Comparisons by site")
-        sections.append(PageSection("", [Fold(title, [table], is_open=not figures)]))
-    settings_differ = settings_words(names, settings)
-    return Page(
+        sections.append(page.PageSection("", [page.Fold(title, [table], is_open=not figures)]))
+    settings_differ = comparisons.settings_words(names, settings)
+    return page.Page(
         eyebrow=[
             "probekit",
             "comparison of two runs",
             *filter(None, [comparison.experiment]),
-            metric_name(comparison.metric),
+            name,
         ],
-        title=comparison_question(comparison),
-        answer=comparison_answer(comparison),
-        details=[Paragraph(settings_differ)] if settings_differ else [],
+        title=comparisons.comparison_question(comparison),
+        answer=comparisons.comparison_answer(comparison),
+        details=[page.Paragraph(settings_differ)] if settings_differ else [],
         sections=[*sections, settings_section(names, settings)],
-        caveats=comparison_warnings(comparison),
+        caveats=comparisons.comparison_warnings(comparison),
         method=[comparison.verdict, *METHOD],
         head=" and ".join(names),
     ).html()
 
 
-def settings_section(names: Sequence[str], settings: Mapping[str, Sequence[str]]) -> PageSection:
+def settings_section(
+    names: Sequence[str], settings: Mapping[str, Sequence[str]]
+) -> page.PageSection:
     """Return the section with the settings that differ between runs.
 
     Args:
@@ -99,30 +104,26 @@ def settings_section(names: Sequence[str], settings: Mapping[str, Sequence[str]]
     """
     title = "Settings that differ"
     if not settings:
-        return PageSection(
-            title, [Paragraph("All settings, input digests and versions are equal.")]
+        return page.PageSection(
+            title, [page.Paragraph("All settings, input digests and versions are equal.")]
         )
     columns = [Column("setting"), *(Column(name, "value", "title") for name in names)]
     rows = [(name, *values) for name, values in settings.items()]
-    return PageSection(title, [ResultTable(title, columns, rows), Paragraph(SETTINGS, "note")])
-
-
-def _settings(comparison: RunComparison) -> dict[str, list[str]]:
-    """Return the settings that differ, without folders of the machine."""
-    settings = comparison.settings
-    paths = MachinePaths.of([list(texts) for texts in settings.values()])
-    return {name: [paths.hide(text) for text in texts] for name, texts in settings.items()}
+    return page.PageSection(
+        title, [ResultTable(title, columns, rows), page.Paragraph(SETTINGS, "note")]
+    )
 
 
 def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultTable:
     names = (Column(name, form="title") for name in comparison.names)
     cells = []
     for _, row in rows.iterrows():
-        difference, _, interval = difference_words(row).partition(" ")
-        result = [(result_words(row), "verdict")]
+        difference, _, interval = comparisons.difference_words(row).partition(" ")
+        result = [(comparisons.result_words(row), "verdict")]
+        sites = both_places(row) if _place(row) == SELECTED else ""
         cells.append(
             (
-                Cell(_place(row), [(_sites(row), "badge")]),
+                Cell(_place(row), [(sites, "badge")]),
                 format_number(row["value_a"]),
                 format_number(row["value_b"]),
                 Cell(difference, [(interval, "")]),
@@ -142,33 +143,6 @@ def _place(row: pd.Series) -> str:
     """Return the name of the compared probes: a baseline, a site, or the selected probes."""
     is_single = row["what"] == "chosen" and NESTED_SITE not in (row["site_a"], row["site_b"])
     return SELECTED if is_single else both_places(row)
-
-
-def _sites(row: pd.Series) -> str:
-    """Return the sites of the selected probes, unless `_place` names them."""
-    return both_places(row) if _place(row) == SELECTED else ""
-
-
-def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
-    """Yield the figure, unless it would have no line or too many."""
-    rows = difference_lines(comparison)
-    n_lines = len(rows[_LINE].drop_duplicates())
-    if not 0 < n_lines <= MOST_LINES:
-        return
-    name = metric_name(comparison.metric)
-    yield FigurePart(
-        f"Difference of {name} by layer",
-        figure_json(difference_figure(comparison)),
-        f"{' minus '.join(comparison.names)}, with 95 % intervals of the "
-        f"{comparison.pairing} differences over groups. Filled markers: significant after "
-        "adjustment for all comparisons; hollow markers: not significant.",
-        f"Difference of {name} by layer. "
-        + " ".join(
-            f"{both_places(row)}: {format_number(row['difference'])}"
-            f"{' (significant).' if row['holds'] else '.'}"
-            for _, row in rows.iterrows()
-        ),
-    )
 
 
 def difference_lines(comparison: RunComparison) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,16 +21,7 @@ from probekit.report.maps.maps import (
     map_row,
     text_map,
 )
-from probekit.report.pages.page import (
-    ANALYSIS,
-    FigurePart,
-    Fold,
-    Group,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import capitalised, model_title
 from probekit.results.network import ScoredHeads
@@ -77,48 +68,59 @@ SCORES = {
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
-    maps = Group("rows", head_figures(scored))
+    maps = page.Group("rows", head_figures(scored))
+    by_head = scored.rows.set_index(["layer", "head"])
+    wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
+    title = f"{len(wide)} heads"
+    table = ResultTable(
+        title,
+        ("head", *(score.title.lower() for score in SCORES.values())),
+        [
+            (f"L{layer}H{head}", *("–" if pd.isna(v) else format_number(v) for v in values))
+            for (layer, head), values in zip(wide.index, wide.to_numpy(), strict=True)
+        ],
+        is_sortable=True,
+    )
     sections = [
-        PageSection("", [Group("rows", [_highest(scored)]), Paragraph(CAVEAT, "note")], "first"),
-        PageSection("Scores by layer and head", [maps, Paragraph(SCALES, "note")]),
-        PageSection("All heads", [_all_heads(scored.rows)]),
+        page.PageSection(
+            "", [page.Group("rows", [_highest(scored)]), page.Paragraph(CAVEAT, "note")], "first"
+        ),
+        page.PageSection("Scores by layer and head", [maps, page.Paragraph(SCALES, "note")]),
+        page.PageSection("All heads", [page.Fold(title, [table])]),
     ]
     if scored.known:
-        known = Group("rows", [known_heads_table(scored)])
-        sections.insert(2, PageSection("Known heads", [known]))
-    return Page(
+        known = page.Group("rows", [known_heads_table(scored)])
+        sections.insert(2, page.PageSection("Known heads", [known]))
+    return page.Page(
         eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
         answer=heads_answer(scored),
-        details=[Paragraph(f"{COUNTED} Measured on {scored.read}.")],
+        details=[page.Paragraph(f"{COUNTED} Measured on {scored.read}.")],
         sections=sections,
         method=METHOD,
         facts={"": facts},
-        styles=ANALYSIS,
+        styles=page.ANALYSIS,
     ).html()
 
 
 def _highest(scored: ScoredHeads) -> ResultTable:
     """Return the table of the highest head of each score, and how far it is from the others."""
-    return ResultTable(
-        "Highest head of each score",
-        ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads"),
-        [_highest_row(scored, score) for score in SCORES],
-        has_title=True,
-        is_sortable=True,
-    )
-
-
-def _highest_row(scored: ScoredHeads, score: str) -> tuple[str, ...]:
-    name = SCORES[score].title.lower() + SCORES[score].unit
-    ranked = scored.strongest(score, len(scored.rows))
-    if ranked.empty:
-        return (name, "–", "undefined for all tokens", "–", "–", "–", "–")
-    first, *rest = ranked.head(2).to_dict("records")
-    following = (_name(rest[0]), format_number(rest[0]["value"])) if rest else ("–", "–")
-    spread = "–" if pd.isna(first["sd"]) else format_number(first["sd"])
-    median = format_number(ranked["value"].median())
-    return (name, _name(first), format_number(first["value"]), spread, *following, median)
+    rows = []
+    for score, text in SCORES.items():
+        name = text.title.lower() + text.unit
+        ranked = scored.strongest(score, len(scored.rows))
+        if ranked.empty:
+            rows.append((name, "–", "undefined for all tokens", "–", "–", "–", "–"))
+            continue
+        first, *rest = ranked.head(2).to_dict("records")
+        following = (_name(rest[0]), format_number(rest[0]["value"])) if rest else ("–", "–")
+        spread = "–" if pd.isna(first["sd"]) else format_number(first["sd"])
+        median = format_number(ranked["value"].median())
+        value = format_number(first["value"])
+        rows.append((name, _name(first), value, spread, *following, median))
+    names = ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads")
+    title = "Highest head of each score"
+    return ResultTable(title, names, rows, has_title=True, is_sortable=True)
 
 
 def _name(head: Mapping[Hashable, Any]) -> str:
@@ -133,53 +135,42 @@ def heads_text(scored: ScoredHeads, score: str, n: int) -> str:
 
 def known_heads_table(scored: ScoredHeads) -> ResultTable:
     """Return the table of known heads: score, head, value and rank among all heads."""
-    return ResultTable(
-        "Heads of GPT-2 small described in the literature, outlined in the maps",
-        ("score", "head", "value", "rank"),
-        [row for score in scored.known for row in _known(scored, score)],
-        has_title=True,
-        is_sortable=True,
-    )
-
-
-def _known(scored: ScoredHeads, score: str) -> Iterator[tuple[str, str, str, str]]:
-    ranked = scored.strongest(score, len(scored.rows))
-    heads = list(zip(ranked["layer"], ranked["head"], strict=True))
-    for layer, head in scored.known[score]:
-        name = SCORES[score].title.lower()
-        if (layer, head) not in heads:
-            yield name, f"L{layer}H{head}", "–", "undefined for all tokens"
-            continue
-        rank = heads.index((layer, head))
-        value = format_number(ranked["value"].iloc[rank])
-        yield name, f"L{layer}H{head}", value, f"{rank + 1} of {len(heads)}"
+    rows = []
+    for score, known in scored.known.items():
+        name, ranked = SCORES[score].title.lower(), scored.strongest(score, len(scored.rows))
+        heads = list(zip(ranked["layer"], ranked["head"], strict=True))
+        for layer, head in known:
+            value, place = "–", "undefined for all tokens"
+            if (layer, head) in heads:
+                rank = heads.index((layer, head))
+                value = format_number(ranked["value"].iloc[rank])
+                place = f"{rank + 1} of {len(heads)}"
+            rows.append((name, f"L{layer}H{head}", value, place))
+    title = "Heads of GPT-2 small described in the literature, outlined in the maps"
+    columns = ("score", "head", "value", "rank")
+    return ResultTable(title, columns, rows, has_title=True, is_sortable=True)
 
 
 def heads_answer(scored: ScoredHeads) -> str:
     """Return the number of heads of each type, the highest and the next value, as a sentence."""
-    found = [clause for score in HEAD_TYPES if (clause := _type_clause(scored, score))]
+    found = []
+    for score in HEAD_TYPES:
+        ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
+        if ranked.empty:
+            continue
+        first, *rest = ranked.head(2).to_dict("records")
+        following = f", next {rest[0]['value']:.2f}" if rest else ""
+        n = int((ranked["value"] >= MOSTLY).sum())
+        highest = " highest" if n > 1 else ""
+        name, value = f"{counted(n, f'{kind} head')}, {_name(first)}", f"{first['value']:.2f}"
+        none = f"no {kind} head (highest {value})"
+        found.append(f"{name}{highest} ({value}{following})" if n else none)
     if not found:
         return "No score that identifies a type of head is defined for these texts."
     return capitalised(f"{'; '.join(found)}.")
 
 
-def _type_clause(scored: ScoredHeads, score: str) -> str:
-    """Return the number of heads of a type and the highest; "" if the score is undefined."""
-    ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
-    if ranked.empty:
-        return ""
-    first, *rest = ranked.head(2).to_dict("records")
-    n = int((ranked["value"] >= MOSTLY).sum())
-    if n == 0:
-        return f"no {kind} head (highest {first['value']:.2f})"
-    following = f", next {rest[0]['value']:.2f}" if rest else ""
-    highest = " highest" if n > 1 else ""
-    return (
-        f"{counted(n, f'{kind} head')}, {_name(first)}{highest} ({first['value']:.2f}{following})"
-    )
-
-
-def head_figures(scored: ScoredHeads) -> list[FigurePart]:
+def head_figures(scored: ScoredHeads) -> list[page.FigurePart]:
     """Return the row of maps of attention weights, and a map for each other score."""
     meanings = "; ".join(f"{SCORES[score].title}: {SCORES[score].meaning}" for score in WEIGHTS)
     outlined = " Outlined: known heads." if scored.known else ""
@@ -193,9 +184,9 @@ def head_figures(scored: ScoredHeads) -> list[FigurePart]:
         SCORES[score].title: head_score_map(scored.rows, score, scored.known.get(score, ()), end)
         for score in WEIGHTS
     }
-    row = FigurePart(
+    row = page.FigurePart(
         "Attention weights",
-        figure_json(map_row(maps)),
+        page.figure_json(map_row(maps)),
         f"{meanings}.{outlined}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=8 + 1.9 * n_layers,
@@ -204,33 +195,17 @@ def head_figures(scored: ScoredHeads) -> list[FigurePart]:
     return [row, *(_picture(scored, score) for score in SCORES if score not in WEIGHTS)]
 
 
-def _picture(scored: ScoredHeads, score: str) -> FigurePart:
+def _picture(scored: ScoredHeads, score: str) -> page.FigurePart:
     title, meaning, known = SCORES[score].title, SCORES[score].meaning, scored.known.get(score, ())
     n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
-    return FigurePart(
+    return page.FigurePart(
         title,
-        figure_json(head_score_map(scored.rows, score, known)),
+        page.figure_json(head_score_map(scored.rows, score, known)),
         f"{capitalised(meaning)}{'; outlined: known heads' * bool(known)}.",
         f"{title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
         height=8 + 1.9 * n_layers,
         width=9 + 2.6 * n_heads,
     )
-
-
-def _all_heads(rows: pd.DataFrame) -> Fold:
-    by_head = rows.set_index(["layer", "head"])
-    wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
-    title = f"{len(wide)} heads"
-    table = ResultTable(
-        title,
-        ("head", *(score.title.lower() for score in SCORES.values())),
-        [
-            (f"L{layer}H{head}", *("–" if pd.isna(v) else format_number(v) for v in values))
-            for (layer, head), values in zip(wide.index, wide.to_numpy(), strict=True)
-        ],
-        is_sortable=True,
-    )
-    return Fold(title, [table])
 
 
 def head_score_map(

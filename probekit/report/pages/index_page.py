@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,19 +16,11 @@ from probekit.errors import ProbekitError
 from probekit.report.pages.page import Page, View
 from probekit.report.sentences.answer import answer
 from probekit.results.finished_run import date_text
-from probekit.results.record import (
-    STARTED,
-    RecordPart,
-    open_record,
-    read_record,
-)
+from probekit.results.record import STARTED, RecordPart, open_record, read_record
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
-_READ = (
-    "config.yaml",
-    "results.csv",
-    "differences.csv",
-)  # files of a finished run that the index verifies
+# Files of a finished run that the index verifies.
+_READ = ("config.yaml", "results.csv", "differences.csv")
 QUIET = 120  # seconds without a new file after which a run is shown as possibly interrupted
 
 
@@ -99,10 +92,26 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
     """Return the index entry of a run; `now` is the current time in seconds."""
     path = folder.relative_to(root).as_posix()
     if (folder / STARTED).exists():
-        return _unfinished(folder, path, now)
+        sites = [path for path in folder.glob("sites/**/*.json") if path.stem != "baselines"]
+        times = []
+        for file in (folder / STARTED, *sites):
+            with suppress(FileNotFoundError):  # deleted in the meantime
+                times.append(file.stat().st_mtime)
+        last = max(times, default=now)
+        seconds = max(0, round(now - last))
+        summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
+        if seconds > QUIET:
+            summary += " If the run was interrupted, repeat the same command to resume it."
+        state = "quiet" if seconds > QUIET else "running"
+        return Entry(_experiment(folder), path, "", state, summary)
     try:
         if is_pretraining(folder):
-            return _pretraining(folder, path, _modified(folder, ("run.json", LOG, STATE)), now)
+            written = _modified(folder, ("run.json", LOG, STATE))
+            run, n_steps, step, summary = _progress(folder, written)
+            is_quiet = now - max(written) / 1e9 > QUIET
+            state = "finished" if step >= n_steps else "quiet" if is_quiet else "running"
+            url = f"run/{quote(path)}/report.html" if step else ""
+            return Entry(f"{run}, pretraining", path, url, state, summary)
         return _finished(folder, path, _modified(folder, ("run.json", *_READ)))
     except ProbekitError as error:
         return Entry(_experiment(folder), path, "", "damaged", str(error))
@@ -117,15 +126,6 @@ def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
     """Return the modification times of files in nanoseconds, 0 for files that do not exist."""
     paths = [folder / name for name in names]
     return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
-
-
-def _pretraining(folder: Path, path: str, written: tuple[int, ...], now: float) -> Entry:
-    """Return the entry of a pretraining run, finished or in progress."""
-    run, n_steps, step, summary = _progress(folder, written)
-    seconds = now - max(written) / 1e9
-    state = "finished" if step >= n_steps else "quiet" if seconds > QUIET else "running"
-    url = f"run/{quote(path)}/report.html" if step else ""
-    return Entry(f"{run}, pretraining", path, url, state, summary)
 
 
 @lru_cache(maxsize=100)
@@ -159,23 +159,3 @@ def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
         created=date_text(record.created, " %H:%M"),
         question=record.question or "",
     )
-
-
-def _unfinished(folder: Path, path: str, now: float) -> Entry:
-    sites = [path for path in folder.glob("sites/**/*.json") if path.stem != "baselines"]
-    last = max(_times([folder / STARTED, *sites]), default=now)
-    seconds = max(0, round(now - last))
-    summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
-    if seconds > QUIET:
-        summary += " If the run was interrupted, repeat the same command to resume it."
-    state = "quiet" if seconds > QUIET else "running"
-    return Entry(_experiment(folder), path, "", state, summary)
-
-
-def _times(paths: list[Path]) -> Iterator[float]:
-    """Yield the modification times of the files; files deleted in the meantime are skipped."""
-    for path in paths:
-        try:
-            yield path.stat().st_mtime
-        except FileNotFoundError:
-            continue

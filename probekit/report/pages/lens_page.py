@@ -17,16 +17,7 @@ from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.report.figures.line_labels import label_at_end, label_lines
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE, format_number, plotly_text
 from probekit.report.maps.maps import Colours, text_map, thin_ticks
-from probekit.report.pages.page import (
-    ANALYSIS,
-    FigurePart,
-    Fold,
-    Group,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import line_label, model_title, short_heading, short_label, token_label
 
@@ -78,28 +69,12 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         facts: provenance of the numbers, by name.
     """
     texts = list(rows.groupby("prompt", sort=False))
-    return Page(
-        eyebrow=["probekit", "logit lens", model_title(model)],
-        title=QUESTION,
-        answer=lens_answer(rows),
-        details=[Paragraph(lens_accuracy(rows))],
-        sections=[
-            _by_layer(rows),
-            *(_part(number, of_text, has_table=len(texts) > 1) for number, of_text in texts),
-        ],
-        method=METHOD,
-        facts={"": facts},
-        styles=ANALYSIS,
-    ).html()
-
-
-def _by_layer(rows: pd.DataFrame) -> PageSection:
-    """Return the section with the numbers of the answer: curve and table by layer."""
+    # The section with the numbers of the answer: curve and table by layer.
     summary = lens_summary(rows)
     n, n_next = summary[["n", "n_next"]].iloc[0]
-    curve = FigurePart(
+    curve = page.FigurePart(
         title="Agreement with the final prediction by layer",
-        figure=figure_json(lens_curve(summary)),
+        figure=page.figure_json(lens_curve(summary)),
         caption=f"Share of {counted(n, 'position')} at which the most likely token of a layer is "
         f"the final one, and share of {n_next} with a next token in the text at which it is that "
         "token.",
@@ -110,27 +85,46 @@ def _by_layer(rows: pd.DataFrame) -> PageSection:
         height=19,
         width=0,
     )
-    numbers = Group("split", [curve, _table(summary)])
-    return PageSection("", [numbers, Paragraph(CAVEAT, "note")], "first")
+    numbers = page.Group("split", [curve, _table(summary)])
+    return page.Page(
+        eyebrow=["probekit", "logit lens", model_title(model)],
+        title=QUESTION,
+        answer=lens_answer(rows),
+        details=[page.Paragraph(lens_accuracy(rows))],
+        sections=[
+            page.PageSection("", [numbers, page.Paragraph(CAVEAT, "note")], "first"),
+            *(_part(number, of_text, has_table=len(texts) > 1) for number, of_text in texts),
+        ],
+        method=METHOD,
+        facts={"": facts},
+        styles=page.ANALYSIS,
+    ).html()
 
 
-def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> PageSection:
+def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSection:
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
     views = {title: lens_map(rows, name) for name, (title, _) in MEASURES.items()}
-    picture = FigurePart(
+    # The text alternative of the map: the prediction of each layer at the last position.
+    at_last = rows[rows["position"] == rows["position"].max()]
+    predictions = "; ".join(
+        f"{label}: {token_label(row['token_1'])} {format_number(row['probability_1'])}"
+        for label, (_, row) in zip(site_labels(at_last), at_last.iterrows(), strict=True)
+    )
+    picture = page.FigurePart(
         title="Most likely next token by layer and position",
-        figure=figure_json(next(iter(views.values()))),
+        figure=page.figure_json(next(iter(views.values()))),
         caption=CAPTION + LEFT_OUT * (not has_texts),
-        description=lens_description(rows),
+        description="Most likely next token by layer and position. At the last position "
+        + predictions,
         height=11 + 1.9 * len(by_layer),
         width=9 + len(tokens) * (4.2 if has_texts else 1),
         views=views,
     )
     heading = short_heading(line_label("".join(tokens)))
-    tables = [Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []
-    return PageSection(f"{number} · {heading}", [picture, *tables])
+    tables = [page.Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []
+    return page.PageSection(f"{number} · {heading}", [picture, *tables])
 
 
 def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:
@@ -235,16 +229,6 @@ def _layer(label: str) -> str:
     return "the embedding" if label == "embed" else f"layer {label}"
 
 
-def lens_description(rows: pd.DataFrame) -> str:
-    """Return the text alternative of the map: the prediction of each layer at the last position."""
-    at_last = rows[rows["position"] == rows["position"].max()]
-    predictions = "; ".join(
-        f"{label}: {token_label(row['token_1'])} {format_number(row['probability_1'])}"
-        for label, (_, row) in zip(site_labels(at_last), at_last.iterrows(), strict=True)
-    )
-    return f"Most likely next token by layer and position. At the last position {predictions}"
-
-
 def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     """Return the map of a logit lens: sites down, tokens across, most probable next token in cells.
 
@@ -286,16 +270,9 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
         most_texts=MOST_TEXTS,
     )
     # At the top left, so that it stays visible when a long text is scrolled.
-    colorbar = {
-        "title": {"text": title, "side": "top"},
-        "orientation": "h",
-        "lenmode": "pixels",
-        "len": 320,
-        "x": 0,
-        "xanchor": "left",
-        "y": 1,
-        "yanchor": "bottom",
-    }
+    place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
+    size = {"orientation": "h", "lenmode": "pixels", "len": 320}
+    colorbar = {"title": {"text": title, "side": "top"}, **size, **place}
     if measure == "rank":
         colorbar |= {"tickvals": [*range(7)], "ticktext": [f"{10**power:,}" for power in range(7)]}
     return thin_ticks(figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"}))

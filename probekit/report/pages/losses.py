@@ -49,17 +49,7 @@ def losses_html(run_dir: Path) -> str:
         DataError: The log cannot be read, or it has no step yet.
         CheckpointError: The state or the log is damaged.
     """
-    return str(loss_figure(read_steps(run_dir)).to_html(div_id="losses", default_height="95vh"))
-
-
-def read_steps(run_dir: Path) -> Sequence[LogRow]:
-    """Return the log of a pretraining run, verified up to its training state if there is one.
-
-    Raises:
-        MissingError: There is no log.
-        DataError: The log cannot be read, or it has no step yet.
-        CheckpointError: The state or the log is damaged.
-    """
+    # The log of a pretraining run, verified up to its training state if there is one.
     path = inside(run_dir / LOG)
     # Read before the log: a running process writes the log first, so it covers this progress.
     progress = read_progress(run_dir)
@@ -67,7 +57,7 @@ def read_steps(run_dir: Path) -> Sequence[LogRow]:
         log = read_log(path, progress)
     if not log:
         raise DataError(f"{path} has no step yet. Wait until the run has logged its first step.")
-    return log
+    return str(loss_figure(log).to_html(div_id="losses", default_height="95vh"))
 
 
 def loss_figure(log: Sequence[LogRow]) -> go.Figure:

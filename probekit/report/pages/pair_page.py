@@ -12,25 +12,8 @@ import plotly.graph_objects as go
 
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.report.figures.style import GREY, TEMPLATE, fixed, format_number, plotly_text, signed
-from probekit.report.maps.maps import (
-    MOST_TEXTS,
-    diverging,
-    frame_cell,
-    name_colours,
-    text_map,
-    thin_ticks,
-)
-from probekit.report.pages.page import (
-    ANALYSIS,
-    FigurePart,
-    Fold,
-    Group,
-    Item,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.maps import maps
+from probekit.report.pages import page
 from probekit.report.pages.table import ResultTable
 from probekit.report.texts import (
     HIGH,
@@ -107,7 +90,8 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
         )
     more = f", and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
     among = "Among the verified patches, the" if pair.is_estimated else "The"
-    return f"{among} strongest position of {_the(family)} is {', then '.join(clauses)}{more}."
+    the = "the " * (family == RESIDUAL)
+    return f"{among} strongest position of {the}{family} is {', then '.join(clauses)}{more}."
 
 
 def _layers(first: str, last: str = "") -> str:
@@ -121,10 +105,6 @@ def _layers(first: str, last: str = "") -> str:
     if first.isdigit():
         return f"layers {first} to {last}"
     return f"{first} to {_layers(last)}"
-
-
-def _the(family: str) -> str:
-    return f"the {family}" if family == RESIDUAL else family
 
 
 def pair_detail(pair: PatchedPair) -> str:
@@ -180,72 +160,68 @@ def _columns(pair: PatchedPair) -> tuple[str, ...]:
 def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with the maps and tables of the patches of a pair."""
     families = pair.of_positions["site"].map(site_family)
-    sections: list[Item] = []
+    sections: list[page.Item] = []
     for family, rows in pair.of_positions.groupby(families, sort=False):
-        items: list[Item] = [_position_picture(pair, rows, family), strongest_patches(pair, rows)]
+        labels = pair_labels(pair.clean, pair.corrupt)
+        views = {name: patch_position_map(rows, labels, column) for name, column in _views(pair)}
+        picture = page.FigurePart(
+            f"{capitalised(family)} by token",
+            page.figure_json(next(iter(views.values()))),
+            f"Each cell: the {family} at one token, replaced by that of the corrupt text. Arrows: "
+            f"tokens that differ, clean → corrupt. {_caption(pair)}",
+            f"Patches of the {family}. Strongest: {_in_words(pair, rows)}",
+            height=11 + 1.7 * rows["site"].nunique(),
+            width=8 + 3.0 * len(labels),
+            views=views,
+        )
+        items: list[page.Item] = [picture, strongest_patches(pair, rows)]
         if sections:
-            sections.append(PageSection(capitalised(family), [Group("rows", items)]))
+            sections.append(page.PageSection(capitalised(family), [page.Group("rows", items)]))
         else:
-            caveat = Paragraph(CAVEAT, "note")
-            sections.append(PageSection("", [Group("rows", items), caveat], "first"))
+            caveat = page.Paragraph(CAVEAT, "note")
+            sections.append(page.PageSection("", [page.Group("rows", items), caveat], "first"))
     if len(pair.of_heads):
-        items = [_head_picture(pair), strongest_patches(pair, pair.of_heads)]
-        sections.append(PageSection("Heads", [Group("split", items)]))
+        heads = pair.of_heads
+        views = {name: patch_head_map(heads, column) for name, column in _views(pair)}
+        picture = page.FigurePart(
+            "Heads, at all tokens",
+            page.figure_json(next(iter(views.values()))),
+            f"Each cell: the output of one head (hook_z) at all tokens. {_caption(pair)}",
+            f"Patches of heads. Strongest: {_in_words(pair, heads)}",
+            height=8 + 1.9 * heads["layer"].nunique(),
+            width=9 + 2.9 * (int(heads["head"].max()) + 1),
+            views=views,
+        )
+        items = [picture, strongest_patches(pair, heads)]
+        sections.append(page.PageSection("Heads", [page.Group("split", items)]))
     if pair.is_estimated:
-        sections.append(PageSection("Estimated and verified effects", [_estimate_picture(pair)]))
-    sections.append(PageSection("All patches", [_all_patches(pair)]))
-    return Page(
+        title = "Estimated and verified effects"
+        points = page.FigurePart(
+            title,
+            page.figure_json(estimate_scatter(pair.rows)),
+            "Each point: a verified patch. On the dashed line, estimate and effect are equal.",
+            f"{title}. Strongest: {_in_words(pair, pair.rows)}",
+            height=24,
+            width=20,
+        )
+        sections.append(page.PageSection(title, [points]))
+    # The table of all patches, folded; those that are only estimated have no effect.
+    key = "estimate" if pair.is_estimated else "effect"
+    ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
+    patches = [_row(pair, row) for row in ordered.to_dict("records")]
+    title = f"{len(patches)} patches, largest first"
+    table = ResultTable(title, _columns(pair), patches, is_sortable=True)
+    sections.append(page.PageSection("All patches", [page.Fold(title, [table])]))
+    return page.Page(
         eyebrow=["probekit", "activation patching", model_title(model)],
         title=f"Which activations decide between {quote(pair.answer)} and {quote(pair.wrong)}?",
         answer=pair_answer(pair),
-        details=[Paragraph(pair_detail(pair))],
+        details=[page.Paragraph(pair_detail(pair))],
         sections=sections,
         method=(*METHOD, *([ESTIMATED] if pair.is_estimated else [])),
         facts={"": facts},
-        styles=ANALYSIS,
+        styles=page.ANALYSIS,
     ).html()
-
-
-def _position_picture(pair: PatchedPair, rows: pd.DataFrame, family: str) -> FigurePart:
-    labels = pair_labels(pair.clean, pair.corrupt)
-    views = {name: patch_position_map(rows, labels, column) for name, column in _views(pair)}
-    n_sites = rows["site"].nunique()
-    return FigurePart(
-        f"{capitalised(family)} by token",
-        figure_json(next(iter(views.values()))),
-        f"Each cell: the {family} at one token, replaced by that of the corrupt text. Arrows: "
-        f"tokens that differ, clean → corrupt. {_caption(pair)}",
-        f"Patches of the {family}. Strongest: {_in_words(pair, rows)}",
-        height=11 + 1.7 * n_sites,
-        width=8 + 3.0 * len(labels),
-        views=views,
-    )
-
-
-def _head_picture(pair: PatchedPair) -> FigurePart:
-    rows = pair.of_heads
-    n_heads = int(rows["head"].max()) + 1
-    views = {name: patch_head_map(rows, column) for name, column in _views(pair)}
-    return FigurePart(
-        "Heads, at all tokens",
-        figure_json(next(iter(views.values()))),
-        f"Each cell: the output of one head (hook_z) at all tokens. {_caption(pair)}",
-        f"Patches of heads. Strongest: {_in_words(pair, rows)}",
-        height=8 + 1.9 * rows["layer"].nunique(),
-        width=9 + 2.9 * n_heads,
-        views=views,
-    )
-
-
-def _estimate_picture(pair: PatchedPair) -> FigurePart:
-    return FigurePart(
-        "Estimated and verified effects",
-        figure_json(estimate_scatter(pair.rows)),
-        "Each point: a verified patch. On the dashed line, estimate and effect are equal.",
-        f"Estimated and verified effects. Strongest: {_in_words(pair, pair.rows)}",
-        height=24,
-        width=20,
-    )
 
 
 def _views(pair: PatchedPair) -> list[tuple[str, str]]:
@@ -267,15 +243,6 @@ def _caption(pair: PatchedPair) -> str:
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
     named = [f"{row[0]} {row[-2]}" for row in strongest_patches(pair, rows).rows]
     return f"effects {'; '.join(named)}."
-
-
-def _all_patches(pair: PatchedPair) -> Fold:
-    """Return the table of all patches, folded; those that are only estimated have no effect."""
-    key = "estimate" if pair.is_estimated else "effect"
-    ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
-    rows = [_row(pair, row) for row in ordered.to_dict("records")]
-    title = f"{len(rows)} patches, largest first"
-    return Fold(title, [ResultTable(title, _columns(pair), rows, is_sortable=True)])
 
 
 def _name(pair: PatchedPair, row: Mapping[Any, Any]) -> str:
@@ -336,7 +303,7 @@ def patch_position_map(
     """
     down = [patch_label(site) for site in rows["site"].unique()]
     figure = _patch_map(rows, down, list(map(plotly_text, labels)), "token", shown)
-    return thin_ticks(figure).update_xaxes(tickangle=-45)
+    return maps.thin_ticks(figure).update_xaxes(tickangle=-45)
 
 
 def patch_head_map(rows: pd.DataFrame, shown: str = "recovery") -> go.Figure:
@@ -355,20 +322,20 @@ def _patch_map(
 ) -> go.Figure:
     """Return the map of patches in forward order, with verified ones framed among estimated."""
     values = rows[shown].to_numpy(dtype=float, na_value=np.nan).reshape(len(down), len(across))
-    figure = text_map(
+    figure = maps.text_map(
         values,
         [_patch_hover(row) for row in rows.to_dict("records")],
-        diverging(values, LEAST_REACH),
+        maps.diverging(values, LEAST_REACH),
         across=across,
         down=down,
         title=title,
-        most_texts=MOST_TEXTS * 5,
+        most_texts=maps.MOST_TEXTS * 5,
     )
     if rows["estimate"].notna().any():
         verified: Iterable[int] = np.flatnonzero(rows["effect"].notna()).tolist()
         for number in verified:
-            frame_cell(figure, number % len(across), number // len(across))
-    return name_colours(figure, SHOWN[shown])
+            maps.frame_cell(figure, number % len(across), number // len(across))
+    return maps.name_colours(figure, SHOWN[shown])
 
 
 def estimate_scatter(rows: pd.DataFrame) -> go.Figure:

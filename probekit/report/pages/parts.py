@@ -9,32 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.figures.chosen_figures import (
-    confusion_counts,
-    confusion_matrix,
-    confusion_shares,
-    direction_map,
-    neuron_ranking,
-    ranked_neurons,
-    reliability_figure,
-    scatter_plane,
-)
-from probekit.report.figures.curves import (
-    learning_curve,
-    learning_curve_lines,
-    norm_curve,
-    sparse_curve,
-    sparse_rows,
-)
+from probekit.report.figures import chosen_figures, curves, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.style import fixed, format_number
-from probekit.report.figures.views import (
-    curve_position,
-    curve_rows,
-    head_tables,
-    position_tables,
-    step_tables,
-)
 from probekit.report.maps.maps import head_maps, layer_map, map_cells
 from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences import captions
@@ -68,8 +45,8 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
     measured = measured_metrics(table)
     drawn = [name for name in METRICS if name in measured and METRICS[name].is_drawn]
     first = [name for name in v.main_metrics if name in drawn]
-    curve, position = curve_rows(table), curve_position(table)
-    heads, positions = list(head_tables(table)), list(position_tables(table))
+    curve, position = views.curve_rows(table), views.curve_position(table)
+    heads, positions = list(views.head_tables(table)), list(views.position_tables(table))
 
     def of_metric(metric: str, is_open: bool) -> Iterator[FigurePart]:
         name, maps = title(metric), []
@@ -100,17 +77,17 @@ def _result_parts(table: pd.DataFrame, v: Verdict, control: Control) -> Iterator
 
     for metric in first:
         yield from of_metric(metric, True)
-    if not sparse_rows(table).empty:
+    if not curves.sparse_rows(table).empty:
         yield FigurePart(
             f"{title(v.metric)} by number of features",
-            figure_json(sparse_curve(table)),
+            figure_json(curves.sparse_curve(table)),
             captions.sparse_caption(table, v),
             captions.sparse_description(table, v),
         )
-    if any(True for _ in learning_curve_lines(table)):
+    if any(True for _ in curves.learning_curve_lines(table)):
         yield FigurePart(
             f"{title(v.metric)} by number of training rows",
-            figure_json(learning_curve(table)),
+            figure_json(curves.learning_curve(table)),
             captions.learning_curve_caption(table, v),
             captions.learning_curve_description(table, v),
         )
@@ -127,7 +104,7 @@ def reliability_part(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> Fig
     bins = bins[~bins["probe"].isin(hidden_kinds(table))]
     return FigurePart(
         "Confidence and accuracy",
-        figure_json(reliability_figure(bins)),
+        figure_json(chosen_figures.reliability_figure(bins)),
         captions.reliability_caption(bins, table, v),
         captions.reliability_description(bins),
         is_open=False,
@@ -161,7 +138,7 @@ def norms_part(norms: list[Norms]) -> FigurePart:
     ratios = rows["first_position_norm"] / rows["other_norm"]
     return FigurePart(
         "Norm of position 0",
-        figure_json(norm_curve(rows)),
+        figure_json(curves.norm_curve(rows)),
         "Mean norm of the activations at position 0 and at all other positions. Models may use the "
         "first position as an attention sink: if its norm is much larger, means and scalers that "
         "include it do not represent the other positions.",
@@ -185,28 +162,28 @@ def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
     if table is None:
         return
     metric = v.metric
-    for name, rows in step_tables(table):
+    for name, rows in views.step_tables(table):
         if metric in measured_metrics(rows):
+            cells = map_cells(rows, metric).sort_values("value", kind="stable")
+            best = cells.iloc[-1]
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
                 layer_map(rows, metric, "step"),
                 "Each column is a checkpoint, labelled with its training step. "
                 + captions.map_caption(rows, v, metric),
-                _step_description(rows, metric),
+                f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
+                f"checkpoints, from {format_number(cells['value'].min())} to "
+                f"{format_number(best['value'])}; the highest is at {best['site']} after "
+                f"{best['step']:,} steps.",
             )
 
 
-def _step_description(rows: pd.DataFrame, metric: str) -> str:
-    cells = map_cells(rows, metric).sort_values("value", kind="stable")
-    best = cells.iloc[-1]
-    return (
-        f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
-        f"checkpoints, from {format_number(cells['value'].min())} to "
-        f"{format_number(best['value'])}; the highest is at {best['site']} after {best['step']:,} "
-        "steps."
-    )
-
-
+NO_NULL = "No probes were fitted on permuted labels to compare with."
+NULL_OF_COSINES = (
+    "For comparison: of probes fitted on permuted labels at one site (whole groups are permuted, "
+    "or rows within groups that have several labels; same penalty), 95 % have an absolute cosine "
+    "with the probe of the other site of at most {most}."
+)
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
@@ -230,40 +207,56 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
         page_table(run_dir, name) for name in ("confusion.csv", "scatter.csv", "cosines.csv")
     )
     if confusion is not None:
-        yield _confusion_part(confusion, probe)
-    if not ranked_neurons(table).empty:
+        counts = chosen_figures.confusion_counts(confusion)
+        shares = chosen_figures.confusion_shares(counts)
+        wrong = confusion[confusion["truth"] != confusion["guess"]].nlargest(MOST_CONFUSED, "n")
+        named = [
+            f"{class_label(row['truth'])} predicted as {class_label(row['guess'])}: {row['n']:,} "
+            f"rows ({shares.loc[row['truth'], row['guess']]:.0%} of that label)"
+            for _, row in wrong[wrong["n"] > 0].iterrows()
+        ]
+        yield FigurePart(
+            "Confusion matrix",
+            figure_json(chosen_figures.confusion_matrix(confusion)),
+            f"True labels (rows) and labels predicted by {probe} (columns), on "
+            f"{counts.to_numpy().sum():,} held-out rows. Each row sums to 1; hover for counts.",
+            f"Confusion matrix of {probe}. {'; '.join(named) or 'No row is misclassified'}.",
+            is_open=False,
+            height=10 + 1.9 * max(len(counts), 5),
+        )
+    if not chosen_figures.ranked_neurons(table).empty:
         yield _neuron_part(table, v)
     if scatter is not None and v.score is not None:
-        yield from _scatter_parts(scatter, v.best.name, v.score.n, is_nested=v.is_nested)
+        site = v.best.name
+        axes = {
+            "PCA": "the first two principal components",
+            "LDA": "the axes of LDA on the first 50 principal components",
+        }
+        for method, own in scatter.groupby("method", sort=False):
+            centroids = own.groupby("label")[["x", "y"]].mean()
+            yield FigurePart(
+                f"{site} by {method}",
+                figure_json(chosen_figures.scatter_plane(scatter, str(method))),
+                f"{len(own):,} of {v.score.n:,} held-out rows at {site}, projected on "
+                f"{axes[str(method)]}. Scaling and projection were fitted on other rows. "
+                f"{SITE_OF_ALL_FOLDS if v.is_nested else ''}The "
+                "projection is for illustration only: the probe uses all dimensions.",
+                f"{method} of {site}. Centroids of the labels: "
+                + "; ".join(
+                    f"{class_label(str(label))} at {fixed(x, 1)}, {fixed(y, 1)}"
+                    for label, (x, y) in zip(centroids.index, centroids.to_numpy(), strict=True)
+                ),
+                is_open=False,
+            )
     if cosines is not None:
         yield _cosine_part(cosines, v.best.probe, REFITTED if v.is_nested else "")
 
 
-def _confusion_part(rows: pd.DataFrame, probe: str) -> FigurePart:
-    counts = confusion_counts(rows)
-    shares = confusion_shares(counts)
-    wrong = rows[rows["truth"] != rows["guess"]].nlargest(MOST_CONFUSED, "n")
-    named = [
-        f"{class_label(row['truth'])} predicted as {class_label(row['guess'])}: {row['n']:,} rows "
-        f"({shares.loc[row['truth'], row['guess']]:.0%} of that label)"
-        for _, row in wrong[wrong["n"] > 0].iterrows()
-    ]
-    return FigurePart(
-        "Confusion matrix",
-        figure_json(confusion_matrix(rows)),
-        f"True labels (rows) and labels predicted by {probe} (columns), on "
-        f"{counts.to_numpy().sum():,} held-out rows. Each row sums to 1; hover for counts.",
-        f"Confusion matrix of {probe}. {'; '.join(named) or 'No row is misclassified'}.",
-        is_open=False,
-        height=10 + 1.9 * max(len(counts), 5),
-    )
-
-
 def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
-    rows = ranked_neurons(table)
+    rows = chosen_figures.ranked_neurons(table)
     return FigurePart(
         "Single neurons, ranked",
-        figure_json(neuron_ranking(table)),
+        figure_json(chosen_figures.neuron_ranking(table)),
         "Neurons by layer and index, in descending order of the cross-validated score on training "
         "rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: chance. "
         f"{POOLED_RANKING * v.is_nested}".rstrip(),
@@ -274,40 +267,20 @@ def _neuron_part(table: pd.DataFrame, v: Verdict) -> FigurePart:
     )
 
 
-def _scatter_parts(
-    rows: pd.DataFrame, site: str, n_test: int, *, is_nested: bool
-) -> Iterator[FigurePart]:
-    axes = {
-        "PCA": "the first two principal components",
-        "LDA": "the axes of LDA on the first 50 principal components",
-    }
-    for method, own in rows.groupby("method", sort=False):
-        centroids = own.groupby("label")[["x", "y"]].mean()
-        yield FigurePart(
-            f"{site} by {method}",
-            figure_json(scatter_plane(rows, str(method))),
-            f"{len(own):,} of {n_test:,} held-out rows at {site}, projected on "
-            f"{axes[str(method)]}. Scaling and projection were fitted on other rows. "
-            f"{SITE_OF_ALL_FOLDS if is_nested else ''}The "
-            "projection is for illustration only: the probe uses all dimensions.",
-            f"{method} of {site}. Centroids of the labels: "
-            + "; ".join(
-                f"{class_label(str(label))} at {fixed(x, 1)}, {fixed(y, 1)}"
-                for label, (x, y) in zip(centroids.index, centroids.to_numpy(), strict=True)
-            ),
-            is_open=False,
-        )
-
-
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
     n_directions = rows["n_directions"].iloc[0]
     pairs = rows[rows["site_a"] < rows["site_b"]]
+    bounds, null = pairs["null_high"].dropna(), NO_NULL
+    if not bounds.empty:
+        low, high = fixed(bounds.min(), 2), fixed(bounds.max(), 2)
+        most = low if low == high else f"{low} to {high}, depending on the sites"
+        null = NULL_OF_COSINES.format(most=most)
     mean = f", mean over {n_directions} labels" if n_directions > 1 else ""
     return FigurePart(
         "Cosine similarity between probe directions",
-        figure_json(direction_map(rows)),
+        figure_json(chosen_figures.direction_map(rows)),
         f"Cosine similarity between the weights of the {probe} probes (for unscaled activations) "
-        f"at each pair of sites{mean}. {_null_of_cosines(pairs)} {caveat}".rstrip(),
+        f"at each pair of sites{mean}. {null} {caveat}".rstrip(),
         "Cosine similarities: "
         + "; ".join(
             f"{row['site_a']} and {row['site_b']} {fixed(row['cosine'], 2)}"
@@ -315,18 +288,4 @@ def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
         ),
         is_open=False,
         height=10 + 1.9 * max(rows["site_a"].nunique(), 5),
-    )
-
-
-def _null_of_cosines(pairs: pd.DataFrame) -> str:
-    """Return the sentence about cosines of probes on permuted labels."""
-    bounds = pairs["null_high"].dropna()
-    if bounds.empty:
-        return "No probes were fitted on permuted labels to compare with."
-    low, high = fixed(bounds.min(), 2), fixed(bounds.max(), 2)
-    return (
-        "For comparison: of probes fitted on permuted labels at one site (whole groups are "
-        "permuted, or rows within groups that have several labels; same penalty), 95 % have an "
-        "absolute cosine with the probe of the other site of at most "
-        f"{low if low == high else f'{low} to {high}, depending on the sites'}."
     )

@@ -22,36 +22,11 @@ from probekit.report.attention.page import (
     choose_reduction,
 )
 from probekit.report.causes.findings import cause_answer, legible
-from probekit.report.pages.causes_page import (
-    cause_figures,
-    causes_section,
-    write_causes_page,
-)
-from probekit.report.pages.page import (
-    FigurePart,
-    Files,
-    Fold,
-    Heading,
-    Item,
-    Page,
-    PageSection,
-    Paragraph,
-    Texts,
-    Verbatim,
-    View,
-    pairs_of,
-)
-from probekit.report.pages.parts import (
-    chosen_parts,
-    load_training,
-    norms_part,
-    reliability_part,
-    result_parts,
-    step_parts,
-)
+from probekit.report.pages import page, parts
+from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.template import unbroken
-from probekit.report.pages.wrong_examples import WrongExamples, errors_section, examples, load_wrong
+from probekit.report.pages.wrong_examples import errors_section, examples, load_wrong
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import method, size_words
@@ -117,7 +92,7 @@ def write_report(run_dir: Path) -> Path:
     return path
 
 
-def run_figures(run_dir: Path) -> list[FigurePart]:
+def run_figures(run_dir: Path) -> list[page.FigurePart]:
     """Return all figures of a run's page, in the order of the page.
 
     Raises:
@@ -130,7 +105,7 @@ def run_figures(run_dir: Path) -> list[FigurePart]:
     table = load_table(run_dir / "results.csv")
     figures = _result_figures(run_dir, table, record)
     figures[1:1] = cause_figures(run_dir, _layers(table))
-    return figures + ([norms_part(record.norms)] if record.norms else [])
+    return figures + ([parts.norms_part(record.norms)] if record.norms else [])
 
 
 def _layers(table: pd.DataFrame) -> dict[int, str]:
@@ -139,12 +114,12 @@ def _layers(table: pd.DataFrame) -> dict[int, str]:
     return {} if rows.empty else ticks(rows)
 
 
-def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> list[FigurePart]:
+def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> list[page.FigurePart]:
     bins = page_table(run_dir, "reliability.csv")
-    reliable = [] if bins is None else [reliability_part(bins, table, record.verdict)]
-    figures = result_parts(table, record.verdict, record.control)
-    figures[1:1] = step_parts(load_training(run_dir / "training.csv"), record.verdict)
-    return [*figures, *reliable, *chosen_parts(run_dir, table, record.verdict)]
+    reliable = [] if bins is None else [parts.reliability_part(bins, table, record.verdict)]
+    figures = parts.result_parts(table, record.verdict, record.control)
+    figures[1:1] = parts.step_parts(parts.load_training(run_dir / "training.csv"), record.verdict)
+    return [*figures, *reliable, *parts.chosen_parts(run_dir, table, record.verdict)]
 
 
 def report_page(run_dir: Path) -> str:
@@ -156,21 +131,54 @@ def report_page(run_dir: Path) -> str:
     """
     config = load_config(run_dir / "config.yaml")
     record = open_record(run_dir)
-    sections = [config.get(name) for name in ("model", "activations", "data")]
-    paths = MachinePaths.of(*sections, record.model.source)
+    settings = [config.get(name) for name in ("model", "activations", "data")]
+    paths = MachinePaths.of(*settings, record.model.source)
     record = paths.hide_in(record)
     table = load_table(run_dir / "results.csv")
     v = record.verdict
     causes = legible(CauseTables.open(run_dir)) if has_causes(run_dir) else None
     attention = _attention(run_dir, record) if record.attention else None
     wrong = load_wrong(run_dir)
-    return Page(
+    figures = _result_figures(run_dir, table, record)
+    shown = [part for part in figures if part.is_open]
+    folded = [part for part in figures if not part.is_open]
+    compared = comparison_table(v, record.control)
+    first: list[page.Item] = [*shown[:1]]
+    if compared:
+        first += [page.Heading("Comparisons"), compared, page.Paragraph(RULE, "note")]
+    warnings = caveats(v, record)
+    sections: list[page.Item] = []
+    if first or warnings:
+        sections.append(page.PageSection("", first, "screen"))
+    if causes is not None:
+        sections.append(causes_section(run_dir, causes, _layers(table)))
+    sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
+    sections += _sites(run_dir, record, table, paths)
+    if folded:
+        sections.append(page.PageSection("More figures", folded, "folds"))
+    n_classes, has_matrix = len(record.data.training_labels), (run_dir / "confusion.csv").exists()
+    is_of_classes = METRICS[v.metric].fits("class", {"scores", "probabilities", "alarms"})
+    if is_of_classes and n_classes > MOST_CLASSES and not has_matrix:
+        not_drawn = (
+            f"The data have {n_classes} classes. Confusion matrix, scatter plots, cosines of "
+            f"directions and errors are computed for at most {MOST_CLASSES}."
+        )
+        sections.append(page.Paragraph(not_drawn, "note"))
+    sections += _features(run_dir, v)
+    if wrong:
+        sections.append(errors_section(wrong, is_nested=v.is_nested))
+    if attention:
+        view = page.View("attention/explorer.html", {"attention": attention})
+        sections.append(page.PageSection("Attention", [view]))
+    config_text = paths.hide(_text(run_dir / "config.yaml"))
+    sections += [_data(record), _measured(record, config_text)]
+    return page.Page(
         eyebrow=["probekit", record.run, record.model.source],
         title=record.question or record.run,
         answer=answer(v, record.question),
-        sections=list(_sections(run_dir, record, table, paths, causes, attention, wrong)),
-        details=[Paragraph(unbroken(cause_answer(causes)), "finding")] if causes else [],
-        caveats=caveats(v, record),
+        sections=sections,
+        details=[page.Paragraph(unbroken(cause_answer(causes)), "finding")] if causes else [],
+        caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
         styles=("report.css", *EXPLORER_STYLES * bool(attention), *["causes.css"] * bool(causes)),
         scripts=[
@@ -180,64 +188,29 @@ def report_page(run_dir: Path) -> str:
     ).html()
 
 
-def _sections(
-    run_dir: Path,
-    record: RunRecord,
-    table: pd.DataFrame,
-    paths: MachinePaths,
-    causes: CauseTables | None,
-    attention: dict[str, Any] | None,
-    wrong: WrongExamples | None,
-) -> Iterator[Item]:
-    v = record.verdict
-    figures = _result_figures(run_dir, table, record)
-    shown = [part for part in figures if part.is_open]
-    folded = [part for part in figures if not part.is_open]
-    compared = comparison_table(v, record.control)
-    first: list[Item] = [*shown[:1]]
-    if compared:
-        first += [Heading("Comparisons"), compared, Paragraph(RULE, "note")]
-    if first or caveats(v, record):
-        yield PageSection("", first, "screen")
-    if causes is not None:
-        yield causes_section(run_dir, causes, _layers(table))
-    yield from (PageSection(part.title, [part]) for part in shown[1:])
-    yield from _sites(run_dir, record, table, paths)
-    if folded:
-        yield PageSection("More figures", folded, "folds")
-    not_drawn = _not_drawn(run_dir, record)
-    if not_drawn:
-        yield Paragraph(not_drawn, "note")
-    yield from _features(run_dir, v)
-    if wrong:
-        yield errors_section(wrong, is_nested=v.is_nested)
-    if attention:
-        yield PageSection("Attention", [View("attention/explorer.html", {"attention": attention})])
-    yield _data(record)
-    yield _measured(record, paths.hide(_text(run_dir / "config.yaml")))
-
-
 def _sites(
     run_dir: Path, record: RunRecord, table: pd.DataFrame, paths: MachinePaths
-) -> Iterator[PageSection]:
+) -> Iterator[page.PageSection]:
     """Yield the section with all sites, and with all differences; none without a site."""
     v = record.verdict
     tables = site_tables(table, v)
     if not tables:
         return
     best, *others = tables
-    items: list[Item] = [best]
+    items: list[page.Item] = [best]
     if others:
         metric = metric_name(v.metric)
         n = len(best.rows)
         items.append(
-            Paragraph(f"The {n} sites with the best cross-validated {metric}, best first.", "note")
+            page.Paragraph(
+                f"The {n} sites with the best cross-validated {metric}, best first.", "note"
+            )
         )
     csv = b64encode(paths.hide(_text(run_dir / "results.csv")).encode()).decode()
-    items.append(Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
+    items.append(page.Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
     for more in others:
         n = len(more.rows)
-        items.append(Fold("The other site" if n == 1 else f"The other {n} sites", [more]))
+        items.append(page.Fold("The other site" if n == 1 else f"The other {n} sites", [more]))
     differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
     rivals = other_rivals(differences, v)
     if rivals:
@@ -247,11 +220,11 @@ def _sites(
             else f"Differences from {len(rivals)} other sites, kinds and controls"
         )
         compared = differences_table(rivals, v)
-        items.append(Fold(title, [compared, Paragraph(OTHER_RULE, "note")]))
-    yield PageSection("All sites", items)
+        items.append(page.Fold(title, [compared, page.Paragraph(OTHER_RULE, "note")]))
+    yield page.PageSection("All sites", items)
 
 
-def _features(run_dir: Path, v: Verdict) -> Iterator[PageSection]:
+def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:
     """Yield the section with the features of k-sparse probes, if there are any."""
     features = page_table(run_dir, "features.csv")
     if features is None:
@@ -263,30 +236,30 @@ def _features(run_dir: Path, v: Verdict) -> Iterator[PageSection]:
         rows="all" if v.is_nested else "the training",
     )
     best, *others = features_tables(features)
-    items: list[Item] = [best, Paragraph(note, "note")]
+    items: list[page.Item] = [best, page.Paragraph(note, "note")]
     for more in others:
         n = len(more.rows)
-        items.append(Fold(f"The next {'feature' if n == 1 else f'{n} features'}", [more]))
-    yield PageSection("Features used by the k-sparse probes", items)
+        items.append(page.Fold(f"The next {'feature' if n == 1 else f'{n} features'}", [more]))
+    yield page.PageSection("Features used by the k-sparse probes", items)
 
 
-def _data(record: RunRecord) -> PageSection:
+def _data(record: RunRecord) -> page.PageSection:
     """Return the section on the data set."""
     data = record.data
-    items: list[Item] = [
-        Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
-        Fold("Counts by label and split", [_counts(record)]),
+    items: list[page.Item] = [
+        page.Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
+        page.Fold("Counts by label and split", [_counts(record)]),
     ]
     if data.findings:
         found = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in data.findings]
-        items.append(Fold("Data checks", [Texts(found)]))
+        items.append(page.Fold("Data checks", [page.Texts(found)]))
     if data.notes:
-        items.append(Fold("Notes", [Texts(data.notes)]))
+        items.append(page.Fold("Notes", [page.Texts(data.notes)]))
     if data.examples:
-        items.append(Fold("Examples", [examples(data.examples)]))
+        items.append(page.Fold("Examples", [examples(data.examples)]))
     if data.card:
-        items.append(Fold("Data card", [Verbatim(data.card)], css="card"))
-    return PageSection("Data", items)
+        items.append(page.Fold("Data card", [page.Verbatim(data.card)], css="card"))
+    return page.PageSection("Data", items)
 
 
 def _counts(record: RunRecord) -> ResultTable:
@@ -308,14 +281,14 @@ def _counts(record: RunRecord) -> ResultTable:
     )
 
 
-def _measured(record: RunRecord, config: str) -> PageSection:
+def _measured(record: RunRecord, config: str) -> page.PageSection:
     """Return the section on method, configuration and provenance."""
-    paragraphs = [Paragraph(paragraph) for paragraph in method(record.verdict)]
-    items: list[Item] = [Fold("Choice of sites, intervals and p-values", paragraphs)]
+    paragraphs = [page.Paragraph(paragraph) for paragraph in method(record.verdict)]
+    items: list[page.Item] = [page.Fold("Choice of sites, intervals and p-values", paragraphs)]
     if record.norms:
-        norms = norms_part(record.norms)
-        items.append(Fold(norms.title, [norms], css="norms"))
-    items.append(Fold("Full configuration", [Verbatim(config)]))
+        norms = parts.norms_part(record.norms)
+        items.append(page.Fold(norms.title, [norms], css="norms"))
+    items.append(page.Fold("Full configuration", [page.Verbatim(config)]))
     facts = {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
         "Model": record.model.model_dump(exclude_none=True),
@@ -324,22 +297,10 @@ def _measured(record: RunRecord, config: str) -> PageSection:
         "Seeds": record.seeds,
         "Seconds": {step: f"{seconds:,.2f}" for step, seconds in record.seconds.items()},
     }
-    items.append(Fold("Provenance: model, versions, digests, seeds and times", pairs_of(facts)))
-    return PageSection("How it was measured", items)
-
-
-def _not_drawn(run_dir: Path, record: RunRecord) -> str:
-    """Return why there are no figures of the selected probe; "" if they are drawn."""
-    n_classes = len(record.data.training_labels)
-    is_of_classes = METRICS[record.verdict.metric].fits(
-        "class", {"scores", "probabilities", "alarms"}
+    items.append(
+        page.Fold("Provenance: model, versions, digests, seeds and times", page.pairs_of(facts))
     )
-    if not is_of_classes or n_classes <= MOST_CLASSES or (run_dir / "confusion.csv").exists():
-        return ""
-    return (
-        f"The data have {n_classes} classes. Confusion matrix, scatter plots, cosines of "
-        f"directions and errors are computed for at most {MOST_CLASSES}."
-    )
+    return page.PageSection("How it was measured", items)
 
 
 def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from probekit.errors import ConfigError, DataError
 from probekit.report.figures.layer_curve import curve_figure, facets_height
@@ -15,16 +14,8 @@ from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import cell_map, map_cells, map_colours
+from probekit.report.pages import page
 from probekit.report.pages.compare_page import settings_section
-from probekit.report.pages.page import (
-    FigurePart,
-    Fold,
-    Page,
-    PageSection,
-    Pairs,
-    Paragraph,
-    figure_json,
-)
 from probekit.report.pages.parts import title
 from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.pages.template import unbroken
@@ -43,6 +34,7 @@ SELECTED = (
     "Values on held-out rows, with 95 % intervals; each site was selected by cross-validation on "
     "training rows."
 )
+RINGS = "A ring marks the site that each run selected by cross-validation on its training rows."
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
 
 
@@ -142,27 +134,11 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
         for run, asked in zip(runs, own, strict=True)
     ]
     names = [run.name for run in runs]
-    folders = Pairs([(run.name, run.identity) for run in runs])
-    return Page(
-        eyebrow=["probekit", experiment, f"{len(runs)} runs", metric],
-        title=question or f"Comparison of {len(runs)} runs",
-        answer="",
-        details=[Pairs(answers, css="verdicts")],
-        sections=[
-            *(PageSection(part.title, [part]) for part in runs_figures(runs)),
-            PageSection("Selected sites", [_table(runs), Paragraph(SELECTED, "note")]),
-            settings_section(names, differing([run.facts for run in runs])),
-            PageSection("", [Fold("Folders of the runs", [folders])]),
-        ],
-        head=f"{experiment}: {len(runs)} runs by {metric}",
-    ).html()
-
-
-def _table(runs: Sequence[ShownRun]) -> ResultTable:
-    """Return the table of the selected sites."""
+    folders = page.Pairs([(run.name, run.identity) for run in runs])
+    # The table of the selected sites.
     numbers = [_numbers(run) for run in runs]
     columns = list(dict.fromkeys(name for cells in numbers for name in cells))
-    names = [Column(name, "words", "names") for name in ("model", "data", "chosen")]
+    texts = [Column(name, "words", "names") for name in ("model", "data", "chosen")]
     rows = [
         (
             run.name,
@@ -173,13 +149,31 @@ def _table(runs: Sequence[ShownRun]) -> ResultTable:
         )
         for run, cells in zip(runs, numbers, strict=True)
     ]
-    headings: list[Column | str] = [Column("run", "words"), *names, *columns]
-    return ResultTable("Table of selected sites", headings, rows, is_sortable=True)
+    headings: list[Column | str] = [Column("run", "words"), *texts, *columns]
+    selected = ResultTable("Table of selected sites", headings, rows, is_sortable=True)
+    return page.Page(
+        eyebrow=["probekit", experiment, f"{len(runs)} runs", metric],
+        title=question or f"Comparison of {len(runs)} runs",
+        answer="",
+        details=[page.Pairs(answers, css="verdicts")],
+        sections=[
+            *(page.PageSection(part.title, [part]) for part in runs_figures(runs)),
+            page.PageSection("Selected sites", [selected, page.Paragraph(SELECTED, "note")]),
+            settings_section(names, differing([run.facts for run in runs])),
+            page.PageSection("", [page.Fold("Folders of the runs", [folders])]),
+        ],
+        head=f"{experiment}: {len(runs)} runs by {metric}",
+    ).html()
 
 
-def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
+def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     """Return the layer curves of several runs and, if they share a kind of site, a heat map."""
-    table, metric = joined_table(runs), runs[0].verdict.metric
+    # Control task and random weights are left out, because the page has them in a table.
+    tables = [
+        curve_rows(run.table).assign(run=run.name, model="", dataset="", seed=0) for run in runs
+    ]
+    table, metric = pd.concat(tables, ignore_index=True), runs[0].verdict.metric
+    table = table[~table["target"].isin(["control", "random_weights"])]
     if metric not in measured_metrics(table):
         return []
     drawn = curve_figure(named_by_run(table), metric)
@@ -188,11 +182,16 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
         "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
         * has_null
     )
-    curve = FigurePart(
+    nested = [run.verdict for run in runs if run.verdict.is_nested]
+    marks = [RINGS] if len(nested) < len(runs) else []
+    if nested:
+        marks += ["Runs with a nested cross-validation have a line instead."] * bool(marks)
+        marks.append(nested_line(nested[0]))
+    curve = page.FigurePart(
         f"{title(metric)} by layer and run",
-        figure_json(drawn),
+        page.figure_json(drawn),
         "Score of each run; horizontal lines are baselines that do not use the model. "
-        f"{null}{_selection_words(runs)} Runs may have "
+        f"{null}{' '.join(marks)} Runs may have "
         "different test rows; use probekit compare to test the differences of two runs.",
         description(named_by_run(table), metric),
         height=facets_height(named_by_run(table), metric),
@@ -200,11 +199,34 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
     cells = _residual(table, metric)
     if not differs(cells["run"]):  # no two runs probed the same kind of site
         return [curve]
-    by_layer = FigurePart(
+    depths = sorted(cells["depth"].unique())
+    first = cells.drop_duplicates("run")
+    kinds = first["probe"] + " at " + first["position"]
+    probes = f"Probes: {kinds.iloc[0]}."
+    if differs(kinds):
+        listed = "; ".join(f"{run} {kind}" for run, kind in zip(first["run"], kinds, strict=True))
+        probes = (
+            f"Each run with the probe and position of its best cross-validated score: {listed}."
+        )
+    hover = [
+        f"<b>{plotly_text(row['run'])}</b><br>{plotly_text(row['site'])}<br>"
+        f"{plotly_text(row['probe'])} at {plotly_text(row['position'])}<br>"
+        f"{metric_name(metric)}: {format_number(row['value'], row['ci_low'], row['ci_high'])}"
+        for _, row in cells.iterrows()
+    ]
+    labels = ticks(cells)
+    drawn = cell_map(
+        cells.assign(hover=hover),
+        map_colours(cells, metric),
+        down=("run", {run: plotly_text(run).replace(" · ", "<br>") for run in cells["run"]}),
+        across=("depth", {depth: plotly_text(labels[int(depth)]) for depth in depths}),
+        title="layer",
+    )
+    by_layer = page.FigurePart(
         f"{title(metric)}, runs by layers",
-        figure_json(run_map(table, metric)),
+        page.figure_json(drawn.update_yaxes(title_text=None)),
         f"One row per run, for the kind of site that most runs probed: {cells['line'].iloc[0]}. "
-        f"{_probe_words(cells)} {colour_words(cells, metric)}",
+        f"{probes} {colour_words(cells, metric)}",
         "; ".join(
             f"{run}: {', '.join(format_number(value) for value in own['value'])}"
             for run, own in cells.groupby("run", sort=False)
@@ -212,31 +234,6 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
         height=8 + 2.5 * max(len(runs), 3),
     )
     return [curve, by_layer]
-
-
-def _selection_words(runs: Sequence[ShownRun]) -> str:
-    """Return the sentences that explain how the figure marks the selected site of each run."""
-    nested = [run.verdict for run in runs if run.verdict.is_nested]
-    ring = "A ring marks the site that each run selected by cross-validation on its training rows."
-    if not nested:
-        return ring
-    if len(nested) == len(runs):
-        return nested_line(nested[0])
-    return (
-        f"{ring} Runs with a nested cross-validation have a line instead. {nested_line(nested[0])}"
-    )
-
-
-def joined_table(runs: Sequence[ShownRun]) -> pd.DataFrame:
-    """Return the rows of all runs that the layer curve shows; column `run` is the run's name.
-
-    Control task and random weights are left out, because the page has them in a table.
-    """
-    tables = [
-        curve_rows(run.table).assign(run=run.name, model="", dataset="", seed=0) for run in runs
-    ]
-    table = pd.concat(tables, ignore_index=True)
-    return table[~table["target"].isin(["control", "random_weights"])]
 
 
 def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
@@ -253,32 +250,6 @@ def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
     return equal
 
 
-def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
-    """Return the heat map of a metric on the test rows, by run (down) and layer (across).
-
-    Raises:
-        UnknownNameError: The table has no test rows of this metric.
-    """
-    cells = _residual(table, metric)
-    runs = list(dict.fromkeys(cells["run"]))
-    depths = sorted(cells["depth"].unique())
-    hover = [
-        f"<b>{plotly_text(row['run'])}</b><br>{plotly_text(row['site'])}<br>"
-        f"{plotly_text(row['probe'])} at {plotly_text(row['position'])}<br>"
-        f"{metric_name(metric)}: {format_number(row['value'], row['ci_low'], row['ci_high'])}"
-        for _, row in cells.iterrows()
-    ]
-    labels = ticks(cells)
-    figure = cell_map(
-        cells.assign(hover=hover),
-        map_colours(cells, metric),
-        down=("run", {run: plotly_text(run).replace(" · ", "<br>") for run in runs}),
-        across=("depth", {depth: plotly_text(labels[int(depth)]) for depth in depths}),
-        title="layer",
-    )
-    return figure.update_yaxes(title_text=None)
-
-
 def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return one cell per run and layer, for the kind of site that most runs probed.
 
@@ -290,16 +261,6 @@ def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     own, ranked = only(cells, line=line), only(ranked_rows(table), line=line)
     shown = pd.concat([ranked, own])[MAP_ROW].drop_duplicates("run")
     return own.merge(shown, on=MAP_ROW).drop_duplicates(["run", "depth"])
-
-
-def _probe_words(cells: pd.DataFrame) -> str:
-    """Return the kind of probe and position shown for each run of the map, as a sentence."""
-    first = cells.drop_duplicates("run")
-    kinds = first["probe"] + " at " + first["position"]
-    if not differs(kinds):
-        return f"Probes: {kinds.iloc[0]}."
-    listed = "; ".join(f"{run} {kind}" for run, kind in zip(first["run"], kinds, strict=True))
-    return f"Each run with the probe and position of its best cross-validated score: {listed}."
 
 
 def _numbers(run: ShownRun) -> dict[str, Cell | str]:

@@ -10,13 +10,7 @@ from probekit.amounts import counted
 from probekit.probes.saved_probe import ProbeFacts
 from probekit.report.figures.style import format_number
 from probekit.report.pages.page import Page, Paragraph, View
-from probekit.report.texts import (
-    DENSEST,
-    NUMBER,
-    Palette,
-    model_title,
-    token_label,
-)
+from probekit.report.texts import DENSEST, NUMBER, Palette, model_title, token_label
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.table import metric_name
 
@@ -42,25 +36,26 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         ],
     }
     view = [facts.view] if facts.view != "raw" else []
+    # The question that the probe answers about a text.
+    few = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
+    # The first score on the probe's own data set, and its position, as sentences.
+    tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
+    elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
+    # The position at which the probe was trained: `last`, `word:first` or `index:3`.
+    detail = facts.position.get({"index": "index", "word": "pieces"}.get(facts.at, ""))
+    position = facts.at if detail is None else f"{facts.at}:{detail}"
+    trained = f"Trained at position `{position}`{elsewhere}."
     return Page(
         eyebrow=["probekit", model_title(facts.model), facts.site, *view],
-        title=_question(classes, facts.kind),
+        title=f"{few if classes else 'Which number?'} Predictions of a {facts.kind} probe",
         answer=texts_answer(readings),
-        details=[Paragraph(_trained(facts))],
+        details=[Paragraph(" ".join(filter(None, [*tested[:1], facts.untested, trained])))],
         sections=[View("texts.html", values)],
         method=METHOD,
         facts={"Scores on the probe's own data set": _tested(facts)},
         styles=["texts.css"],
         scripts=["texts.js"],
     ).html()
-
-
-def _trained(facts: ProbeFacts) -> str:
-    """Return the first score on the probe's own data set, and its position, as sentences."""
-    tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
-    elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
-    trained = f"Trained at position `{_position(facts)}`{elsewhere}."
-    return " ".join(filter(None, [*tested[:1], facts.untested, trained]))
 
 
 def texts_answer(readings: Sequence[TextReading]) -> str:
@@ -136,22 +131,6 @@ def _key(palette: Palette) -> dict[str, Sequence[Any]]:
     names = [(name, palette.hue(name)) for name in palette.classes]
     is_scale = len(palette.classes) == 2
     return {"names": names, "ends": (f"≤ −{limit}", "0", f"≥ +{limit}") if is_scale else ()}
-
-
-def _question(classes: Sequence[str], kind: str) -> str:
-    """Return the question that the probe answers about a text.
-
-    >>> _question(("a", "b"), "logistic"), _question((), "ridge")
-    ('a or b? Predictions of a logistic probe', 'Which number? Predictions of a ridge probe')
-    """
-    few = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
-    return f"{few if classes else 'Which number?'} Predictions of a {kind} probe"
-
-
-def _position(facts: ProbeFacts) -> str:
-    """Return the position at which the probe was trained: `last`, `word:first` or `index:3`."""
-    detail = facts.position.get({"index": "index", "word": "pieces"}.get(facts.at, ""))
-    return facts.at if detail is None else f"{facts.at}:{detail}"
 
 
 def _tested(facts: ProbeFacts) -> dict[str, str]:

@@ -9,27 +9,9 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.report.figures.style import (
-    TEMPLATE,
-    finite_ends,
-    fixed,
-    format_number,
-    format_p,
-    plotly_text,
-    series_marker,
-    short_tick,
-    two_line_tick,
-)
+from probekit.report.figures import style
 from probekit.report.maps.maps import LEAST_RANGE, Colours, text_map
-from probekit.report.pages.page import (
-    FigurePart,
-    Fold,
-    Group,
-    Page,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
+from probekit.report.pages import page
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
 from probekit.report.texts import capitalised, model_title
 from probekit.results.comparison import Transfer, matrix
@@ -49,7 +31,7 @@ OTHERS = (
 )
 MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
 # Formats of hover values that are not scores.
-FORMATS: dict[str, Callable[[float], str]] = {"p": format_p, "n_null": "{:.0f}".format}
+FORMATS: dict[str, Callable[..., str]] = {"p": style.format_p, "n_null": "{:.0f}".format}
 SPACES = {
     "raw": (
         "Cosine of directions, raw features",
@@ -67,17 +49,20 @@ SPACES = {
 def transfer_page(transfer: Transfer) -> str:
     """Return a self-contained HTML page with the matrices of every site and kind of probe."""
     others = [place for place in transfer.places() if place != transfer.chosen]
-    sections = [PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
+    sections = [page.PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
     if others:
         folds = [
-            Fold(f"Site {' · '.join(place)}", [_matrices(transfer, *place)]) for place in others
+            page.Fold(f"Site {' · '.join(place)}", [_matrices(transfer, *place)])
+            for place in others
         ]
         sections += [
-            PageSection("All sites", [_summary_part(transfer)]),
-            PageSection("Other sites and kinds of probe", [Paragraph(OTHERS, "note"), *folds]),
+            page.PageSection("All sites", [_summary_part(transfer)]),
+            page.PageSection(
+                "Other sites and kinds of probe", [page.Paragraph(OTHERS, "note"), *folds]
+            ),
         ]
     parts = ("transfer", model_title(transfer.model), metric_name(transfer.metric))
-    return Page(
+    return page.Page(
         eyebrow=["probekit", *parts, " · ".join(transfer.chosen)],
         title=transfer_question(transfer.names),
         answer=transfer_answer(transfer),
@@ -89,71 +74,59 @@ def transfer_page(transfer: Transfer) -> str:
     ).html()
 
 
-def _matrices(transfer: Transfer, site: str, probe: str) -> Group:
+def _matrices(transfer: Transfer, site: str, probe: str) -> page.Group:
     """Return the figures of one kind of probe at one site, next to each other."""
-    return Group("matrices", place_parts(transfer, site, probe), 14 + 5 * len(transfer.names))
+    return page.Group("matrices", place_parts(transfer, site, probe), 14 + 5 * len(transfer.names))
 
 
-def place_parts(transfer: Transfer, site: str, probe: str) -> list[FigurePart]:
+def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePart]:
     """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
     scores, cosines = transfer.at(site, probe)
-    figures = [_score_part(only(scores, metric=transfer.metric), transfer)]
+    main = only(scores, metric=transfer.metric)
+    metric, height = metric_name(transfer.metric), 9 + 3.5 * max(len(transfer.names), 2)
+    figures = [
+        page.FigurePart(
+            f"{capitalised(metric)} on the test rows",
+            page.figure_json(score_map(main, transfer.names, transfer.metric)),
+            "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, "
+            "or at the lowest score if that is below chance.",
+            f"{metric}: " + _in_words(main, "value", "ci_low", "ci_high"),
+            height=height,
+        )
+    ]
     for space, (title, caption) in SPACES.items():
         rows = only(cosines, space=space)
         if not rows.empty:
-            figures.append(_cosine_part(rows, transfer, title, caption))
+            draws = rows.loc[(rows["train"] != rows["test"]) & (rows["n_null"] > 0), "n_null"]
+            null = ""
+            if not draws.empty:
+                low, high = int(draws.min()), int(draws.max())
+                null = (
+                    f" Off the diagonal they are based on {low}{f' to {high}' * (low < high)} "
+                    f"permutations, so p cannot be below {style.format_p(1 / (1 + high))}."
+                )
+            figures.append(
+                page.FigurePart(
+                    title,
+                    page.figure_json(cosine_map(rows, transfer.names)),
+                    f"{caption}{null}",
+                    f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
+                    height=height,
+                )
+            )
     return figures
-
-
-def _score_part(rows: pd.DataFrame, transfer: Transfer) -> FigurePart:
-    metric = metric_name(transfer.metric)
-    return FigurePart(
-        f"{capitalised(metric)} on the test rows",
-        figure_json(score_map(rows, transfer.names, transfer.metric)),
-        "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, or at "
-        "the lowest score if that is below chance.",
-        f"{metric}: " + _in_words(rows, "value", "ci_low", "ci_high"),
-        height=_height(transfer),
-    )
-
-
-def _cosine_part(rows: pd.DataFrame, transfer: Transfer, title: str, caption: str) -> FigurePart:
-    return FigurePart(
-        title,
-        figure_json(cosine_map(rows, transfer.names)),
-        f"{caption}{_null_words(rows)}",
-        f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
-        height=_height(transfer),
-    )
-
-
-def _null_words(rows: pd.DataFrame) -> str:
-    """Return the number of permutations and the smallest possible p, as sentences."""
-    pairs = rows[(rows["train"] != rows["test"]) & (rows["n_null"] > 0)]
-    if pairs.empty:
-        return ""
-    low, high = int(pairs["n_null"].min()), int(pairs["n_null"].max())
-    count = f"{low}" if low == high else f"{low} to {high}"
-    return (
-        f" Off the diagonal they are based on {count} permutations, so p cannot be below "
-        f"{format_p(1 / (1 + high))}."
-    )
-
-
-def _height(transfer: Transfer) -> float:
-    return 9 + 3.5 * max(len(transfer.names), 2)
 
 
 def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
     return "; ".join(
-        f"{row['train']} to {row['test']} {format_number(row[value], row[low], row[high])}"
+        f"{row['train']} to {row['test']} {style.format_number(row[value], row[low], row[high])}"
         for _, row in rows.dropna(subset=value).iterrows()
     )
 
 
 def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Figure:
     """Return the heat map of the scores at one site: trained on (down) by tested on (across)."""
-    low, high = finite_ends([*rows["chance"], *rows["value"]])
+    low, high = style.finite_ends([*rows["chance"], *rows["value"]])
     return _map(
         rows,
         names,
@@ -205,8 +178,10 @@ def _map(
         cells["hover"].tolist(),
         Colours(*limits, scale, is_diverging=limits[0] < 0),
         texts=cells["text"].tolist(),
-        across=[short_tick(name) for name in names],
-        down=[two_line_tick(name) for name in names],  # leaves room for cells on narrow screens
+        across=[style.short_tick(name) for name in names],
+        down=[
+            style.two_line_tick(name) for name in names
+        ],  # leaves room for cells on narrow screens
         title="tested on",
         most_texts=MOST_TEXTS**2,
         down_title="trained on",
@@ -217,55 +192,51 @@ def _cell(n: int, value: float, low: float, high: float) -> str:
     """Return value and interval, which takes two lines if `n` cells share the width."""
     if np.isnan(value):
         return ""
-    text = format_number(value)
+    text = style.format_number(value)
     if np.isnan(low):
         return text
-    return f"{text}<br>[{fixed(low, 2)},{'<br>' if n > 2 else ' '}{fixed(high, 2)}]"
+    return f"{text}<br>[{style.fixed(low, 2)},{'<br>' if n > 2 else ' '}{style.fixed(high, 2)}]"
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
-    head = f"<b>{plotly_text(row['train'])} → {plotly_text(row['test'])}</b>"
-    values = [
-        f"{name}: {_value_text(row, *keys)}"
-        for name, keys in lines.items()
-        if not np.isnan(row[keys[0]])
-    ]
-    return "<br>".join([head, *values])
+    texts = [f"<b>{style.plotly_text(row['train'])} → {style.plotly_text(row['test'])}</b>"]
+    for name, keys in lines.items():
+        first, *limits = (row[key] for key in keys)
+        if np.isnan(first):
+            continue
+        value = FORMATS.get(keys[0], style.format_number)
+        is_range = len(limits) == 1
+        ends = f"{style.format_number(first)} to {style.format_number(*limits)}" if is_range else ""
+        texts.append(f"{name}: {ends or value(first, *limits)}")
+    return "<br>".join(texts)
 
 
-def _value_text(row: pd.Series, *keys: str) -> str:
-    numbers = [row[key] for key in keys]
-    if len(numbers) == 2:
-        return f"{format_number(numbers[0])} to {format_number(numbers[1])}"
-    if len(numbers) == 1 and keys[0] in FORMATS:
-        return FORMATS[keys[0]](numbers[0])
-    return format_number(*numbers)
-
-
-def _summary_part(transfer: Transfer) -> FigurePart:
+def _summary_part(transfer: Transfer) -> page.FigurePart:
     """Return the mean score of each site within data sets and across data sets, as a figure."""
     rows = only(transfer.scores, metric=transfer.metric)
     own = rows["train"] == rows["test"]
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     descriptions = []
     for number, probe in enumerate(dict.fromkeys(rows["probe"])):
-        of_kind, marker = rows["probe"] == probe, series_marker(number, 8)
+        of_kind, marker = rows["probe"] == probe, style.series_marker(number, 8)
         for name, side, dash in (("own test rows", own, "solid"), ("others'", ~own, "dash")):
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
-            descriptions.append(f"{probe}, {name}: {', '.join(map(format_number, mean.dropna()))}")
+            descriptions.append(
+                f"{probe}, {name}: {', '.join(map(style.format_number, mean.dropna()))}"
+            )
             figure.add_scatter(
-                x=list(map(plotly_text, mean.index)),
+                x=list(map(style.plotly_text, mean.index)),
                 y=mean.tolist(),
                 mode="lines+markers",
                 line={"dash": dash, "color": marker["color"]},
                 marker=marker,
-                name=f"{plotly_text(probe)}, {name}",
+                name=f"{style.plotly_text(probe)}, {name}",
             )
     figure.update_xaxes(type="category", tickangle=-40)
     figure.update_yaxes(title_text=metric_name(transfer.metric))
-    return FigurePart(
+    return page.FigurePart(
         "Scores within and across data sets",
-        figure_json(figure),
+        page.figure_json(figure),
         "Mean score on the test rows of the data set that a probe was trained on (own), and on "
         "those of the other data sets (others').",
         ". ".join(descriptions),

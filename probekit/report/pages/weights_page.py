@@ -48,10 +48,29 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
         matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
         norms = zip(matrices["name"], matrices["norm"], strict=True)
         words = "; ".join(f"{name} {norm:.1f}" for name, norm in norms)
+        # The figure of norms by block, one line per kind of matrix.
+        named = rows["name"].str.extract(r"^h\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$")
+        is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
+        drawn = rows.assign(**named)[is_shown].astype({"block": int}).sort_values("block")
+        figure = go.Figure(layout={"template": TEMPLATE})
+        for number, (kind, points) in enumerate(drawn.groupby("kind", sort=False)):
+            figure.add_scatter(
+                x=points["block"].tolist(),
+                y=points["norm"].tolist(),
+                mode="lines+markers",
+                name=plotly_text(kind),
+                line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
+                marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
+                hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
+            )
+        last, highest = drawn["block"].max(), finite_ends(drawn["norm"])[1]
+        figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])
+        figure.update_yaxes(title_text="norm", range=[0, 1.04 * highest])
+        name_traces(figure)
         figures.append(
             FigurePart(
                 "Norm by block",
-                figure_json(norms_by_block(rows)),
+                figure_json(figure),
                 "Frobenius norm of each matrix.",
                 f"Norms of the matrices by block. {words}",
             )
@@ -85,7 +104,20 @@ def _render(
     if folded:
         sections.append(PageSection("Single heads", [Fold(part.title, [part]) for part in folded]))
     if len(rows) > 1:
-        sections.append(PageSection(f"All {len(rows)} tensors", [_table(rows)]))
+        table = ResultTable(
+            "Table of tensors",
+            ("tensor", "shape", "dtype", "mean", "std", "norm", "min", "max"),
+            [
+                (
+                    row["name"],
+                    " × ".join(map(str, row["shape"])),
+                    row["dtype"],
+                    *(format_weight(row[key]) for key in ("mean", "std", "norm", "least", "most")),
+                )
+                for _, row in rows.iterrows()
+            ],
+        )
+        sections.append(PageSection(f"All {len(rows)} tensors", [table]))
     return Page(
         eyebrow=["probekit", "weights", model_title(model)],
         title=title,
@@ -93,22 +125,6 @@ def _render(
         sections=sections,
         method=METHOD,
     ).html()
-
-
-def _table(rows: pd.DataFrame) -> ResultTable:
-    return ResultTable(
-        "Table of tensors",
-        ("tensor", "shape", "dtype", "mean", "std", "norm", "min", "max"),
-        [
-            (
-                row["name"],
-                " × ".join(map(str, row["shape"])),
-                row["dtype"],
-                *(format_weight(row[key]) for key in ("mean", "std", "norm", "least", "most")),
-            )
-            for _, row in rows.iterrows()
-        ],
-    )
 
 
 def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
@@ -179,15 +195,29 @@ def format_weight(value: float) -> str:
 def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     values, name = weight.numbers, weight.row["name"].iloc[0]
     if values.ndim == 1:
-        yield FigurePart("All values", figure_json(vector_curve(values)), "Values by index.", name)
+        # The scatter plot of a vector by index.
+        marker = {"size": 4, "color": SERIES_COLOURS[0]}
+        figure = value_curves({"value": np.ascontiguousarray(values)}, "index", SERIES_COLOURS)
+        figure.update_traces(
+            mode="markers", marker=marker, hovertemplate="%{x}: %{y:.4f}<extra></extra>"
+        )
+        figure.update_layout(showlegend=False).update_yaxes(title_text="weight")
+        yield FigurePart("All values", figure_json(figure), "Values by index.", name)
         return
-    down, across = _axes(name)
+    # The names of the row and column axes of a matrix.
+    embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
+    down, across = (embeddings[name], "dimension") if name in embeddings else ("input", "output")
     shown = values[: weight.corner, : weight.corner]
     size = _size(shown)
     is_whole = shown.shape == values.shape
+    # The heat map of a matrix, rows down, with diverging colours centred on 0.
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_trace(_heatmap(shown, colour_end(shown), down, across))
+    figure.update_xaxes(title_text=across, showgrid=False)
+    figure.update_yaxes(title_text=down, showgrid=False, autorange="reversed")
     yield FigurePart(
         "Heat map of the matrix" if is_whole else f"Heat map of the first {size} weights",
-        figure_json(matrix_map(shown, down, across)),
+        figure_json(figure),
         f"Rows: {down}. Columns: {across}. The colour scale ends at "
         f"±{format_weight(colour_end(shown))}, the {QUANTILE:.1%} quantile of the absolute "
         "weights; larger ones are clipped.",
@@ -209,21 +239,25 @@ def _size(values: Floats) -> str:
     return " × ".join(f"{size:,}" for size in values.shape)
 
 
-def _axes(name: str) -> tuple[str, str]:
-    """Return the names of the row and column axes of a matrix.
-
-    >>> _axes("wpe.weight"), _axes("h.3.mlp.c_fc.weight")
-    (('position', 'dimension'), ('input', 'output'))
-    """
-    embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
-    return (embeddings[name], "dimension") if name in embeddings else ("input", "output")
-
-
 def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
     names = [f"W_{part[0].upper()}" for part in heads.parts]
+    # The map of weight norms, matrices down and heads across, with numbers in the cells.
+    figure = text_map(
+        heads.norms,
+        [
+            f"{name} of head {head}: {norm:.3f}"
+            for name, row in zip(names, heads.norms, strict=True)
+            for head, norm in enumerate(row)
+        ],
+        Colours(0.0, float(heads.norms.max()), plotly.colors.sequential.Viridis, False),
+        texts=[f"{norm:.1f}" for norm in heads.norms.ravel()],
+        across=[str(head) for head in range(heads.norms.shape[1])],
+        down=names,
+        title="head",
+    )
     yield FigurePart(
         "Norm by head",
-        figure_json(norm_map(heads.norms, list(heads.parts))),
+        figure_json(figure.update_yaxes(title_text=None)),
         "Frobenius norm of each head's matrices.",
         "; ".join(
             f"{name}: {', '.join(map(format_weight, norms))}"
@@ -237,9 +271,14 @@ def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
         "OV": "W_OV = W_V W_O: linear map from the attended residual stream to the head's output.",
     }
     for name, spectra in heads.spectra.items():
+        # The figure of singular values by rank, one curve per head.
+        shades = np.linspace(0, 0.9, len(spectra)).tolist()
+        colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
+        curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
+        figure = value_curves(curves, "rank", colours, first=1)
         yield FigurePart(
             f"Singular values of W_{name}",
-            figure_json(spectrum_curves(spectra)),
+            figure_json(figure.update_yaxes(title_text="singular value", rangemode="tozero")),
             f"{meanings[name]} Raw weights: layer norm gains are not folded in and biases are "
             "omitted.",
             "Largest singular value of each head: " + ", ".join(map(format_weight, spectra[:, 0])),
@@ -257,9 +296,18 @@ def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
             f"W_{part[0].upper()} ({_size(shown)} of {_size(heads.parts[part][head])})"
             for part, shown in parts.items()
         )
+        # Heat maps of the matrices of one head side by side, on one colour scale.
+        titles = [f"W_{part[0].upper()}" for part in parts]
+        figure = make_subplots(1, len(parts), subplot_titles=titles, horizontal_spacing=0.06)
+        figure.update_layout(template=TEMPLATE)
+        for number, values in enumerate(parts.values(), start=1):
+            trace = _heatmap(values, end, "row", "column")
+            figure.add_trace(trace.update(showscale=number == len(parts)), row=1, col=number)
+        figure.update_xaxes(showgrid=False)
+        figure.update_yaxes(showgrid=False, autorange="reversed")
         yield FigurePart(
             f"Head {head}",
-            figure_json(weight_head_map(parts, end)),
+            figure_json(figure),
             f"{shapes}. All heads share the colour scale of the whole tensor.",
             f"Heat maps of the weights of head {head}.",
             height=32,
@@ -273,21 +321,6 @@ def colour_end(values: Floats) -> float:
     True
     """
     return float(np.quantile(np.abs(values), QUANTILE)) or float(np.abs(values).max()) or 1.0
-
-
-def matrix_map(values: Floats, down: str, across: str) -> go.Figure:
-    """Return the heat map of a matrix, rows down, with diverging colours centred on 0.
-
-    Args:
-        values: shape (n_rows, n_columns).
-        down: Title of the row axis.
-        across: Title of the column axis.
-    """
-    figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_trace(_heatmap(values, colour_end(values), down, across))
-    figure.update_xaxes(title_text=across, showgrid=False)
-    figure.update_yaxes(title_text=down, showgrid=False, autorange="reversed")
-    return figure
 
 
 def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
@@ -327,90 +360,3 @@ def value_curves(
         )
     figure.update_layout(showlegend=True)
     return figure.update_xaxes(title_text=across)
-
-
-def vector_curve(values: Floats) -> go.Figure:
-    """Return the scatter plot of a vector by index."""
-    marker = {"size": 4, "color": SERIES_COLOURS[0]}
-    figure = value_curves({"value": np.ascontiguousarray(values)}, "index", SERIES_COLOURS)
-    figure.update_traces(
-        mode="markers", marker=marker, hovertemplate="%{x}: %{y:.4f}<extra></extra>"
-    )
-    return figure.update_layout(showlegend=False).update_yaxes(title_text="weight")
-
-
-def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
-    """Return the map of weight norms, matrices down and heads across, with numbers in the cells.
-
-    Args:
-        norms: shape (n_parts, n_heads).
-        parts: Names of the matrices, e.g. "query".
-    """
-    names = [f"W_{part[0].upper()}" for part in parts]
-    figure = text_map(
-        norms,
-        [
-            f"{name} of head {head}: {norm:.3f}"
-            for name, row in zip(names, norms, strict=True)
-            for head, norm in enumerate(row)
-        ],
-        Colours(0.0, float(norms.max()), plotly.colors.sequential.Viridis, is_diverging=False),
-        texts=[f"{norm:.1f}" for norm in norms.ravel()],
-        across=[str(head) for head in range(norms.shape[1])],
-        down=names,
-        title="head",
-    )
-    return figure.update_yaxes(title_text=None)
-
-
-def weight_head_map(parts: Mapping[str, Floats], end: float) -> go.Figure:
-    """Return heat maps of the matrices of one head side by side, on one colour scale."""
-    titles = [f"W_{part[0].upper()}" for part in parts]
-    figure = make_subplots(1, len(parts), subplot_titles=titles, horizontal_spacing=0.06)
-    figure.update_layout(template=TEMPLATE)
-    for number, values in enumerate(parts.values(), start=1):
-        trace = _heatmap(values, end, "row", "column")
-        figure.add_trace(trace.update(showscale=number == len(parts)), row=1, col=number)
-    figure.update_xaxes(showgrid=False)
-    figure.update_yaxes(showgrid=False, autorange="reversed")
-    return figure
-
-
-def spectrum_curves(spectra: Wide) -> go.Figure:
-    """Return the figure of singular values by rank, one curve per head.
-
-    Args:
-        spectra: shape (n_heads, n_singular_values), in descending order.
-    """
-    shades = np.linspace(0, 0.9, len(spectra)).tolist()
-    colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
-    curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
-    figure = value_curves(curves, "rank", colours, first=1)
-    return figure.update_yaxes(title_text="singular value", rangemode="tozero")
-
-
-def norms_by_block(rows: pd.DataFrame) -> go.Figure:
-    """Return the figure of norms by block, one line per kind of matrix.
-
-    Args:
-        rows: One row per tensor, with columns `name`, `shape` and `norm`.
-    """
-    named = rows["name"].str.extract(r"^h\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$")
-    is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
-    matrices = rows.assign(**named)[is_shown].astype({"block": int}).sort_values("block")
-    figure = go.Figure(layout={"template": TEMPLATE})
-    for number, (kind, points) in enumerate(matrices.groupby("kind", sort=False)):
-        figure.add_scatter(
-            x=points["block"].tolist(),
-            y=points["norm"].tolist(),
-            mode="lines+markers",
-            name=plotly_text(kind),
-            line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
-            marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
-            hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
-        )
-    last, highest = matrices["block"].max(), finite_ends(matrices["norm"])[1]
-    figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])
-    figure.update_yaxes(title_text="norm", range=[0, 1.04 * highest])
-    name_traces(figure)
-    return figure

@@ -25,16 +25,21 @@ class Token(RecordPart):
     score: float
 
 
-class WrongExample(RecordPart):
-    """A misclassified test row; `ahead` is the score of the predicted minus the true label.
-
-    It is None if the probe was not fitted on the true label, whose score is then minus infinity.
-    """
+class WrongRow(RecordPart):
+    """A test row that a probe misclassifies."""
 
     text: str
     span: tuple[int, int] | None
     group: str
     label: str
+
+
+class WrongExample(WrongRow):
+    """A misclassified test row; `ahead` is the score of the predicted minus the true label.
+
+    It is None if the probe was not fitted on the true label, whose score is then minus infinity.
+    """
+
     guess: str
     ahead: float | None
     tokens: tuple[Token, ...] = ()
@@ -43,15 +48,6 @@ class WrongExample(RecordPart):
         """Return whether a token overlaps the labelled span."""
         start, end = self.span or (0, 0)
         return token.span[0] < end and token.span[1] > start
-
-
-class WrongRow(RecordPart):
-    """A test row that a probe at a single site misclassifies."""
-
-    text: str
-    span: tuple[int, int] | None
-    group: str
-    label: str
 
 
 class ErrorOfProbe(RecordPart):
@@ -115,7 +111,15 @@ class WrongExamples(RecordPart):
 
     def painted(self) -> list[tuple[WrongExample, list[tuple[dict[str, Any], bool]]]]:
         """Return each example with its coloured tokens; True marks a token in the labelled span."""
-        readings = [_reading(example) for example in self.examples]
+        readings = [
+            TextReading(
+                example.text,
+                tuple(token.token for token in example.tokens),
+                tuple(token.span for token in example.tokens),
+                tuple(RowPrediction(token.label, token.score) for token in example.tokens),
+            )
+            for example in self.examples
+        ]
         palette = Palette.of(readings, self.classes)
         parts = [painted_tokens(reading, palette) for reading in readings]
         return [
@@ -127,15 +131,6 @@ class WrongExamples(RecordPart):
     def has_marks(self) -> bool:
         """Whether any token overlaps its labelled span."""
         return any(one.is_marked(token) for one in self.examples for token in one.tokens)
-
-
-def _reading(example: WrongExample) -> TextReading:
-    return TextReading(
-        example.text,
-        tuple(token.token for token in example.tokens),
-        tuple(token.span for token in example.tokens),
-        tuple(RowPrediction(token.label, token.score) for token in example.tokens),
-    )
 
 
 def load_wrong(run_dir: Path) -> WrongExamples | None:
@@ -166,7 +161,7 @@ def examples(rows: Sequence[ExampleRecord]) -> View:
     return View("examples.html", values)
 
 
-def _around_span(example: ExampleRecord | WrongExample | WrongRow) -> tuple[str, str, str]:
+def _around_span(example: ExampleRecord | WrongRow) -> tuple[str, str, str]:
     """Return the text of an example before, inside and after its span."""
     start, end = example.span or (len(example.text),) * 2
     return example.text[:start], example.text[start:end], example.text[end:]

@@ -342,22 +342,18 @@ def _texts(numbers: list[float], places: int) -> list[str]:
     """
     while True:
         texts = [fixed(number, places) for number in numbers]
-        if places >= MOST_PLACES or not _is_ambiguous(numbers, texts):
+        rounded = zip(numbers, texts, strict=True)
+        pairs = [(number, text, numbers[-1], texts[-1]) for number, text in rounded]
+        score = str(float(texts[0].replace("−", "-")))
+        pairs += [(numbers[0], score, end, str(end)) for end in (0.0, 1.0, 100.0)]
+        is_ambiguous = any(
+            text == written and not math.isclose(number, end, abs_tol=1e-9)
+            for number, text, end, written in pairs
+            if not math.isnan(number)
+        )
+        if places >= MOST_PLACES or not is_ambiguous:
             return texts
         places += 1
-
-
-def _is_ambiguous(numbers: list[float], texts: list[str]) -> bool:
-    pairs = [
-        (number, text, numbers[-1], texts[-1]) for number, text in zip(numbers, texts, strict=True)
-    ]
-    score = str(float(texts[0].replace("−", "-")))
-    pairs += [(numbers[0], score, end, str(end)) for end in (0.0, 1.0, 100.0)]
-    return any(
-        text == written and not math.isclose(number, end, abs_tol=1e-9)
-        for number, text, end, written in pairs
-        if not math.isnan(number)
-    )
 
 
 def is_yes_no(question: str | None) -> bool:

@@ -6,15 +6,8 @@ import pandas as pd
 
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
+from probekit.report.figures import layer_curve
 from probekit.report.figures.curves import learning_curve_lines, sparse_rows
-from probekit.report.figures.layer_curve import (
-    banded_series,
-    measured_rows,
-    null_band,
-    panel_unit,
-    panels,
-    series_of,
-)
 from probekit.report.figures.levels import levels
 from probekit.report.figures.style import LEVELS, LINES, format_number
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
@@ -62,11 +55,11 @@ def caption(
 
     `control` describes the control task.
     """
-    measured = measured_rows(table, metric)
+    measured = layer_curve.measured_rows(table, metric)
     task = only(measured, target="task")
-    parts = panels(placed(measured))
-    all_series = [list(series_of(rows)) for _, rows in parts]
-    some_banded = any(len(banded_series(table, own)) < len(own) for own in all_series)
+    parts = layer_curve.panels(placed(measured))
+    all_series = [list(layer_curve.series_of(rows)) for _, rows in parts]
+    some_banded = any(len(layer_curve.banded_series(table, own)) < len(own) for own in all_series)
     line = "the line of the best validation score" if v.is_nested else "the chosen line"
     is_ranked = not ranked_rows(table).empty
     score = metric_name(v.metric) if is_ranked else "score"
@@ -76,8 +69,8 @@ def caption(
         f"{CONTROLS[control.by]}": METRICS[metric].kind == "difference",
         METRICS[metric].explanation: bool(METRICS[metric].explanation),
         _measured_on(task, metric, v.is_nested): True,
-        f"One panel for each {panel_unit(placed(measured))}, with the others in grey; all panels "
-        "share their axes. Horizontal lines: majority class and best other baseline.": (
+        f"One panel for each {layer_curve.panel_unit(placed(measured))}, with the others in grey; "
+        "all panels share their axes. Horizontal lines: majority class and best other baseline.": (
             len(parts) > 1
         ),
         f"Bands: 95 % intervals for new {groups} groups"
@@ -93,7 +86,9 @@ def caption(
         "Concatenated: one probe on the features of several sites; it is never selected, because "
         "it does not localise information.": not concatenated(task).empty,
         control.why_none: metric == v.metric,
-        f"{NULL_BAND}{f' ({v.null})' if v.null else ''}.": bool(null_band(table, placed(measured))),
+        f"{NULL_BAND}{f' ({v.null})' if v.null else ''}.": bool(
+            layer_curve.null_band(table, placed(measured))
+        ),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds and sentence)
 
@@ -190,11 +185,11 @@ def _spread(rows: pd.DataFrame, column: str) -> str:
 
 def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     """Return the text alternative of a layer curve: all values of all lines and levels."""
-    measured = measured_rows(table, metric)
+    measured = layer_curve.measured_rows(table, metric)
     rows = placed(measured)
     blocks = n_blocks(rows)
     parts = []
-    for name, series in series_of(rows):
+    for name, series in layer_curve.series_of(rows):
         for target, style in LINES.items():
             points = [
                 f"{row_tick(row, blocks)} {format_number(row['value'])}"

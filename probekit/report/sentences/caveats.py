@@ -28,51 +28,24 @@ from probekit.results.verdict import (
 
 # Kinds of warnings, most serious first: codes of findings of the data checks, targets of rivals,
 # and kinds of warnings about scores. To add a warning, add its kind at the place of its severity.
-KINDS = (
-    # The score itself may be wrong.
-    "missing-from-train",
-    "crossing-groups",
-    "duplicates-across",
-    "no-groups",
-    "similar-groups",
-    "missing-groups",
-    "contradictions",
-    "similar-labels",
-    "misspelt-labels",
-    "rounded-numbers",
-    "other-digits",
-    "spans-inside-words",
-    "nul-characters",
-    "lost",
-    "truncated",
-    "unconverged",
-    # The score may be right, but have another reason.
-    "achieved-fpr",
-    "majority",
-    "random_weights",
-    "nowhere-better",
-    "word_identity",
-    "n_grams",
-    "bag_of_words",
-    "neighbouring_words",
-    "length",
-    "embedding",
-    "control",
-    "length-leads",
-    # The score may be imprecise.
-    "few-exchanges",
-    "few-groups",
-    "few-groups-of-label",
-    "missing-from-test",
-    "rare-labels",
-    "duplicates-in-train",
-    "duplicates-in-test",
-    "imbalance",
-    "edge-of-grid",
-    "edge-of-baseline",
-    "constant-features",
-    "left-out",
+# The score itself may be wrong.
+_WRONG = (
+    "missing-from-train crossing-groups duplicates-across no-groups similar-groups "
+    "missing-groups contradictions similar-labels misspelt-labels rounded-numbers "
+    "other-digits spans-inside-words nul-characters lost truncated unconverged"
 )
+# The score may be right, but have another reason.
+_OTHERWISE = (
+    "achieved-fpr majority random_weights nowhere-better word_identity n_grams bag_of_words "
+    "neighbouring_words length embedding control length-leads"
+)
+# The score may be imprecise.
+_IMPRECISE = (
+    "few-exchanges few-groups few-groups-of-label missing-from-test rare-labels "
+    "duplicates-in-train duplicates-in-test imbalance edge-of-grid edge-of-baseline "
+    "constant-features left-out"
+)
+KINDS = (*_WRONG.split(), *_OTHERWISE.split(), *_IMPRECISE.split())
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 
 # What it implies if the selected probe is not better than a rival.
@@ -157,7 +130,7 @@ def caveats(v: Verdict, record: RunRecord) -> list[str]:
     not above 0. Probes without a selected site, such as structural probes, are compared with random
     networks at every site.
     """
-    return most_serious_first([*_of_scores(v, record), *_of_data(v, record)])
+    return most_serious_first(_found(v, record))
 
 
 def most_serious_first(found: Iterable[Caveat]) -> list[str]:
@@ -172,16 +145,7 @@ def most_serious_first(found: Iterable[Caveat]) -> list[str]:
     return list(dict.fromkeys(one.message for one in ordered))
 
 
-def _of_data(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
-    for one in record.data.findings:
-        if one.level != "info":
-            # The finding has a score of the length, which the table of comparisons has, too.
-            is_compared = one.code == "length" and "length" in v.rivals
-            message = LENGTH_IS_COMPARED if is_compared else one.message
-            yield Caveat(one.code, message, one.level == "error")
-
-
-def _of_scores(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
+def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
     if v.score is not None:
         yield from _rivals(v)
     if v.learns_control:
@@ -199,12 +163,17 @@ def _of_scores(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
         _, allowed = ACHIEVED[v.score.metric]
         text = FALSE_POSITIVES.format(rate=f"{value} %{interval}", allowed=100 * allowed)
         yield Caveat("achieved-fpr", text)
-    has_length = any(one.code == "length" and one.level != "info" for one in record.data.findings)
-    if v.length_leads and not has_length:
+    doubts = [one for one in record.data.findings if one.level != "info"]
+    if v.length_leads and all(one.code != "length" for one in doubts):
         yield Caveat("length-leads", LENGTH_LEADS)
     yield from (_edge(edge, v) for edge in v.edges)
     if v.unconverged is not None:
         yield Caveat("unconverged", _unconverged(v.unconverged))
+    for doubt in doubts:
+        # The finding has a score of the length, which the table of comparisons has, too.
+        is_compared = doubt.code == "length" and "length" in v.rivals
+        message = LENGTH_IS_COMPARED if is_compared else doubt.message
+        yield Caveat(doubt.code, message, doubt.level == "error")
 
 
 def _rivals(v: Verdict) -> Iterator[Caveat]:

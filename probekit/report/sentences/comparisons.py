@@ -60,7 +60,17 @@ def comparison_answer(comparison: RunComparison) -> str:
         at_sites = f" At {of_sites} the difference is significant."
     is_nested = row["site_a"] == row["site_b"] == NESTED_SITE
     where = " at the sites that the folds chose" if is_nested else ""
-    return f"{_verdict(row, comparison)}{where}: {numbers}{at_sites}"
+    lower_is_better, difference = METRICS[comparison.metric].lower_is_better, row["difference"]
+    a, b = comparison.names
+    if pd.isna(p):
+        verdict = "Too few groups to decide"
+    elif not row["holds"]:
+        verdict = "No significant difference"
+    elif comparison.is_paired:
+        verdict = f"{a if (difference > 0) != lower_is_better else b} is better"
+    else:
+        verdict = f"{a if difference > 0 else b} scores higher"
+    return f"{verdict}{where}: {numbers}{at_sites}"
 
 
 def comparison_warnings(comparison: RunComparison) -> list[str]:
@@ -73,18 +83,6 @@ def comparison_warnings(comparison: RunComparison) -> list[str]:
         f"Baselines without the network differ at least as much: {joined_names(named)}. The "
         "difference may come from the data and not from the network."
     ]
-
-
-def _verdict(row: pd.Series, comparison: RunComparison) -> str:
-    a, b = comparison.names
-    if pd.isna(row["p_adjusted"]):
-        return "Too few groups to decide"
-    if not row["holds"]:
-        return "No significant difference"
-    lower_is_better = METRICS[comparison.metric].lower_is_better
-    if not comparison.is_paired:
-        return f"{a if row['difference'] > 0 else b} scores higher"
-    return f"{a if (row['difference'] > 0) != lower_is_better else b} is better"
 
 
 def difference_words(row: pd.Series) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -104,8 +104,7 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
                 name,
                 fixed(one.value, places),
                 Cell(
-                    difference if known else NONE,
-                    [("" if math.isnan(one.ci_low) else limits, "")],
+                    difference if known else NONE, [("" if math.isnan(one.ci_low) else limits, "")]
                 ),
                 _p_cell(
                     format_p(one.p) + "*" * has_star,
@@ -242,21 +241,13 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
         for metric in v.main_metrics
         for _, task in only(series, target="task", split="test", metric=metric).iterrows()
     ]
-    return _heads_by_block(rows)
-
-
-def _heads_by_block(rows: list[SiteRow]) -> list[SiteRow]:
-    """Return rows of single heads sorted by block, then head; others in their order."""
+    # Rows of single heads sorted by block, then head; others in their order.
     heads = [_HEAD.search(row.site) for row in rows]
     if not any(heads):
         return rows
-    series = list(dict.fromkeys((row.probe, row.position) for row in rows))
+    order = list(dict.fromkeys((row.probe, row.position) for row in rows))
     keys = [
-        (
-            series.index((row.probe, row.position)),
-            not head,
-            *map(int, head.groups() if head else ()),
-        )
+        (order.index((row.probe, row.position)), not head, *map(int, head.groups() if head else ()))
         for row, head in zip(rows, heads, strict=True)
     ]
     return [rows[n] for n in sorted(range(len(rows)), key=keys.__getitem__)]
@@ -274,6 +265,10 @@ def _site_row(
     series_name: str, task: pd.Series, series: pd.DataFrame, blocks: int, badge: str
 ) -> SiteRow:
     measured = same_features(series, task).set_index(["target", "split", "metric"])
+    metric, score = task["metric"], -math.inf
+    validation = ("task", "validation", metric)
+    if validation in measured.index:
+        score = METRICS[metric].sign * float(measured.loc[[validation]]["value"].iloc[0])
     return SiteRow(
         layer=NONE if task["depth"] is None else row_tick(task, blocks),
         site=site_with_head(task["site"], task["head"]),
@@ -281,49 +276,29 @@ def _site_row(
         probe=task["probe"],
         position=task["position"],
         cells={
-            column: _CELLS.get(column, _value_and_interval)(measured.loc[[key]].iloc[0])
-            for column, key in columns_of(task["metric"]).items()
+            column: _cell_texts(column, measured.loc[[key]].iloc[0])
+            for column, key in columns_of(metric).items()
             if key in measured.index
         },
-        metric=task["metric"],
-        cross_validated=_cross_validated(measured, task["metric"]),
+        metric=metric,
+        cross_validated=score,
         badge=badge,
     )
 
 
-def _cross_validated(measured: pd.DataFrame, metric: str) -> float:
-    key = ("task", "validation", metric)
-    if key not in measured.index:
-        return -math.inf
-    return METRICS[metric].sign * float(measured.loc[[key]]["value"].iloc[0])
-
-
-def _value(row: pd.Series) -> tuple[str, str]:
-    return format_number(row["value"]), ""
-
-
-def _value_and_interval(row: pd.Series) -> tuple[str, str]:
+def _cell_texts(column: str, row: pd.Series) -> tuple[str, str]:
+    """Return the text of a cell and the smaller text below it: an interval, or a remark on C."""
+    if column == "C":
+        stopped = "" if pd.isna(row["converged"]) or row["converged"] else NOT_CONVERGED
+        name = grid_name(row["probe"])
+        value = f"{'' if name == 'C' else f'{name} '}{row['C']:g}"
+        return "–" if pd.isna(row["C"]) else value, stopped
+    if column == "p":
+        return format_p(row["value"]), ""
+    if column == "cross-validated":
+        return format_number(row["value"]), ""
     value, _, interval = format_number(row["value"], row["ci_low"], row["ci_high"]).partition(" ")
     return value, interval
-
-
-def _c_and_convergence(row: pd.Series) -> tuple[str, str]:
-    stopped = "" if pd.isna(row["converged"]) or row["converged"] else NOT_CONVERGED
-    if pd.isna(row["C"]):
-        return "–", stopped
-    name = grid_name(row["probe"])
-    return f"{'' if name == 'C' else f'{name} '}{row['C']:g}", stopped
-
-
-def _p(row: pd.Series) -> tuple[str, str]:
-    return format_p(row["value"]), ""
-
-
-_CELLS: dict[str, Callable[[pd.Series], tuple[str, str]]] = {
-    "cross-validated": _value,
-    "p": _p,
-    "C": _c_and_convergence,
-}
 
 
 MOST_FEATURES = 20  # shown without unfolding the table
