@@ -229,7 +229,13 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
         return pd.DataFrame()
     pca = PCA(n_components, svd_solver="full").fit(train)
     train, test = pca.transform(train), pca.transform(test)
-    projected = _discriminants(train, data.y[fitted], test)
+    projected, y = test[:, :0], data.y[fitted]
+    means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
+    between, within = np.ptp(means, axis=0).max(), np.abs(train - means).max()
+    # LDA divides the variance between classes by that within, and neither may be zero. At the
+    # embedding of a word that is itself the label, all rows of a class are equal.
+    if min(between, within) >= _ROUNDING * np.abs(train).max():
+        projected = LinearDiscriminantAnalysis().fit(train, y).transform(test)
     components = [
         f"component {number} ({share:.0%} of variance)"
         for number, share in enumerate(pca.explained_variance_ratio_, start=1)
@@ -252,22 +258,6 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
         )
         for method, (plane, axes) in planes.items()
     )
-
-
-def _discriminants(
-    train: NDArray[np.floating], y: NDArray[np.str_], test: NDArray[np.floating]
-) -> NDArray[np.floating]:
-    """Return test rows projected on the LDA axes of the training rows, shape (n, n_axes).
-
-    n_axes is 0 if the variance between or within classes is zero, because LDA divides one by the
-    other. At the embedding of a word that is itself the label, all rows of a class are equal.
-    """
-    means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
-    between, within = np.ptp(means, axis=0).max(), np.abs(train - means).max()
-    if min(between, within) < _ROUNDING * np.abs(train).max():
-        return test[:, :0]
-    projected: NDArray[np.floating] = LinearDiscriminantAnalysis().fit(train, y).transform(test)
-    return projected
 
 
 def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:
@@ -304,19 +294,17 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
     for done, stream in enumerate(fitted, start=1):
         null[stream.text] = _null_directions(chosen, stream, probes[stream.text])
         watcher.progress("probes of permuted labels", done, len(fitted))
-    return pd.DataFrame(
-        [
-            {
-                "site_a": a,
-                "site_b": b,
-                "cosine": round(float((u * v).sum(axis=1).mean()), 6),
-                "n_directions": len(u),
-                "n_features": u.shape[1],
-                **_null_of([(unit[a], null[b]), (unit[b], null[a])][: 1 if a == b else 2]),
-            }
-            for (a, u), (b, v) in product(unit.items(), repeat=2)
-        ]
-    )
+    rows = []
+    for (a, u), (b, v) in product(unit.items(), repeat=2):
+        cosine = round(float((u * v).sum(axis=1).mean()), 6)
+        row = {"site_a": a, "site_b": b, "cosine": cosine, "n_directions": len(u)}
+        row |= {"n_features": u.shape[1], "null_high": None, "n_null": 0}
+        pairs = [(u, null[b]), (v, null[a])][: 1 if a == b else 2]
+        if all(len(draws) for _, draws in pairs):
+            cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
+            row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def _null_directions(chosen: SelectedProbe, selection: SiteSelection, probe: SavedProbe) -> Floats:
@@ -335,14 +323,6 @@ def _null_directions(chosen: SelectedProbe, selection: SiteSelection, probe: Sav
     rows = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
     found = [directions for directions in rows if directions is not None]
     return np.stack(found) if len(found) == NULL_DRAWS else np.empty((0, 0, 0))
-
-
-def _null_of(pairs: Sequence[tuple[Floats, Floats]]) -> dict[str, Any]:
-    """Return `null_high` and `n_null`, given pairs of a probe's directions and permuted ones."""
-    if not all(len(draws) for _, draws in pairs):
-        return {"null_high": None, "n_null": 0}
-    null = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
-    return {"null_high": round(bound_of_null(null), 6), "n_null": len(null)}
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:
