@@ -202,7 +202,8 @@ class _Job:
         """
         selection, stem, origin = task
         folder = Path("probes") / stem.relative_to("sites")
-        site = self._measure(selection, folder) if selection else self.prober.baselines()
+        is_site = selection is not None
+        site = self._measure(selection, folder) if is_site else self.prober.baselines()
         site = self.saved.write(stem, origin, site)
         return self.saved.read(stem, origin) or site
 
