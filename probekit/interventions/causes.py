@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.base_pass import linear_entry
 from probekit.interventions.directions import (
@@ -57,19 +58,6 @@ from probekit.probes.solve.design import Codes, Floats
 
 
 @dataclass(frozen=True, eq=False)
-class RowSplit:
-    """Rows of one fold, as row numbers.
-
-    Attributes:
-        train: rows that directions are fitted on.
-        test: rows that they act on.
-    """
-
-    train: Codes
-    test: Codes
-
-
-@dataclass(frozen=True, eq=False)
 class CauseData:
     """Texts with a label of two classes, and the measure of the network's answers.
 
@@ -91,7 +79,7 @@ class CauseData:
     batch: TokenBatch
     codes: Codes
     groups: NDArray[np.generic]
-    splits: Sequence[RowSplit]
+    splits: Sequence[Split]
     measure: AnswerMeasure
     at: Tensor | None = None
     measured: Tensor | None = None
