@@ -241,17 +241,13 @@ class DataSection(Section):
     _files_are_local = field_validator("root", "file", "train", "test", "card")(local_file)
 
     @model_validator(mode="after")
-    def _columns_apply_to_the_format(self) -> DataSection:
+    def _columns_and_sources_fit_the_format(self) -> DataSection:
         allowed, columns = FORMATS[self.format].keys, self.columns
         for key, info in type(columns).model_fields.items():
             is_given = getattr(columns, key) != info.default
             if is_given and key not in allowed:
                 own = f"the format {self.format} has {', '.join(allowed)}"
                 raise rule_error(f"`columns.{key}` is for tables; {own}", "columns", key)
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_source(self) -> DataSection:
         files = [key for key in ("file", "train", "test") if getattr(self, key) is not None]
         is_file = FORMATS[self.format].is_file
         other = {"hub": self.hub, "memory": self.memory}
@@ -307,8 +303,30 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
     if data.in_memory is not None:
         return data.in_memory
     if data.format == "memory":
-        raise ConfigError(_no_rows(data))
-    return _read(data, _sources(data), values)
+        facts, missing = data.memory, "the section names no file"
+        if facts is not None:
+            rows = f"{facts.kind}, {facts.n_rows:,} rows, digest {facts.digest[:12]}"
+            missing = (
+                f"the rows of this run were passed in Python ({rows}) and are not stored with it"
+            )
+        raise ConfigError(
+            f"{missing}. Pass the rows: probekit.run(EXPERIMENT, data=ROWS). To run on a file, "
+            "remove `memory`, and set `format` and `file`."
+        )
+    sources: dict[str, Any]
+    if data.hub is not None:
+        hub = data.hub
+        splits = {"": hub.split} if hub.test is None else {"train": hub.train, "test": hub.test}
+        sources = {
+            side: HubData(hub.name, split, hub.revision, hub.config)
+            for side, split in splits.items()
+        }
+    else:
+        files = {"": data.file, "train": data.train, "test": data.test}
+        sources = {side: Path(data.root) / file for side, file in files.items() if file is not None}
+        if len({path.resolve() for path in sources.values()}) < len(sources):
+            raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
+    return _read(data, sources, values)
 
 
 def read_tables(
@@ -336,25 +354,28 @@ def read_tables(
     return examples, facts
 
 
-def _sources(data: DataSection) -> Mapping[str, Any]:
-    """Return the source of the examples of each side; the side is "" if there is only one."""
-    if data.hub is not None:
-        hub = data.hub
-        splits = {"": hub.split} if hub.test is None else {"train": hub.train, "test": hub.test}
-        return {
-            side: HubData(hub.name, split, hub.revision, hub.config)
-            for side, split in splits.items()
-        }
-    files = {"": data.file, "train": data.train, "test": data.test}
-    paths = {side: Path(data.root) / file for side, file in files.items() if file is not None}
-    if len({path.resolve() for path in paths.values()}) < len(paths):
-        raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
-    return paths
-
-
 def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) -> Dataset:
     """Return the examples of all sources; those of a side are assigned to it."""
-    columns = _columns(data, values)
+    named, has_words = data.columns, data.has_words
+    group = cast(Any, named.group or "sentence")
+    columns: TableColumns | ConlluColumns | WordColumns
+    if data.format == "conllu":
+        columns = ConlluColumns(named.label, group)
+    elif data.format == "columns":
+        is_default = named.text == type(named).model_fields["text"].default
+        columns = WordColumns(named.label, "1" if is_default else named.text, group)
+    else:
+        columns = TableColumns(
+            named.text,
+            named.label,
+            named.group,
+            named.id,
+            None if named.start is None or named.end is None else (named.start, named.end),
+            named.split,
+            data.pairs,
+            tuple(values),
+            named.reply,
+        )
     parts = {
         side: read_dataset(source, format=data.format, columns=columns, name=data.name)
         for side, source in sources.items()
@@ -365,7 +386,7 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
         if not side:
             return part
         # Row numbers given by the reader repeat in the second table.
-        own_group = data.columns.group is None and not data.has_words
+        own_group = named.group is None and not has_words
         examples += [
             replace(
                 example,
@@ -377,40 +398,3 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
         ]
         notes += [f"{side}: {note}" for note in part.notes]
     return replace(part, examples=tuple(examples), notes=tuple(notes))
-
-
-def _columns(
-    data: DataSection, values: Sequence[str]
-) -> TableColumns | ConlluColumns | WordColumns:
-    named: ColumnsSection = data.columns
-    group = cast(Any, named.group or "sentence")
-    if data.format == "conllu":
-        return ConlluColumns(named.label, group)
-    if data.format == "columns":
-        is_default = named.text == type(named).model_fields["text"].default
-        return WordColumns(named.label, "1" if is_default else named.text, group)
-    assert not FORMATS[data.format].has_words
-    span = None if named.start is None or named.end is None else (named.start, named.end)
-    return TableColumns(
-        named.text,
-        named.label,
-        named.group,
-        named.id,
-        span,
-        named.split,
-        data.pairs,
-        tuple(values),
-        named.reply,
-    )
-
-
-def _no_rows(data: DataSection) -> str:
-    """Return the message for data in memory that are not there."""
-    facts, missing = data.memory, "the section names no file"
-    if facts is not None:
-        rows = f"{facts.kind}, {facts.n_rows:,} rows, digest {facts.digest[:12]}"
-        missing = f"the rows of this run were passed in Python ({rows}) and are not stored with it"
-    return (
-        f"{missing}. Pass the rows: probekit.run(EXPERIMENT, data=ROWS). To run on a file, remove "
-        "`memory`, and set `format` and `file`."
-    )

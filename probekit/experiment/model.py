@@ -258,7 +258,7 @@ class TokensSection(Section):
         return {"bos": False, **given} if is_chat else given
 
     @model_validator(mode="after")
-    def _turns_are_those_of_a_chat(self) -> TokensSection:
+    def _keys_fit_together(self) -> TokensSection:
         check_rules(
             (
                 self.chat and self.bos,
@@ -276,10 +276,6 @@ class TokensSection(Section):
                 "`chat: true` excludes `too_long: truncate`; use `error` or `skip`",
             ),
         )
-        return self
-
-    @model_validator(mode="after")
-    def _sweep_starts_from_a_span(self) -> TokensSection:
         if self.sweep:
             self.position.check_offsets("sweep")
             if self.position.offset:
