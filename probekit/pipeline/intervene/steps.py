@@ -203,11 +203,7 @@ class EffectStep:
                 for index, position, values in of_site["patched"]:
                     patched[Patch(selection[texts[index]], position)] = _floats(values)
             first = found[0][1]["measures"][number]
-            scored = PatchedValues(
-                _floats(first["base"]),
-                _floats(first["source"]),
-                patched,
-            )
+            scored = PatchedValues(_floats(first["base"]), _floats(first["source"]), patched)
             own = measure[torch.from_numpy(test)]
             for one in effects_of(scored, own, self.inputs.groups[test]):
                 of_source = {

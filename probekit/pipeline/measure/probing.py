@@ -24,12 +24,7 @@ from probekit.pipeline.experiment.rows import Probed, Rows
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import (
-    HeldOutScore,
-    ProbeFacts,
-    SavedProbe,
-    probe_files,
-)
+from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.layers import AffineLayer, unit_rows
