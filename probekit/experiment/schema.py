@@ -13,7 +13,7 @@ from probekit.experiment.data import DataSection, read_tables
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
-from probekit.experiment.model import ModelSection, PositionSection, TokensSection
+from probekit.experiment.model import ModelSection, TokensSection
 from probekit.experiment.probe import ProbeSection
 from probekit.section import (
     FolderName,
@@ -225,11 +225,6 @@ class Experiment(SettingsFile):
     def offsets(self) -> dict[str, int]:
         """The offset of each probed position, by its name in results."""
         return {position.text: position.offset for position in self.tokens.positions}
-
-    def with_position(self, position: PositionSection) -> Experiment:
-        """Return a copy of the experiment that probes one position, such as one of a sweep."""
-        tokens = self.tokens.model_copy(update={"position": position, "sweep": ()})
-        return self.model_copy(update={"tokens": tokens})
 
     @model_validator(mode="after")
     def _sections_fit_together(self) -> Experiment:

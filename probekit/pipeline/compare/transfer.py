@@ -88,12 +88,6 @@ class TransferSet:
     source: ModelSource
     prober: Prober
 
-    def training_features(self, X: Features) -> Features:
-        """Return the rows that scale features: not position 0, because its norm is large."""
-        data = self.prober.data
-        typical = data.train if data.typical is None else data.train[data.typical[data.train]]
-        return X[typical if len(typical) else data.train]
-
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
@@ -149,7 +143,12 @@ def transfer(
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
         X = [one.source.block(selection) for one in sets]
-        spread = pooled_spread([one.training_features(x) for one, x in zip(sets, X, strict=True)])
+        fitted = []  # the rows that scale the features
+        for one, x in zip(sets, X, strict=True):
+            data = one.prober.data
+            typical = data.train if data.typical is None else data.train[data.typical[data.train]]
+            fitted.append(x[typical if len(typical) else data.train])
+        spread = pooled_spread(fitted)
         for fits in _fit(sets, X, null_draws):
             place = {
                 "model": first.experiment.model.source,

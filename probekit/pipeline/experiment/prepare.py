@@ -144,7 +144,20 @@ def prepare(experiment: Experiment) -> TextRows:
                 "and weights do not match."
             )
     selections = find_features(experiment, config)
-    dataset = _read(experiment)
+    data = experiment.data
+    try:
+        dataset = read_examples(data, experiment.answer_columns)
+    except (ConfigError, MissingError) as error:  # a DataError names the row already
+        key = "columns" if isinstance(error, ConfigError) else "file"
+        if data.format == "memory":
+            key = "memory" if data.memory else ""
+        elif data.hub is not None:
+            key = "hub"
+        if isinstance(error, UnknownNameError):
+            key = "columns"
+        with experiment.at("data", *filter(None, [key])):
+            raise
+    check_examples(experiment, dataset)
     n_read = len(dataset)
     encoder = text_encoder(experiment, tokenizer)
     dataset, tokens = _tokenize(experiment, dataset, encoder, config.n_ctx)
@@ -266,24 +279,6 @@ def n_features(name: str, config: ModelConfig) -> int:
     """
     axes = [axis for axis in config.sites.axes_of(name) if axis not in ("batch", "pos")]
     return math.prod(config.axis_sizes[axis] for axis in axes)
-
-
-def _read(experiment: Experiment) -> Dataset:
-    data = experiment.data
-    try:
-        dataset = read_examples(data, experiment.answer_columns)
-    except (ConfigError, MissingError) as error:  # a DataError names the row already
-        key = "columns" if isinstance(error, ConfigError) else "file"
-        if data.format == "memory":
-            key = "memory" if data.memory else ""
-        elif data.hub is not None:
-            key = "hub"
-        if isinstance(error, UnknownNameError):
-            key = "columns"
-        with experiment.at("data", *filter(None, [key])):
-            raise
-    check_examples(experiment, dataset)
-    return dataset
 
 
 def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:

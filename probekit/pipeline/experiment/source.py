@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.given.given import GivenSite
-from probekit.activations.records import FloatArray, Identity, identify
+from probekit.activations.records import FloatArray, identify
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.model.families.table import config_of, find_config, load_model, random_network
@@ -215,8 +215,22 @@ class ModelSource(Source):
 
     def probe_facts(self, position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
-        at = self.experiment.with_position(self.experiment.tokens.positions[position])
-        return captured_facts(at, self.captured[TASK].store.identity)
+        experiment, identity = self.experiment, self.captured[TASK].store.identity
+        config = config_of(identity.config)
+        return {
+            "position": experiment.tokens.positions[position].model_dump(mode="json"),
+            "bos": experiment.tokens.bos,
+            "chat": experiment.tokens.chat,
+            "model": experiment.model.source,
+            "compute": experiment.model.dtype,
+            "dtype": experiment.capture.dtype,
+            "view": experiment.capture.view,
+            "weights": identity.weights,
+            "n_heads": config.n_heads,
+            "layer_norm_epsilon": config.norm_epsilon,
+            "tokenizer": identity.tokenizer,
+            "cache": identity.key,
+        }
 
     def norms(self) -> list[Norms]:
         """Return the norms of the residual stream at the probed sites."""
@@ -257,30 +271,6 @@ def model_source(experiment: Experiment, device: str) -> ModelSource:
     models = cache(partial(target_network, experiment, device))
     models(TASK)  # a missing one is reported now
     return ModelSource(experiment=experiment, rows=rows, models=models)
-
-
-def captured_facts(experiment: Experiment, identity: Identity) -> dict[str, Any]:
-    """Return the fields of `ProbeFacts` that describe captured rows.
-
-    Args:
-        experiment: gives the model, the position and the view.
-        identity: identity of the store that the rows are read from.
-    """
-    config = config_of(identity.config)
-    return {
-        "position": experiment.tokens.position.model_dump(mode="json"),
-        "bos": experiment.tokens.bos,
-        "chat": experiment.tokens.chat,
-        "model": experiment.model.source,
-        "compute": experiment.model.dtype,
-        "dtype": experiment.capture.dtype,
-        "view": experiment.capture.view,
-        "weights": identity.weights,
-        "n_heads": config.n_heads,
-        "layer_norm_epsilon": config.norm_epsilon,
-        "tokenizer": identity.tokenizer,
-        "cache": identity.key,
-    }
 
 
 @torch.inference_mode()

@@ -26,7 +26,6 @@ from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
 from probekit.probes.score.scored import SiteResult
-from probekit.probes.solve.design import Features
 from probekit.probes.solve.layers import AffineLayer, unit_rows
 from probekit.provenance import digest, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
@@ -208,9 +207,39 @@ class _Job:
         on_fit, n_parts = self.progress.on_fit, 2 if untrained else 1
         X = self.source.block(selection, self.position)
         site = prober.site(X, on_fit=partial(on_fit, 0, n_parts))
-        for kind in site.fits:
-            stem = folder / kind.replace(":", "-")
-            self._save(stem, kind, site, X, selection)
+        for kind, fit in site.fits.items():
+            stem, C, settings = (
+                folder / kind.replace(":", "-"),
+                site.penalties[kind],
+                prober.settings,
+            )
+            (spec,) = [one for one in settings.kinds if one.text == kind]
+            # Classes that were absent in training have no scores.
+            classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
+            metrics = {}
+            for one in () if prober.is_nested else site.of_kind(kind):
+                if one.target == "task" and one.split == "test":
+                    limits = {name: getattr(one, name) for name in ("ci_low", "ci_high", "chance")}
+                    limits = {name: None if math.isnan(x) else x for name, x in limits.items()}
+                    metrics[one.metric] = HeldOutScore(
+                        value=one.value, n=one.n_test, n_groups=one.n_groups, **limits
+                    )
+            facts = ProbeFacts(
+                kind=kind,
+                # With class weights, the softmax gives the probabilities of equal classes.
+                scores_are_logits=spec.logits and settings.class_weight is None,
+                sites=tuple(part.text for part in selection.parts),
+                hyperparameters=dict(spec.options)
+                | ({} if C is None else {spec.grid_name or "C": C}),
+                projection_sd=projection_sds(fit.layers, X, prober.saved_rows.rows),
+                seed=settings.seed,
+                **self.source.probe_facts(self.position),
+                metrics=metrics,
+                is_tested=not prober.is_nested,
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                versions=versions(),
+            )
+            SavedProbe(fit.layers, tuple(map(str, classes)), facts).save(self.run_dir / stem)
             _, weights = probe_files(stem)
             with as_store_error("read", self.run_dir / weights):
                 found = digest([(self.run_dir / weights).read_bytes()])
@@ -222,38 +251,6 @@ class _Job:
             site.measurements.extend(random.measurements)
             site.predictions.update(random.predictions)
         return site
-
-    def _save(
-        self, stem: Path, kind: str, result: SiteResult, X: Features, selection: Probed
-    ) -> None:
-        """Save a fitted probe; classes that were absent in training have no scores."""
-        prober, fit, C = self.prober, result.fits[kind], result.penalties[kind]
-        settings = prober.settings
-        (spec,) = [one for one in settings.kinds if one.text == kind]
-        classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
-        metrics = {}
-        for one in () if prober.is_nested else result.of_kind(kind):
-            if one.target == "task" and one.split == "test":
-                limits = {name: getattr(one, name) for name in ("ci_low", "ci_high", "chance")}
-                limits = {name: None if math.isnan(x) else x for name, x in limits.items()}
-                metrics[one.metric] = HeldOutScore(
-                    value=one.value, n=one.n_test, n_groups=one.n_groups, **limits
-                )
-        facts = ProbeFacts(
-            kind=kind,
-            # With class weights, the softmax gives the probabilities of equally frequent classes.
-            scores_are_logits=spec.logits and settings.class_weight is None,
-            sites=tuple(part.text for part in selection.parts),
-            hyperparameters=dict(spec.options) | ({} if C is None else {spec.grid_name or "C": C}),
-            projection_sd=projection_sds(fit.layers, X, prober.saved_rows.rows),
-            seed=settings.seed,
-            **self.source.probe_facts(self.position),
-            metrics=metrics,
-            is_tested=not prober.is_nested,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions=versions(),
-        )
-        SavedProbe(fit.layers, tuple(map(str, classes)), facts).save(self.run_dir / stem)
 
 
 def projection_sds(

@@ -40,7 +40,6 @@ from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor, SiteResult
-from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.provenance import digest, pretty_json
@@ -289,10 +288,19 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
     if len(probes) < 2:
         return pd.DataFrame()
     unit = {site: probe.unit_directions for site, probe in probes.items()}
-    null = {}
+    null, kind = {}, str(chosen.row["probe"])
+    spec = next(spec for spec in chosen.prober.settings.kinds if spec.text == kind)
     fitted = [stream for stream in streams if stream.text in probes]
     for done, stream in enumerate(fitted, start=1):
-        null[stream.text] = _null_directions(chosen, stream, probes[stream.text])
+        penalty = probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
+        assert penalty is None or isinstance(penalty, float)
+        is_own = stream == chosen.site
+        X = chosen.X if is_own else chosen.source.block(stream, chosen.position)
+        fits = chosen.prober.saved_rows.permuted_fits(spec, X, penalty, NULL_DRAWS)
+        drawn = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
+        known = [directions for directions in drawn if directions is not None]
+        # (n_draws, n_directions, n_features); empty if a direction has length 0
+        null[stream.text] = np.stack(known) if len(known) == NULL_DRAWS else np.empty((0, 0, 0))
         watcher.progress("probes of permuted labels", done, len(fitted))
     rows = []
     for (a, u), (b, v) in product(unit.items(), repeat=2):
@@ -305,24 +313,6 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
             row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _null_directions(chosen: SelectedProbe, selection: SiteSelection, probe: SavedProbe) -> Floats:
-    """Return unit directions of probes fitted on permuted labels.
-
-    The shape is (n_draws, n_directions, n_features). It is empty, (0, 0, 0), if one of the probes
-    has a direction of length 0.
-    """
-    kind = str(chosen.row["probe"])
-    spec = next(spec for spec in chosen.prober.settings.kinds if spec.text == kind)
-    penalty = probe.facts.hyperparameters.get(spec.grid_name or "C")
-    assert penalty is None or isinstance(penalty, float)
-    is_own = selection == chosen.site
-    X = chosen.X if is_own else chosen.source.block(selection, chosen.position)
-    fits = chosen.prober.saved_rows.permuted_fits(spec, X, penalty, NULL_DRAWS)
-    rows = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
-    found = [directions for directions in rows if directions is not None]
-    return np.stack(found) if len(found) == NULL_DRAWS else np.empty((0, 0, 0))
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:
