@@ -28,7 +28,7 @@ from probekit.data.table import TableColumns
 from probekit.data.words import ConlluColumns, WordColumns
 from probekit.errors import ConfigError
 from probekit.experiment.locations import URL
-from probekit.section import Name, Section, check_rules, rule_error
+from probekit.section import Name, Section, rule_error
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 
@@ -129,27 +129,21 @@ class HubSection(Section):
     def _is_consistent(self) -> HubSection:
         is_folder, commit = Path(self.name).is_absolute(), self.revision or ""
         key = "revision" if commit else ""
-        check_rules(
-            (URL.match(self.name), "name", "give a name such as org/name, not a URL"),
-            (is_folder and commit, "revision", "a folder has no revision; remove `revision`"),
-            (
-                not is_folder and not _COMMIT.fullmatch(commit),
-                key,
+        if URL.match(self.name):
+            raise rule_error("give a name such as org/name, not a URL", "name")
+        if is_folder and commit:
+            raise rule_error("a folder has no revision; remove `revision`", "revision")
+        if not is_folder and not _COMMIT.fullmatch(commit):
+            raise rule_error(
                 f"`revision` is {commit or 'missing'}. It must be the hash of a commit: `git "
                 f"ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If {self.name} is "
                 "a folder, it does not exist at this path)",
-            ),
-            (
-                (self.train is None) != (self.test is None) or (self.train and self.split),
-                "",
-                "give either `split`, or both `train` and `test`",
-            ),
-            (
-                self.train is not None and self.train == self.test,
-                "test",
-                f"`train` and `test` are the same split, {self.train}",
-            ),
-        )
+                key,
+            )
+        if (self.train is None) != (self.test is None) or (self.train and self.split):
+            raise rule_error("give either `split`, or both `train` and `test`")
+        if self.train is not None and self.train == self.test:
+            raise rule_error(f"`train` and `test` are the same split, {self.train}", "test")
         return self
 
 
@@ -252,39 +246,29 @@ class DataSection(Section):
         is_file = FORMATS[self.format].is_file
         other = {"hub": self.hub, "memory": self.memory}
         excluded = [key for key, section in other.items() if section and self.format != key]
-        check_rules(
-            (
-                is_file and files not in (["file"], ["train", "test"]),
-                "",
-                "give either `file`, or both `train` and `test`",
-            ),
-            # The name of a file is no mistake, so the format must be one.
-            (
-                not is_file and files,
-                "".join(files[:1]),
-                f"the format is {self.format}, which has no files; set that of the file",
-            ),
-            (
-                excluded,
-                "".join(excluded[:1]),
+        if is_file and files not in (["file"], ["train", "test"]):
+            raise rule_error("give either `file`, or both `train` and `test`")
+        # The name of a file is no mistake, so the format must be one.
+        if not is_file and files:
+            raise rule_error(
+                f"the format is {self.format}, which has no files; set that of the file", files[0]
+            )
+        if excluded:
+            raise rule_error(
                 f"the section {' and '.join(excluded)} excludes the format {self.format}",
-            ),
-            (
-                self.format == "hub" and self.hub is None,
-                "",
-                "`format: hub` requires the section `hub`, such as {name: ORG/NAME}",
-            ),
-            (
-                self.pairs is not None and self.has_words,
-                "pairs",
-                f"`pairs` names a column of a table, and the format {self.format} has none",
-            ),
-            (
-                self.columns.split is not None and self.has_two_tables,
-                "columns.split",
+                excluded[0],
+            )
+        if self.format == "hub" and self.hub is None:
+            raise rule_error("`format: hub` requires the section `hub`, such as {name: ORG/NAME}")
+        if self.pairs is not None and self.has_words:
+            raise rule_error(
+                f"`pairs` names a column of a table, and the format {self.format} has none", "pairs"
+            )
+        if self.columns.split is not None and self.has_two_tables:
+            raise rule_error(
                 "`columns.split` requires a single table; `train` and `test` are split already",
-            ),
-        )
+                "columns.split",
+            )
         return self
 
 
