@@ -171,7 +171,7 @@ def causes_of(
     labels = label_sets(data.codes, data.groups, settings.draws, settings.seed, exchanging)
     folds = []
     for number, split in enumerate(data.splits):
-        train, own, codes = X[split.train], labels[:, split.train], data.codes[split.test]
+        train, own = X[split.train], labels[:, split.train]
         fold = _Fold(
             responder(split.test),
             directions[number]
@@ -179,8 +179,7 @@ def causes_of(
             else directions_of(settings.along, train, own, C=settings.C),
             matched_directions(train, settings.matched, settings.seed + number),
             None if data.sources is None else data.sources[torch.from_numpy(split.test)],
-            codes,
-            np.where(codes == 1, 1.0, -1.0),
+            np.where(data.codes[split.test] == 1, 1.0, -1.0),
             mean_differences(train, own[:1])[0],
             X[split.test],
             train,
@@ -202,7 +201,6 @@ class _Fold:
     directions: DirectionSet
     matched: DirectionSet
     sources: TokenBatch | None
-    codes: Codes
     signs: Floats
     difference: Floats
     X: Floats
@@ -238,7 +236,7 @@ class _Test:
             distances.append(float(fold.difference @ unit) / spread if spread else 0.0)
             if matrix is not None and unit.any():
                 shares.append(kernel_share(unit, matrix.detach().double().cpu().numpy()))
-        distance = np.average(distances, weights=[len(fold.codes) for fold in self.folds])
+        distance = np.average(distances, weights=[len(fold.X) for fold in self.folds])
         whole = carried / distance if distance else np.zeros_like(carried)
         steers = direction_effect(
             mean_of_rows(found[:, 0], self.resamples), null["steers"], whole,

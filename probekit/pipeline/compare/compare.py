@@ -282,7 +282,21 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     chosen = []
     if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
         chosen = _pair(a, b, a.chosen, b.chosen)
-    pairs = [*chosen, *_baselines(a, b), *sites]
+    # Baselines that both runs have, at positions that both have.
+    baselines: list[Pair] = []
+    experiments = a.run.experiment, b.run.experiment
+    positions_a, positions_b = (list(experiment.offsets) for experiment in experiments)
+    matched = [(position, position) for position in positions_a if position in positions_b]
+    if len(positions_a) == len(positions_b) == 1:
+        matched = [(positions_a[0], positions_b[0])]
+    has_baselines = all(experiment.probe.baselines for experiment in experiments)
+    for position, other in matched if has_baselines else ():
+        of_a, of_b = a.run.predictions("baselines", position), b.run.predictions("baselines", other)
+        for predictor in [one for one in of_a if one in of_b]:
+            columns = {"what": "baseline", "position_a": position, "position_b": other}
+            columns["target"] = predictor.target
+            baselines.append((columns, of_a[predictor], of_b[predictor]))
+    pairs = [*chosen, *baselines, *sites]
     if not pairs:
         raise DataError(
             "The runs have no predictions that can be compared row by row: their probes read whole "
@@ -309,27 +323,6 @@ def _pair(a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress) -> l
         "selectivity_b": b.selectivity.get(place_b),
     }
     return [(columns, predictions_a, predictions_b)]
-
-
-def _baselines(a: _Side, b: _Side) -> Iterator[Pair]:
-    """Yield the pairs of baselines that both runs have, at positions that both have."""
-    if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
-        return
-    positions_a, positions_b = list(a.run.experiment.offsets), list(b.run.experiment.offsets)
-    matched = [(position, position) for position in positions_a if position in positions_b]
-    if len(positions_a) == len(positions_b) == 1:
-        matched = [(positions_a[0], positions_b[0])]
-    for own, other in matched:
-        all_a, all_b = a.run.predictions("baselines", own), b.run.predictions("baselines", other)
-        for predictor in all_a:
-            if predictor in all_b:
-                columns = {
-                    "what": "baseline",
-                    "position_a": own,
-                    "position_b": other,
-                    "target": predictor.target,
-                }
-                yield columns, all_a[predictor], all_b[predictor]
 
 
 def differences(

@@ -68,6 +68,7 @@ _MAY_DIFFER = (
 
 # What a test row shares with training rows of another set, by column of the scores.
 _SHARED = {"known_texts": "repeat a text", "known_groups": "are in a group"}
+_OF_FIT = ("n_train", "C", "converged", "seed")  # columns of the scores
 # What predictions for another data set contain besides the predicted classes; see `Metric.needs`.
 TRANSFERRED = frozenset({"scores"})
 
@@ -395,12 +396,9 @@ def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str
                     "difference": difference.value,
                     "difference_low": limited.ci_low,
                     "difference_high": limited.ci_high,
-                    "n_train": first.n_train,
                     "n_test": len(resamples.group_of_row),
                     "n_groups": resamples.n_groups,
-                    "C": first.C,
-                    "converged": first.converged,
-                    "seed": first.seed,
+                    **{name: getattr(first, name) for name in _OF_FIT},
                 }
 
 

@@ -150,14 +150,10 @@ class ModelSource(Source):
     def described(self) -> dict[str, Any]:
         """Return sizes and file checks of the model, digests, the first random seed, and caches."""
         model, source, captured = self.models(TASK), self.experiment.model.source, self.captured
-        config = model.config
+        sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
         facts = ModelFacts(
             source=source,
-            n_layers=config.n_layers,
-            n_heads=config.n_heads,
-            d_model=config.d_model,
-            d_vocab=config.d_vocab,
-            n_ctx=config.n_ctx,
+            **{name: getattr(model.config, name) for name in sizes},
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=file_checks(find_model(source)),
         )

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from probekit.errors import ConfigError
-from probekit.experiment.interventions import CHOSEN, InterventionSection
+from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, exclusive
@@ -193,8 +193,16 @@ def steps_of(
     # Edits along the same directions, by their method, position and folds.
     together = defaultdict(list)
     for number, step in enumerate(experiment.interventions):
+        folds_of: dict[SiteSelection, tuple[int, ...]] = {}
         with experiment.at("interventions", number, "sites"):
-            places = _places(step, len(inputs.splits), model, table)
+            if named := [pattern for pattern in step.sites if pattern != CHOSEN]:
+                every = tuple(range(len(inputs.splits)))
+                folds_of = dict.fromkeys(model.sites.select(named), every)
+            if CHOSEN in step.sites:
+                folds_of = _chosen(model, table) | folds_of
+        places: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
+        for selection, folds in folds_of.items():
+            places[folds] = (*places.get(folds, ()), selection)
         for folds, selected in places.items():
             if step.has_direction:
                 for along, at in product(step.along or ("probe",), step.at):
@@ -220,36 +228,25 @@ def steps_of(
     return [*effects, *verdicts]
 
 
-def _places(
-    step: InterventionSection, n_folds: int, model: Network, table: pd.DataFrame | None
-) -> dict[tuple[int, ...], tuple[SiteSelection, ...]]:
-    """Return the sites of a step by the folds whose test rows are edited there.
+def _chosen(model: Network, table: pd.DataFrame | None) -> dict[SiteSelection, tuple[int, ...]]:
+    """Return the best sites of the probes in the residual stream, with the folds that chose them.
 
-    Named sites are edited in the test rows of all folds, a chosen site in those of the folds that
-    chose it: other folds' choices have seen these rows.
+    Raises:
+        ConfigError: no site of the residual stream was probed.
     """
-    folds_of: dict[SiteSelection, tuple[int, ...]] = {}
-    if named := [pattern for pattern in step.sites if pattern != CHOSEN]:
-        folds_of = dict.fromkeys(model.sites.select(named), tuple(range(n_folds)))
-    if CHOSEN in step.sites:
-        chosen: dict[SiteSelection, tuple[int, ...]] = {}
-        assert table is not None, "`cause` refuses a chosen site"
-        for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):
-            texts = (site_with_head(row["site"], row["head"]) for _, row in rows.iterrows())
-            single = (model.sites.select([text])[0] for text in texts if " + " not in text)
-            best = next((one for one in single if stream_entry(model, one) is not None), None)
-            if best is None:
-                raise ConfigError(
-                    "`chosen` is the best site of the probes that is a part of the residual "
-                    "stream, but none was probed. Name the sites, such as "
-                    "blocks.*.hook_resid_post."
-                )
-            chosen[best] = (*chosen.get(best, ()), fold)
-        folds_of = chosen | folds_of
-    places: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
-    for selection, folds in folds_of.items():
-        places[folds] = (*places.get(folds, ()), selection)
-    return places
+    assert table is not None, "`cause` refuses a chosen site"
+    chosen: dict[SiteSelection, tuple[int, ...]] = {}
+    for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):
+        texts = (site_with_head(row["site"], row["head"]) for _, row in rows.iterrows())
+        single = (model.sites.select([text])[0] for text in texts if " + " not in text)
+        best = next((one for one in single if stream_entry(model, one) is not None), None)
+        if best is None:
+            raise ConfigError(
+                "`chosen` is the best site of the probes that is a part of the residual stream, "
+                "but none was probed. Name the sites, such as blocks.*.hook_resid_post."
+            )
+        chosen[best] = (*chosen.get(best, ()), fold)
+    return chosen
 
 
 def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float | None:

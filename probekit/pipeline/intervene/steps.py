@@ -296,14 +296,8 @@ class VerdictStep:
             along=self.along, draws=self.draws, by=self.by, C=C, seed=probe.seed
         )
         result = causes_of(model, data, selection, settings)
-        facts = {
-            "kernel_share": result.kernel_share,
-            "summary": summary(result),
-            "n": result.n,
-            "groups": result.groups,
-            "folds": result.folds,
-            "draws": result.draws,
-        }
+        names = ("kernel_share", "n", "groups", "folds", "draws")
+        facts = {name: getattr(result, name) for name in names} | {"summary": summary(result)}
         rows = []
         for one in [*result.verdicts, *filter(None, [result.swap])]:
             row = asdict(one) | facts | {"reason": why_undecided(one)}

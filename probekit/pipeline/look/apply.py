@@ -32,7 +32,7 @@ from probekit.model.families.table import find_config, load_model
 from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
-from probekit.model.text.tokenizer import TokenizedText, Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.experiment.prepare import TextEncoder, n_features
 from probekit.pipeline.experiment.rows import normalized, part_of
@@ -146,7 +146,19 @@ def predict_texts(
             f"{len(empty)} of {len(texts)} texts are empty, the first is text {empty[0]}. Remove "
             "them."
         )
-    indices = _within(encoded, context, too_long, watcher)
+    long = [n for n, tokens in enumerate(encoded) if len(tokens.ids) > context]
+    indices = sorted(set(range(len(encoded))) - set(long if too_long == "skip" else ()))
+    if long:
+        problem = (
+            f"{len(long)} of {len(encoded)} texts are longer than the context of {context} tokens, "
+            f"first text {long[0] + 1} with {len(encoded[long[0]].ids)}"
+        )
+        if too_long == "error":
+            raise DataError(f"{problem}. Use --too-long truncate or --too-long skip.")
+        treated = "skipped" if too_long == "skip" else "truncated"
+        watcher.tell(f"warning: {problem}; they were {treated}")
+        if not indices:
+            raise DataError(f"{problem}: no text is left.")
     tokens = [encoded[n].first(context) for n in indices]
     read = [texts[n] for n in indices]
     offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in read]
@@ -249,27 +261,6 @@ def load_network(
             ) from error
         watcher.tell(f"warning: {source} is not the model that the probe was fitted on: {error}")
     return ProbedModel(model, tokenizer, selections)
-
-
-def _within(
-    encoded: Sequence[TokenizedText], context: int, too_long: TooLong, watcher: Watcher
-) -> list[int]:
-    """Return the indices of the texts that `too_long` keeps; warn about texts that are too long."""
-    long = [n for n, tokens in enumerate(encoded) if len(tokens.ids) > context]
-    if not long:
-        return list(range(len(encoded)))
-    problem = (
-        f"{len(long)} of {len(encoded)} texts are longer than the context of {context} tokens, "
-        f"first text {long[0] + 1} with {len(encoded[long[0]].ids)}"
-    )
-    if too_long == "error":
-        raise DataError(f"{problem}. Use --too-long truncate or --too-long skip.")
-    is_skipped = too_long == "skip"
-    watcher.tell(f"warning: {problem}; they were {'skipped' if is_skipped else 'truncated'}")
-    remaining = sorted(set(range(len(encoded))) - set(long if is_skipped else ()))
-    if not remaining:
-        raise DataError(f"{problem}: no text is left.")
-    return remaining
 
 
 def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
