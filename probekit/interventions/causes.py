@@ -192,7 +192,7 @@ def causes_of(
 class _Fold:
     """Test rows of one fold with the directions that act on them.
 
-    `codes`, `signs` (1 for class 1, else -1) and `X` (n_test, n_features) are those of the test
+    `signs` (1 for class 1, else -1) and `X` (n_test, n_features) are those of the test
     rows, `train` (n_train, n_features) those of the training rows, with the difference of their
     class means (n_features,).
     """

@@ -30,12 +30,7 @@ from probekit.pipeline.intervene.run import intervene
 from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.probing import make_probers, probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.selected_probe import (
-    feature_rows,
-    find_selected_probe,
-    save_final,
-    write_selected_probe,
-)
+from probekit.pipeline.measure.selected_probe import write_selected_probe
 from probekit.pipeline.measure.significance import (
     difference_rows,
     p_value_rows,
@@ -198,7 +193,8 @@ def run_source(
             )
             _over_training(experiment, table, run_one, folder)
         with step("look"):
-            prompts = _write_details(source, probers, results, table, folder, watcher)
+            write_selected_probe(folder, source, probers, results, table, watcher)
+            prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
             intervene(source, table, folder, watcher)
@@ -265,27 +261,13 @@ def _write_scores(
     return table
 
 
-def _write_details(
-    source: Source,
-    probers: Sequence[Prober],
-    results: Sequence[SiteResult],
-    table: pd.DataFrame,
-    folder: RunFolder,
-    watcher: Watcher,
-) -> list[AttentionPrompt]:
-    """Write the selected probe, sparse features and attention patterns; return the patterns."""
-    save_final(folder, table, source.rows)
-    chosen = find_selected_probe(source, probers, results, table, folder.path)
-    if chosen is not None:
-        write_selected_probe(folder, chosen, results, watcher)
-    features = feature_rows(source, probers, table)
-    if not features.empty:
-        folder.write("features.csv", csv_text(features))
+def _write_attention(source: Source, folder: RunFolder) -> list[AttentionPrompt]:
+    """Write the attention patterns of the experiment's texts, and return them."""
     prompts = source.attention_prompts()
-    if prompts:
-        arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
-        for n, prompt in enumerate(prompts):
-            arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
+    arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
+    for n, prompt in enumerate(prompts):
+        arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
+    if arrays:
         # safetensors writes wrong values for arrays that are not contiguous.
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         folder.write("attention.safetensors", safetensors.numpy.save(contiguous))

@@ -106,23 +106,42 @@ class SelectedProbe:
         return SavedProbe.load(path) if probe_files(path)[0].exists() else None
 
 
-def find_selected_probe(
+def write_selected_probe(
+    folder: RunFolder,
     source: Source,
     probers: Sequence[Prober],
     results: Sequence[SiteResult],
     table: pd.DataFrame,
-    run_dir: Path,
-) -> SelectedProbe | None:
-    """Return the selected probe, with its predictions and features.
+    watcher: Watcher = SILENT,
+) -> None:
+    """Write the features of k-sparse probes, the final probe, and tables of the selected probe.
 
-    None if no probe was selected, if it does not predict classes, if it predicts whole texts
-    instead of rows, or if there are more than `MOST_CLASSES` classes.
+    The final probe of a nested cross-validation is copied to `probes/final`. Its site, kind and
+    position have the best validation score over all folds. It is fitted on all rows, so no row is
+    left to test it. There is none for a single split, or for a kind of probe that is not saved.
+
+    The tables, and the errors of all probes, are left out if they are empty, if no probe was
+    selected, if it does not predict classes, if it predicts whole texts instead of rows, or if
+    there are more than `MOST_CLASSES` classes.
+
+    Raises:
+        DataError: A file of the probe is damaged.
+        StoreError: A file cannot be written.
     """
-    row = chosen_row(table)
+    features, row = feature_rows(source, probers, table), chosen_row(table)
+    if not features.empty:
+        folder.write("features.csv", csv_text(features))
     if row is None:
-        return None
+        return
     position, site = find_site(source.rows, row)
     prober, predictor = probers[position], Predictor(str(row["probe"]), "task")
+    offset = source.rows.positions[position].offset
+    path = probe_path(folder.path, offset, site.text, str(row["probe"]))
+    if is_nested(table) and probe_files(path)[0].exists():
+        SavedProbe.load(path).save(folder.path / FINAL)
+        for file in probe_files(Path(FINAL)):
+            with as_store_error("read", folder.path / file):
+                folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
     if prober.is_nested:
         predictor = Predictor(NESTED_PROBE, HEADLINE)
     predictions = None
@@ -130,13 +149,27 @@ def find_selected_probe(
         place = one.place["position"], _site_name(one.place)
         if prober.is_nested or place == (row["position"], site.text):
             predictions = predictions or one.predictions.get(predictor)
-    if not isinstance(predictions, ClassPredictions):
-        return None
     n_classes, n_rows = len(prober.data.classes), len(prober.test_rows)
-    if len(predictions.guess) != n_rows or not 2 <= n_classes <= MOST_CLASSES:
-        return None
+    if not isinstance(predictions, ClassPredictions) or len(predictions.guess) != n_rows:
+        return
+    if not 2 <= n_classes <= MOST_CLASSES:
+        return
     X = source.block(site, position)
-    return SelectedProbe(row, predictions, source, position, prober, site, X, run_dir)
+    chosen = SelectedProbe(row, predictions, source, position, prober, site, X, folder.path)
+    tables = {
+        "confusion.csv": confusion_rows(chosen),
+        "scatter.csv": scatter_rows(chosen),
+        "cosines.csv": cosine_rows(chosen, watcher),
+    }
+    for name, content in tables.items():
+        if not content.empty:
+            folder.write(name, csv_text(content))
+    examples = wrong_examples(chosen)
+    probes, rows = wrong_of_probes(chosen, results)
+    if examples or rows:
+        classes = chosen.classes.tolist()
+        errors = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
+        folder.write("wrong.json", pretty_json(errors))
 
 
 def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:
@@ -147,54 +180,6 @@ def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:
 
 def _site_name(row: Mapping[str, Any] | pd.Series) -> str | None:
     return None if row["site"] is None else site_with_head(row["site"], row["head"])
-
-
-def save_final(folder: RunFolder, table: pd.DataFrame, rows: Rows) -> None:
-    """Copy the final probe of a nested cross-validation to `probes/final`.
-
-    Its site, kind and position have the best validation score over all folds. It is fitted on all
-    rows, so no row is left to test it. Nothing is written for a single split, or for a kind of
-    probe that is not saved.
-
-    Raises:
-        DataError: A file of the probe is damaged.
-        StoreError: A file cannot be written.
-    """
-    row = chosen_row(table) if is_nested(table) else None
-    if row is None:
-        return
-    number, site = find_site(rows, row)
-    offset = rows.positions[number].offset
-    path = probe_path(folder.path, offset, site.text, str(row["probe"]))
-    if not probe_files(path)[0].exists():
-        return
-    SavedProbe.load(path).save(folder.path / FINAL)
-    for file in probe_files(Path(FINAL)):
-        with as_store_error("read", folder.path / file):
-            folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
-
-
-def write_selected_probe(
-    folder: RunFolder,
-    chosen: SelectedProbe,
-    results: Sequence[SiteResult],
-    watcher: Watcher = SILENT,
-) -> None:
-    """Write the tables of the selected probe, and the errors of all probes; skip empty ones."""
-    tables = {
-        "confusion.csv": confusion_rows(chosen),
-        "scatter.csv": scatter_rows(chosen),
-        "cosines.csv": cosine_rows(chosen, watcher),
-    }
-    for name, table in tables.items():
-        if not table.empty:
-            folder.write(name, csv_text(table))
-    examples = wrong_examples(chosen)
-    probes, rows = wrong_of_probes(chosen, results)
-    if examples or rows:
-        classes = chosen.classes.tolist()
-        content = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
-        folder.write("wrong.json", pretty_json(content))
 
 
 def confusion_rows(chosen: SelectedProbe) -> pd.DataFrame:
