@@ -117,7 +117,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     """
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
-    runs = (FinishedRun.open(run, load_any_experiment) for run in (run_a, run_b))
+    runs = [FinishedRun.open(run, load_any_experiment) for run in (run_a, run_b)]
     titles = run_titles(
         [(one.record, settings_of(load_config(one.folder / "config.yaml"))) for one in runs]
     )

@@ -40,7 +40,7 @@ from probekit.results.record import ModelFacts, Norms
 if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
     from probekit.activations.capture import Captured
 
-    Capture = Callable[[Experiment, TextRows, Callable[[str], Network]], Mapping[str, Captured]]
+    Capture = Callable[["ModelSource"], Mapping[str, Captured]]
 
 TASK = "task"
 N_SEEDS = 2**32  # number of seeds of a random generator
@@ -187,7 +187,7 @@ class ModelSource(Source):
 
     def open(self, capture: Capture) -> ModelSource:
         """Return the source with the activations of all targets, captured where missing."""
-        return replace(self, captured=capture(self.experiment, self.rows, self.models))
+        return replace(self, captured=capture(self))
 
     def block(self, site: Probed, position: int = 0, network: str = TASK) -> FloatArray:
         """Return the rows of a site, shape (n_rows, n_features), in the view of the experiment."""

@@ -52,7 +52,7 @@ class CauseInputs:
         experiment: the settings.
         tokenizer: tokenizer of the model.
         examples: the kept examples, training and test rows.
-        at: probed token of each text, as a column of the batch, (n_rows,).
+        position: probed token of each text, as a column of the batch, [n_rows].
         splits: training and test rows of each fold, among the kept rows.
         left_out: rows that are left out, with the reason.
     """
@@ -60,7 +60,7 @@ class CauseInputs:
     experiment: Experiment
     tokenizer: Tokenizer
     examples: tuple[Example, ...]
-    at: IntArray
+    position: Tensor
     splits: tuple[Split, ...]
     left_out: tuple[LeftOut, ...]
 
@@ -119,11 +119,6 @@ class CauseInputs:
         """Label of each row: 1 for the label that directions point to, otherwise 0."""
         last = self.classes[1]
         return np.array([int(example.label == last) for example in self.examples])
-
-    @cached_property
-    def position(self) -> Tensor:
-        """The probed token of each text, [n_rows]."""
-        return torch.from_numpy(self.at)
 
     @cached_property
     def measures(self) -> tuple[AnswerMeasure, ...]:
@@ -221,7 +216,9 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
         reasons = "; ".join(one.reason for one in left_out)
         raise DataError(f"The interventions have no training or no test rows left: {reasons}")
     of_rows = tuple(examples[row] for row in rows)
-    return CauseInputs(experiment, tokenizer, of_rows, at[rows], splits, tuple(left_out))
+    return CauseInputs(
+        experiment, tokenizer, of_rows, torch.from_numpy(at[rows]), splits, tuple(left_out)
+    )
 
 
 def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding, ...]:
