@@ -183,11 +183,10 @@ def hold_out(
         if settings.word_disjoint:
             groups = groups.copy()
             groups[example] = joined_groups(dataset.labels[example], groups[example], words)
-        fraction = {"test": settings.test, "seed": settings.seed}
         if has_classes:
-            split = grouped_split(dataset.labels, groups, **fraction)
+            split = grouped_split(dataset.labels, groups, test=settings.test, seed=settings.seed)
         else:
-            split = unlabelled_split(groups, **fraction)
+            split = unlabelled_split(groups, test=settings.test, seed=settings.seed)
     if settings.drop_repeated:
         n_test = len(split.test)
         split = without_repeated(split, dataset)
