@@ -284,7 +284,7 @@ class BasePass:
         self, entry: StreamEntry, stream: Tensor, rows: Tensor, start: int, end: int
     ) -> Tensor:
         before: list[KeysValues | None] | None = None
-        if start:
+        if start:  # later blocks read the keys and values of earlier positions
             keys, n_layers = _key_site(self.model), self.model.axis_sizes["n_layers"]
             before = [None] * entry.layer
             for layer in range(entry.layer, n_layers):
