@@ -258,9 +258,9 @@ def match(a: _Side, b: _Side) -> list[Pair]:
     def key(place: ProbeAddress) -> tuple[str, ...]:
         return (place.site, *(getattr(place, name) for name in fixed))
 
-    of_b = {key(place): place for place in b.places}
+    places = {key(place): place for place in b.places}
     # A probe of run a, and the probe of run b to compare it with.
-    common = [(place, of_b[key(place)]) for place in a.places if key(place) in of_b]
+    common = [(place, places[key(place)]) for place in a.places if key(place) in places]
     own, others = ({place.site for place in side.places} for side in (a, b))
     if not common and own & others:
         site = min(own & others)
@@ -278,7 +278,7 @@ def match(a: _Side, b: _Side) -> list[Pair]:
             f"The runs have no site in common: one has {site} and {max(len(own) - 1, 0)} more. "
             f"{nearest(site, others)} Run one of them again with the `capture.sites` of the other."
         )
-    sites = [pair for places in common for pair in _pair(a, b, *places)]
+    sites = [pair for both in common for pair in _pair(a, b, *both)]
     chosen = []
     if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
         chosen = _pair(a, b, a.chosen, b.chosen)

@@ -94,7 +94,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     ('layer_2', 1.0)
     """
     arrays = activations if isinstance(activations, dict) else {}
-    columns = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
+    columns: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
     columns |= {f"activations[{key!r}]": one for key, one in arrays.items()}
     # Rows are read by position, so that columns with an index must be in the same order.
     indexes = {key: column.index for key, column in columns.items() if hasattr(column, "iloc")}

@@ -161,8 +161,8 @@ def given_source(
             "same order."
         )
     folder, own = experiment.activations.folder, [example.id for example in dataset.examples]
-    has_ids = folder is not None and experiment.data.columns.id is not None
-    ids = row_ids(Path(folder)) if has_ids else None
+    has_ids = experiment.data.columns.id is not None
+    ids = row_ids(Path(folder)) if folder is not None and has_ids else None
     if ids is not None and ids != own:
         differing = (n for n, (a, b) in enumerate(zip(own, ids, strict=False)) if a != b)
         at = next(differing, min(len(ids), len(own)))
@@ -226,8 +226,8 @@ def _warnings(
             text = f"rows in {side} {same} an earlier one{of_fold}."
             yield f"duplicates-in-{side}", f"{n_repeated:,} of {n_rows:,} {text}"
     by_key = pd.Series(dataset.labels.astype(str)).groupby(keys)
-    differ = np.flatnonzero(by_key.transform("nunique") > 1) if has_classes else ()
-    if len(differ):
+    differ = np.flatnonzero(by_key.transform("nunique") > 1)
+    if has_classes and len(differ):
         first = dataset.examples[differ[0]]
         equal = [dataset.examples[n] for n in differ if keys[n] == keys[differ[0]]]
         other = next(one for one in equal if one.label != first.label)

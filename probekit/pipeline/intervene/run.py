@@ -93,9 +93,9 @@ def intervene(
             folder.write(f"{FOLDER}/{name}.csv", content)
     tokens, same = [], []  # at each position, if there are effects by position
     batch = inputs.batch[torch.from_numpy(inputs.test)]
-    lengths = batch.mask.sum(1).unique()
+    lengths = batch.mask.sum(1)
     by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in steps)
-    if by_position and len(lengths) == 1:
+    if by_position and int(lengths.min()) == int(lengths.max()):
         ids = batch.ids[:, : int(lengths[0])]
         tokens, same = inputs.tokenizer.strings(ids[0].tolist()), (ids == ids[0]).all(0).tolist()
     verdicts = [step for step in steps if isinstance(step, VerdictStep)]

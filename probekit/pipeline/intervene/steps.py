@@ -153,12 +153,12 @@ class EffectStep:
         folds = [(inputs.test, inputs.test)]
         if self.step.with_ == "mean":  # that of the training rows of the fold
             folds = [(split.train, split.test) for split in inputs.splits]
-        is_probed, by_fold = self.at == "probed", []
+        by_fold = []
         for train, test in folds:
             rows, averaged = torch.from_numpy(test), torch.from_numpy(train)
             batch, own = inputs.batch[rows], [measure[rows] for measure in inputs.measures]
-            at: Positions = inputs.position[rows] if is_probed else self.at
-            place = inputs.position[averaged] if is_probed else None
+            at: Positions = inputs.position[rows] if self.at == "probed" else self.at
+            place = inputs.position[averaged] if self.at == "probed" else None
             if self.step.with_ is None:
                 assert inputs.sources is not None
                 values = patched_values(model, batch, inputs.sources[rows], own, selected, at=at)

@@ -195,9 +195,10 @@ class _Job:
         Reading them back makes a resumed run, which only reads them, identical.
         """
         selection, stem, origin = task
-        folder = Path("probes") / stem.relative_to("sites")
-        is_site = selection is not None
-        site = self._measure(selection, folder) if is_site else self.prober.baselines()
+        if selection is None:
+            site = self.prober.baselines()
+        else:
+            site = self._measure(selection, Path("probes") / stem.relative_to("sites"))
         site = self.saved.write(stem, origin, site)
         return self.saved.read(stem, origin) or site
 
