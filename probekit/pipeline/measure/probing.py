@@ -206,14 +206,10 @@ class _Job:
         """Return the results at a site; save the probes of the trained model in the folder."""
         prober, (_, *untrained) = self.prober, self.source.networks
         on_fit, n_parts = self.progress.on_fit, 2 if untrained else 1
-        X = self.source.block(selection, self.position)
+        settings, X = prober.settings, self.source.block(selection, self.position)
         site = prober.site(X, on_fit=partial(on_fit, 0, n_parts))
         for kind, fit in site.fits.items():
-            stem, C, settings = (
-                folder / kind.replace(":", "-"),
-                site.penalties[kind],
-                prober.settings,
-            )
+            stem, C = folder / kind.replace(":", "-"), site.penalties[kind]
             (spec,) = [one for one in settings.kinds if one.text == kind]
             # Classes that were absent in training have no scores.
             classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
@@ -227,7 +223,7 @@ class _Job:
                     )
             facts = ProbeFacts(
                 kind=kind,
-                # With class weights, the softmax gives the probabilities of equal classes.
+                # With class weights, the softmax gives probabilities of equally frequent classes.
                 scores_are_logits=spec.logits and settings.class_weight is None,
                 sites=tuple(part.text for part in selection.parts),
                 hyperparameters=dict(spec.options)
