@@ -124,10 +124,10 @@ def test_split_column_determines_the_split(table):
 def test_duplicates_are_removed_from_test_and_counted(table):
     rows = ["One.,y,train", "Two.,n,train", "One.,y,test", "Six.,n,test", "Ten.,y,test"]
     kept, new = (table([KEYS[0], *rows], *more) for more in ((), ("split.drop_repeated=true",)))
-    assert len(kept.test) == 3
+    assert len(kept.splits[0].test) == 3
     assert [new.dataset.examples[n].text for n in new.examples[0].test] == ["Six.", "Ten."]
-    assert new.train.tolist() == kept.train.tolist()
-    assert new.test.tolist() == [3, 4]
+    assert new.splits[0].train.tolist() == kept.splits[0].train.tolist()
+    assert new.splits[0].test.tolist() == [3, 4]
     assert any(note.startswith("removed from test: 1 example") for note in new.dataset.notes)
 
 
