@@ -30,7 +30,8 @@ import numpy as np
 import torch
 
 from benchmarks.claims.rates import simulate
-from probekit.interventions.causes import CauseData, CauseSettings, RowSplit, causes_of
+from probekit.data.splits import Split
+from probekit.interventions.causes import CauseData, CauseSettings, causes_of
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
 from probekit.interventions.verdicts import CauseResult
@@ -116,7 +117,7 @@ def drawn(case: Case, seed: int) -> tuple[GPT2, CauseData]:
     answer, wrong = (torch.from_numpy(np.where(codes == code, NO + 1, NO)) for code in (1, 0))
     half = groups < case.groups // 2
     sides = [np.flatnonzero(half), np.flatnonzero(~half)]
-    splits = [RowSplit(*sides), RowSplit(*sides[::-1])][: case.folds]
+    splits = [Split(*sides), Split(*sides[::-1])][: case.folds]
     at = torch.full((len(codes),), EDITED)
     return model, CauseData(batch, codes, groups, splits, AnswerMeasure(answer, wrong), at=at)
 

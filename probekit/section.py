@@ -95,22 +95,13 @@ def rule_error(problem: str, *keys: str | int) -> PydanticCustomError:
 
     Args:
         problem: the message.
-        keys: path of the one key whose location the message gives, below the validated section.
+        keys: path of the one key whose location the message gives, below the validated section;
+            names may be dotted.
     """
-    return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": keys})
-
-
-def check_rules(*rules: tuple[object, str, str]) -> None:
-    """Raise the error for the first broken rule.
-
-    Args:
-        rules: whether the rule is broken, the dotted key to name, and the message.
-
-    >>> check_rules((False, "split.folds", "never raised"))
-    """
-    for is_broken, dotted, problem in rules:
-        if is_broken:
-            raise rule_error(problem, *filter(None, dotted.split(".")))
+    path: list[str | int] = []
+    for key in keys:
+        path += [key] if isinstance(key, int) else filter(None, key.split("."))
+    return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": tuple(path)})
 
 
 def unique_items(items: Items) -> Items:

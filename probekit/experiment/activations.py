@@ -11,8 +11,8 @@ from pydantic import Field, field_validator, model_validator
 
 from probekit.experiment.data import Card, DataName, Positive, Root, local_file
 from probekit.experiment.probe import ProbeSection
-from probekit.experiment.schema import Experiment, SplitSection, Strings, probe_rules
-from probekit.section import FolderName, Section, SettingsFile, check_rules
+from probekit.experiment.schema import Experiment, SplitSection, Strings, check_probe
+from probekit.section import FolderName, Section, SettingsFile, rule_error
 
 GIVEN_POSITION = "given"  # name of the position in results
 
@@ -78,7 +78,8 @@ class RowsSection(Section):
     def _a_file_has_a_format(self) -> RowsSection:
         given, missing = ("format", "file") if self.file is None else ("file", "format")
         is_half = (self.file is None) != (self.format is None)
-        check_rules((is_half, given, f"`{given}` requires `{missing}`"))
+        if is_half:
+            raise rule_error(f"`{given}` requires `{missing}`", given)
         return self
 
 
@@ -113,19 +114,17 @@ class ActivationExperiment(SettingsFile):
     def _sections_fit_together(self) -> ActivationExperiment:
         is_split = self.data.columns.split is not None
         texts = [k.kind for k in self.probe.kinds if k.specs[0].task in ("text", "tree")]
-        check_rules(
-            *probe_rules(self.probe, self.data.positive, self.split, is_split=is_split),
-            (
-                self.split.drop_repeated,
-                "split.drop_repeated",
+        check_probe(self.probe, self.data.positive, self.split, is_split=is_split)
+        if self.split.drop_repeated:
+            raise rule_error(
                 "`drop_repeated` compares texts, which given activations do not have",
-            ),
-            (
-                texts,
-                "probe.kinds",
+                "split.drop_repeated",
+            )
+        if texts:
+            raise rule_error(
                 f"`kind: {', '.join(texts)}` reads the tokens of whole texts, not single rows",
-            ),
-        )
+                "probe.kinds",
+            )
         return self
 
 

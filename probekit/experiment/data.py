@@ -28,7 +28,7 @@ from probekit.data.table import TableColumns
 from probekit.data.words import ConlluColumns, WordColumns
 from probekit.errors import ConfigError
 from probekit.experiment.locations import URL
-from probekit.section import Name, Section, check_rules, rule_error
+from probekit.section import Name, Section, rule_error
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 
@@ -129,27 +129,21 @@ class HubSection(Section):
     def _is_consistent(self) -> HubSection:
         is_folder, commit = Path(self.name).is_absolute(), self.revision or ""
         key = "revision" if commit else ""
-        check_rules(
-            (URL.match(self.name), "name", "give a name such as org/name, not a URL"),
-            (is_folder and commit, "revision", "a folder has no revision; remove `revision`"),
-            (
-                not is_folder and not _COMMIT.fullmatch(commit),
-                key,
+        if URL.match(self.name):
+            raise rule_error("give a name such as org/name, not a URL", "name")
+        if is_folder and commit:
+            raise rule_error("a folder has no revision; remove `revision`", "revision")
+        if not is_folder and not _COMMIT.fullmatch(commit):
+            raise rule_error(
                 f"`revision` is {commit or 'missing'}. It must be the hash of a commit: `git "
                 f"ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If {self.name} is "
                 "a folder, it does not exist at this path)",
-            ),
-            (
-                (self.train is None) != (self.test is None) or (self.train and self.split),
-                "",
-                "give either `split`, or both `train` and `test`",
-            ),
-            (
-                self.train is not None and self.train == self.test,
-                "test",
-                f"`train` and `test` are the same split, {self.train}",
-            ),
-        )
+                key,
+            )
+        if (self.train is None) != (self.test is None) or (self.train and self.split):
+            raise rule_error("give either `split`, or both `train` and `test`")
+        if self.train is not None and self.train == self.test:
+            raise rule_error(f"`train` and `test` are the same split, {self.train}", "test")
         return self
 
 
@@ -241,54 +235,40 @@ class DataSection(Section):
     _files_are_local = field_validator("root", "file", "train", "test", "card")(local_file)
 
     @model_validator(mode="after")
-    def _columns_apply_to_the_format(self) -> DataSection:
+    def _columns_and_sources_fit_the_format(self) -> DataSection:
         allowed, columns = FORMATS[self.format].keys, self.columns
         for key, info in type(columns).model_fields.items():
             is_given = getattr(columns, key) != info.default
             if is_given and key not in allowed:
                 own = f"the format {self.format} has {', '.join(allowed)}"
                 raise rule_error(f"`columns.{key}` is for tables; {own}", "columns", key)
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_source(self) -> DataSection:
         files = [key for key in ("file", "train", "test") if getattr(self, key) is not None]
         is_file = FORMATS[self.format].is_file
         other = {"hub": self.hub, "memory": self.memory}
         excluded = [key for key, section in other.items() if section and self.format != key]
-        check_rules(
-            (
-                is_file and files not in (["file"], ["train", "test"]),
-                "",
-                "give either `file`, or both `train` and `test`",
-            ),
-            # The name of a file is no mistake, so the format must be one.
-            (
-                not is_file and files,
-                "".join(files[:1]),
-                f"the format is {self.format}, which has no files; set that of the file",
-            ),
-            (
-                excluded,
-                "".join(excluded[:1]),
+        if is_file and files not in (["file"], ["train", "test"]):
+            raise rule_error("give either `file`, or both `train` and `test`")
+        # The name of a file is no mistake, so the format must be one.
+        if not is_file and files:
+            raise rule_error(
+                f"the format is {self.format}, which has no files; set that of the file", files[0]
+            )
+        if excluded:
+            raise rule_error(
                 f"the section {' and '.join(excluded)} excludes the format {self.format}",
-            ),
-            (
-                self.format == "hub" and self.hub is None,
-                "",
-                "`format: hub` requires the section `hub`, such as {name: ORG/NAME}",
-            ),
-            (
-                self.pairs is not None and self.has_words,
-                "pairs",
-                f"`pairs` names a column of a table, and the format {self.format} has none",
-            ),
-            (
-                self.columns.split is not None and self.has_two_tables,
-                "columns.split",
+                excluded[0],
+            )
+        if self.format == "hub" and self.hub is None:
+            raise rule_error("`format: hub` requires the section `hub`, such as {name: ORG/NAME}")
+        if self.pairs is not None and self.has_words:
+            raise rule_error(
+                f"`pairs` names a column of a table, and the format {self.format} has none", "pairs"
+            )
+        if self.columns.split is not None and self.has_two_tables:
+            raise rule_error(
                 "`columns.split` requires a single table; `train` and `test` are split already",
-            ),
-        )
+                "columns.split",
+            )
         return self
 
 
@@ -307,8 +287,30 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
     if data.in_memory is not None:
         return data.in_memory
     if data.format == "memory":
-        raise ConfigError(_no_rows(data))
-    return _read(data, _sources(data), values)
+        facts, missing = data.memory, "the section names no file"
+        if facts is not None:
+            rows = f"{facts.kind}, {facts.n_rows:,} rows, digest {facts.digest[:12]}"
+            missing = (
+                f"the rows of this run were passed in Python ({rows}) and are not stored with it"
+            )
+        raise ConfigError(
+            f"{missing}. Pass the rows: probekit.run(EXPERIMENT, data=ROWS). To run on a file, "
+            "remove `memory`, and set `format` and `file`."
+        )
+    sources: dict[str, Any]
+    if data.hub is not None:
+        hub = data.hub
+        splits = {"": hub.split} if hub.test is None else {"train": hub.train, "test": hub.test}
+        sources = {
+            side: HubData(hub.name, split, hub.revision, hub.config)
+            for side, split in splits.items()
+        }
+    else:
+        files = {"": data.file, "train": data.train, "test": data.test}
+        sources = {side: Path(data.root) / file for side, file in files.items() if file is not None}
+        if len({path.resolve() for path in sources.values()}) < len(sources):
+            raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
+    return _read(data, sources, values)
 
 
 def read_tables(
@@ -336,25 +338,28 @@ def read_tables(
     return examples, facts
 
 
-def _sources(data: DataSection) -> Mapping[str, Any]:
-    """Return the source of the examples of each side; the side is "" if there is only one."""
-    if data.hub is not None:
-        hub = data.hub
-        splits = {"": hub.split} if hub.test is None else {"train": hub.train, "test": hub.test}
-        return {
-            side: HubData(hub.name, split, hub.revision, hub.config)
-            for side, split in splits.items()
-        }
-    files = {"": data.file, "train": data.train, "test": data.test}
-    paths = {side: Path(data.root) / file for side, file in files.items() if file is not None}
-    if len({path.resolve() for path in paths.values()}) < len(paths):
-        raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
-    return paths
-
-
 def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) -> Dataset:
     """Return the examples of all sources; those of a side are assigned to it."""
-    columns = _columns(data, values)
+    named, has_words = data.columns, data.has_words
+    group = cast(Any, named.group or "sentence")
+    columns: TableColumns | ConlluColumns | WordColumns
+    if data.format == "conllu":
+        columns = ConlluColumns(named.label, group)
+    elif data.format == "columns":
+        is_default = named.text == type(named).model_fields["text"].default
+        columns = WordColumns(named.label, "1" if is_default else named.text, group)
+    else:
+        columns = TableColumns(
+            named.text,
+            named.label,
+            named.group,
+            named.id,
+            None if named.start is None or named.end is None else (named.start, named.end),
+            named.split,
+            data.pairs,
+            tuple(values),
+            named.reply,
+        )
     parts = {
         side: read_dataset(source, format=data.format, columns=columns, name=data.name)
         for side, source in sources.items()
@@ -365,7 +370,7 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
         if not side:
             return part
         # Row numbers given by the reader repeat in the second table.
-        own_group = data.columns.group is None and not data.has_words
+        own_group = named.group is None and not has_words
         examples += [
             replace(
                 example,
@@ -377,40 +382,3 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
         ]
         notes += [f"{side}: {note}" for note in part.notes]
     return replace(part, examples=tuple(examples), notes=tuple(notes))
-
-
-def _columns(
-    data: DataSection, values: Sequence[str]
-) -> TableColumns | ConlluColumns | WordColumns:
-    named: ColumnsSection = data.columns
-    group = cast(Any, named.group or "sentence")
-    if data.format == "conllu":
-        return ConlluColumns(named.label, group)
-    if data.format == "columns":
-        is_default = named.text == type(named).model_fields["text"].default
-        return WordColumns(named.label, "1" if is_default else named.text, group)
-    assert not FORMATS[data.format].has_words
-    span = None if named.start is None or named.end is None else (named.start, named.end)
-    return TableColumns(
-        named.text,
-        named.label,
-        named.group,
-        named.id,
-        span,
-        named.split,
-        data.pairs,
-        tuple(values),
-        named.reply,
-    )
-
-
-def _no_rows(data: DataSection) -> str:
-    """Return the message for data in memory that are not there."""
-    facts, missing = data.memory, "the section names no file"
-    if facts is not None:
-        rows = f"{facts.kind}, {facts.n_rows:,} rows, digest {facts.digest[:12]}"
-        missing = f"the rows of this run were passed in Python ({rows}) and are not stored with it"
-    return (
-        f"{missing}. Pass the rows: probekit.run(EXPERIMENT, data=ROWS). To run on a file, remove "
-        "`memory`, and set `format` and `file`."
-    )

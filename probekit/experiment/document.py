@@ -30,6 +30,7 @@ _ITEM = re.compile(r"\[|\.\d+(\.|$)")  # kinds[0], kinds.0
 # NUL is invalid in paths; surrogates cannot be encoded in UTF-8.
 _FORBIDDEN = re.compile("[\0\ud800-\udfff]")
 _COLON = re.compile(r":(\s|$)")
+_NO_CONTENT = re.compile(r"^(- *)*|(^|\s)#.*")  # dashes of a list, and comments
 _AFTER_NO_COLON = ("mapping values are", "expected '<document start>'", "expected <block end>")
 _ADVICE = (
     "Indent with spaces, and put text with a special character, such as *, # or a colon, in quotes"
@@ -81,7 +82,17 @@ class Document(KeyLocation):
         if not override:
             below = sorted(".".join(map(str, o)) for o in self.overridden if o[: len(keys)] == keys)
             or_there = f" or --set {', '.join(below)}" if below else ""
-            return f"{self.path}, line {self._line(keys)}{or_there}: {text}"
+            node: Any = self.content
+            line = 0
+            for key in keys:
+                if isinstance(node, CommentedMap) and key in node:
+                    line = node.lc.key(key)[0] if key in (node.lc.data or {}) else line
+                elif isinstance(node, CommentedSeq) and isinstance(key, int) and key < len(node):
+                    line = node.lc.item(key)[0]
+                else:
+                    break
+                node = node[key]
+            return f"{self.path}, line {line + 1}{or_there}: {text}"
         # Do not repeat a key that the text names.
         return f"--set: {text}" if override in text else f"--set {override}: {text}"
 
@@ -89,19 +100,6 @@ class Document(KeyLocation):
         """Return the keys of the override that set the value; () if the file did."""
         prefixes = (keys[:length] for length in range(len(keys), 0, -1))
         return next((keys for keys in prefixes if keys in self.overridden), ())
-
-    def _line(self, keys: KeyPath) -> int:
-        node: Any = self.content
-        line = 0
-        for key in keys:
-            if isinstance(node, CommentedMap) and key in node:
-                line = node.lc.key(key)[0] if key in (node.lc.data or {}) else line
-            elif isinstance(node, CommentedSeq) and isinstance(key, int) and key < len(node):
-                line = node.lc.item(key)[0]
-            else:
-                break
-            node = node[key]
-        return line + 1
 
     def absolute(self, keys: KeyPath, text: str) -> Path:
         """Return the absolute path for the text at these keys.
@@ -191,21 +189,13 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
         ConfigError: the file cannot be read, is too large, not UTF-8, not YAML or has no keys, or
             an override is invalid; the message names the line.
     """
-    content = parse_yaml(_read(path), str(path))
-    if not isinstance(content, CommentedMap):
-        raise ConfigError(f"{path}, line 1: the file has no keys. Write `key: value` lines.")
-    given = [keys for override in overrides for keys in _set(content, override)]
-    return Document(content, path, frozenset(given))
-
-
-def _read(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
             raise ConfigError(f"{path} is not a file.")
         if path.stat().st_size > MAX_BYTES:
             size = f"{path.stat().st_size:,} bytes; an experiment file has at most {MAX_BYTES:,}"
             raise ConfigError(f"{path} has {size}. Is it a data file?")
-        return path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = f"{error.object[error.start]:#04x}"
@@ -214,6 +204,32 @@ def _read(path: Path) -> str:
         ) from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    content = parse_yaml(text, str(path))
+    if not isinstance(content, CommentedMap):
+        raise ConfigError(f"{path}, line 1: the file has no keys. Write `key: value` lines.")
+    given: list[KeyPath] = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if not value.strip() or not all(key.split(".")):
+            text = "write it as section.key=value, or section.key=null."
+            raise ConfigError(f"--set {override}: {text}")
+        if item := _ITEM.search(key):
+            whole = f"--set '{key[: item.start()]}=[...]'"
+            raise ConfigError(f"--set {override}: a list can only be set as a whole: {whole}.")
+        keys, section = tuple(key.split(".")), content
+        given.append(keys)
+        for depth, part in enumerate(keys[:-1], start=1):
+            if section.get(part) is None:
+                section[part] = CommentedMap()
+                given.append(keys[:depth])
+            section = section[part]
+            if not isinstance(section, CommentedMap):
+                raise ConfigError(f"--set {override}: {part!r} is a value, not a section.")
+        parsed = parse_yaml(f"value: {value}", f"--set {key}")
+        if len(parsed) > 1:
+            raise ConfigError(f"--set {key}: give one value on one line.")
+        section[keys[-1]] = parsed["value"]
+    return Document(content, path, frozenset(given))
 
 
 class _PlainComposer(Composer):
@@ -259,63 +275,23 @@ def parse_yaml(text: str, name: str) -> Any:
     try:
         return yaml.load(text)
     except MarkedYAMLError as error:
-        line, problem = _line_and_problem(error, [_content(line) for line in text.splitlines()])
-        raise ConfigError(f"{name}, line {line}: {problem}. {_ADVICE}.") from error
+        problem, mark = error.problem.partition("\n")[0], error.problem_mark or error.context_mark
+        lines = [_NO_CONTENT.sub("", line.strip()).strip() for line in text.splitlines()]
+        has_no_colon, line = True, mark.line  # the parser often fails after a line without colon
+        if problem.startswith("could not find expected ':'"):
+            line = error.context_mark.line
+        elif problem.startswith(_AFTER_NO_COLON):
+            line = next((n for n in range(line - 1, -1, -1) if lines[n]), line)
+        else:
+            has_no_colon = False
+        if has_no_colon and _COLON.search(lines[line]):
+            line = mark.line
+        elif has_no_colon:
+            problem = f"`{lines[line]}` is not `key: value`"
+        raise ConfigError(f"{name}, line {line + 1}: {problem}. {_ADVICE}.") from error
     except (YAMLError, ValueError, RecursionError) as error:
         problem = str(error).partition("\n")[0]
         raise ConfigError(f"{name} is not valid YAML: {problem}.") from error
-
-
-def _line_and_problem(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
-    """Return the number of the invalid line and the problem of the parser.
-
-    The parser joins a line without a colon to the next one and reports the colon there.
-    """
-    problem, mark = error.problem.partition("\n")[0], error.problem_mark or error.context_mark
-    line = mark.line
-    if problem.startswith("could not find expected ':'"):
-        line = error.context_mark.line
-    elif problem.startswith(_AFTER_NO_COLON):
-        line = next((n for n in range(line - 1, -1, -1) if lines[n]), line)
-    else:
-        return line + 1, problem
-    if _COLON.search(lines[line]):
-        return mark.line + 1, problem
-    return line + 1, f"`{lines[line]}` is not `key: value`"
-
-
-def _content(line: str) -> str:
-    """Return a line without its indentation, dashes and comment."""
-    return re.sub(r"^(- *)*|(^|\s)#.*", "", line.strip()).strip()
-
-
-def _set(content: CommentedMap, override: str) -> list[KeyPath]:
-    """Replace a value by an override, and return the keys that it sets.
-
-    Raises:
-        ConfigError: the override is not `section.key=value`.
-    """
-    key, _, value = override.partition("=")
-    if not value.strip() or not all(key.split(".")):
-        raise ConfigError(f"--set {override}: write it as section.key=value, or section.key=null.")
-    if item := _ITEM.search(key):
-        whole = f"--set '{key[: item.start()]}=[...]'"
-        raise ConfigError(f"--set {override}: a list can only be set as a whole: {whole}.")
-    keys = tuple(key.split("."))
-    given: list[KeyPath] = [keys]
-    section: Any = content
-    for depth, part in enumerate(keys[:-1], start=1):
-        if section.get(part) is None:
-            section[part] = CommentedMap()
-            given.append(keys[:depth])
-        section = section[part]
-        if not isinstance(section, CommentedMap):
-            raise ConfigError(f"--set {override}: {part!r} is a value, not a section.")
-    parsed = parse_yaml(f"value: {value}", f"--set {key}")
-    if len(parsed) > 1:
-        raise ConfigError(f"--set {key}: give one value on one line.")
-    section[keys[-1]] = parsed["value"]
-    return given
 
 
 def find_faults(error: ValidationError) -> list[ErrorDetails]:
@@ -348,7 +324,11 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
     context = fault.get("ctx", {})
     keys = (*fault["loc"], *context.get("keys", ()))
     dotted = ".".join(map(str, keys))
-    given = f"{dotted} is {_shown(fault['input'])}"
+    value = fault["input"]
+    shown = "null (empty)" if value is None else repr(value)
+    shown = str(value).lower() if isinstance(value, bool) else shown
+    more = " ..." if len(shown) > _LONGEST_VALUE else ""
+    given = f"{dotted} is {shown[:_LONGEST_VALUE]}{more}"
     if fault["type"] == "rule":
         text = f"{context['problem']}."
         return keys, KeyLocation().put(keys, text) if keys else text
@@ -368,18 +348,6 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
     for python, yaml in _TERMS.items():
         text = text.replace(python, yaml)
     return keys, f"{given}. {text}."
-
-
-def _shown(value: Any) -> str:
-    """Return a value as written in YAML, shortened.
-
-    >>> _shown(None), _shown(True), _shown("no")
-    ('null (empty)', 'true', "'no'")
-    """
-    if value is None:
-        return "null (empty)"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from pydantic.config import JsonDict
 
 from probekit.interventions.names import MEASURES, Along, MeasureName, Replacement
-from probekit.section import Section, check_rules, rule_error, unique_items
+from probekit.section import Section, rule_error, unique_items
 
 CHOSEN = "chosen"  # instead of sites: the best site of the probes that is in the residual stream
 
@@ -115,7 +115,8 @@ class InterventionSection(Section):
                 raise rule_error(f"`{key}` is not a key of `do: {do}`; it is for {others}", key)
         for key in _REQUIRED.get(do, ()):
             problem = f"`do: {do}` requires `{key}`"
-            check_rules((given.get(key) is None, key if key in given else "", problem))
+            if given.get(key) is None:
+                raise rule_error(problem, key if key in given else "")
         return given
 
     @field_validator("along", "sites", "at", "by")
@@ -220,48 +221,38 @@ def check_interventions(
         PydanticCustomError: a patch without counterfactuals, interventions without a measure, a
             measure without interventions, or a sweep of positions.
     """
-    check_rules(
-        (
-            measures and not interventions,
-            "measure",
-            "`measure` is for `interventions`, but there are none",
-        ),
-        (
-            interventions and not measures,
-            "interventions",
+    if measures and not interventions:
+        raise rule_error("`measure` is for `interventions`, but there are none", "measure")
+    if interventions and not measures:
+        raise rule_error(
             "`interventions` require `measure`, such as [{logit_difference: {answer: verb}}]",
-        ),
-    )
+            "interventions",
+        )
     if not measures:
         return
     first = measures[0]
     needs_sign = any(one.has_direction for one in interventions)
     is_signed = first.wrong is not None and first.name in ("logit_difference", "probability")
-    check_rules(
-        (
-            sweep,
-            "tokens.sweep",
+    if sweep:
+        raise rule_error(
             "`interventions` edit a single position; remove `sweep`, or give one `position`",
-        ),
-        (
-            pairs is None and any(one.do in ("patch", "swap") for one in interventions),
-            "interventions",
+            "tokens.sweep",
+        )
+    if pairs is None and any(one.do in ("patch", "swap") for one in interventions):
+        raise rule_error(
             "`do: patch` and `do: swap` require `data.pairs`, the column with the counterfactual",
-        ),
-        (
-            first.answer is None,
-            "measure",
-            "the first measure needs `answer`: a column, or a token such as ' is'",
-        ),
-        (
-            first.wrong is None
-            and any(one.name == "logit_difference" and one.wrong is None for one in measures),
-            "measure",
-            "`logit_difference` requires `wrong`",
-        ),
-        (
-            needs_sign and not is_signed,
-            "measure",
+            "interventions",
+        )
+    if first.answer is None:
+        raise rule_error(
+            "the first measure needs `answer`: a column, or a token such as ' is'", "measure"
+        )
+    if first.wrong is None and any(
+        one.name == "logit_difference" and one.wrong is None for one in measures
+    ):
+        raise rule_error("`logit_difference` requires `wrong`", "measure")
+    if needs_sign and not is_signed:
+        raise rule_error(
             "erase, swap and steer require a first measure with a direction, which has `wrong`",
-        ),
-    )
+            "measure",
+        )

@@ -161,26 +161,27 @@ def bundled_experiments() -> list[BundledExperiment]:
     >>> {one.name: one.needs for one in bundled_experiments()}["quickstart"]
     ()
     """
-    listed = [_entry(name, path) for name, path in bundled_files().items()]
+    listed = []
+    for name, path in bundled_files().items():
+        document, needs = read_document(path), []
+        if "corpus" in document.content:
+            recipe = document.settings(Recipe, resolve_recipe)
+            command = f"probekit pretrain {name}"
+            question = f"Pretraining of the model `{recipe.name}` on the texts of a corpus."
+            if not Path(recipe.corpus.source).exists():
+                needs.append("texts: --set corpus.source=PATH")
+        else:
+            experiment = document.settings(Experiment, resolve_experiment)
+            question, command = experiment.question or "", f"probekit run {name}"
+            data, model = experiment.data, experiment.model.source
+            files = [file for file in (data.file, data.train, data.test) if file is not None]
+            absent = [file for file in files if not (Path(data.root) / file).is_file()]
+            if absent:
+                needs.append(f"{', '.join(absent)}: --set data.root=FOLDER")
+            if model != "mini" and not Path(model).is_dir():
+                needs.append(f"network: downloads {model}")
+        listed.append(BundledExperiment(name, question, tuple(needs), command))
     return sorted(listed, key=lambda one: (one.command.startswith("probekit pretrain"), one.name))
-
-
-def _entry(name: str, path: Path) -> BundledExperiment:
-    document = read_document(path)
-    if "corpus" in document.content:
-        recipe = document.settings(Recipe, resolve_recipe)
-        source = Path(recipe.corpus.source)
-        needs: tuple[str, ...] = ("texts: --set corpus.source=PATH",) * (not source.exists())
-        question = f"Pretraining of the model `{recipe.name}` on the texts of a corpus."
-        return BundledExperiment(name, question, needs, f"probekit pretrain {name}")
-    experiment = document.settings(Experiment, resolve_experiment)
-    data, model = experiment.data, experiment.model.source
-    files = [file for file in (data.file, data.train, data.test) if file is not None]
-    absent = [file for file in files if not (Path(data.root) / file).is_file()]
-    needs = (f"{', '.join(absent)}: --set data.root=FOLDER",) if absent else ()
-    if model != "mini" and not Path(model).is_dir():
-        needs = (*needs, f"network: downloads {model}")
-    return BundledExperiment(name, experiment.question or "", needs, f"probekit run {name}")
 
 
 def write_example(place: Path) -> list[Path]:
@@ -196,7 +197,16 @@ def write_example(place: Path) -> list[Path]:
         StoreError: the folder cannot be written.
     """
     place = place.with_name(re.sub(r"\.ya?ml$", "", place.name))
-    name = _checked(place.name)
+    name = place.name
+    try:
+        TypeAdapter(FolderName).validate_python(name)
+    except ValidationError as error:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:80] or _NAME
+        other = f"my_{name}" if plain == name else plain  # a name that Windows reserves
+        raise ConfigError(
+            f"{name!r} cannot be the name of an experiment, which has at most 80 letters, digits "
+            f"and the characters . _ -; try {other!r}."
+        ) from error
     quoted = name if isinstance(parse_yaml(f"name: {name}", "name")["name"], str) else f'"{name}"'
     yaml = _TEMPLATE.read_text(encoding="utf-8")
     yaml = re.sub(rf"(name: ){_NAME}", rf"\g<1>{quoted}", yaml).replace(_NAME, name)
@@ -236,19 +246,6 @@ def sample_rows() -> str:
         of_subject[row.rpartition(",")[2]].append(row)
     sample = [row for own in [*of_subject.values()][::_EVERY] for row in own[:_ROWS]]
     return "\n".join([header, *sample, ""])
-
-
-def _checked(name: str) -> str:
-    """Return a name unchanged; raise ConfigError if an experiment cannot have it."""
-    try:
-        return str(TypeAdapter(FolderName).validate_python(name))
-    except ValidationError as error:
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:80] or _NAME
-        other = f"my_{name}" if plain == name else plain  # a name that Windows reserves
-        raise ConfigError(
-            f"{name!r} cannot be the name of an experiment, which has at most 80 letters, digits "
-            f"and the characters . _ -; try {other!r}."
-        ) from error
 
 
 def schemas() -> dict[str, str]:

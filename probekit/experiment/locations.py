@@ -126,7 +126,22 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
     _resolve(values, ("data", "hub", "name"), document, names=())
     model = values.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
-        _choose_checkpoints(model, document)
+        with document.at("model", "path"):
+            folders = find_checkpoints(Path(model["path"]))
+        if model.get("checkpoints") in ("all", []):
+            model["checkpoints"] = sorted(folders)
+        requested: Any = model.get("checkpoints")
+        is_steps = isinstance(requested, list) and all(type(step) is int for step in requested)
+        listed = requested if is_steps else []  # other values are rejected later, by the schema
+        absent = [step for step in listed if step not in folders]
+        if absent:
+            steps = ", ".join(map(str, folders))
+            text = f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}."
+            raise MissingError(document.put(("model", "checkpoints"), text))
+        last = str(folders[max(listed or folders)])
+        if model.setdefault("source", last) != last:
+            text = "give either `source` or `path`, not both."
+            raise ConfigError(document.put(("model", "source"), text))
 
 
 def resolve_activations(values: dict[str, Any], document: Document) -> None:
@@ -194,28 +209,3 @@ def _resolve(
     path = document.absolute(keys, text)
     if names is None or text.startswith((".", "~")) or path.is_dir():
         section[keys[-1]] = str(path)
-
-
-def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
-    """Fill in the list of checkpoints, and set `source` to the last one.
-
-    Raises:
-        MissingError: the folder has no checkpoints, or a requested one is missing.
-        ConfigError: `source` is given too.
-    """
-    with document.at("model", "path"):
-        folders = find_checkpoints(Path(model["path"]))
-    if model.get("checkpoints") in ("all", []):
-        model["checkpoints"] = sorted(folders)
-    requested: Any = model.get("checkpoints")
-    is_steps = isinstance(requested, list) and all(type(step) is int for step in requested)
-    listed = requested if is_steps else []  # other values are rejected later, by the schema
-    absent = [step for step in listed if step not in folders]
-    if absent:
-        steps = ", ".join(map(str, folders))
-        text = f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}."
-        raise MissingError(document.put(("model", "checkpoints"), text))
-    last = str(folders[max(listed or folders)])
-    if model.setdefault("source", last) != last:
-        text = "give either `source` or `path`, not both."
-        raise ConfigError(document.put(("model", "source"), text))

@@ -11,7 +11,7 @@ from pydantic.config import JsonDict
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision
 from probekit.probes.targets import MOST_NETWORKS
-from probekit.section import Section, Seed, check_rules, rule_error, unique_items
+from probekit.section import Section, Seed, rule_error, unique_items
 
 NETWORKS_BY_DEFAULT = 3  # with random weights
 
@@ -180,37 +180,31 @@ class PositionSection(Section):
 
     @model_validator(mode="after")
     def _details_belong_to_at(self) -> PositionSection:
-        check_rules(
-            (
-                (self.at == "index") != (self.index is not None),
-                "at" if self.index is None else "index",
+        if (self.at == "index") != (self.index is not None):
+            raise rule_error(
                 "`index` must be given for `at: index`, and only then",
-            ),
-            # The default is allowed with any `at`: a file written by probekit has every key.
-            (
-                self.at != "word" and self.pieces != "last",
-                "pieces",
-                f"`pieces: {self.pieces}` requires `at: word`, not `at: {self.at}`",
-            ),
-        )
+                "at" if self.index is None else "index",
+            )
+        # The default is allowed with any `at`: a file written by probekit has every key.
+        if self.at != "word" and self.pieces != "last":
+            raise rule_error(
+                f"`pieces: {self.pieces}` requires `at: word`, not `at: {self.at}`", "pieces"
+            )
         if self.offset:
             self.check_offsets("offset")
         return self
 
     def check_offsets(self, key: str) -> None:
         """Raise an error, blamed on `key`, if the position does not support offsets."""
-        check_rules(
-            (
-                self.at not in ("span", "word", *TURNS),
-                key,
-                f"`{key}` is counted from a span, word or turn, not from `at: {self.at}`",
-            ),
-            (
-                self.pieces == "all",
-                key,
+        if self.at not in ("span", "word", *TURNS):
+            raise rule_error(
+                f"`{key}` is counted from a span, word or turn, not from `at: {self.at}`", key
+            )
+        if self.pieces == "all":
+            raise rule_error(
                 f"`{key}` requires one row per word: `pieces: first`, `last` or `mean`, not `all`",
-            ),
-        )
+                key,
+            )
 
 
 def _bos_or_chat(schema: dict[str, Any]) -> None:
@@ -258,28 +252,19 @@ class TokensSection(Section):
         return {"bos": False, **given} if is_chat else given
 
     @model_validator(mode="after")
-    def _turns_are_those_of_a_chat(self) -> TokensSection:
-        check_rules(
-            (
-                self.chat and self.bos,
-                "bos",
-                "`chat: true` excludes `bos: true`: the chat template writes that token",
-            ),
-            (
-                self.position.at in TURNS and not self.chat,
-                "position.at",
-                f"`at: {self.position.at}` requires `tokens.chat: true`",
-            ),
-            (
-                self.chat and self.too_long == "truncate",
-                "too_long",
-                "`chat: true` excludes `too_long: truncate`; use `error` or `skip`",
-            ),
-        )
-        return self
-
-    @model_validator(mode="after")
-    def _sweep_starts_from_a_span(self) -> TokensSection:
+    def _keys_fit_together(self) -> TokensSection:
+        if self.chat and self.bos:
+            raise rule_error(
+                "`chat: true` excludes `bos: true`: the chat template writes that token", "bos"
+            )
+        if self.position.at in TURNS and not self.chat:
+            raise rule_error(
+                f"`at: {self.position.at}` requires `tokens.chat: true`", "position.at"
+            )
+        if self.chat and self.too_long == "truncate":
+            raise rule_error(
+                "`chat: true` excludes `too_long: truncate`; use `error` or `skip`", "too_long"
+            )
         if self.sweep:
             self.position.check_offsets("sweep")
             if self.position.offset:

@@ -19,7 +19,7 @@ from probekit.probes.settings import (
     check_metric,
 )
 from probekit.probes.targets import Baseline
-from probekit.section import Section, Seed, check_rules, rule_error, unique_items
+from probekit.section import Section, Seed, rule_error, unique_items
 
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.
@@ -66,7 +66,8 @@ class KindSection(Section):
             others = " and ".join(other.name for other in KINDS.values() if name in other.options)
             is_foreign = name != "kind" and name not in kind.options
             problem = f"`{name}` is not an option of `kind: {kind.name}`. {own}; it is for {others}"
-            check_rules((is_foreign and given.get(name) is not None, name, problem))
+            if is_foreign and given.get(name) is not None:
+                raise rule_error(problem, name)
         return given
 
     @field_validator("k")

@@ -13,14 +13,13 @@ from probekit.experiment.data import DataSection, read_tables
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
-from probekit.experiment.model import ModelSection, PositionSection, TokensSection
+from probekit.experiment.model import ModelSection, TokensSection
 from probekit.experiment.probe import ProbeSection
 from probekit.section import (
     FolderName,
     Section,
     Seed,
     SettingsFile,
-    check_rules,
     rule_error,
     unique_items,
 )
@@ -226,68 +225,55 @@ class Experiment(SettingsFile):
         """The offset of each probed position, by its name in results."""
         return {position.text: position.offset for position in self.tokens.positions}
 
-    def with_position(self, position: PositionSection) -> Experiment:
-        """Return a copy of the experiment that probes one position, such as one of a sweep."""
-        tokens = self.tokens.model_copy(update={"position": position, "sweep": ()})
-        return self.model_copy(update={"tokens": tokens})
-
     @model_validator(mode="after")
     def _sections_fit_together(self) -> Experiment:
         data, tokens, position = self.data, self.tokens, self.tokens.position
         check_interventions(self.interventions, self.measure, data.pairs, tokens.sweep)
         has_reply = data.columns.reply is not None
         pools = any(kind.kind == "attention_pooled" for kind in self.probe.kinds)
-        check_rules(
-            *probe_rules(self.probe, data.positive, self.split, is_split=data.is_split),
-            (
-                self.split.word_disjoint and tokens.sweep,
-                "split.word_disjoint",
+        check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
+        if self.split.word_disjoint and tokens.sweep:
+            raise rule_error(
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
-            ),
-            (
-                pools and "all" not in (position.at, position.pieces),
-                "probe.kinds",
-                "attention_pooled requires `tokens.position: {at: all}`",
-            ),
-            (
-                has_reply and not tokens.chat,
-                "data.columns.reply",
-                "data.columns.reply requires `tokens.chat: true`",
-            ),
-            (
-                position.at == "assistant_last" and not has_reply,
-                "tokens.position.at",
+                "split.word_disjoint",
+            )
+        if pools and "all" not in (position.at, position.pieces):
+            raise rule_error(
+                "attention_pooled requires `tokens.position: {at: all}`", "probe.kinds"
+            )
+        if has_reply and not tokens.chat:
+            raise rule_error(
+                "data.columns.reply requires `tokens.chat: true`", "data.columns.reply"
+            )
+        if position.at == "assistant_last" and not has_reply:
+            raise rule_error(
                 "`at: assistant_last` requires `data.columns.reply`; without it, use `at: last`",
-            ),
-            (
-                position.at == "user_last" and has_reply,
                 "tokens.position.at",
+            )
+        if position.at == "user_last" and has_reply:
+            raise rule_error(
                 "`at: user_last` is before the reply, which baselines would read. Remove "
                 "`data.columns.reply`, or use `at: assistant_last`",
-            ),
-            (
-                position.at in ("span", "word")
-                and not (data.has_words or data.columns.start is not None),
                 "tokens.position.at",
+            )
+        if position.at in ("span", "word") and not (
+            data.has_words or data.columns.start is not None
+        ):
+            raise rule_error(
                 f"tokens.position.at is {position.at!r}, but data.columns has no `start` and `end`",
-            ),
-        )
+                "tokens.position.at",
+            )
         return self
 
 
-def probe_rules(
+def check_probe(
     probe: ProbeSection, positive: str | None, split: SplitSection, *, is_split: bool
-) -> tuple[tuple[object, str, str], ...]:
-    """Return the rules of `check_rules` that the probes and the data of any experiment follow."""
-    return (
-        (
-            positive is not None and probe.reads != "classes",
-            "data.positive",
+) -> None:
+    """Check the rules that the probes and the data of any experiment follow."""
+    if positive is not None and probe.reads != "classes":
+        raise rule_error(
             f"`positive` is a class, but the kinds of probe read labels as {probe.reads}",
-        ),
-        (
-            split.folds is not None and is_split,
-            "split.folds",
-            "`split.folds` requires data without a given split",
-        ),
-    )
+            "data.positive",
+        )
+    if split.folds is not None and is_split:
+        raise rule_error("`split.folds` requires data without a given split", "split.folds")

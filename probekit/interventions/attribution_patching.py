@@ -10,7 +10,7 @@ et al. (2024), Have faith in faithfulness (gradients averaged between source and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -93,11 +93,13 @@ def estimated_effects(
         )
     selected = model.sites.select(sites)
     names = list(dict.fromkeys(one.site for one in selected))
+    last = f"blocks.{model.axis_sizes['n_layers'] - 1}.hook_resid_post"
     found: dict[Patch, Floats] = {}
     for rows in torch.split(torch.arange(len(clean)), PAIRS_AT_ONCE):
         ends = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
         own = (ends if measured is None else measured)[rows].to(model.device)
         batches = clean[rows].to(model.device), corrupt[rows].to(model.device)
+        numbers = torch.arange(len(rows), device=model.device)
         # The estimate at each position, from the gradients at points between base and source.
         with torch.no_grad():
             base, source = (
@@ -108,17 +110,31 @@ def estimated_effects(
         for step in range(steps):
             share = (step + 0.5) / steps if steps > 1 else 0.0
             embed = base["hook_embed"] + share * (source["hook_embed"] - base["hook_embed"])
-            found_at = _gradients(model, batches[0], embed, measure[rows], names, own)
-            for site, gradient in found_at.items():
-                total[site] += gradient / steps
+            values: dict[str, Tensor] = {}
+            tap = compose(
+                model,
+                [
+                    ("hook_embed", edits.replace(embed)),
+                    *((n, remember(values, grad=True)) for n in dict.fromkeys([*names, last])),
+                ],
+            )
+            with torch.enable_grad():
+                model(batches[0], tap=tap, sites=tap.sites, logits=False)
+                final = values[last][numbers, own]
+                scores = measure[rows].score(model, final, numbers, final.detach())
+                tensors = [values[site] for site in names]
+                gradients = torch.autograd.grad(scores.sum(), tensors, allow_unused=True)
+            for site, gradient in zip(names, gradients, strict=True):
+                if gradient is not None:
+                    total[site] += gradient.detach() / steps
         change = {site: total[site] * (source[site] - base[site]) for site in names}
         mask, own_at = batches[0].mask, at[rows] if isinstance(at, Tensor) else at
         for selection in selected:
             parts = part_features(model.sites, change[selection.site].nan_to_num(), selection)
-            values = (parts.sum(-1) * mask).double().cpu()
+            sums = (parts.sum(-1) * mask).double().cpu()
             for key, with_position, columns in patch_grid([selection], own_at, mask):
                 has = with_position.cpu()
-                some = values.sum(1)[has] if columns is None else values[has, columns.cpu()]
+                some = sums.sum(1)[has] if columns is None else sums[has, columns.cpu()]
                 of_pairs = found.setdefault(key, np.full(len(clean), np.nan))
                 of_pairs[rows[has].numpy()] = some.numpy()
     return found
@@ -162,31 +178,3 @@ def patch_top(
         for key, row in zip(values.patched, rows, strict=True)
     }
     return [AttributedPatch(key, own, verified.get(key)) for key, own in means.items()]
-
-
-def _gradients(
-    model: Network,
-    batch: TokenBatch,
-    embed: Tensor,
-    measure: AnswerMeasure,
-    sites: Sequence[str],
-    measured: Tensor,
-) -> dict[str, Tensor]:
-    """Return the gradient of the measure of each text with respect to each site."""
-    last = f"blocks.{model.axis_sizes['n_layers'] - 1}.hook_resid_post"
-    values: dict[str, Tensor] = {}
-    names = list(dict.fromkeys([*sites, last]))
-    tap = compose(
-        model,
-        [("hook_embed", edits.replace(embed)), *((n, remember(values, grad=True)) for n in names)],
-    )
-    rows = torch.arange(len(batch), device=model.device)
-    with torch.enable_grad():
-        model(batch, tap=tap, sites=tap.sites, logits=False)
-        final = values[last][rows, measured]
-        total = measure.score(model, final, rows, final.detach()).sum()
-        found = torch.autograd.grad(total, [values[site] for site in sites], allow_unused=True)
-    return {
-        site: torch.zeros_like(values[site]) if gradient is None else gradient.detach()
-        for site, gradient in zip(sites, found, strict=True)
-    }

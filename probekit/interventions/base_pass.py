@@ -76,8 +76,16 @@ def stream_entry(model: Network, selection: SiteSelection) -> StreamEntry | None
     stream = _stream_after(model, component)
     if stream is None or (component == _PER_HEAD_ONLY and selection.head is None):
         return None
-    layer = (layer_of(selection.site) or 0) + (stream == "resid_post")
-    return StreamEntry(layer, stream == "resid_mid", _matrix(model, component, selection))
+    layer = layer_of(selection.site) or 0
+    matrix: Tensor | None = None
+    if component == "mlp.post":
+        matrix, index = model.mlp_output(layer), selection.neuron
+        matrix = matrix if index is None else matrix[:, index : index + 1]
+    elif component == "attn.z":
+        (matrix, _), index = model.head_output(layer), selection.head
+        size = model.axis_sizes["d_head"]
+        matrix = matrix if index is None else matrix[:, index * size : (index + 1) * size]
+    return StreamEntry(layer + (stream == "resid_post"), stream == "resid_mid", matrix)
 
 
 def linear_entry(model: Network, selection: SiteSelection) -> StreamEntry:
@@ -106,20 +114,6 @@ def _stream_after(model: Network, component: str) -> str | None:
     if stream == "resid_mid" and "blocks.0.hook_resid_mid" not in model.sites:
         return "resid_post"
     return stream
-
-
-def _matrix(model: Network, component: str, selection: SiteSelection) -> Tensor | None:
-    layer = layer_of(selection.site)
-    if component == "mlp.post":
-        assert layer is not None
-        weight, index = model.mlp_output(layer), selection.neuron
-        return weight if index is None else weight[:, index : index + 1]
-    if component == "attn.z":
-        assert layer is not None
-        weight, _ = model.head_output(layer)
-        size, index = model.axis_sizes["d_head"], selection.head
-        return weight if index is None else weight[:, index * size : (index + 1) * size]
-    return None
 
 
 # Working memory of one batch of edited passes, and tensors of d_model that a position needs.
@@ -289,10 +283,18 @@ class BasePass:
     def _resumed(
         self, entry: StreamEntry, stream: Tensor, rows: Tensor, start: int, end: int
     ) -> Tensor:
+        before: list[KeysValues | None] | None = None
+        if start:  # later blocks read the keys and values of earlier positions
+            keys, n_layers = _key_site(self.model), self.model.axis_sizes["n_layers"]
+            before = [None] * entry.layer
+            for layer in range(entry.layer, n_layers):
+                sites = (self.values[f"blocks.{layer}.{name}"] for name in (keys, _VALUES))
+                own_keys, own_values = (values[:, :start][rows] for values in sites)
+                before.append((own_keys, own_values))
         with torch.no_grad():
             final = self.model.resume(
                 stream, entry.layer, after_attention=entry.after_attention,
-                mask=self._mask(rows, end), before=self._before(entry.layer, rows, start),
+                mask=self._mask(rows, end), before=before,
                 at=(self.measured[rows] - start)[:, None],
             )  # fmt: skip
         return final[:, 0]
@@ -300,20 +302,6 @@ class BasePass:
     def _mask(self, rows: Tensor | slice, end: int) -> Tensor | None:
         mask = self.batch.mask[rows, :end]
         return None if bool(mask.all()) else mask
-
-    def _before(self, layer: int, rows: Tensor, start: int) -> list[KeysValues | None] | None:
-        """Return the keys and values of earlier positions, which later blocks read."""
-        if not start:
-            return None
-        n_layers, names = self.model.axis_sizes["n_layers"], (_key_site(self.model), _VALUES)
-
-        def earlier(number: int) -> KeysValues:
-            keys, values = (
-                self.values[f"blocks.{number}.{name}"][:, :start][rows] for name in names
-            )
-            return keys, values
-
-        return [None if number < layer else earlier(number) for number in range(n_layers)]
 
     def _in_batches(self, run: Callable[[Tensor], Tensor], n: int) -> Tensor:
         width, d_model = self.batch.ids.shape[1], self.model.axis_sizes["d_model"]

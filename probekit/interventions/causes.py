@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.base_pass import linear_entry
 from probekit.interventions.directions import (
@@ -57,19 +58,6 @@ from probekit.probes.solve.design import Codes, Floats
 
 
 @dataclass(frozen=True, eq=False)
-class RowSplit:
-    """Rows of one fold, as row numbers.
-
-    Attributes:
-        train: rows that directions are fitted on.
-        test: rows that they act on.
-    """
-
-    train: Codes
-    test: Codes
-
-
-@dataclass(frozen=True, eq=False)
 class CauseData:
     """Texts with a label of two classes, and the measure of the network's answers.
 
@@ -91,7 +79,7 @@ class CauseData:
     batch: TokenBatch
     codes: Codes
     groups: NDArray[np.generic]
-    splits: Sequence[RowSplit]
+    splits: Sequence[Split]
     measure: AnswerMeasure
     at: Tensor | None = None
     measured: Tensor | None = None
@@ -183,7 +171,7 @@ def causes_of(
     labels = label_sets(data.codes, data.groups, settings.draws, settings.seed, exchanging)
     folds = []
     for number, split in enumerate(data.splits):
-        train, own, codes = X[split.train], labels[:, split.train], data.codes[split.test]
+        train, own = X[split.train], labels[:, split.train]
         fold = _Fold(
             responder(split.test),
             directions[number]
@@ -191,8 +179,7 @@ def causes_of(
             else directions_of(settings.along, train, own, C=settings.C),
             matched_directions(train, settings.matched, settings.seed + number),
             None if data.sources is None else data.sources[torch.from_numpy(split.test)],
-            codes,
-            np.where(codes == 1, 1.0, -1.0),
+            np.where(data.codes[split.test] == 1, 1.0, -1.0),
             mean_differences(train, own[:1])[0],
             X[split.test],
             train,
@@ -205,7 +192,7 @@ def causes_of(
 class _Fold:
     """Test rows of one fold with the directions that act on them.
 
-    `codes`, `signs` (1 for class 1, else -1) and `X` (n_test, n_features) are those of the test
+    `signs` (1 for class 1, else -1) and `X` (n_test, n_features) are those of the test
     rows, `train` (n_train, n_features) those of the training rows, with the difference of their
     class means (n_features,).
     """
@@ -214,7 +201,6 @@ class _Fold:
     directions: DirectionSet
     matched: DirectionSet
     sources: TokenBatch | None
-    codes: Codes
     signs: Floats
     difference: Floats
     X: Floats
@@ -240,14 +226,37 @@ class _Test:
         beside = self._signed(lambda fold: fold.responder.steered(fold.matched, by)) - base
         found, drawn, others = (slopes(x, by) for x in (changes, changes[:, 1:], beside))
         null, matched = {"steers": drawn.mean(axis=0)}, {"steers": others.mean(axis=0)}
+        # The whole vector's effect per standard deviation: the difference between the classes that
+        # the site carries, over the distance of the class means along the direction.
+        carried = class_gap(self.base - self.without, self.codes, self.resamples)
+        distances, shares = [], []
+        matrix = self.folds[0].responder.entry.matrix
+        for fold in self.folds:
+            unit, spread = fold.directions.unit[0], fold.directions.spread[0]
+            distances.append(float(fold.difference @ unit) / spread if spread else 0.0)
+            if matrix is not None and unit.any():
+                shares.append(kernel_share(unit, matrix.detach().double().cpu().numpy()))
+        distance = np.average(distances, weights=[len(fold.X) for fold in self.folds])
+        whole = carried / distance if distance else np.zeros_like(carried)
         steers = direction_effect(
-            mean_of_rows(found[:, 0], self.resamples), null["steers"], self._whole_slope(),
+            mean_of_rows(found[:, 0], self.resamples), null["steers"], whole,
             self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
         )  # fmt: skip
-        doses = [
-            self._dose(k, changes[..., n], beside[..., n], is_end=k in (min(by), max(by)))
-            for n, k in enumerate(by)
-        ]
+        doses = []
+        for n, k in enumerate(by):
+            effect = interval_of(mean_of_rows(changes[:, 0, n], self.resamples), self.resamples)
+            row = {"by": k, "effect": effect.value, "low": effect.low, "high": effect.high}
+            for name, drawn in (("null", changes[:, 1:, n]), ("matched", beside[..., n])):
+                row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(drawn.mean(axis=0))
+            row |= {"n": len(self.codes), "groups": self.resamples.n_groups}
+            if self.data.other is not None and k in (min(by), max(by)):
+                first = self.folds[0]
+                vector = k * (first.directions.unit[0] * first.directions.spread[0])
+                loss = loss_under_steering(
+                    first.responder.model, self.data.other, self.selection, vector
+                )
+                row |= {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
+            doses.append(row)
         silences, null["silences"], matched["silences"] = self._silencing()
         swap = None
         if self.data.sources is not None:
@@ -259,7 +268,7 @@ class _Test:
             doses=tuple(doses),
             dose_limit=limit,
             wrong_way=float(np.mean(found[:, 0] < 0)),
-            kernel_share=self._kernel_share(),
+            kernel_share=max(shares, default=float("nan")),
             null=null,
             matched=matched,
             unit=self.data.measure.unit,
@@ -313,40 +322,6 @@ class _Test:
             widening=self.resamples.widening,
         )  # fmt: skip
 
-    def _whole_slope(self) -> Floats:
-        """Return the whole vector's effect per standard deviation, (1 + n_units,).
-
-        It is the difference between the classes that the site carries, which is lost when the whole
-        vector is replaced by its mean, divided by the distance of the class means along the
-        direction. It does not depend on the direction otherwise.
-        """
-        carried = class_gap(self.base - self.without, self.codes, self.resamples)
-        distances = [
-            float(fold.difference @ fold.directions.unit[0]) / fold.directions.spread[0]
-            if fold.directions.spread[0]
-            else 0.0
-            for fold in self.folds
-        ]
-        distance = np.average(distances, weights=[len(fold.codes) for fold in self.folds])
-        return carried / distance if distance else np.zeros_like(carried)
-
-    def _dose(
-        self, by: float, changes: Floats, beside: Floats, *, is_end: bool
-    ) -> dict[str, float]:
-        """Return a row of doses.csv; arrays (n_test, n_directions), the observed one first."""
-        own = interval_of(mean_of_rows(changes[:, 0], self.resamples), self.resamples)
-        row = {"by": by, "effect": own.value, "low": own.low, "high": own.high}
-        for name, drawn in (("null", changes[:, 1:]), ("matched", beside)):
-            row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(drawn.mean(axis=0))
-        row |= {"n": len(self.codes), "groups": self.resamples.n_groups}
-        if self.data.other is None or not is_end:
-            return row
-        fold = self.folds[0]
-        vector = by * (fold.directions.unit[0] * fold.directions.spread[0])
-        model, texts = fold.responder.model, self.data.other
-        loss = loss_under_steering(model, texts, self.selection, vector)
-        return row | {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
-
     def _silencing(self) -> tuple[CausalVerdict, Floats, Floats]:
         erased = self._signed(lambda fold: fold.responder.erased(fold.directions))
         beside = self._signed(lambda fold: fold.responder.erased(fold.matched))
@@ -377,15 +352,6 @@ class _Test:
         with np.errstate(divide="ignore", invalid="ignore"):
             null, matched = own[:, 1:].sum(0) / source.sum(), beside.sum(0) / source.sum()
         return verdict, null, matched
-
-    def _kernel_share(self) -> float:
-        matrix = self.folds[0].responder.entry.matrix
-        if matrix is None:
-            return float("nan")
-        weight = matrix.detach().double().cpu().numpy()
-        shares = [kernel_share(fold.directions.unit[0], weight) for fold in self.folds
-                  if fold.directions.unit[0].any()]  # fmt: skip
-        return max(shares, default=float("nan"))
 
 
 _OTHERS_AT_ONCE = 16

@@ -276,7 +276,11 @@ class Responder:
 
     def features(self) -> Floats:
         """Return the activations at the positions that are read, (n_texts, n_features)."""
-        return np.concatenate([part.own_features() for part in self._parts(self.batch)])
+        own = (
+            part.kept.value(self.selection)[part.everything, part.read]
+            for part in self._parts(self.batch)
+        )
+        return np.concatenate([values.double().cpu().numpy() for values in own])
 
     def steered(self, directions: DirectionSet, by: Sequence[float]) -> Floats:
         """Return the measure after x + k s u, (n_texts, n_directions, n_doses)."""
@@ -350,10 +354,6 @@ class _Part:
         """Activations at the edited positions, [n_texts n_features], or at all, [n_texts pos _]."""
         value = self.kept.value(self.whole_set.selection)
         return value if self.at is None else value[self.everything, self.at]
-
-    def own_features(self) -> Floats:
-        value = self.kept.value(self.whole_set.selection)[self.everything, self.read]
-        return value.double().cpu().numpy()
 
     def tensor(self, values: Floats) -> Tensor:
         return torch.from_numpy(np.asarray(values)).to(self.value)

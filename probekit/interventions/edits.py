@@ -71,7 +71,19 @@ class Edit:
             given = given.transpose(1, 2) if by_query else given
             given = given.reshape(*given.shape[:2], -1)
         try:
-            given = flat if given is None else _fitted(given, flat)
+            given = flat if given is None else given.to(flat)
+            shown = given.flatten(2) if given.ndim > 2 else given
+            sizes = zip(shown.shape[::-1], flat.shape[::-1], strict=False)
+            # One text for all is a mistake.
+            is_other_batch = shown.ndim == flat.ndim and len(shown) != len(flat)
+            has_size = all(own in (size, 1) for own, size in sizes)
+            if is_other_batch or not has_size or shown.shape[-1] != flat.shape[-1]:
+                raise DataError(
+                    f"the given activations have shape {tuple(given.shape)}, but the site has "
+                    f"{tuple(flat.shape)} (rows, positions, features). Give that shape, or a "
+                    f"vector of {flat.shape[-1]} features."
+                )
+            given = shown.expand_as(flat)
             changed = self.change(flat, given).to(flat.dtype)
         except DataError as error:
             raise DataError(f"{site}: {error}") from error
@@ -278,22 +290,6 @@ def _along(basis: Tensor, x: Tensor) -> Tensor:
         )
     span = basis.to(x)
     return x @ span @ span.T
-
-
-def _fitted(values: Tensor, x: Tensor) -> Tensor:
-    """Return values that broadcast to x [batch pos n_features], on its device and in its dtype."""
-    values = values.to(x)
-    flat = values.flatten(2) if values.ndim > 2 else values
-    sizes = zip(flat.shape[::-1], x.shape[::-1], strict=False)
-    is_other_batch = flat.ndim == x.ndim and len(flat) != len(x)  # one text for all is a mistake
-    has_size = all(own in (size, 1) for own, size in sizes) and flat.shape[-1] == x.shape[-1]
-    if is_other_batch or not has_size:
-        raise DataError(
-            f"the given activations have shape {tuple(values.shape)}, but the site has "
-            f"{tuple(x.shape)} (rows, positions, features). Give that shape, or a vector of "
-            f"{x.shape[-1]} features."
-        )
-    return flat.expand_as(x)
 
 
 # Where and what: `("blocks.5.attn.hook_z[head=2]", zero())`.

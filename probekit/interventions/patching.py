@@ -170,8 +170,36 @@ def ablated_values(
         for selection in selected:
             linear_entry(model, selection)
         texts, place = averaged or (batch, at if isinstance(at, Tensor) else None)
-        means = _means(model, texts, place, sites)
-    donors = _donors(batch, at, seed) if replacement == "resample" else None
+        n = 0
+        for rows in torch.split(torch.arange(len(texts)), PAIRS_AT_ONCE):
+            own = BasePass.keep(model, texts[rows], None, sites)
+            mask = own.batch.mask
+            if place is not None:
+                mask = torch.zeros_like(mask)
+                mask[torch.arange(len(rows)), place[rows].reshape(-1)] = True
+            n += int(mask.sum())
+            for site in sites:
+                total = own.values[site][mask].double().sum(0)
+                means[site] = means.get(site, torch.zeros_like(total)) + total
+        means = {site: total / n for site, total in means.items()}
+    donors = np.full(len(batch), -1)  # the other text of each text
+    if replacement == "resample":
+        generator, lengths = np.random.default_rng(seed), batch.mask.sum(1).numpy()
+        if isinstance(at, Tensor):
+            lengths = np.zeros_like(lengths)
+        for length in np.unique(lengths):
+            same = np.flatnonzero(lengths == length)
+            if len(same) > 1:
+                shuffled = generator.permutation(same)
+                donors[shuffled] = np.roll(shuffled, 1)  # nobody receives its own activations
+        alone = np.flatnonzero(donors < 0)
+        if len(alone):
+            raise DataError(
+                f"{counted(len(alone), 'text')} of {len(lengths)} have no other text with as many "
+                f"tokens, such as row {alone[0]} with {lengths[alone[0]]} tokens, so that no text "
+                "can replace all their activations. Ablate with `mean` or `zero`, or at the "
+                "probed token."
+            )
 
     def constant(_: Tensor, base: BasePass) -> BasePass:
         values = {
@@ -183,8 +211,7 @@ def ablated_values(
         return replace(base, values=values)
 
     def of_donors(rows: Tensor, base: BasePass) -> BasePass:
-        assert donors is not None
-        own = donors[rows]
+        own = torch.from_numpy(donors)[rows]
         other = BasePass.keep(model, batch[own], None, sites).values
         if not isinstance(at, Tensor):
             return replace(base, values=other)
@@ -196,7 +223,7 @@ def ablated_values(
             value[every, to] = other[site][every, of]
         return replace(base, values=values)
 
-    source_of = constant if donors is None else of_donors
+    source_of = of_donors if replacement == "resample" else constant
     return _replaced_values(model, batch, measures, selected, source_of, at, measured)
 
 
@@ -321,43 +348,3 @@ def _shifted(some: Sequence[_Runs], base: BasePass, source: BasePass) -> Tensor:
         return torch.cat([change(which, numbers[numbers // n == which] % n) for which in parts])
 
     return base.shifted(entries[0], changes_of, rows)
-
-
-def _donors(batch: TokenBatch, at: Positions, seed: int) -> Tensor:
-    """Return a random other row for each row, [batch]; without `at` one of as many tokens."""
-    generator, lengths = np.random.default_rng(seed), batch.mask.sum(1).numpy()
-    if isinstance(at, Tensor):
-        lengths = np.zeros_like(lengths)
-    donors = np.full(len(lengths), -1)
-    for length in np.unique(lengths):
-        rows = np.flatnonzero(lengths == length)
-        if len(rows) > 1:
-            shuffled = generator.permutation(rows)
-            donors[shuffled] = np.roll(shuffled, 1)  # nobody receives its own activations
-    alone = np.flatnonzero(donors < 0)
-    if len(alone):
-        raise DataError(
-            f"{counted(len(alone), 'text')} of {len(lengths)} have no other text with as many "
-            f"tokens, such as row {alone[0]} with {lengths[alone[0]]} tokens, so that no text can "
-            "replace all their activations. Ablate with `mean` or `zero`, or at the probed token."
-        )
-    return torch.from_numpy(donors)
-
-
-def _means(
-    model: Network, texts: TokenBatch, at: Tensor | None, sites: Sequence[str]
-) -> dict[str, Tensor]:
-    """Return the mean activation of each site, over the given position of each text or over all."""
-    totals: dict[str, Tensor] = {}
-    n = 0
-    for rows in torch.split(torch.arange(len(texts)), PAIRS_AT_ONCE):
-        own = BasePass.keep(model, texts[rows], None, sites)
-        mask = own.batch.mask
-        if at is not None:
-            mask = torch.zeros_like(mask)
-            mask[torch.arange(len(rows)), at[rows].reshape(-1)] = True
-        n += int(mask.sum())
-        for site in sites:
-            total = own.values[site][mask].double().sum(0)
-            totals[site] = totals.get(site, torch.zeros_like(total)) + total
-    return {site: total / n for site, total in totals.items()}

@@ -22,14 +22,7 @@ from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses
 from probekit.results.record import pack_record
 from probekit.terminal import Watcher
-from probekit.training.corpus import (
-    Text,
-    TokenFile,
-    corpus_digest,
-    make_token_file,
-    read_corpus,
-    train_vocabulary,
-)
+from probekit.training.corpus import corpus_digest, make_token_file, read_corpus, train_vocabulary
 from probekit.training.learner import save_checkpoint
 from probekit.training.loop import train
 from probekit.training.recipe import Recipe
@@ -113,44 +106,19 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
             "another `name` or --out, or delete the folder."
         )
     write_atomic(folder / RECIPE, dump_settings(recipe))
-    tokenizer = _find_vocabulary(recipe, texts, folder, watcher, has_begun=before is not None)
-    tokens = make_token_file(texts, tokenizer, folder / "tokens", watcher)
-    d_vocab = tokenizer.n_ids
-    _write_facts(folder, recipe, texts, tokenizer, tokens)
-    dtype = getattr(torch, recipe.checkpoints.dtype)
-
-    def keep(model: GPT2, step: int) -> None:
-        save_checkpoint(folder, model, step, dtype, tokenizer)
-
-    train(recipe, tokens, d_vocab, folder, before, keep, device=device, watcher=watcher)
-    figure = write_losses(folder)
-    last = read_log(folder / LOG)[-1]
-    model = checkpoint_folder(folder, last.step)
-    return PretrainResult(folder, model, last, folder / LOG, figure)
-
-
-def _find_vocabulary(
-    recipe: Recipe, texts: tuple[Text, ...], folder: Path, watcher: Watcher, *, has_begun: bool
-) -> Tokenizer:
-    """Return the tokenizer of the recipe and save its files in the folder of the run."""
     source = recipe.vocabulary.source
     if source is not None:
         with recipe.at("vocabulary", "source"):
             tokenizer = Tokenizer.from_pretrained(source)
         tokenizer.save_pretrained(folder)
-        return tokenizer
-    if not has_begun:  # existing files may be those of another recipe
-        watcher.tell(f"training a vocabulary of {recipe.vocabulary.size:,} tokens")
-        with recipe.at("vocabulary", "size"):
-            train_vocabulary([text.train for text in texts], recipe.vocabulary.size, folder)
-    return Tokenizer.from_pretrained(folder)
-
-
-def _write_facts(
-    folder: Path, recipe: Recipe, texts: tuple[Text, ...], tokenizer: Tokenizer, tokens: TokenFile
-) -> None:
-    """Write run.json: sizes, digests and versions, and how vocabulary files were verified."""
-    source = recipe.vocabulary.source
+    else:
+        if before is None:  # existing files may be those of another recipe
+            watcher.tell(f"training a vocabulary of {recipe.vocabulary.size:,} tokens")
+            with recipe.at("vocabulary", "size"):
+                train_vocabulary([text.train for text in texts], recipe.vocabulary.size, folder)
+        tokenizer = Tokenizer.from_pretrained(folder)
+    tokens = make_token_file(texts, tokenizer, folder / "tokens", watcher)
+    d_vocab = tokenizer.n_ids
     paths = () if source is None else vocabulary_files(find_model(source))
     facts = {
         "run": recipe.name,
@@ -162,12 +130,12 @@ def _write_facts(
             "train": sum(len(text.train) for text in texts),
             "held_out": tokens.n_characters,
         },
-        "vocabulary": tokenizer.n_ids,
+        "vocabulary": d_vocab,
         "vocabulary_source": {
             "source": None if source is None else str(source),
             "compared_with": {path.name: check_of(path) for path in paths},
         },
-        "parameters": count_parameters(recipe.model.config(tokenizer.n_ids)),
+        "parameters": count_parameters(recipe.model.config(d_vocab)),
         "digests": {
             "corpus": tokens.corpus,
             "vocabulary": tokenizer.digest,
@@ -177,3 +145,13 @@ def _write_facts(
         "files": {RECIPE: digest([(folder / RECIPE).read_bytes()])},
     }
     write_atomic(folder / "run.json", pack_record(facts))
+    dtype = getattr(torch, recipe.checkpoints.dtype)
+
+    def keep(model: GPT2, step: int) -> None:
+        save_checkpoint(folder, model, step, dtype, tokenizer)
+
+    train(recipe, tokens, d_vocab, folder, before, keep, device=device, watcher=watcher)
+    figure = write_losses(folder)
+    last = read_log(folder / LOG)[-1]
+    model = checkpoint_folder(folder, last.step)
+    return PretrainResult(folder, model, last, folder / LOG, figure)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.causes import CauseData, CauseSettings, RowSplit, causes_of
+from probekit.interventions.causes import CauseData, CauseSettings, causes_of
 from probekit.interventions.directions import DirectionSet, Responder, directions_of, label_sets
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.verdicts import best_p_values, summary
@@ -30,7 +31,7 @@ def data_of(position, at=(1, 2), n=160, flipped=False, folds=1):
     answer, wrong = (torch.from_numpy(np.where(codes == code, YES, NO)) for code in (1, 0))
     half = np.unique(groups)[len(np.unique(groups)) // 2]
     train, test = np.flatnonzero(groups < half), np.flatnonzero(groups >= half)
-    splits = [RowSplit(train, test)] + ([RowSplit(test, train)] if folds == 2 else [])
+    splits = [Split(train, test)] + ([Split(test, train)] if folds == 2 else [])
     ids = batch.ids.clone()
     for where in at:
         ids[:, where] += N_NOISE * (1 - 2 * torch.from_numpy(codes))

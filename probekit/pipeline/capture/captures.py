@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,15 @@ from probekit.activations.store import ActivationStore
 from probekit.experiment.schema import Experiment
 from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config
-from probekit.model.network import Network
 from probekit.pipeline.capture.jobs import Job, Workers, begin_work, put_job
-from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare
-from probekit.pipeline.experiment.source import TASK, model_source, target_network, targets
+from probekit.pipeline.experiment.prepare import n_features, prepare
+from probekit.pipeline.experiment.source import (
+    TASK,
+    ModelSource,
+    model_source,
+    target_network,
+    targets,
+)
 from probekit.products import check_device_name
 from probekit.terminal import SILENT, Watcher
 
@@ -53,21 +58,11 @@ def capture_only(
     check_device_name(device)
     # With a crew this process only digests the weights, and it may have no GPU.
     source = model_source(experiment, device if crew is None else "cpu")
-    return capture_models(
-        experiment,
-        source.rows,
-        source.models,
-        cache_root=cache_root,
-        watcher=watcher,
-        crew=crew,
-        device=device,
-    )
+    return capture_models(source, cache_root=cache_root, watcher=watcher, crew=crew, device=device)
 
 
 def capture_models(
-    experiment: Experiment,
-    prepared: TextRows,
-    models: Callable[[str], Network],
+    source: ModelSource,
     *,
     cache_root: Location | None,
     watcher: Watcher,
@@ -77,21 +72,19 @@ def capture_models(
     """Capture the rows of all probed sites of an experiment; return them by target.
 
     Args:
-        experiment: gives the data type on disk.
-        prepared: rows of the experiment.
-        models: returns the model of a target.
+        source: the experiment with its rows and models.
         cache_root: folder or URL of the caches; None for the user's default.
         watcher: receives progress.
-        crew: captures with several workers; None to use `models` in this process.
+        crew: captures with several workers; None to use the models of this process.
         device: compute device of the crew.
     """
-    root = default_root() if cache_root is None else cache_root
+    root, experiment = default_root() if cache_root is None else cache_root, source.experiment
     kind = None if crew is None else device.partition(":")[0]
     captured = {}
     for target in targets(experiment):
         engine = compute_locally if crew is None else partial(crew, Job(experiment, target))
         step = "capture" if target == TASK else "capture, untrained"
-        work = begin_work(experiment, prepared, models(target), root, kind)
+        work = begin_work(experiment, source.rows, source.models(target), root, kind)
         captured[target] = fill(work, root, engine=engine, step=step, watcher=watcher)
     return captured
 
@@ -133,7 +126,7 @@ def plan_experiment(experiment: Experiment, device: str = "cpu") -> dict[str, An
     batches = list(make_batches(prepared.ids, prepared.plan, batch_tokens(device)))
     n_tokens, n_shards = sum(b.n_tokens for b in batches), len(make_shards(batches, SHARD_ROWS))
     counts = n_tokens, len(prepared.plan.example), n_shards, len(targets(experiment))
-    return _planned(prepared.config, prepared.sites, experiment.capture.dtype, *counts)
+    return _planned(prepared.config, prepared.sites, experiment.capture.dtype, counts)
 
 
 def plan_tokens(
@@ -158,18 +151,13 @@ def plan_tokens(
     in_batch = max(1, batch_tokens(device) // config.n_ctx) * config.n_ctx
     in_shard = in_batch * max(1, SHARD_ROWS // in_batch)
     n = math.ceil(tokens / config.n_ctx) * config.n_ctx
-    return _planned(config, names, dtype, n, n, math.ceil(n / in_shard), 1)
+    return _planned(config, names, dtype, (n, n, math.ceil(n / in_shard), 1))
 
 
 def _planned(
-    config: ModelConfig,
-    sites: Sequence[str],
-    dtype: str,
-    n_tokens: int,
-    n_rows: int,
-    n_shards: int,
-    n_caches: int,
+    config: ModelConfig, sites: Sequence[str], dtype: str, counts: tuple[int, int, int, int]
 ) -> dict[str, Any]:
+    n_tokens, n_rows, n_shards, n_caches = counts
     numbers = sum(n_features(site, config) for site in sites)
     n_files = 2 * n_shards * len(sites) + 3  # rows and record; layout, specification and manifest
     of_a_row = numbers * np.dtype(dtype).itemsize + _LAYOUT_BYTES

@@ -128,14 +128,30 @@ class _Crew:
                 actor, number_of_shard = self._idle.pop(), todo.popleft()
                 answer = actor.compute.remote(number_of_shard, lacking[number_of_shard])
                 self._busy[answer] = (actor, number_of_shard)
-            for answer in self._answers():
+            answers, _ = self._ray.wait(list(self._busy), timeout=_SECONDS_TO_PLACE)
+            if not answers and all(shard is None for _, shard in self._busy.values()):
+                self._watcher.tell(
+                    "waiting for resources of the cluster, or loading the model: "
+                    f"{counted(len(self._busy), 'actor')}"
+                )
+            for answer in answers:
                 actor, shard = self._busy.pop(answer)
                 try:
                     n_rows = self._ray.get(answer)
                 except self._ray.exceptions.RayActorError as error:
                     if shard is not None:
                         todo.append(shard)
-                    self._replace(error, number)
+                    lines = str(error).strip().splitlines()
+                    self.deaths.append(lines[0] if lines else type(error).__name__)
+                    self._deaths_in_a_row += 1
+                    if self._deaths_in_a_row > _DEATHS_IN_A_ROW * number:
+                        raise StoreError(
+                            f"{self._deaths_in_a_row} actors died in a row, the last one with: "
+                            f"{self.deaths[-1]} Committed shards are saved; run the same command "
+                            "to continue."
+                        ) from error
+                    self._watcher.tell(f"an actor died and is replaced: {self.deaths[-1]}")
+                    self._begin()
                 except self._ray.exceptions.RayTaskError as error:
                     if isinstance(error.cause, ProbekitError):
                         raise error.cause from error
@@ -149,28 +165,6 @@ class _Crew:
     def _begin(self) -> None:
         actor = self._start()
         self._busy[actor.open.remote()] = (actor, None)
-
-    def _answers(self) -> Sequence[Any]:
-        ready, _ = self._ray.wait(list(self._busy), timeout=_SECONDS_TO_PLACE)
-        if not ready and all(shard is None for _, shard in self._busy.values()):
-            self._watcher.tell(
-                "waiting for resources of the cluster, or loading the model: "
-                f"{counted(len(self._busy), 'actor')}"
-            )
-        return list(ready)
-
-    def _replace(self, error: Exception, number: int) -> None:
-        """Record the death of an actor and start another one."""
-        lines = str(error).strip().splitlines()
-        self.deaths.append(lines[0] if lines else type(error).__name__)
-        self._deaths_in_a_row += 1
-        if self._deaths_in_a_row > _DEATHS_IN_A_ROW * number:
-            raise StoreError(
-                f"{self._deaths_in_a_row} actors died in a row, the last one with: "
-                f"{self.deaths[-1]} Committed shards are saved; run the same command to continue."
-            )
-        self._watcher.tell(f"an actor died and is replaced: {self.deaths[-1]}")
-        self._begin()
 
     def kill_all(self) -> None:
         """Kill all actors without waiting for their current shards."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -50,43 +50,13 @@ from probekit.results.finished_run import (
 from probekit.results.selection import site_with_head
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import concatenated, only, placed
-from probekit.results.verdict import Choice, Verdict
+from probekit.results.verdict import Choice
 
 # Predictions of two runs that are compared, with the columns that identify the pair.
 Pair: TypeAlias = tuple[dict[str, Any], Predictions, Predictions]
 # If each run has only one value in one of these columns, probes are paired although it differs.
 _MAY_DIFFER = ("position", "view", "probe")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate
-
-
-@dataclass(frozen=True, eq=False)
-class RowsOfBoth:
-    """Groups and alignment of the test rows of two runs.
-
-    Attributes:
-        groups_a: group of each row of a, shape (n_a,).
-        groups_b: group of each row of b, shape (n_b,).
-        places: index in b of each row of a, shape (n_a,); None if the rows differ.
-        widening: factor on the standard errors of a and of b; see `Resamples`.
-    """
-
-    groups_a: NDArray[np.str_]
-    groups_b: NDArray[np.str_]
-    places: NDArray[np.int64] | None
-    widening: tuple[float, float] = (1.0, 1.0)
-
-    @classmethod
-    def of(cls, a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> RowsOfBoth:
-        """Return the test rows of two finished runs."""
-        groups = [run.test_rows["group"].to_numpy(dtype=str) for run in (a, b)]
-        places = align(a.test_rows, b.test_rows) if shares_ids(a, b) else None
-        over_folds = [WIDER_OVER_FOLDS if run.verdict.is_nested else 1.0 for run in (a, b)]
-        return cls(groups[0], groups[1], places, (over_folds[0], over_folds[1]))
-
-    @property
-    def pairing(self) -> Pairing:
-        """Whether the runs have the same test rows, so that their predictions are paired."""
-        return "unpaired" if self.places is None else "paired"
 
 
 def shares_ids(a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment]) -> bool:
@@ -147,50 +117,79 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     """
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
-    a, b = (FinishedRun.open(run, load_any_experiment) for run in (run_a, run_b))
+    runs = [FinishedRun.open(run, load_any_experiment) for run in (run_a, run_b)]
     titles = run_titles(
-        [(one.record, settings_of(load_config(one.folder / "config.yaml"))) for one in (a, b)]
+        [(one.record, settings_of(load_config(one.folder / "config.yaml"))) for one in runs]
     )
-    _check_labels(a, b, titles)
+    if runs[0].reads_numbers != runs[1].reads_numbers:
+        numbers, labels = titles if runs[0].reads_numbers else reversed(titles)
+        raise DataError(
+            f"{numbers} predicts numbers and {labels} classes: they have no metric in "
+            "common. Compare two runs of the same type."
+        )
+    classes = [set(run.classes) for run in runs]
+    if classes[0] != classes[1]:
+        lists = "; ".join(
+            f"only {title} has {', '.join(map(repr, sorted(own - other)[:10]))}"
+            for title, own, other in zip(titles, classes, classes[::-1], strict=True)
+            if own - other
+        )
+        raise DataError(
+            f"The runs have different labels: {lists}. Scores are comparable only with the same "
+            "set of labels. Rename the labels, or compare other runs."
+        )
+    a, b = map(_Side, runs)
     pairs = match(a, b)
-    own_metrics = [run.verdict.metric for run in (a, b)]
+    own_metrics = [run.verdict.metric for run in runs]
     if metric is None and len(set(own_metrics)) > 1:
         raise ConfigError(
             f"The main metric is {own_metrics[0]} in {titles[0]} and {own_metrics[1]} in "
             f"{titles[1]}. Choose one with --metric."
         )
     metric = metric or own_metrics[0]
-    usable = _with_metric(pairs, metric)
-    rows = RowsOfBoth.of(a, b)
-    results = differences([(own, other) for _, own, other in usable], rows, metric)
+    available = [set(metrics_of(own)) & set(metrics_of(other)) for _, own, other in pairs]
+    usable = [pair for pair, names in zip(pairs, available, strict=True) if metric in names]
+    if not usable:
+        allowed = set(chain.from_iterable(available))
+        raise UnknownNameError(
+            f"No predictions of these runs have the metric {metric!r}. {nearest(metric, allowed)}"
+        )
+    places = align(runs[0].test_rows, runs[1].test_rows) if shares_ids(*runs) else None
+    results = differences(usable, (a.resamples, b.resamples), places, metric)
+    pairing: Pairing = "unpaired" if places is None else "paired"
     common = {
         "metric": metric,
-        "pairing": rows.pairing,
-        "n_a": len(rows.groups_a),
-        "n_b": len(rows.groups_b),
-        "n_groups_a": len(np.unique(rows.groups_a)),
-        "n_groups_b": len(np.unique(rows.groups_b)),
+        "pairing": pairing,
+        "n_a": len(runs[0].test_rows),
+        "n_b": len(runs[1].test_rows),
+        "n_groups_a": a.resamples.n_groups,
+        "n_groups_b": b.resamples.n_groups,
     }
     table = [
         columns | difference_columns(one, metric) | {"holds": bool(one.p_adjusted < LEVEL)} | common
         for (columns, *_), one in zip(usable, results, strict=True)
     ]
     n_skipped = len(pairs) - len(usable)
+    baselines = [set(run.experiment.probe.baselines) for run in runs]
     return RunComparison(
         a=titles[0],
         b=titles[1],
-        experiment=a.record.run if a.record.run == b.record.run else "",
+        experiment=runs[0].record.run if runs[0].record.run == runs[1].record.run else "",
         metric=metric,
-        pairing=rows.pairing,
+        pairing=pairing,
         rows=pd.DataFrame(table, columns=list(COLUMNS)),
         settings=differing(
-            [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
+            [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in runs]
         ),
         notes=(
-            _rows_note(a, b, rows, titles),
-            *_groups_note(rows, results),
+            *_notes_on_rows(runs, titles, common, results),
             *[f"Not compared: {counted(n_skipped, 'score')} without {metric}."] * bool(n_skipped),
-            *_notes_on_runs(a, b, titles),
+            *[
+                f"{title} has no baseline {', '.join(sorted(missing))}: not compared. Run it with "
+                "the same `probe.baselines`."
+                for title, own, other in zip(titles, baselines, baselines[::-1], strict=True)
+                if (missing := other - own)
+            ],
         ),
     )
 
@@ -207,28 +206,32 @@ class ProbeAddress(NamedTuple):
     probe: str
 
 
-@dataclass(frozen=True, eq=False)
 class _Side:
     """One of the two runs, with the addresses of its task probes and of its selected probe."""
 
-    run: FinishedRun[AnyExperiment]
-    places: tuple[ProbeAddress, ...]
-    chosen: ProbeAddress | None
-    selectivity: Mapping[ProbeAddress, float]
-
-    @classmethod
-    def of(cls, run: FinishedRun[AnyExperiment]) -> _Side:
+    def __init__(self, run: FinishedRun[AnyExperiment]) -> None:
+        self.run, v = run, run.verdict
         task = only(run.table, target="task", split="test")
         rows = pd.concat([placed(task), concatenated(task)])
         headline = only(run.table, target=HEADLINE, split="test")
-        return cls(
-            run=run,
-            places=tuple(dict.fromkeys(_place(row) for _, row in rows.iterrows())),
-            chosen=_chosen(run.verdict),
-            selectivity={
-                _place(row): float(row["value"])
-                for _, row in only(pd.concat([rows, headline]), metric="selectivity").iterrows()
-            },
+
+        def place(row: pd.Series) -> ProbeAddress:
+            site = site_with_head(row["site"] or NESTED_SITE, row["head"])
+            return ProbeAddress(site, row["position"], row["view"], row["probe"])
+
+        self.places = tuple(dict.fromkeys(place(row) for _, row in rows.iterrows()))
+        self.selectivity = {
+            place(row): float(row["value"])
+            for _, row in only(pd.concat([rows, headline]), metric="selectivity").iterrows()
+        }
+        self.chosen = None
+        one = v.score if v.is_nested else v.best
+        if one is not None:
+            site = one.name if isinstance(one, Choice) else NESTED_SITE
+            self.chosen = ProbeAddress(site, one.position, one.view, one.probe)
+        self.resamples = Resamples.leave_one_out(
+            run.test_rows["group"].to_numpy(dtype=str),
+            widening=WIDER_OVER_FOLDS if v.is_nested else 1.0,
         )
 
     def predictions(self, place: ProbeAddress) -> Predictions | None:
@@ -237,28 +240,15 @@ class _Side:
         return by_predictor.get(Predictor(place.probe, target))
 
 
-def match(run_a: FinishedRun[AnyExperiment], run_b: FinishedRun[AnyExperiment]) -> list[Pair]:
+def match(a: _Side, b: _Side) -> list[Pair]:
     """Return the pairs of selected probes (if their addresses differ), baselines and shared sites.
 
     Pairs without predictions by row are skipped.
 
     Raises:
         ConfigError: The runs have no site in common.
-        DataError: A file of predictions is missing or damaged.
+        DataError: A file of predictions is missing or damaged, or there are no pairs.
     """
-    a, b = _Side.of(run_a), _Side.of(run_b)
-    common = _common(a, b)
-    if not common:
-        _raise_nothing_in_common(a, b)
-    sites = [pair for places in common for pair in _pair(a, b, *places)]
-    chosen = []
-    if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
-        chosen = _pair(a, b, a.chosen, b.chosen)
-    return [*chosen, *_baselines(a, b), *sites]
-
-
-def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
-    """Return pairs of addresses: a probe of run a, and the probe of run b to compare it with."""
     fixed = [
         name
         for name in _MAY_DIFFER
@@ -268,26 +258,11 @@ def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
     def key(place: ProbeAddress) -> tuple[str, ...]:
         return (place.site, *(getattr(place, name) for name in fixed))
 
-    others = {key(place): place for place in b.places}
-    return [(place, others[key(place)]) for place in a.places if key(place) in others]
-
-
-def _place(row: pd.Series) -> ProbeAddress:
-    site = site_with_head(row["site"] or NESTED_SITE, row["head"])
-    return ProbeAddress(site, row["position"], row["view"], row["probe"])
-
-
-def _chosen(v: Verdict) -> ProbeAddress | None:
-    one = v.score if v.is_nested else v.best
-    if one is None:
-        return None
-    site = one.name if isinstance(one, Choice) else NESTED_SITE
-    return ProbeAddress(site, one.position, one.view, one.probe)
-
-
-def _raise_nothing_in_common(a: _Side, b: _Side) -> None:
+    places = {key(place): place for place in b.places}
+    # A probe of run a, and the probe of run b to compare it with.
+    common = [(place, places[key(place)]) for place in a.places if key(place) in places]
     own, others = ({place.site for place in side.places} for side in (a, b))
-    if own & others:
+    if not common and own & others:
         site = min(own & others)
         addresses = [
             ", ".join(sorted({" ".join(p[1:]) for p in side.places if p.site == site}))
@@ -297,11 +272,37 @@ def _raise_nothing_in_common(a: _Side, b: _Side) -> None:
             "The runs share sites, but no combination of position, view and kind of probe: at "
             f"{site} one has {addresses[0]}, the other {addresses[1]}."
         )
-    site = a.places[0].site if a.places else "no site"
-    raise ConfigError(
-        f"The runs have no site in common: one has {site} and {max(len(own) - 1, 0)} more. "
-        f"{nearest(site, others)} Run one of them again with the `capture.sites` of the other."
-    )
+    if not common:
+        site = a.places[0].site if a.places else "no site"
+        raise ConfigError(
+            f"The runs have no site in common: one has {site} and {max(len(own) - 1, 0)} more. "
+            f"{nearest(site, others)} Run one of them again with the `capture.sites` of the other."
+        )
+    sites = [pair for both in common for pair in _pair(a, b, *both)]
+    chosen = []
+    if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
+        chosen = _pair(a, b, a.chosen, b.chosen)
+    # Baselines that both runs have, at positions that both have.
+    baselines: list[Pair] = []
+    experiments = a.run.experiment, b.run.experiment
+    positions_a, positions_b = (list(experiment.offsets) for experiment in experiments)
+    matched = [(position, position) for position in positions_a if position in positions_b]
+    if len(positions_a) == len(positions_b) == 1:
+        matched = [(positions_a[0], positions_b[0])]
+    has_baselines = all(experiment.probe.baselines for experiment in experiments)
+    for position, other in matched if has_baselines else ():
+        of_a, of_b = a.run.predictions("baselines", position), b.run.predictions("baselines", other)
+        for predictor in [one for one in of_a if one in of_b]:
+            columns = {"what": "baseline", "position_a": position, "position_b": other}
+            columns["target"] = predictor.target
+            baselines.append((columns, of_a[predictor], of_b[predictor]))
+    pairs = [*chosen, *baselines, *sites]
+    if not pairs:
+        raise DataError(
+            "The runs have no predictions that can be compared row by row: their probes read whole "
+            "texts or trees. Compare the intervals in results.csv."
+        )
+    return pairs
 
 
 def _pair(a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress) -> list[Pair]:
@@ -324,29 +325,11 @@ def _pair(a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress) -> l
     return [(columns, predictions_a, predictions_b)]
 
 
-def _baselines(a: _Side, b: _Side) -> Iterator[Pair]:
-    """Yield the pairs of baselines that both runs have, at positions that both have."""
-    if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
-        return
-    positions_a, positions_b = list(a.run.experiment.offsets), list(b.run.experiment.offsets)
-    matched = [(position, position) for position in positions_a if position in positions_b]
-    if len(positions_a) == len(positions_b) == 1:
-        matched = [(positions_a[0], positions_b[0])]
-    for own, other in matched:
-        all_a, all_b = a.run.predictions("baselines", own), b.run.predictions("baselines", other)
-        for predictor in all_a:
-            if predictor in all_b:
-                columns = {
-                    "what": "baseline",
-                    "position_a": own,
-                    "position_b": other,
-                    "target": predictor.target,
-                }
-                yield columns, all_a[predictor], all_b[predictor]
-
-
 def differences(
-    pairs: Sequence[tuple[Predictions, Predictions]], rows: RowsOfBoth, metric: str
+    pairs: Sequence[Pair],
+    resamples: tuple[Resamples, Resamples],
+    places: NDArray[np.int64] | None,
+    metric: str,
 ) -> list[Difference]:
     """Return the difference in a metric, run a minus run b, for each pair of predictions.
 
@@ -354,37 +337,35 @@ def differences(
 
     Args:
         pairs: predictions of a and of b, each in the order of its own test rows.
-        rows: groups and alignment of the test rows.
+        resamples: jackknife resamples of the test rows of a and of b.
+        places: index in b of each test row of a; None if the rows differ.
         metric: the name of the metric.
 
     >>> truth, groups = np.tile([0, 1], 50), np.arange(100).astype(str)
     >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
-    >>> rows = RowsOfBoth(groups, groups, np.arange(100))
-    >>> results = differences([(good, bad), (bad, bad)], rows, "accuracy")
+    >>> pairs, resamples = [({}, good, bad), ({}, bad, bad)], Resamples.leave_one_out(groups)
+    >>> results = differences(pairs, (resamples, resamples), np.arange(100), "accuracy")
     >>> [(round(one.value, 6), one.p < 0.001) for one in results]
     [(0.5, True), (0.0, False)]
     """
-    a, b = (
-        Resamples.leave_one_out(groups, widening=widening)
-        for groups, widening in zip((rows.groups_a, rows.groups_b), rows.widening, strict=True)
-    )
-    values = metrics_of(pairs[0][0])[metric]
-    if rows.places is None:
+    a, b = resamples
+    values = metrics_of(pairs[0][1])[metric]
+    if places is None:
         sides = [
             (
                 Side(values(one, a), a, parts_of(metric, [one])),
                 Side(values(other, b), b, parts_of(metric, [other])),
             )
-            for one, other in pairs
+            for _, one, other in pairs
         ]
         return unpaired_differences(sides, METRICS[metric].range)
     both = []
-    for one, other in pairs:
+    for _, one, other in pairs:
         assert isinstance(other, ClassPredictions | NumberPredictions)
-        both.append((one, take(other, rows.places)))
+        both.append((one, take(other, places)))
     return paired_differences(
         [(values(one, a), values(other, a)) for one, other in both],
-        replace(a, widening=max(rows.widening)),
+        replace(a, widening=max(a.widening, b.widening)),
         [
             difference_of_parts(parts_of(metric, [one]), parts_of(metric, [other]))
             for one, other in both
@@ -402,86 +383,35 @@ def write_comparison(path: Path, comparison: RunComparison) -> Path:
     return write_page_or_rows(path, partial(comparison_page, comparison), comparison.rows)
 
 
-def _check_labels(
-    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
-) -> None:
-    if a.reads_numbers != b.reads_numbers:
-        numbers, labels = titles if a.reads_numbers else reversed(titles)
-        raise DataError(
-            f"{numbers} predicts numbers and {labels} classes: they have no metric in "
-            "common. Compare two runs of the same type."
-        )
-    only = [sorted(set(x.classes) - set(y.classes)) for x, y in ((a, b), (b, a))]
-    if any(only):
-        lists = "; ".join(
-            f"only {title} has {', '.join(map(repr, labels[:10]))}"
-            for title, labels in zip(titles, only, strict=True)
-            if labels
-        )
-        raise DataError(
-            f"The runs have different labels: {lists}. Scores are comparable only with the same "
-            "set of labels. Rename the labels, or compare other runs."
-        )
-
-
-def _with_metric(pairs: Sequence[Pair], metric: str) -> list[Pair]:
-    """Return the pairs in which both predictions have the metric."""
-    if not pairs:
-        raise DataError(
-            "The runs have no predictions that can be compared row by row: their probes read whole "
-            "texts or trees. Compare the intervals in results.csv."
-        )
-    available = [set(metrics_of(own)) & set(metrics_of(other)) for _, own, other in pairs]
-    usable = [pair for pair, names in zip(pairs, available, strict=True) if metric in names]
-    if not usable:
-        allowed = set(chain.from_iterable(available))
-        raise UnknownNameError(
-            f"No predictions of these runs have the metric {metric!r}. {nearest(metric, allowed)}"
-        )
-    return usable
-
-
-def _rows_note(
-    a: FinishedRun[AnyExperiment],
-    b: FinishedRun[AnyExperiment],
-    rows: RowsOfBoth,
+def _notes_on_rows(
+    runs: Sequence[FinishedRun[AnyExperiment]],
     titles: Sequence[str],
-) -> str:
-    n_a, n_b = len(rows.groups_a), len(rows.groups_b)
-    if rows.places is not None:
-        return (
-            f"Both runs were tested on the same {n_a:,} rows ({len(np.unique(rows.groups_a)):,} "
-            "groups): differences are paired."
-        )
-    note = (
-        f"The test rows differ ({n_a:,} in {titles[0]}, {n_b:,} in {titles[1]}): differences are "
-        "unpaired (from the intervals of both scores)."
-    )
-    if not shares_ids(a, b):
-        return f"{note} The data differ and their rows have no ids (`data.columns.id`)."
-    shared = len(set(a.test_rows["example"]) & set(b.test_rows["example"]))
-    return f"{note} {shared:,} examples are in both: intervals are too wide if many are."
-
-
-def _groups_note(rows: RowsOfBoth, found: Iterable[Difference]) -> list[str]:
-    fewest = min(len(np.unique(groups)) for groups in (rows.groups_a, rows.groups_b))
-    if fewest < FEWEST_UNITS:
-        return [f"{fewest} groups are too few for p-values: at least {FEWEST_UNITS} are needed."]
-    if any(np.isnan(one.p) and not np.isnan(one.value) for one in found):
-        return [f"A label is in too few groups for p-values: at least {FEWEST_UNITS} are needed."]
-    if fewest >= FEW_GROUPS:
-        return []
-    return [f"{fewest} groups are few: intervals are approximate below {FEW_GROUPS} groups."]
-
-
-def _notes_on_runs(
-    a: FinishedRun[AnyExperiment], b: FinishedRun[AnyExperiment], titles: Sequence[str]
+    counts: Mapping[str, Any],
+    found: Sequence[Difference],
 ) -> Iterator[str]:
-    """Yield a note for each run without baselines of the other one."""
-    for title, own, other in zip(titles, (a, b), (b, a), strict=True):
-        missing = set(other.experiment.probe.baselines) - set(own.experiment.probe.baselines)
-        if missing:
-            yield (
-                f"{title} has no baseline {', '.join(sorted(missing))}: not compared. Run it with "
-                "the same `probe.baselines`."
-            )
+    """Yield how the test rows of the runs are compared, and whether their groups are too few."""
+    n_a, n_b = counts["n_a"], counts["n_b"]
+    if counts["pairing"] == "paired":
+        yield (
+            f"Both runs were tested on the same {n_a:,} rows ({counts['n_groups_a']:,} groups): "
+            "differences are paired."
+        )
+    else:
+        note = (
+            f"The test rows differ ({n_a:,} in {titles[0]}, {n_b:,} in {titles[1]}): differences "
+            "are unpaired (from the intervals of both scores)."
+        )
+        if shares_ids(*runs):
+            ids = [set(run.test_rows["example"]) for run in runs]
+            n = len(ids[0] & ids[1])
+            yield f"{note} {n:,} examples are in both: intervals are too wide if many are."
+        else:
+            yield f"{note} The data differ and their rows have no ids (`data.columns.id`)."
+    fewest = min(counts["n_groups_a"], counts["n_groups_b"])
+    needed = f"for p-values: at least {FEWEST_UNITS} are needed."
+    if fewest < FEWEST_UNITS:
+        yield f"{fewest} groups are too few {needed}"
+    elif any(np.isnan(one.p) and not np.isnan(one.value) for one in found):
+        yield f"A label is in too few groups {needed}"
+    elif fewest < FEW_GROUPS:
+        yield f"{fewest} groups are few: intervals are approximate below {FEW_GROUPS} groups."

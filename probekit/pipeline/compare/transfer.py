@@ -17,7 +17,6 @@ from probekit.activations.capture import fill
 from probekit.activations.local import default_root
 from probekit.activations.records import Location
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.data import DataSection
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
@@ -69,6 +68,7 @@ _MAY_DIFFER = (
 
 # What a test row shares with training rows of another set, by column of the scores.
 _SHARED = {"known_texts": "repeat a text", "known_groups": "are in a group"}
+_OF_FIT = ("n_train", "C", "converged", "seed")  # columns of the scores
 # What predictions for another data set contain besides the predicted classes; see `Metric.needs`.
 TRANSFERRED = frozenset({"scores"})
 
@@ -89,12 +89,6 @@ class TransferSet:
     source: ModelSource
     prober: Prober
 
-    def training_features(self, X: Features) -> Features:
-        """Return the rows that scale features: not position 0, because its norm is large."""
-        data = self.prober.data
-        typical = data.train if data.typical is None else data.train[data.typical[data.train]]
-        return X[typical if len(typical) else data.train]
-
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
@@ -105,7 +99,7 @@ class _Fitted:
     measurements: Sequence[Measurement]
     fit: FittedLayers
     direction: Floats | None
-    null: tuple[Floats, ...]
+    null: Sequence[Floats]
 
 
 def transfer(
@@ -150,7 +144,12 @@ def transfer(
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
         X = [one.source.block(selection) for one in sets]
-        spread = pooled_spread([one.training_features(x) for one, x in zip(sets, X, strict=True)])
+        fitted = []  # the rows that scale the features
+        for one, x in zip(sets, X, strict=True):
+            data = one.prober.data
+            typical = data.train if data.typical is None else data.train[data.typical[data.train]]
+            fitted.append(x[typical if len(typical) else data.train])
+        spread = pooled_spread(fitted)
         for fits in _fit(sets, X, null_draws):
             place = {
                 "model": first.experiment.model.source,
@@ -165,7 +164,9 @@ def transfer(
             # The mean over the sets; NaN if the metric is undefined for all.
             mean = float(np.mean(own)) if own else math.nan
             validation[place["site"], place["probe"]] = sign * mean
-            scores += [place | row for row in _scores(fits, X, leaks)]
+            scores += [
+                place | row | leaks.get((row["train"], row["test"]), {}) for row in _scores(fits, X)
+            ]
             cosines += [place | row for row in _cosines(fits, spread)]
     watcher.progress("transfer", len(selections), len(selections))
     result = Transfer(
@@ -183,7 +184,20 @@ def transfer(
             if n
         ),
     )
-    _write(Path(out), result, sets)
+    folder = Path(out)
+    sweep_drafts(folder.glob(".*"))
+    write_atomic(folder / "transfer.csv", csv_text(result.scores))
+    write_atomic(folder / "cosines.csv", csv_text(result.cosines))
+    record = {
+        "experiments": {one.name: dump_settings(one.experiment) for one in sets},
+        "digests": {one.name: one.source.rows.dataset.digest for one in sets},
+        "weights": first.source.captured[TASK].store.identity.weights,
+        "compared_with": file_checks(find_model(first.experiment.model.source)),
+        "notes": list(result.notes),
+        "versions": versions(),
+    }
+    write_atomic(folder / "transfer.json", pretty_json(record))
+    write_atomic(folder / "transfer.html", transfer_page(result))
     return result
 
 
@@ -197,10 +211,7 @@ def make_sets(
             model, tokens, sites or probes.
         DataError: Their labels differ, or the data cannot be read.
     """
-    _check_names(experiments)
     _check_alike(experiments)
-    for experiment in experiments:
-        _check_transferable(experiment)
     check_device(device)
     # A transfer does not use these measurements.
     unused = {"description": False, "learning_steps": 0}
@@ -217,7 +228,16 @@ def make_sets(
                 "--site."
             )
     probers = [make_probers(e, rows, device)[0] for e, rows in zip(plain, prepared, strict=True)]
-    _check_labels(plain, probers)
+    labels = [set(map(str, prober.data.classes)) for prober in probers]
+    if not probers[0].settings.reads_numbers and any(own != labels[0] for own in labels):
+        lists = "\n  ".join(
+            f"{one.name}: {', '.join(map(repr, sorted(own)[:20]))}"
+            for one, own in zip(plain, labels, strict=True)
+        )
+        raise DataError(
+            "A probe can only predict the labels it was trained on, but the labels differ:\n  "
+            f"{lists}\nRename the labels in the data, or remove a data set."
+        )
     model = load_model(plain[0].model.source, getattr(torch, plain[0].model.dtype), device)
     root, sets = default_root() if cache_root is None else cache_root, []
     for one, rows, prober in zip(plain, prepared, probers, strict=True):
@@ -229,7 +249,7 @@ def make_sets(
     return sets
 
 
-def _check_names(experiments: Sequence[Experiment]) -> None:
+def _check_alike(experiments: Sequence[Experiment]) -> None:
     names = [experiment.name for experiment in experiments]
     if len(names) < 2:
         raise ConfigError(
@@ -242,9 +262,6 @@ def _check_names(experiments: Sequence[Experiment]) -> None:
             f"Two experiments have the name {repeated[0]!r}. Give each file its own `name`, which "
             "identifies it in the tables."
         )
-
-
-def _check_alike(experiments: Sequence[Experiment]) -> None:
     first, *others = experiments
     sections = {"model", "tokens", "capture", "probe"}
     own = flat(first.model_dump(mode="json", include=sections))
@@ -262,24 +279,22 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
                 + "\n  ".join(differing)
                 + "\nGive them the same values, for instance with --set for all files."
             )
-
-
-def _check_transferable(experiment: Experiment) -> None:
-    """Raise ConfigError for settings that a transfer does not support."""
-    with experiment.at("tokens", "sweep"):
+    for experiment in experiments:
         if experiment.tokens.sweep:
-            raise ConfigError(
-                f"A transfer requires a single position, but the sweep has "
-                f"{len(experiment.tokens.sweep)} offsets. Use `--set tokens.sweep=[]` and set the "
-                "position."
-            )
-    with experiment.at("split", "folds"):
+            with experiment.at("tokens", "sweep"):
+                raise ConfigError(
+                    f"A transfer requires a single position, but the sweep has "
+                    f"{len(experiment.tokens.sweep)} offsets. Use `--set tokens.sweep=[]` and set "
+                    "the position."
+                )
         if experiment.split.folds is not None:
-            raise ConfigError(
-                "A transfer trains one probe per data set, but nested cross-validation trains "
-                "several. Use `--set split.folds=null`."
-            )
-    settings = experiment.probe.settings()
+            with experiment.at("split", "folds"):
+                raise ConfigError(
+                    "A transfer trains one probe per data set, but nested cross-validation trains "
+                    "several. Use `--set split.folds=null`."
+                )
+    # All experiments have the same section `probe`.
+    settings = first.probe.settings()
     for spec in settings.kinds:
         if spec.task not in ("classification", "regression"):
             raise ConfigError(
@@ -291,27 +306,12 @@ def _check_transferable(experiment: Experiment) -> None:
     if not metric.fits(family, TRANSFERRED):
         fitted = "thresholds" if metric.needs == "alarms" else metric.needs
         allowed = [name for name in metric_functions(family, TRANSFERRED) if METRICS[name].selects]
-        with experiment.at("probe", "metric"):
+        with first.at("probe", "metric"):
             raise ConfigError(
                 f"A transfer has no {metric.title}: its {fitted} are fitted on one data set and do "
                 "not apply to another. Use `--set probe.metric=null`, or one of these metrics: "
                 f"{', '.join(allowed)}."
             )
-
-
-def _check_labels(experiments: Sequence[Experiment], probers: Sequence[Prober]) -> None:
-    if probers[0].settings.reads_numbers:
-        return
-    labels = [set(map(str, prober.data.classes)) for prober in probers]
-    if any(own != labels[0] for own in labels):
-        lists = "\n  ".join(
-            f"{experiment.name}: {', '.join(map(repr, sorted(own)[:20]))}"
-            for experiment, own in zip(experiments, labels, strict=True)
-        )
-        raise DataError(
-            "A probe can only predict the labels it was trained on, but the labels differ:\n  "
-            f"{lists}\nRename the labels in the data, or remove a data set."
-        )
 
 
 def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]:
@@ -323,22 +323,13 @@ def _shared_rows(train: TransferSet, test: TransferSet) -> dict[str, int | None]
     known_texts = set(train.source.rows.texts[train.prober.data.train])
     tested = test.prober.test_rows
     texts = sum(text in known_texts for text in test.source.rows.texts[tested])
-    groups = None
-    if _name_groups_alike(train.experiment.data, test.experiment.data):
+    groups, of_both = None, (train.experiment.data, test.experiment.data)
+    sources = ("root", "file", "train", "test", "hub", "memory")
+    is_same = all(getattr(of_both[0], key) == getattr(of_both[1], key) for key in sources)
+    if is_same or all(data.columns.group is not None and not data.has_words for data in of_both):
         own, known = test.prober.data, train.prober.data
         groups = int(np.isin(own.groups[tested], known.groups[known.train]).sum())
     return {"known_texts": texts, "known_groups": groups}
-
-
-def _name_groups_alike(a: DataSection, b: DataSection) -> bool:
-    """Return whether equal group names mean the same group in both data sets.
-
-    Without a group column, the groups are row numbers, which are comparable only within a table.
-    """
-    sources = ("root", "file", "train", "test", "hub", "memory")
-    if all(getattr(a, key) == getattr(b, key) for key in sources):
-        return True
-    return all(data.columns.group is not None and not data.has_words for data in (a, b))
 
 
 def _fit(
@@ -350,92 +341,65 @@ def _fit(
         fits = []
         for one, x, result in zip(sets, X, results, strict=True):
             fit, measurements = result.fits[spec.text], result.of_kind(spec.text)
-            own, penalty = direction(fit), measurements[0].C
-            null = () if own is None else tuple(_null(one.prober, x, spec, penalty, null_draws))
+            own, penalty, prober = direction(fit), measurements[0].C, one.prober
+            data, null = prober.data, list[Floats]()
+            settings = replace(
+                prober.settings,
+                kinds=(spec,),
+                C=prober.settings.C if penalty is None else (penalty,),
+                # Minimal settings of a Prober, because only the fit is used.
+                control_draws=0,
+                folds=2,
+            )
+            names, codes = np.unique(data.y[data.train], return_inverse=True)
+            draws, seed = 0 if own is None else null_draws, prober.settings.seed
+            for permuted in permuted_labels(codes, data.groups[data.train], draws, seed):
+                labels = data.y.copy()
+                labels[data.train] = names[permuted]
+                drawn = direction(Prober(replace(data, y=labels), settings).site(x).fits[spec.text])
+                assert drawn is not None
+                null.append(drawn)
             fits.append(_Fitted(one, spec, measurements, fit, own, null))
         yield tuple(fits)
 
 
-def _null(
-    prober: Prober, X: Features, spec: ProbeSpec, penalty: float | None, draws: int
-) -> Iterator[Floats]:
-    """Yield the direction of a probe fitted on permuted training labels, for each draw.
-
-    Permutations respect the groups. The penalty is the one selected with the true labels.
-    """
-    settings = replace(
-        prober.settings,
-        kinds=(spec,),
-        C=prober.settings.C if penalty is None else (penalty,),
-        # Minimal settings of a Prober, because only the fit is used.
-        control_draws=0,
-        folds=2,
-    )
-    data = prober.data
-    names, codes = np.unique(data.y[data.train], return_inverse=True)
-    for permuted in permuted_labels(codes, data.groups[data.train], draws, prober.settings.seed):
-        labels = data.y.copy()
-        labels[data.train] = names[permuted]
-        result = Prober(replace(data, y=labels), settings).site(X)
-        drawn = direction(result.fits[spec.text])
-        assert drawn is not None
-        yield drawn
-
-
-def _scores(
-    fits: Sequence[_Fitted],
-    X: Sequence[Features],
-    leaks: Mapping[tuple[str, str], Mapping[str, int | None]],
-) -> Iterator[dict[str, Any]]:
+def _scores(fits: Sequence[_Fitted], X: Sequence[Features]) -> Iterator[dict[str, Any]]:
     """Yield a row of `Transfer.scores` for each training set, test set and metric."""
     for column, test in enumerate(fits):
         prober = test.data.prober
         rows = X[column][prober.test_rows].astype(np.float64)
         own = _predict(test.spec, test.fit, rows, prober)
+        resamples = prober.resamples_of(test.spec.text)
         for train in fits:
             predictions = _predict(train.spec, train.fit, rows, prober)
-            shared = leaks.get((train.data.name, test.data.name), {})
-            for row in _cells(train, test, predictions, own):
-                yield {**row, **shared}
-
-
-def _cells(
-    train: _Fitted, test: _Fitted, predictions: Predictions, own: Predictions
-) -> Iterator[dict[str, Any]]:
-    """Yield the metrics of the probe of `train` on `test`, with differences from the own probe.
-
-    Undefined values, such as the rank correlation of constant predictions, are NaN.
-    """
-    resamples, first = test.data.prober.resamples_of(test.spec.text), train.measurements[0]
-    uninformed = _uninformed(train.data.prober, predictions)
-    for metric, function in metrics_of(uninformed).items():
-        values = function(predictions, resamples)
-        parts, of_own = (parts_of(metric, [one]) for one in (predictions, own))
-        interval = score_interval(values, resamples, METRICS[metric].range, parts)
-        (difference,) = paired_differences(
-            [(values, function(own, resamples))], resamples, [difference_of_parts(parts, of_own)]
-        )
-        limited = difference.within(METRICS[metric].range)
-        # The rank correlation of a constant guess is undefined and counts as 0.
-        chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
-        yield {
-            "train": train.data.name,
-            "test": test.data.name,
-            "metric": metric,
-            "value": interval.value,
-            "ci_low": interval.low,
-            "ci_high": interval.high,
-            "chance": float(chance),
-            "difference": difference.value,
-            "difference_low": limited.ci_low,
-            "difference_high": limited.ci_high,
-            "n_train": first.n_train,
-            "n_test": len(resamples.group_of_row),
-            "n_groups": resamples.n_groups,
-            "C": first.C,
-            "converged": first.converged,
-            "seed": first.seed,
-        }
+            first, uninformed = train.measurements[0], _uninformed(train.data.prober, predictions)
+            for metric, function in metrics_of(uninformed).items():
+                values = function(predictions, resamples)
+                parts, of_own = (parts_of(metric, [one]) for one in (predictions, own))
+                interval = score_interval(values, resamples, METRICS[metric].range, parts)
+                (difference,) = paired_differences(
+                    [(values, function(own, resamples))],
+                    resamples,
+                    [difference_of_parts(parts, of_own)],
+                )
+                limited = difference.within(METRICS[metric].range)
+                # The rank correlation of a constant guess is undefined and counts as 0.
+                chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
+                yield {
+                    "train": train.data.name,
+                    "test": test.data.name,
+                    "metric": metric,
+                    "value": interval.value,
+                    "ci_low": interval.low,
+                    "ci_high": interval.high,
+                    "chance": float(chance),
+                    "difference": difference.value,
+                    "difference_low": limited.ci_low,
+                    "difference_high": limited.ci_high,
+                    "n_test": len(resamples.group_of_row),
+                    "n_groups": resamples.n_groups,
+                    **{name: getattr(first, name) for name in _OF_FIT},
+                }
 
 
 def _predict(spec: ProbeSpec, fit: FittedLayers, X: Floats, prober: Prober) -> Predictions:
@@ -479,37 +443,10 @@ def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]
         null = [cosine(drawn, b.direction, scale) for drawn in a.null]
         if a is not b:
             null += [cosine(a.direction, drawn, scale) for drawn in b.null]
-        test = _null_test(value, np.array(null))
-        if a is b:  # the cosine of a probe with itself is 1: there is nothing to test
-            test.pop("p", None)
-        yield {"train": a.data.name, "test": b.data.name, "space": name, "cosine": value} | test
-
-
-def _null_test(value: float, null: Floats) -> dict[str, Any]:
-    """Return the 95 % range of cosines under permuted labels, and the two-sided p of a cosine."""
-    if not len(null):
-        return {"n_null": 0}
-    low, high = np.nanquantile(null, [0.025, 0.975])
-    n_extreme = int((np.abs(null) >= abs(value)).sum())
-    return {
-        "null_low": low,
-        "null_high": high,
-        "p": (1 + n_extreme) / (1 + len(null)),
-        "n_null": len(null),
-    }
-
-
-def _write(out: Path, result: Transfer, sets: Sequence[TransferSet]) -> None:
-    sweep_drafts(out.glob(".*"))
-    write_atomic(out / "transfer.csv", csv_text(result.scores))
-    write_atomic(out / "cosines.csv", csv_text(result.cosines))
-    record = {
-        "experiments": {one.name: dump_settings(one.experiment) for one in sets},
-        "digests": {one.name: one.source.rows.dataset.digest for one in sets},
-        "weights": sets[0].source.captured[TASK].store.identity.weights,
-        "compared_with": file_checks(find_model(sets[0].experiment.model.source)),
-        "notes": list(result.notes),
-        "versions": versions(),
-    }
-    write_atomic(out / "transfer.json", pretty_json(record))
-    write_atomic(out / "transfer.html", transfer_page(result))
+        row: dict[str, Any] = {"train": a.data.name, "test": b.data.name, "space": name}
+        row |= {"cosine": value, "n_null": len(null)}
+        if null:
+            row["null_low"], row["null_high"] = np.nanquantile(null, [0.025, 0.975])
+            if a is not b:  # the cosine of a probe with itself is 1: there is nothing to test
+                row["p"] = (1 + int((np.abs(null) >= abs(value)).sum())) / (1 + len(null))
+        yield row

@@ -144,7 +144,20 @@ def prepare(experiment: Experiment) -> TextRows:
                 "and weights do not match."
             )
     selections = find_features(experiment, config)
-    dataset = _read(experiment)
+    data = experiment.data
+    try:
+        dataset = read_examples(data, experiment.answer_columns)
+    except (ConfigError, MissingError) as error:  # a DataError names the row already
+        key = "columns" if isinstance(error, ConfigError) else "file"
+        if data.format == "memory":
+            key = "memory" if data.memory else ""
+        elif data.hub is not None:
+            key = "hub"
+        if isinstance(error, UnknownNameError):
+            key = "columns"
+        with experiment.at("data", *filter(None, [key])):
+            raise
+    check_examples(experiment, dataset)
     n_read = len(dataset)
     encoder = text_encoder(experiment, tokenizer)
     dataset, tokens = _tokenize(experiment, dataset, encoder, config.n_ctx)
@@ -156,22 +169,37 @@ def prepare(experiment: Experiment) -> TextRows:
                     f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {config.n_ctx}."
                 )
     dataset, tokens, plans = plan_positions(experiment, dataset, tokens)
-    dataset, findings = _as_read(dataset, tokens, config.n_ctx)
+    read, truncated, findings = [], [], []  # the texts that the model reads: baselines do, too
+    for example, of_text in zip(dataset.examples, tokens, strict=True):
+        end = int(of_text.offsets[-1, 1]) if len(of_text.offsets) else 0
+        is_whole = end >= len(example.text)
+        read.append(example if is_whole else replace(example, text=example.text[:end]))
+        truncated += [] if is_whole else [example]
+    dataset = replace(dataset, examples=tuple(read))
+    if truncated:
+        n = len(truncated)
+        message = (
+            f"{n:,} of {counted(len(dataset), 'example')} {'was' if n == 1 else 'were'} truncated "
+            f"to the context of {config.n_ctx:,} tokens ({rows_of(truncated)}): network and "
+            "baselines read only the beginning of the text. Shorten the texts, or set "
+            "tokens.too_long to `skip`."
+        )
+        findings.append(Finding("warning", "truncated", message))
     positions = tuple(
         position_rows(position, plan, dataset, tokens, tokenizer)
         for position, plan in zip(experiment.tokens.positions, plans, strict=True)
     )
-    example = plans[0].example  # all offsets of a sweep have the same examples
-    dataset, examples, splits = hold_out(experiment, dataset, example, positions[0].types)
+    rows = plans[0].example  # all offsets of a sweep have the same examples
+    dataset, examples, splits = hold_out(experiment, dataset, rows, positions[0].types)
     return TextRows(
         dataset=dataset,
         n_read=n_read,
-        example=example,
+        example=rows,
         examples=examples,
         splits=splits,
         selections=selections,
         positions=positions,
-        findings=findings,
+        findings=tuple(findings),
         axis_sizes=config.axis_sizes,
         tokenizer=tokenizer,
         tokens=tokens,
@@ -253,24 +281,6 @@ def n_features(name: str, config: ModelConfig) -> int:
     return math.prod(config.axis_sizes[axis] for axis in axes)
 
 
-def _read(experiment: Experiment) -> Dataset:
-    data = experiment.data
-    try:
-        dataset = read_examples(data, experiment.answer_columns)
-    except (ConfigError, MissingError) as error:  # a DataError names the row already
-        key = "columns" if isinstance(error, ConfigError) else "file"
-        if data.format == "memory":
-            key = "memory" if data.memory else ""
-        elif data.hub is not None:
-            key = "hub"
-        if isinstance(error, UnknownNameError):
-            key = "columns"
-        with experiment.at("data", *filter(None, [key])):
-            raise
-    check_examples(experiment, dataset)
-    return dataset
-
-
 def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
     """Check that groups, where the file has them, can be split, and that numbers are numbers.
 
@@ -347,30 +357,5 @@ def _tokenize(
         kept = [n for n, tokens in enumerate(of_each) if len(tokens.ids) <= context]
         dataset = replace(dataset.select(kept), notes=(*dataset.notes, note))
         of_each = [of_each[n] for n in kept]
-    # `_as_read` cuts the texts themselves, because spans refer to the whole text.
+    # `prepare` cuts the texts themselves later, because spans refer to the whole text.
     return dataset, tuple(tokens.first(context) for tokens in of_each)
-
-
-def _as_read(
-    dataset: Dataset, tokens: tuple[TokenizedText, ...], context: int
-) -> tuple[Dataset, tuple[Finding, ...]]:
-    """Return the data with the texts that the model reads, and a warning if some were truncated.
-
-    Baselines then read the same text as the model.
-    """
-    read, truncated = [], []
-    for example, of_text in zip(dataset.examples, tokens, strict=True):
-        end = int(of_text.offsets[-1, 1]) if len(of_text.offsets) else 0
-        is_whole = end >= len(example.text)
-        read.append(example if is_whole else replace(example, text=example.text[:end]))
-        truncated += [] if is_whole else [example]
-    dataset = replace(dataset, examples=tuple(read))
-    if not truncated:
-        return dataset, ()
-    n = len(truncated)
-    message = (
-        f"{n:,} of {counted(len(dataset), 'example')} {'was' if n == 1 else 'were'} truncated to "
-        f"the context of {context:,} tokens ({rows_of(truncated)}): network and baselines read "
-        "only the beginning of the text. Shorten the texts, or set tokens.too_long to `skip`."
-    )
-    return dataset, (Finding("warning", "truncated", message),)

@@ -117,16 +117,6 @@ class Rows:
         return self.dataset.groups[self.example].astype(str)
 
     @property
-    def train(self) -> IntArray:
-        """Indices of the training rows; of the first split if there are several."""
-        return self.splits[0].train
-
-    @property
-    def test(self) -> IntArray:
-        """Indices of the test rows; of the first split if there are several."""
-        return self.splits[0].test
-
-    @property
     def texts(self) -> Objects | None:
         """The text of each row, shape (n_rows,); None if the rows have no texts."""
         return None
@@ -186,7 +176,17 @@ def hold_out(
     if settings.folds is not None:
         with experiment.at("split", "folds"):
             return _nested(experiment, dataset, example, settings.folds)
-    split = _split_examples(experiment, dataset, example, words)
+    groups, has_classes = dataset.groups, experiment.probe.reads == "classes"
+    if any(one.split is not None for one in dataset.examples):
+        split = given_split(dataset, has_classes=has_classes)
+    else:
+        if settings.word_disjoint:
+            groups = groups.copy()
+            groups[example] = joined_groups(dataset.labels[example], groups[example], words)
+        if has_classes:
+            split = grouped_split(dataset.labels, groups, test=settings.test, seed=settings.seed)
+        else:
+            split = unlabelled_split(groups, test=settings.test, seed=settings.seed)
     if settings.drop_repeated:
         n_test = len(split.test)
         split = without_repeated(split, dataset)
@@ -207,22 +207,6 @@ def hold_out(
         dataset = replace(dataset, notes=(*dataset.notes, note))
         split = Split(*(np.unique(example[side]) for side in (rows.train, rows.test)))
     return dataset, (split,), (rows,)
-
-
-def _split_examples(
-    experiment: AnyExperiment, dataset: Dataset, example: IntArray, words: Strings
-) -> Split:
-    """Return the split given by the data, or else a random split by groups."""
-    settings, groups = experiment.split, dataset.groups
-    has_classes = experiment.probe.reads == "classes"
-    if any(one.split is not None for one in dataset.examples):
-        return given_split(dataset, has_classes=has_classes)
-    if settings.word_disjoint:
-        groups = groups.copy()
-        groups[example] = joined_groups(dataset.labels[example], groups[example], words)
-    if not has_classes:
-        return unlabelled_split(groups, test=settings.test, seed=settings.seed)
-    return grouped_split(dataset.labels, groups, test=settings.test, seed=settings.seed)
 
 
 def _nested(
@@ -309,22 +293,18 @@ def plan_positions(
     keep = [n for n in range(len(dataset)) if n not in reasons]
     if not keep:
         raise DataError(f"{note}. Use fewer offsets.")
-    selected = replace(dataset.select(keep), notes=(*dataset.notes, note))
-    kept = tuple(_only(plan, keep, len(dataset)) for plan in plans)
-    return selected, tuple(tokens[n] for n in keep), kept
-
-
-def _only(plan: RowPlan, keep: Sequence[int], n_examples: int) -> RowPlan:
-    """Return the plan of the examples to keep only, with example indices renumbered from 0."""
-    number = np.full(n_examples, -1, dtype=np.int64)
+    number, kept = np.full(len(dataset), -1, dtype=np.int64), []
     number[keep] = np.arange(len(keep))
-    is_kept = number[plan.example] >= 0
-    lengths = np.diff(plan.offsets)
-    return RowPlan(
-        example=number[plan.example][is_kept],
-        positions=plan.positions[np.repeat(is_kept, lengths)],
-        offsets=np.concatenate([[0], np.cumsum(lengths[is_kept])]),
-    )
+    for plan in plans:
+        is_kept, lengths = number[plan.example] >= 0, np.diff(plan.offsets)
+        own = RowPlan(
+            example=number[plan.example][is_kept],
+            positions=plan.positions[np.repeat(is_kept, lengths)],
+            offsets=np.concatenate([[0], np.cumsum(lengths[is_kept])]),
+        )
+        kept.append(own)
+    selected = replace(dataset.select(keep), notes=(*dataset.notes, note))
+    return selected, tuple(tokens[n] for n in keep), tuple(kept)
 
 
 def interleave(plans: Sequence[RowPlan]) -> RowPlan:

@@ -30,12 +30,7 @@ from probekit.pipeline.intervene.run import intervene
 from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.probing import make_probers, probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.selected_probe import (
-    feature_rows,
-    find_selected_probe,
-    save_final,
-    write_selected_probe,
-)
+from probekit.pipeline.measure.selected_probe import write_selected_probe
 from probekit.pipeline.measure.significance import (
     difference_rows,
     p_value_rows,
@@ -77,7 +72,7 @@ _LEFT_OUT: Mapping[str, Any] = {
 
 @contextmanager
 def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Note the seconds that a step takes."""
+    """Add the duration of the block to `seconds`."""
     start = time.perf_counter()
     yield
     seconds[step] = round(time.perf_counter() - start, 3)
@@ -119,10 +114,12 @@ def run(
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     made = make_experiment(experiment, data)
-    if isinstance(made, ActivationExperiment):
-        read: Callable[[], Source] = partial(read_given, made)
-    else:
-        read = partial(model_source, made, device)
+
+    def read() -> Source:
+        if isinstance(made, ActivationExperiment):
+            return read_given(made)
+        return model_source(made, device)
+
     with shown_progress(watcher, progress=progress) as shown:
         return run_source(
             made,
@@ -168,7 +165,21 @@ def run_source(
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watcher))
         with step("probe"):
             n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
-            results = _probe_positions(source, probers, folder, watcher, n_workers)
+            names, results = [at.text for at in source.rows.positions], []
+            for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
+                if len(probers) > 1:
+                    watcher.tell(f"position {name}")
+                results += probe_sites(source, position, prober, folder, watcher, n_workers)
+            chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
+            if chosen is not None:
+                origin = {"run": folder.path.name, "position": chosen.place["position"]}
+                saved = SavedSiteResults(
+                    folder.path, probers[0].truth_of, len(probers[0].data.classes)
+                )
+                results.append(
+                    saved.write(site_stem(NESTED_SITE), origin | {"site": NESTED_SITE}, chosen)
+                )
+                folder.note(results[-1].files)
         with step("compare"):
             table = _write_scores(source, probers[0], results, folder)
         with step("checkpoints"):
@@ -180,11 +191,10 @@ def run_source(
                 watcher=watcher,
                 page=False,
             )
-            training = _over_training(experiment, table, run_one)
-            if training is not None:
-                folder.write("training.csv", csv_text(training))
+            _over_training(experiment, table, run_one, folder)
         with step("look"):
-            prompts = _write_details(source, probers, results, table, folder, watcher)
+            write_selected_probe(folder, source, probers, results, table, watcher)
+            prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
             intervene(source, table, folder, watcher)
@@ -216,29 +226,6 @@ def run_source(
                     f"`probekit report {folder.path}`; nothing is computed again."
                 ) from error
         return RunResult(folder.path)
-
-
-def _probe_positions(
-    source: Source,
-    probers: Sequence[Prober],
-    folder: RunFolder,
-    watcher: Watcher,
-    workers: int | None,
-) -> list[SiteResult]:
-    """Return the results of all sites at each position, then the scores at chosen sites, if any."""
-    names, results = [at.text for at in source.rows.positions], []
-    for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
-        if len(probers) > 1:
-            watcher.tell(f"position {name}")
-        results += probe_sites(source, position, prober, folder, watcher, workers)
-    chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
-    if chosen is not None:
-        position = chosen.place["position"]
-        origin = {"run": folder.path.name, "position": position, "site": NESTED_SITE}
-        saved = SavedSiteResults(folder.path, probers[0].truth_of, len(probers[0].data.classes))
-        results.append(saved.write(site_stem(NESTED_SITE), origin, chosen))
-        folder.note(results[-1].files)
-    return results
 
 
 def _write_scores(
@@ -274,27 +261,13 @@ def _write_scores(
     return table
 
 
-def _write_details(
-    source: Source,
-    probers: Sequence[Prober],
-    results: Sequence[SiteResult],
-    table: pd.DataFrame,
-    folder: RunFolder,
-    watcher: Watcher,
-) -> list[AttentionPrompt]:
-    """Write the selected probe, sparse features and attention patterns; return the patterns."""
-    save_final(folder, table, source.rows)
-    chosen = find_selected_probe(source, probers, results, table, folder.path)
-    if chosen is not None:
-        write_selected_probe(folder, chosen, results, watcher)
-    features = feature_rows(source, probers, table)
-    if not features.empty:
-        folder.write("features.csv", csv_text(features))
+def _write_attention(source: Source, folder: RunFolder) -> list[AttentionPrompt]:
+    """Write the attention patterns of the experiment's texts, and return them."""
     prompts = source.attention_prompts()
-    if prompts:
-        arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
-        for n, prompt in enumerate(prompts):
-            arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
+    arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
+    for n, prompt in enumerate(prompts):
+        arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
+    if arrays:
         # safetensors writes wrong values for arrays that are not contiguous.
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         folder.write("attention.safetensors", safetensors.numpy.save(contiguous))
@@ -302,44 +275,42 @@ def _write_details(
 
 
 def _over_training(
-    experiment: AnyExperiment, last: pd.DataFrame, run_one: Callable[[Experiment], RunResult]
-) -> pd.DataFrame | None:
-    """Return the task's rows at each checkpoint, with the column `step`; None without checkpoints.
+    experiment: AnyExperiment,
+    last: pd.DataFrame,
+    run_one: Callable[[Experiment], RunResult],
+    folder: RunFolder,
+) -> None:
+    """Write the task's rows at each checkpoint, with the column `step`, if there are checkpoints.
 
     Args:
         experiment: the experiment; its `model.source` is the last checkpoint.
         last: results at the last checkpoint.
         run_one: runs the experiment of an earlier checkpoint.
+        folder: the folder of the run.
 
     Raises:
         MissingError: a checkpoint does not exist.
     """
     if not isinstance(experiment, Experiment) or experiment.model.checkpoints is None:
-        return None
+        return
     model = experiment.model
     with experiment.at("model"):
         sources: Mapping[int, str | Path] = model.steps_on_hub
         if model.path is not None:
             sources = find_checkpoints(Path(model.path))
     *earlier, latest = sorted(model.checkpoints or sources)
-    tables = [run_one(_at_checkpoint(experiment, sources[step], step)).table for step in earlier]
-    rows = [
-        only(table, target="task").assign(step=step)
-        for step, table in zip([*earlier, latest], [*tables, last], strict=True)
-    ]
-    return pd.concat(rows, ignore_index=True)
-
-
-def _at_checkpoint(experiment: Experiment, source: str | Path, step: int) -> Experiment:
-    """Return the experiment with the model of a checkpoint, without controls and edits."""
-    model = {"source": str(source), "path": None, "checkpoints": None, "random_weights": 0}
-    return experiment.model_copy(
-        update={
+    tables = []
+    for step in earlier:
+        at = {"source": str(sources[step]), "path": None, "checkpoints": None, "random_weights": 0}
+        changes = {
             "name": f"step-{step}",
-            "model": experiment.model.model_copy(update=model),
+            "model": model.model_copy(update=at),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
             "attention": AttentionSection(),
             "interventions": (),
             "measure": (),
         }
-    )
+        table = run_one(experiment.model_copy(update=changes)).table
+        tables.append(only(table, target="task").assign(step=step))
+    tables.append(only(last, target="task").assign(step=latest))
+    folder.write("training.csv", csv_text(pd.concat(tables, ignore_index=True)))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.given.given import GivenSite
-from probekit.activations.records import FloatArray, Identity, identify
+from probekit.activations.records import FloatArray, identify
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.model.families.table import config_of, find_config, load_model, random_network
@@ -40,7 +40,7 @@ from probekit.results.record import ModelFacts, Norms
 if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
     from probekit.activations.capture import Captured
 
-    Capture = Callable[[Experiment, TextRows, Callable[[str], Network]], Mapping[str, Captured]]
+    Capture = Callable[["ModelSource"], Mapping[str, Captured]]
 
 TASK = "task"
 N_SEEDS = 2**32  # number of seeds of a random generator
@@ -150,14 +150,10 @@ class ModelSource(Source):
     def described(self) -> dict[str, Any]:
         """Return sizes and file checks of the model, digests, the first random seed, and caches."""
         model, source, captured = self.models(TASK), self.experiment.model.source, self.captured
-        config = model.config
+        sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
         facts = ModelFacts(
             source=source,
-            n_layers=config.n_layers,
-            n_heads=config.n_heads,
-            d_model=config.d_model,
-            d_vocab=config.d_vocab,
-            n_ctx=config.n_ctx,
+            **{name: getattr(model.config, name) for name in sizes},
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=file_checks(find_model(source)),
         )
@@ -191,7 +187,7 @@ class ModelSource(Source):
 
     def open(self, capture: Capture) -> ModelSource:
         """Return the source with the activations of all targets, captured where missing."""
-        return replace(self, captured=capture(self.experiment, self.rows, self.models))
+        return replace(self, captured=capture(self))
 
     def block(self, site: Probed, position: int = 0, network: str = TASK) -> FloatArray:
         """Return the rows of a site, shape (n_rows, n_features), in the view of the experiment."""
@@ -215,8 +211,22 @@ class ModelSource(Source):
 
     def probe_facts(self, position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
-        at = self.experiment.with_position(self.experiment.tokens.positions[position])
-        return captured_facts(at, self.captured[TASK].store.identity)
+        experiment, identity = self.experiment, self.captured[TASK].store.identity
+        config = config_of(identity.config)
+        return {
+            "position": experiment.tokens.positions[position].model_dump(mode="json"),
+            "bos": experiment.tokens.bos,
+            "chat": experiment.tokens.chat,
+            "model": experiment.model.source,
+            "compute": experiment.model.dtype,
+            "dtype": experiment.capture.dtype,
+            "view": experiment.capture.view,
+            "weights": identity.weights,
+            "n_heads": config.n_heads,
+            "layer_norm_epsilon": config.norm_epsilon,
+            "tokenizer": identity.tokenizer,
+            "cache": identity.key,
+        }
 
     def norms(self) -> list[Norms]:
         """Return the norms of the residual stream at the probed sites."""
@@ -257,30 +267,6 @@ def model_source(experiment: Experiment, device: str) -> ModelSource:
     models = cache(partial(target_network, experiment, device))
     models(TASK)  # a missing one is reported now
     return ModelSource(experiment=experiment, rows=rows, models=models)
-
-
-def captured_facts(experiment: Experiment, identity: Identity) -> dict[str, Any]:
-    """Return the fields of `ProbeFacts` that describe captured rows.
-
-    Args:
-        experiment: gives the model, the position and the view.
-        identity: identity of the store that the rows are read from.
-    """
-    config = config_of(identity.config)
-    return {
-        "position": experiment.tokens.position.model_dump(mode="json"),
-        "bos": experiment.tokens.bos,
-        "chat": experiment.tokens.chat,
-        "model": experiment.model.source,
-        "compute": experiment.model.dtype,
-        "dtype": experiment.capture.dtype,
-        "view": experiment.capture.view,
-        "weights": identity.weights,
-        "n_heads": config.n_heads,
-        "layer_norm_epsilon": config.norm_epsilon,
-        "tokenizer": identity.tokenizer,
-        "cache": identity.key,
-    }
 
 
 @torch.inference_mode()

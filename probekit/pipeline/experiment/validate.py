@@ -64,7 +64,10 @@ class ValidationReport:
         if self.n_rows:
             cost = "nothing to capture"
             if self.minutes is not None:
-                cost = f"{_duration(self.minutes)} to capture on this machine, plus probing"
+                n, duration = round(60 * self.minutes), f"about {self.minutes:.1f} minutes"
+                if n < 120:
+                    duration = f"about {counted(n, 'second')}" if n else "less than a second"
+                cost = f"{duration} to capture on this machine, plus probing"
             lines.append(
                 f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')} at each of "
                 f"{counted(self.n_sites, 'site')}, {self.bytes / 1e6:,.1f} MB, "
@@ -130,7 +133,7 @@ def _separating_words(of_run: TextRows) -> list[Finding]:
     classes, codes = np.unique(of_run.labels, return_inverse=True)
     train, test = (
         np.random.default_rng(0).permutation(rows)[:_MOST_ROWS]
-        for rows in (of_run.train, of_run.test)
+        for rows in (of_run.splits[0].train, of_run.splits[0].test)
     )
     if len(np.unique(codes[train])) < 2:
         return []
@@ -155,15 +158,3 @@ def _separating_words(of_run: TextRows) -> list[Finding]:
         "split.word_disjoint), or probe a word or span whose label its own text does not give."
     )
     return [Finding("warning", "separating-words", message)]
-
-
-def _duration(minutes: float) -> str:
-    """Return a duration in words.
-
-    >>> _duration(0.004), _duration(0.5), _duration(3.25)
-    ('less than a second', 'about 30 seconds', 'about 3.2 minutes')
-    """
-    seconds = round(60 * minutes)
-    if seconds < 1:
-        return "less than a second"
-    return f"about {counted(seconds, 'second') if seconds < 120 else f'{minutes:.1f} minutes'}"

@@ -94,8 +94,19 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     ('layer_2', 1.0)
     """
     arrays = activations if isinstance(activations, dict) else {}
-    columns = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
-    _check_same_order(columns | {f"activations[{key!r}]": one for key, one in arrays.items()})
+    columns: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
+    columns |= {f"activations[{key!r}]": one for key, one in arrays.items()}
+    # Rows are read by position, so that columns with an index must be in the same order.
+    indexes = {key: column.index for key, column in columns.items() if hasattr(column, "iloc")}
+    first = next(iter(indexes), "")
+    for key, index in indexes.items():
+        order = indexes[first]
+        is_same = index.equals(order) or len(index) != len(order)
+        if not is_same and index.isin(order).all():
+            raise DataError(
+                f"{key} and {first} have the same index in different orders, but rows are read in "
+                f"the order in which they stand. Sort one like the other: x.loc[y.index]."
+            )
     folder = str(Path(activations).absolute()) if isinstance(activations, str | Path) else None
     values = {
         "name": name,
@@ -110,13 +121,28 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     words = None
     if tokens is not None:  # those of white space are quoted and escaped as in Python
         words = [one if one.strip() else repr(one) for one in plain_texts("tokens", tokens)]
-    dataset = _dataset(
-        name,
-        label_texts(labels, reads_classes=experiment.probe.reads == "classes"),
-        groups=None if groups is None else plain_texts("groups", groups, distinct=True),
-        tokens=words,
-        split=sides,
-    )
+    texts = label_texts(labels, reads_classes=experiment.probe.reads == "classes")
+    names = None if groups is None else plain_texts("groups", groups, distinct=True)
+    for key, found in (("groups", names), ("tokens", words), ("split", sides)):
+        if found is not None and len(found) != len(texts):
+            raise DataError(
+                f"{key} has {len(found):,} entries, but labels has {len(texts):,}. Give one "
+                "for each row."
+            )
+    if names is not None and len(set(names)) == 1:
+        raise DataError(
+            f"all {len(names):,} rows are in one group, {names[0]!r}, which cannot be split into "
+            "train and test. Give several groups, or leave `groups` out if rows are independent."
+        )
+    examples = []
+    for row, label in enumerate(texts):
+        id = f"row {row}"
+        text, group = words[row] if words else id, names[row] if names else id
+        try:
+            examples.append(Example(text, label, group, id, split=sides[row] if sides else None))
+        except DataError as error:
+            raise DataError(f"{id}: {error}") from error
+    dataset = Dataset(name, tuple(examples))
 
     def read() -> GivenSource:
         given = open_activations(activations, sites=experiment.activations.sites, position=position)
@@ -183,61 +209,6 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
                     f"type, such as [str(one) for one in {name}] if they are different."
                 )
     return found
-
-
-def _check_same_order(values: Mapping[str, Any]) -> None:
-    """Check that columns of pandas are in one order: they are read by place, not by index.
-
-    Args:
-        values: arguments by name; those that are not of pandas are not checked.
-
-    Raises:
-        DataError: two have the same index in different orders.
-    """
-    indexes = {name: value.index for name, value in values.items() if hasattr(value, "iloc")}
-    first = next(iter(indexes), "")
-    for name, index in indexes.items():
-        order = indexes[first]
-        is_same = index.equals(order) or len(index) != len(order)
-        if not is_same and index.isin(order).all():
-            raise DataError(
-                f"{name} and {first} have the same index in different orders, but rows are read in "
-                f"the order in which they stand. Sort one like the other: x.loc[y.index]."
-            )
-
-
-def _dataset(name: str, labels: Sequence[str], **columns: Sequence[str] | None) -> Dataset:
-    """Return one example for each row, named by the index of the row.
-
-    Args:
-        name: name of the data set.
-        labels: label of each row.
-        columns: `groups`, `tokens` and `split` of each row; None for those that are unknown.
-
-    Raises:
-        DataError: the lengths differ, or a value is empty.
-    """
-    for other, values in columns.items():
-        if values is not None and len(values) != len(labels):
-            raise DataError(
-                f"{other} has {len(values):,} entries, but labels has {len(labels):,}. Give one "
-                "for each row."
-            )
-    groups, tokens, sides = (columns[name] for name in ("groups", "tokens", "split"))
-    if groups is not None and len(set(groups)) == 1:
-        raise DataError(
-            f"all {len(groups):,} rows are in one group, {groups[0]!r}, which cannot be split into "
-            "train and test. Give several groups, or leave `groups` out if rows are independent."
-        )
-    examples = []
-    for row, label in enumerate(labels):
-        id = f"row {row}"
-        text, group = tokens[row] if tokens else id, groups[row] if groups else id
-        try:
-            examples.append(Example(text, label, group, id, split=sides[row] if sides else None))
-        except DataError as error:
-            raise DataError(f"{id}: {error}") from error
-    return Dataset(name, tuple(examples))
 
 
 def _cells(name: str, values: Iterable[Any]) -> list[Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from probekit.activations.given.formats import ROWS, row_ids
@@ -27,8 +26,6 @@ from probekit.pipeline.experiment.rows import PositionRows, Probed, Rows, hold_o
 from probekit.pipeline.experiment.source import TASK, Source
 from probekit.provenance import digest_json
 from probekit.results.record import ModelFacts
-
-Keys = npt.NDArray[np.uint64]  # equal rows have equal keys
 
 NO_GROUPS = Finding(
     "warning",
@@ -163,26 +160,28 @@ def given_source(
             f"activations have {n_rows:,}. Give one label for each row of the activations, in the "
             "same order."
         )
-    _check_ids(experiment, dataset)
+    folder, own = experiment.activations.folder, [example.id for example in dataset.examples]
+    has_ids = experiment.data.columns.id is not None
+    ids = row_ids(Path(folder)) if folder is not None and has_ids else None
+    if ids is not None and ids != own:
+        differing = (n for n, (a, b) in enumerate(zip(own, ids, strict=False)) if a != b)
+        at = next(differing, min(len(ids), len(own)))
+        names = [repr(one[at]) if at < len(one) else "nothing" for one in (own, ids)]
+        raise DataError(
+            f"{dataset.examples[min(at, len(own) - 1)].where}: the id of row {at} is {names[0]}, "
+            f"but {names[1]} in {ROWS} of the activations. Bring the rows into the same order."
+        )
     check_examples(experiment, dataset)
     check_sparse(experiment, {s: one.n_features for s, one in given.contents.items()})
     if experiment.split.word_disjoint and tokens is None:
         with experiment.at("split", "word_disjoint"):
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
-    ids = [example.id for example in dataset.examples]
-    types = np.array(ids if tokens is None else tokens, dtype=str)
-    example, keys = np.arange(n_rows), given.row_keys
+    types = np.array(own if tokens is None else tokens, dtype=str)
+    example = np.arange(n_rows)
     dataset, examples, splits = hold_out(experiment, dataset, example, types)
-    has_classes = experiment.probe.reads == "classes"
-    findings = (
-        *((NO_GROUPS,) if lacks_groups else ()),
-        *repeated_rows(keys, splits),
-        *(contradictions(keys, dataset) if has_classes else ()),
-        *constant_features(given),
-        Finding(
-            "warning", "left-out", f"{_LEFT_OUT}{'' if tokens is not None else _LACKS_TOKENS}."
-        ),
-    )
+    warnings = [*_warnings(given, dataset, splits, experiment.probe.reads == "classes")]
+    warnings += [("left-out", f"{_LEFT_OUT}{'' if tokens is not None else _LACKS_TOKENS}.")]
+    findings = [Finding("warning", code, message) for code, message in warnings]
     rows = Rows(
         dataset=dataset,
         n_read=n_rows,
@@ -191,39 +190,31 @@ def given_source(
         splits=splits,
         selections=given.sites,
         positions=(PositionRows(GIVEN_POSITION, 0, types),),
-        findings=findings,
+        findings=(*[NO_GROUPS] * lacks_groups, *findings),
         axis_sizes=given.axis_sizes,
         has_types=tokens is not None,
     )
     return GivenSource(experiment=experiment, rows=rows, given=given, tokens=tokens)
 
 
-def _check_ids(experiment: ActivationExperiment, dataset: Dataset) -> None:
-    """Raise DataError if the ids of the rows and those in the folder of the activations differ."""
-    folder = experiment.activations.folder
-    if folder is None or experiment.data.columns.id is None:
-        return
-    ids, own = row_ids(Path(folder)), [example.id for example in dataset.examples]
-    if ids is None or ids == own:
-        return
-    differing = (n for n, (a, b) in enumerate(zip(own, ids, strict=False)) if a != b)
-    at = next(differing, min(len(ids), len(own)))
-    names = [repr(one[at]) if at < len(one) else "nothing" for one in (own, ids)]
-    raise DataError(
-        f"{dataset.examples[min(at, len(own) - 1)].where}: the id of row {at} is {names[0]}, "
-        f"but {names[1]} in {ROWS} of the activations. Bring the rows into the same order."
-    )
+def _warnings(
+    given: GivenActivations, dataset: Dataset, splits: Sequence[Split], has_classes: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield code and message of warnings about rows and features.
 
-
-def repeated_rows(keys: Keys, splits: Sequence[Split]) -> list[Finding]:
-    """Return warnings of rows whose activations are those of another row at all sites."""
+    The warnings are about rows whose activations are those of another row at all sites, about equal
+    rows with different labels, and about features that are the same in all rows.
+    """
+    keys = given.row_keys  # equal rows have equal keys
     same = "have the same activations at all sites as"
     n_across = sum(int(np.isin(keys[s.test], keys[s.train]).sum()) for s in splits)
-    n_test = sum(len(split.test) for split in splits)
-    advice = (
-        "so that memorised rows raise the score. Remove repeated rows, or put them in one group."
-    )
-    counts = [("across", n_across, n_test, f"test rows {same} a training row, {advice}")]
+    if n_across:
+        yield (
+            "duplicates-across",
+            f"{n_across:,} of {sum(len(s.test) for s in splits):,} test rows {same} a training "
+            "row, so that memorised rows raise the score. Remove repeated rows, or put them in one "
+            "group.",
+        )
     sides = {"test": [split.test for split in splits]}
     if len(splits) == 1:  # otherwise each training row is a test row of another fold
         sides = {"train": [splits[0].train], **sides}
@@ -231,45 +222,31 @@ def repeated_rows(keys: Keys, splits: Sequence[Split]) -> list[Finding]:
     for side, parts in sides.items():
         n_rows = sum(map(len, parts))
         n_repeated = n_rows - sum(len(np.unique(keys[rows])) for rows in parts)
-        text = f"rows in {side} {same} an earlier one{of_fold}."
-        counts.append((f"in-{side}", n_repeated, n_rows, text))
-    return [
-        Finding("warning", f"duplicates-{where}", f"{n:,} of {n_all:,} {text}")
-        for where, n, n_all, text in counts
-        if n
-    ]
-
-
-def contradictions(keys: Keys, dataset: Dataset) -> list[Finding]:
-    """Return a warning if rows with the same activations at all sites have different labels."""
-    labels = pd.Series(dataset.labels.astype(str))
-    differ = np.flatnonzero(labels.groupby(keys).transform("nunique") > 1)
-    if not len(differ):
-        return []
-    first = dataset.examples[differ[0]]
-    same = [dataset.examples[n] for n in differ if keys[n] == keys[differ[0]]]
-    other = next(one for one in same if one.label != first.label)
-    message = (
-        f"{counted(len(np.unique(keys[differ])), 'set')} of rows with the same activations at all "
-        f"sites and different labels, such as {first.where} ({first.label}) and {other.where} "
-        f"({other.label})."
-    )
-    return [Finding("warning", "contradictions", message)]
-
-
-def constant_features(given: GivenActivations) -> list[Finding]:
-    """Return a warning of sites with features that are the same in all rows."""
+        if n_repeated:
+            text = f"rows in {side} {same} an earlier one{of_fold}."
+            yield f"duplicates-in-{side}", f"{n_repeated:,} of {n_rows:,} {text}"
+    by_key = pd.Series(dataset.labels.astype(str)).groupby(keys)
+    differ = np.flatnonzero(by_key.transform("nunique") > 1)
+    if has_classes and len(differ):
+        first = dataset.examples[differ[0]]
+        equal = [dataset.examples[n] for n in differ if keys[n] == keys[differ[0]]]
+        other = next(one for one in equal if one.label != first.label)
+        yield (
+            "contradictions",
+            f"{counted(len(np.unique(keys[differ])), 'set')} of rows with the same activations at "
+            f"all sites and different labels, such as {first.where} ({first.label}) and "
+            f"{other.where} ({other.label}).",
+        )
     listed = [
         f"{one.n_constant:,} of {one.n_features:,} at {site}"
         for site, one in given.contents.items()
         if one.n_constant
     ]
-    if not listed:
-        return []
-    n_more = len(listed) - _MOST_SITES
-    more = f", and some at {counted(n_more, 'more site')}" if n_more > 0 else ""
-    message = (
-        f"Features that are the same in all rows: {', '.join(listed[:_MOST_SITES])}{more}. From a "
-        "site without any difference between rows, nothing can be decoded."
-    )
-    return [Finding("warning", "constant-features", message)]
+    if listed:
+        n_more = len(listed) - _MOST_SITES
+        more = f", and some at {counted(n_more, 'more site')}" if n_more > 0 else ""
+        yield (
+            "constant-features",
+            f"Features that are the same in all rows: {', '.join(listed[:_MOST_SITES])}{more}. "
+            "From a site without any difference between rows, nothing can be decoded.",
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -14,12 +14,13 @@ from probekit.amounts import counted
 from probekit.data.examples import Example, Finding, Turns, rows_of
 from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
+from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.locations import bundled_data
 from probekit.experiment.schema import Experiment
 from probekit.interventions.base_pass import BATCH_BYTES, BasePass
-from probekit.interventions.causes import CauseSettings, RowSplit
+from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure, lacks_space
 from probekit.model.passes.inputs import TokenBatch
@@ -51,7 +52,7 @@ class CauseInputs:
         experiment: the settings.
         tokenizer: tokenizer of the model.
         examples: the kept examples, training and test rows.
-        at: probed token of each text, as a column of the batch, (n_rows,).
+        position: probed token of each text, as a column of the batch, [n_rows].
         splits: training and test rows of each fold, among the kept rows.
         left_out: rows that are left out, with the reason.
     """
@@ -59,8 +60,8 @@ class CauseInputs:
     experiment: Experiment
     tokenizer: Tokenizer
     examples: tuple[Example, ...]
-    at: IntArray
-    splits: tuple[RowSplit, ...]
+    position: Tensor
+    splits: tuple[Split, ...]
     left_out: tuple[LeftOut, ...]
 
     @cached_property
@@ -120,25 +121,21 @@ class CauseInputs:
         return np.array([int(example.label == last) for example in self.examples])
 
     @cached_property
-    def position(self) -> Tensor:
-        """The probed token of each text, [n_rows]."""
-        return torch.from_numpy(self.at)
-
-    @cached_property
     def measures(self) -> tuple[AnswerMeasure, ...]:
         """The measures of all rows, in the order of the file."""
         first, found = self.experiment.measure[0], []
+
+        def tokens(name: str) -> Tensor:
+            words = [_word(example, name) for example in self.examples]
+            ids = {word: self.tokenizer.encode(word, bos=False).ids for word in set(words)}
+            return torch.tensor([int(ids[word][0]) for word in words])
+
         for one in self.experiment.measure:
             names = one.answer or first.answer, one.wrong or first.wrong
-            answer, wrong = (None if name is None else self._tokens(name) for name in names)
+            answer, wrong = (None if name is None else tokens(name) for name in names)
             assert answer is not None
             found.append(AnswerMeasure(answer, wrong, one.name))
         return tuple(found)
-
-    def _tokens(self, name: str) -> Tensor:
-        words = [_word(example, name) for example in self.examples]
-        ids = {word: self.tokenizer.encode(word, bos=False).ids for word in set(words)}
-        return torch.tensor([int(ids[word][0]) for word in words])
 
     def of_folds(self, folds: Sequence[int]) -> CauseInputs:
         """Return the same inputs with the training and test rows of some folds only."""
@@ -167,32 +164,6 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
             )
     at = plan.positions[plan.offsets[:-1]][:: len(prepared.positions)]
     used = np.unique(np.concatenate([np.r_[one.train, one.test] for one in prepared.splits]))
-    reason_of = _reasons(experiment, tokenizer)
-    by_reason: dict[str, list[int]] = {}
-    for row in used.tolist():
-        by_reason.setdefault(reason_of(examples[row]), []).append(row)
-    rows = np.array(by_reason.pop("", []), dtype=np.int64)
-    left_out = []
-    for reason, own in by_reason.items():
-        remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")
-        count = f"{len(own):,} of {counted(len(used), 'row')}"
-        where = rows_of([examples[row] for row in own])
-        left_out.append(LeftOut(n=len(own), reason=f"{count}, where {reason} ({where}). {remedy}"))
-    number = {int(row): index for index, row in enumerate(rows)}
-
-    def kept(side: IntArray) -> IntArray:
-        return np.array([number[row] for row in side.tolist() if row in number], dtype=np.int64)
-
-    splits = tuple(RowSplit(kept(one.train), kept(one.test)) for one in prepared.splits)
-    if any(not len(side) for split in splits for side in (split.train, split.test)):
-        reasons = "; ".join(one.reason for one in left_out)
-        raise DataError(f"The interventions have no training or no test rows left: {reasons}")
-    of_rows = tuple(examples[row] for row in rows)
-    return CauseInputs(experiment, tokenizer, of_rows, at[rows], splits, tuple(left_out))
-
-
-def _reasons(experiment: Experiment, tokenizer: Tokenizer) -> Callable[[Example], str]:
-    """Return a function that returns why a row is left out; "" if it is not."""
     encoder = text_encoder(experiment, tokenizer)
 
     @cache
@@ -203,7 +174,8 @@ def _reasons(experiment: Experiment, tokenizer: Tokenizer) -> Callable[[Example]
     def n_tokens(word: str) -> int:
         return len(tokenizer.encode(word, bos=False).ids)
 
-    def reason(example: Example) -> str:
+    def reason_of(example: Example) -> str:
+        """Return why a row is left out; "" if it is not."""
         if example.counterfactual == "":
             return _MISSING
         if example.counterfactual is not None:
@@ -224,7 +196,29 @@ def _reasons(experiment: Experiment, tokenizer: Tokenizer) -> Callable[[Example]
                 return _SAME_ANSWER
         return ""
 
-    return reason
+    by_reason: dict[str, list[int]] = {}
+    for row in used.tolist():
+        by_reason.setdefault(reason_of(examples[row]), []).append(row)
+    rows = np.array(by_reason.pop("", []), dtype=np.int64)
+    left_out = []
+    for reason, own in by_reason.items():
+        remedy = _REMEDIES.get(reason, "Most words need a leading space to be one token.")
+        count = f"{len(own):,} of {counted(len(used), 'row')}"
+        where = rows_of([examples[row] for row in own])
+        left_out.append(LeftOut(n=len(own), reason=f"{count}, where {reason} ({where}). {remedy}"))
+    number = {int(row): index for index, row in enumerate(rows)}
+
+    def kept(side: IntArray) -> IntArray:
+        return np.array([number[row] for row in side.tolist() if row in number], dtype=np.int64)
+
+    splits = tuple(Split(kept(one.train), kept(one.test)) for one in prepared.splits)
+    if any(not len(side) for split in splits for side in (split.train, split.test)):
+        reasons = "; ".join(one.reason for one in left_out)
+        raise DataError(f"The interventions have no training or no test rows left: {reasons}")
+    of_rows = tuple(examples[row] for row in rows)
+    return CauseInputs(
+        experiment, tokenizer, of_rows, torch.from_numpy(at[rows]), splits, tuple(left_out)
+    )
 
 
 def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding, ...]:
@@ -257,27 +251,24 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[Finding,
         f"{memory / 1e6:,.0f} MB for the activations of "
         f"{counted(at_once, 'text')} at a time."
     )
-    left_out = tuple(
+    findings = [
         Finding("warning", "interventions", f"Interventions leave out {one.reason}")
         for one in inputs.left_out
-    )
-    return (*left_out, *_unspaced(inputs), Finding("info", "interventions", message))
-
-
-def _unspaced(inputs: CauseInputs) -> Iterator[Finding]:
-    """Yield a warning for each answer that continues a word, where a new one may be meant."""
-    experiment, examples = inputs.experiment, inputs.examples
+    ]
+    # Answers that continue a word, where a new one may be meant.
     for name in () if experiment.tokens.chat else experiment.answer_columns:
-        found = [e for e in examples if lacks_space(inputs.tokenizer, e.text, _word(e, name))]
+        words = [(e, _word(e, name)) for e in inputs.examples]
+        found = [(e, word) for e, word in words if lacks_space(inputs.tokenizer, e.text, word)]
         if found:
-            word = _word(found[0], name)
-            message = (
+            word = found[0][1]
+            unspaced = (
                 f"{counted(len(found), 'row')} with an answer that has no leading space, such "
-                f"as {word!r} ({rows_of(found)}): {f' {word}'!r} is a single token, too, and "
-                "begins a new word. Write the space, unless the answer continues the last word "
-                "of the text."
+                f"as {word!r} ({rows_of([e for e, _ in found])}): {f' {word}'!r} is a single "
+                "token, too, and begins a new word. Write the space, unless the answer continues "
+                "the last word of the text."
             )
-            yield Finding("warning", "unspaced-answers", message)
+            findings.append(Finding("warning", "unspaced-answers", unspaced))
+    return (*findings, Finding("info", "interventions", message))
 
 
 def _word(example: Example, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from probekit.errors import ConfigError
-from probekit.experiment.interventions import CHOSEN, InterventionSection
+from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, exclusive
@@ -91,7 +91,42 @@ def intervene(
         if of_table:
             content = csv_text(make_table(of_table, TABLES[name]))
             folder.write(f"{FOLDER}/{name}.csv", content)
-    record = _record(inputs, steps, model, preferred, warnings)
+    tokens, same = [], []  # at each position, if there are effects by position
+    batch = inputs.batch[torch.from_numpy(inputs.test)]
+    lengths = batch.mask.sum(1)
+    by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in steps)
+    if by_position and int(lengths.min()) == int(lengths.max()):
+        ids = batch.ids[:, : int(lengths[0])]
+        tokens, same = inputs.tokenizer.strings(ids[0].tolist()), (ids == ids[0]).all(0).tolist()
+    verdicts = [step for step in steps if isinstance(step, VerdictStep)]
+    used = list(dict.fromkeys(one for step in verdicts for one in step.selected))
+    experiment, columns = source.experiment, dict(inputs.examples[0].values)
+    first = experiment.measure[0]
+    record = CausesRecord(
+        name=experiment.name,
+        question=experiment.question,
+        model=experiment.model.source,
+        dataset=experiment.data.name,
+        classes=inputs.classes if verdicts else (),
+        position=experiment.tokens.position.text,
+        measures=tuple(one.name for one in experiment.measure),
+        answers={
+            key: f"column {name}" if name in columns else repr(name)
+            for key, name in (("answer", first.answer), ("wrong", first.wrong))
+            if name is not None
+        },
+        tokens=tuple(tokens),
+        same_tokens=tuple(same),
+        n=len(inputs.test),
+        groups=len(set(inputs.groups[inputs.test].tolist())),
+        folds=len(inputs.splits),
+        draws=max((step.draws for step in verdicts), default=0),
+        seed=experiment.probe.seed,
+        left_out=inputs.left_out,
+        sites=tuple(one.text for one in model.sites.select(used)) if used else (),
+        preferred=preferred,
+        warnings=tuple(warnings),
+    )
     folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
 
 
@@ -158,8 +193,16 @@ def steps_of(
     # Edits along the same directions, by their method, position and folds.
     together = defaultdict(list)
     for number, step in enumerate(experiment.interventions):
+        folds_of: dict[SiteSelection, tuple[int, ...]] = {}
         with experiment.at("interventions", number, "sites"):
-            places = _places(step, len(inputs.splits), model, table)
+            if named := [pattern for pattern in step.sites if pattern != CHOSEN]:
+                every = tuple(range(len(inputs.splits)))
+                folds_of = dict.fromkeys(model.sites.select(named), every)
+            if CHOSEN in step.sites:
+                folds_of = _chosen(model, table) | folds_of
+        places: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
+        for selection, folds in folds_of.items():
+            places[folds] = (*places.get(folds, ()), selection)
         for folds, selected in places.items():
             if step.has_direction:
                 for along, at in product(step.along or ("probe",), step.at):
@@ -185,42 +228,25 @@ def steps_of(
     return [*effects, *verdicts]
 
 
-def _places(
-    step: InterventionSection, n_folds: int, model: Network, table: pd.DataFrame | None
-) -> dict[tuple[int, ...], tuple[SiteSelection, ...]]:
-    """Return the sites of a step by the folds whose test rows are edited there.
+def _chosen(model: Network, table: pd.DataFrame | None) -> dict[SiteSelection, tuple[int, ...]]:
+    """Return the best sites of the probes in the residual stream, with the folds that chose them.
 
-    Named sites are edited in the test rows of all folds, a chosen site in those of the folds that
-    chose it: other folds' choices have seen these rows.
+    Raises:
+        ConfigError: no site of the residual stream was probed.
     """
-    folds_of: dict[SiteSelection, tuple[int, ...]] = {}
-    if named := [pattern for pattern in step.sites if pattern != CHOSEN]:
-        folds_of = dict.fromkeys(model.sites.select(named), tuple(range(n_folds)))
-    if CHOSEN in step.sites:
-        chosen: dict[SiteSelection, tuple[int, ...]] = {}
-        assert table is not None, "`cause` refuses a chosen site"
-        for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):
-            selection = _first_in_stream(model, rows)
-            chosen[selection] = (*chosen.get(selection, ()), fold)
-        folds_of = chosen | folds_of
-    places: dict[tuple[int, ...], tuple[SiteSelection, ...]] = {}
-    for selection, folds in folds_of.items():
-        places[folds] = (*places.get(folds, ()), selection)
-    return places
-
-
-def _first_in_stream(model: Network, rows: pd.DataFrame) -> SiteSelection:
-    """Return the site in the residual stream with the best validation score of a fold."""
-    for _, row in rows.iterrows():
-        text = site_with_head(row["site"], row["head"])
-        if " + " not in text:
-            (selection,) = model.sites.select([text])
-            if stream_entry(model, selection) is not None:
-                return selection
-    raise ConfigError(
-        "`chosen` is the best site of the probes that is a part of the residual stream, but none "
-        "was probed. Name the sites, such as blocks.*.hook_resid_post."
-    )
+    assert table is not None, "`cause` refuses a chosen site"
+    chosen: dict[SiteSelection, tuple[int, ...]] = {}
+    for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):
+        texts = (site_with_head(row["site"], row["head"]) for _, row in rows.iterrows())
+        single = (model.sites.select([text])[0] for text in texts if " + " not in text)
+        best = next((one for one in single if stream_entry(model, one) is not None), None)
+        if best is None:
+            raise ConfigError(
+                "`chosen` is the best site of the probes that is a part of the residual stream, "
+                "but none was probed. Name the sites, such as blocks.*.hook_resid_post."
+            )
+        chosen[best] = (*chosen.get(best, ()), fold)
+    return chosen
 
 
 def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float | None:
@@ -242,59 +268,3 @@ def _preferred(inputs: CauseInputs, model: Network, folder: RunFolder) -> float 
     part = Part("answers without edits", {"do": "none"}, share)
     found: float = read_or_compute(part, folder.path)["share"]
     return found
-
-
-def _record(
-    inputs: CauseInputs,
-    steps: Sequence[Step],
-    model: Network,
-    preferred: float | None,
-    warnings: Sequence[str],
-) -> CausesRecord:
-    experiment = inputs.experiment
-    verdicts = [step for step in steps if isinstance(step, VerdictStep)]
-    by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in steps)
-    tokens, same = _tokens(inputs) if by_position else ((), ())
-    first = experiment.measure[0]
-    columns = dict(inputs.examples[0].values)
-    names = {"answer": first.answer, "wrong": first.wrong}
-    used: dict[SiteSelection, None] = {one: None for step in verdicts for one in step.selected}
-    return CausesRecord(
-        name=experiment.name,
-        question=experiment.question,
-        model=experiment.model.source,
-        dataset=experiment.data.name,
-        classes=inputs.classes if verdicts else (),
-        position=experiment.tokens.position.text,
-        measures=tuple(one.name for one in experiment.measure),
-        answers={
-            key: f"column {name}" if name in columns else repr(name)
-            for key, name in names.items()
-            if name is not None
-        },
-        tokens=tokens,
-        same_tokens=same,
-        n=len(inputs.test),
-        groups=len(set(inputs.groups[inputs.test].tolist())),
-        folds=len(inputs.splits),
-        draws=max((step.draws for step in verdicts), default=0),
-        seed=experiment.probe.seed,
-        left_out=inputs.left_out,
-        sites=tuple(one.text for one in model.sites.select(list(used))) if used else (),
-        preferred=preferred,
-        warnings=tuple(warnings),
-    )
-
-
-def _tokens(inputs: CauseInputs) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-    """Return the tokens of the first test text, and whether all texts have each.
-
-    Both are empty if the texts differ in length.
-    """
-    batch = inputs.batch[torch.from_numpy(inputs.test)]
-    lengths = batch.mask.sum(1)
-    if int(lengths.min()) < int(lengths.max()):
-        return (), ()
-    ids = batch.ids[:, : int(lengths[0])]
-    same = (ids == ids[0]).all(0)
-    return tuple(inputs.tokenizer.strings(ids[0].tolist())), tuple(same.tolist())

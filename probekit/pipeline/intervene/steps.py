@@ -42,7 +42,7 @@ from probekit.model.network import Network
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
-from probekit.probes.solve.design import Codes, Floats
+from probekit.probes.solve.design import Floats
 from probekit.provenance import digest_json, seal, unseal
 from probekit.results.causes import FOLDER
 
@@ -153,7 +153,22 @@ class EffectStep:
         folds = [(inputs.test, inputs.test)]
         if self.step.with_ == "mean":  # that of the training rows of the fold
             folds = [(split.train, split.test) for split in inputs.splits]
-        by_fold = [self._values(model, selected, train, test) for train, test in folds]
+        by_fold = []
+        for train, test in folds:
+            rows, averaged = torch.from_numpy(test), torch.from_numpy(train)
+            batch, own = inputs.batch[rows], [measure[rows] for measure in inputs.measures]
+            at: Positions = inputs.position[rows] if self.at == "probed" else self.at
+            place = inputs.position[averaged] if self.at == "probed" else None
+            if self.step.with_ is None:
+                assert inputs.sources is not None
+                values = patched_values(model, batch, inputs.sources[rows], own, selected, at=at)
+            else:
+                values = ablated_values(
+                    model, batch, own, selected, self.step.with_, at=at,
+                    averaged=(inputs.batch[averaged], place),
+                    seed=inputs.experiment.probe.seed,
+                )  # fmt: skip
+            by_fold.append(values)
         order = np.argsort(np.concatenate([test for _, test in folds]))
 
         def joined(columns: Sequence[Floats]) -> Floats:
@@ -176,22 +191,6 @@ class EffectStep:
         ]
         return {"measures": measures}
 
-    def _values(
-        self, model: Network, selected: Sequence[SiteSelection], train: Codes, test: Codes
-    ) -> list[PatchedValues]:
-        """Return each measure of test rows; a mean is that of the training rows."""
-        inputs, rows, averaged = self.inputs, torch.from_numpy(test), torch.from_numpy(train)
-        batch, measures = inputs.batch[rows], [measure[rows] for measure in inputs.measures]
-        at: Positions = inputs.position[rows] if self.at == "probed" else self.at
-        if self.step.with_ is None:
-            assert inputs.sources is not None
-            return patched_values(model, batch, inputs.sources[rows], measures, selected, at=at)
-        place = inputs.position[averaged] if self.at == "probed" else None
-        return ablated_values(
-            model, batch, measures, selected, self.step.with_, at=at,
-            averaged=(inputs.batch[averaged], place), seed=inputs.experiment.probe.seed,
-        )  # fmt: skip
-
     def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
         """Yield the rows of effects.csv, given the numbers of all parts."""
         test = self.inputs.test
@@ -204,11 +203,7 @@ class EffectStep:
                 for index, position, values in of_site["patched"]:
                     patched[Patch(selection[texts[index]], position)] = _floats(values)
             first = found[0][1]["measures"][number]
-            scored = PatchedValues(
-                _floats(first["base"]),
-                _floats(first["source"]),
-                patched,
-            )
+            scored = PatchedValues(_floats(first["base"]), _floats(first["source"]), patched)
             own = measure[torch.from_numpy(test)]
             for one in effects_of(scored, own, self.inputs.groups[test]):
                 of_source = {
@@ -278,19 +273,31 @@ class VerdictStep:
             )
 
     def _numbers(self, model: Network, selection: SiteSelection) -> dict[str, Any]:
-        probe = self.inputs.experiment.probe
-        settings = CauseSettings(
-            along=self.along, draws=self.draws, by=self.by, C=strength_of(probe.C), seed=probe.seed
+        inputs, probe = self.inputs, self.inputs.experiment.probe
+        place, measure, C = inputs.position, inputs.measures[0], strength_of(probe.C)
+        if len(torch.unique(measure.answer)) == 1:
+            raise DataError(
+                "All rows have the same right answer, so that it is not related to the label, "
+                "which erase, swap and steer compare. Name columns with the right and the wrong "
+                "answer of each row in `measure`."
+            )
+        data = CauseData(
+            batch=inputs.batch,
+            codes=inputs.codes,
+            groups=inputs.groups,
+            splits=inputs.splits,
+            measure=measure,
+            at=place if self.at == "probed" else None,
+            read=place,
+            sources=inputs.sources if self.has_swap else None,
+            other=inputs.others,
         )
-        result = causes_of(model, self._data(), selection, settings)
-        facts = {
-            "kernel_share": result.kernel_share,
-            "summary": summary(result),
-            "n": result.n,
-            "groups": result.groups,
-            "folds": result.folds,
-            "draws": result.draws,
-        }
+        settings = CauseSettings(
+            along=self.along, draws=self.draws, by=self.by, C=C, seed=probe.seed
+        )
+        result = causes_of(model, data, selection, settings)
+        names = ("kernel_share", "n", "groups", "folds", "draws")
+        facts = {name: getattr(result, name) for name in names} | {"summary": summary(result)}
         rows = []
         for one in [*result.verdicts, *filter(None, [result.swap])]:
             row = asdict(one) | facts | {"reason": why_undecided(one)}
@@ -307,47 +314,33 @@ class VerdictStep:
             "unit": result.unit,
         }
         if self.has_downstream and self.at == "probed":
-            found["downstream"] = self._downstream(model, selection)
+            split, codes = inputs.splits[0], inputs.codes
+            X = Responder(model, inputs.batch, selection, place, measure).features()
+            eraser = eraser_of(self.along, X[split.train], codes[split.train], C)
+            first, n_layers = layer_of(selection.site) or 0, model.axis_sizes["n_layers"]
+            later = [SiteSelection(f"blocks.{n}.hook_resid_post") for n in range(first, n_layers)]
+            used = np.sort(np.r_[split.train, split.test])
+            kept = torch.from_numpy(used)
+            found["downstream"] = downstream_scores(
+                model, inputs.batch[kept], codes[used], inputs.groups[used],
+                np.flatnonzero(np.isin(used, split.train)), (selection, eraser), later, place[kept],
+            )  # fmt: skip
         return found
-
-    def _data(self) -> CauseData:
-        measure = self.inputs.measures[0]
-        if len(torch.unique(measure.answer)) == 1:
-            raise DataError(
-                "All rows have the same right answer, so that it is not related to the label, "
-                "which erase, swap and steer compare. Name columns with the right and the wrong "
-                "answer of each row in `measure`."
-            )
-        return CauseData(
-            batch=self.inputs.batch,
-            codes=self.inputs.codes,
-            groups=self.inputs.groups,
-            splits=self.inputs.splits,
-            measure=measure,
-            at=self.inputs.position if self.at == "probed" else None,
-            read=self.inputs.position,
-            sources=self.inputs.sources if self.has_swap else None,
-            other=self.inputs.others,
-        )
-
-    def _downstream(self, model: Network, selection: SiteSelection) -> list[dict[str, Any]]:
-        split = self.inputs.splits[0]
-        place, measure = self.inputs.position, self.inputs.measures[0]
-        X = Responder(model, self.inputs.batch, selection, place, measure).features()
-        C = strength_of(self.inputs.experiment.probe.C)
-        eraser = eraser_of(self.along, X[split.train], self.inputs.codes[split.train], C)
-        first, n_layers = layer_of(selection.site) or 0, model.axis_sizes["n_layers"]
-        later = [SiteSelection(f"blocks.{n}.hook_resid_post") for n in range(first, n_layers)]
-        rows = np.sort(np.r_[split.train, split.test])
-        kept = torch.from_numpy(rows)
-        return downstream_scores(
-            model, self.inputs.batch[kept], self.inputs.codes[rows], self.inputs.groups[rows],
-            np.flatnonzero(np.isin(rows, split.train)), (selection, eraser), later, place[kept],
-        )  # fmt: skip
 
     def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
         """Yield the rows of verdicts.csv, doses.csv and downstream.csv, each with its table."""
-        best = self._best([numbers for _, numbers in found])
+        best: dict[tuple[int, str], float] = {}  # p-values by number of the site and question
+        for question in ("steers", "silences", "swap"):
+            effects = {
+                number: row["effect"]
+                for number, (_, one) in enumerate(found)
+                for row in one["verdicts"]
+                if row["question"] == question and row["effect"] is not None
+            }
+            if effects:
+                null = np.stack([_floats(found[number][1]["null"][question]) for number in effects])
+                adjusted = best_p_values(np.array([*effects.values()]), null).tolist()
+                best |= {(n, question): p for n, p in zip(effects, adjusted, strict=True)}
         for number, (selection, (_, one)) in enumerate(zip(self.selected, found, strict=True)):
             method = {"at": self.at, "along": self.along}
             place = method | {
@@ -362,22 +355,6 @@ class VerdictStep:
                 yield "doses", place | row | {"unit": one["unit"]}
             for row in one.get("downstream", []):
                 yield "downstream", method | row | {"erased": selection.text}
-
-    def _best(self, found: Sequence[dict[str, Any]]) -> dict[tuple[int, str], float]:
-        """Return the p-values adjusted for all sites, by number of the site and question."""
-        best: dict[tuple[int, str], float] = {}
-        for question in ("steers", "silences", "swap"):
-            effects = {
-                number: row["effect"]
-                for number, one in enumerate(found)
-                for row in one["verdicts"]
-                if row["question"] == question and row["effect"] is not None
-            }
-            if effects:
-                null = np.stack([_floats(found[number]["null"][question]) for number in effects])
-                adjusted = best_p_values(np.array([*effects.values()]), null).tolist()
-                best |= {(n, question): p for n, p in zip(effects, adjusted, strict=True)}
-        return best
 
     def warnings(self, found: Found) -> Iterator[str]:
         """Yield sentences on the doses that were left out, each with its sites."""

@@ -32,7 +32,7 @@ from probekit.model.families.table import find_config, load_model
 from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.model.network import Network
 from probekit.model.sites.sites import SiteSelection
-from probekit.model.text.tokenizer import TokenizedText, Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.experiment.prepare import TextEncoder, n_features
 from probekit.pipeline.experiment.rows import normalized, part_of
@@ -137,11 +137,63 @@ def predict_texts(
         DataError: a text has no token, or one is too long.
     """
     context = network.model.config.n_ctx
-    encoded = _encode(probe, network.tokenizer, texts)
-    indices = _within(encoded, context, too_long, watcher)
+    facts, encoder = probe.facts, TextEncoder(network.tokenizer, probe.facts.bos, probe.facts.chat)
+    encoded = [encoder.encode(text) for text in texts]
+    covered = ((tokens.offsets[:, 0] < tokens.offsets[:, 1]).any() for tokens in encoded)
+    empty = [n for n, has_text in enumerate(covered, start=1) if not has_text]
+    if empty:
+        raise DataError(
+            f"{len(empty)} of {len(texts)} texts are empty, the first is text {empty[0]}. Remove "
+            "them."
+        )
+    long = [n for n, tokens in enumerate(encoded) if len(tokens.ids) > context]
+    indices = sorted(set(range(len(encoded))) - set(long if too_long == "skip" else ()))
+    if long:
+        problem = (
+            f"{len(long)} of {len(encoded)} texts are longer than the context of {context} tokens, "
+            f"first text {long[0] + 1} with {len(encoded[long[0]].ids)}"
+        )
+        if too_long == "error":
+            raise DataError(f"{problem}. Use --too-long truncate or --too-long skip.")
+        treated = "skipped" if too_long == "skip" else "truncated"
+        watcher.tell(f"warning: {problem}; they were {treated}")
+        if not indices:
+            raise DataError(f"{problem}: no text is left.")
     tokens = [encoded[n].first(context) for n in indices]
-    plan, n_token_rows = _plan(probe, tokens, [texts[n] for n in indices])
-    scores = _scores(probe, network, tokens, plan, watcher)
+    read = [texts[n] for n in indices]
+    offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in read]
+    # The plan has the rows of all tokens, then one row of each text at the probe's position.
+    plan, _ = plan_rows(offsets, turns, read, PositionRule("all"), bos=tokens[0].has_bos)
+    n_token_rows = len(plan.example)
+    if facts.at in OF_ANY_TEXT:
+        known = facts.position.keys() & ("at", "index", "skip_first", "offset")
+        rule: dict[str, Any] = {name: facts.position[name] for name in known}
+        whole, _ = plan_rows(offsets, turns, read, PositionRule(**rule), bos=tokens[0].has_bos)
+        plan = RowPlan(
+            example=np.concatenate([plan.example, whole.example]),
+            positions=np.concatenate([plan.positions, whole.positions]),
+            offsets=np.concatenate([plan.offsets, whole.offsets[1:] + plan.offsets[-1]]),
+        )
+    n_rows, n_classes, done = len(plan.example), len(probe.classes), 0
+
+    def count(n_new: int) -> None:
+        nonlocal done
+        done += n_new
+        watcher.progress("apply", done, n_rows)
+
+    ids, norm = [part.ids for part in tokens], network.model.config
+    sites = tuple(dict.fromkeys(selection.site for selection in network.selections))
+    scores = np.empty((n_rows, n_classes) if n_classes > 2 else n_rows)
+    for rows, values in stream_rows(
+        network.model, ids, plan, sites, dtype=facts.dtype, on_batch=count
+    ):
+        parts = [part_of(values[one.site], one) for one in network.selections]
+        if facts.view == "normalized":
+            parts = [
+                normalized(part, norm.norm_epsilon, is_centred=norm.norm_is_centred)
+                for part in parts
+            ]
+        scores[rows] = probe.scores(np.concatenate(parts, axis=1))
     labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
     answers = [
         RowPrediction(label, max(row), tuple(row))
@@ -209,104 +261,6 @@ def load_network(
             ) from error
         watcher.tell(f"warning: {source} is not the model that the probe was fitted on: {error}")
     return ProbedModel(model, tokenizer, selections)
-
-
-def _encode(probe: SavedProbe, tokenizer: Tokenizer, texts: Sequence[str]) -> list[TokenizedText]:
-    encoder = TextEncoder(tokenizer, probe.facts.bos, probe.facts.chat)
-    encoded = [encoder.encode(text) for text in texts]
-    covered = ((tokens.offsets[:, 0] < tokens.offsets[:, 1]).any() for tokens in encoded)
-    empty = [n for n, has_text in enumerate(covered, start=1) if not has_text]
-    if empty:
-        raise DataError(
-            f"{len(empty)} of {len(texts)} texts are empty, the first is text {empty[0]}. Remove "
-            "them."
-        )
-    return encoded
-
-
-def _within(
-    encoded: Sequence[TokenizedText], context: int, too_long: TooLong, watcher: Watcher
-) -> list[int]:
-    """Return the indices of the texts that `too_long` keeps; warn about texts that are too long."""
-    long = [n for n, tokens in enumerate(encoded) if len(tokens.ids) > context]
-    if not long:
-        return list(range(len(encoded)))
-    problem = (
-        f"{len(long)} of {len(encoded)} texts are longer than the context of {context} tokens, "
-        f"first text {long[0] + 1} with {len(encoded[long[0]].ids)}"
-    )
-    if too_long == "error":
-        raise DataError(f"{problem}. Use --too-long truncate or --too-long skip.")
-    is_skipped = too_long == "skip"
-    watcher.tell(f"warning: {problem}; they were {'skipped' if is_skipped else 'truncated'}")
-    remaining = sorted(set(range(len(encoded))) - set(long if is_skipped else ()))
-    if not remaining:
-        raise DataError(f"{problem}: no text is left.")
-    return remaining
-
-
-def _plan(
-    probe: SavedProbe, tokens: Sequence[TokenizedText], texts: Sequence[str]
-) -> tuple[RowPlan, int]:
-    """Return a plan with one row per token, then one per text if the probe predicts per text.
-
-    The second value is the number of token rows. Both are in one plan, so that the model runs once.
-    """
-    facts = probe.facts
-    offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in texts]
-
-    def rows(rule: PositionRule) -> RowPlan:
-        return plan_rows(offsets, turns, texts, rule, bos=tokens[0].has_bos)[0]
-
-    each = rows(PositionRule("all"))
-    if facts.at not in OF_ANY_TEXT:
-        return each, len(each.example)
-    known = ("at", "index", "skip_first", "offset")
-    chosen: dict[str, Any] = {name: facts.position[name] for name in facts.position.keys() & known}
-    whole = rows(PositionRule(**chosen))
-    both = RowPlan(
-        example=np.concatenate([each.example, whole.example]),
-        positions=np.concatenate([each.positions, whole.positions]),
-        offsets=np.concatenate([each.offsets, whole.offsets[1:] + each.offsets[-1]]),
-    )
-    return both, len(each.example)
-
-
-def _scores(
-    probe: SavedProbe,
-    network: ProbedModel,
-    tokens: Sequence[TokenizedText],
-    plan: RowPlan,
-    watcher: Watcher,
-) -> Floats:
-    """Return the scores of all rows, shape (n_rows,) or (n_rows, n_classes)."""
-    sites = tuple(dict.fromkeys(selection.site for selection in network.selections))
-    n_rows, done = len(plan.example), 0
-
-    def count(n_new: int) -> None:
-        nonlocal done
-        done += n_new
-        watcher.progress("apply", done, n_rows)
-
-    n_classes = len(probe.classes)
-    scores = np.empty((n_rows, n_classes) if n_classes > 2 else n_rows)
-    for rows, values in stream_rows(
-        network.model,
-        [part.ids for part in tokens],
-        plan,
-        sites,
-        dtype=probe.facts.dtype,
-        on_batch=count,
-    ):
-        parts = [part_of(values[chosen.site], chosen) for chosen in network.selections]
-        if probe.facts.view == "normalized":
-            norm = network.model.config
-            parts = [
-                normalized(part, norm.norm_epsilon, is_centred=norm.norm_is_centred)
-                for part in parts
-            ]
-        scores[rows] = probe.scores(np.concatenate(parts, axis=1))
-    return scores
 
 
 def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:

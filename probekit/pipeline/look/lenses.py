@@ -26,7 +26,7 @@ from probekit.interventions.measures import AnswerMeasure, lacks_space
 from probekit.interventions.patching import patch
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
-from probekit.model.passes.inputs import TokenBatch, check_context, check_tokens
+from probekit.model.passes.inputs import check_context, check_tokens
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
@@ -285,7 +285,22 @@ def patch_pair(
             f"The answer and the wrong answer are both {answer!r}, so their logits never differ. "
             "Give two tokens."
         )
-    batches = _batches(network, clean, corrupt, bos)
+    own, other = (network.ids(text, bos=bos) for text in (clean, corrupt))
+    if len(own) != len(other):
+        listed = (
+            " ".join(map(repr, network.tokenizer.strings(ids.tolist()))) for ids in (own, other)
+        )
+        raise DataError(
+            f"The clean text has {len(own)} tokens and the corrupt text {len(other)}, so positions "
+            "do not correspond. Use texts with equal numbers of tokens:\n  " + "\n  ".join(listed)
+        )
+    if torch.equal(own, other):
+        raise DataError(
+            "The clean and the corrupt text have the same tokens, so patching changes nothing. "
+            "Change the corrupt text where the answer depends on it."
+        )
+    tokenizer = network.tokenizer
+    batches = tokenizer.batch([clean], bos=bos), tokenizer.batch([corrupt], bos=bos)
     measure = AnswerMeasure(torch.tensor(tokens[:1]), torch.tensor(tokens[1:]))
     grids: list[tuple[Iterable[SitePattern], Literal["all", "each"]]] = [(sites, "each")]
     if heads:
@@ -315,24 +330,3 @@ def patch_pair(
             text for text in (answer, wrong) if lacks_space(network.tokenizer, clean, text)
         ),
     )
-
-
-def _batches(
-    network: ModelAndTokenizer, clean: str, corrupt: str, bos: bool
-) -> tuple[TokenBatch, TokenBatch]:
-    """Return the tokens of both texts after checks that name the tokens."""
-    own, other = (network.ids(text, bos=bos) for text in (clean, corrupt))
-    if len(own) != len(other):
-        listed = (
-            " ".join(map(repr, network.tokenizer.strings(ids.tolist()))) for ids in (own, other)
-        )
-        raise DataError(
-            f"The clean text has {len(own)} tokens and the corrupt text {len(other)}, so positions "
-            "do not correspond. Use texts with equal numbers of tokens:\n  " + "\n  ".join(listed)
-        )
-    if torch.equal(own, other):
-        raise DataError(
-            "The clean and the corrupt text have the same tokens, so patching changes nothing. "
-            "Change the corrupt text where the answer depends on it."
-        )
-    return (network.tokenizer.batch([clean], bos=bos), network.tokenizer.batch([corrupt], bos=bos))

@@ -65,9 +65,34 @@ def write_weights_page(
             )
         names = sorted(checkpoint.tensors, key=_in_order)
         page = overview_page(summarise((name, _read(checkpoint, name)) for name in names), source)
-    else:
-        page = weight_page(_weight(checkpoint, tensor, columns, corner or CORNER, n_head), source)
-    write_atomic(out, page)
+        write_atomic(out, page)
+        return out
+    stored = _read(checkpoint, tensor)
+    if stored.ndim not in (1, 2) or not stored.numel():
+        raise ConfigError(
+            f"{tensor} has shape {tuple(stored.shape)}: only vectors and matrices can be plotted. "
+            "Without --tensor the page is an overview of all tensors."
+        )
+    values: Floats = stored.float().numpy()
+    for column in columns:
+        if values.ndim != 2:
+            raise ConfigError(f"{tensor} has shape {values.shape}: it has no columns to plot.")
+        if not 0 <= column < values.shape[1]:
+            raise ConfigError(
+                f"{tensor} has no column {column}. Allowed: 0 to {values.shape[1] - 1}."
+            )
+    if not columns and tensor == "wpe.weight" and values.ndim == 2:
+        columns = [column for column in COLUMNS if column < values.shape[1]] or [0]
+    is_complete = tensor == "wpe.weight" and values.size <= MOST_CELLS
+    attention = _ATTENTION.fullmatch(tensor)
+    weight = WeightTensor(
+        row=summarise([(tensor, stored)]),
+        numbers=values,
+        columns=tuple(columns),
+        corner=None if is_complete else corner or CORNER,
+        heads=_heads(checkpoint, attention[1], attention[2], n_head) if attention else None,
+    )
+    write_atomic(out, weight_page(weight, source))
     return out
 
 
@@ -102,36 +127,6 @@ def _read(checkpoint: Checkpoint, name: str) -> Tensor:
     return checkpoint.tensors[name].read()
 
 
-def _weight(
-    checkpoint: Checkpoint, tensor: str, columns: Sequence[int], corner: int, n_head: int | None
-) -> WeightTensor:
-    stored = _read(checkpoint, tensor)
-    if stored.ndim not in (1, 2) or not stored.numel():
-        raise ConfigError(
-            f"{tensor} has shape {tuple(stored.shape)}: only vectors and matrices can be plotted. "
-            "Without --tensor the page is an overview of all tensors."
-        )
-    values: Floats = stored.float().numpy()
-    for column in columns:
-        if values.ndim != 2:
-            raise ConfigError(f"{tensor} has shape {values.shape}: it has no columns to plot.")
-        if not 0 <= column < values.shape[1]:
-            raise ConfigError(
-                f"{tensor} has no column {column}. Allowed: 0 to {values.shape[1] - 1}."
-            )
-    if not columns and tensor == "wpe.weight" and values.ndim == 2:
-        columns = [column for column in COLUMNS if column < values.shape[1]] or [0]
-    is_complete = tensor == "wpe.weight" and values.size <= MOST_CELLS
-    attention = _ATTENTION.fullmatch(tensor)
-    return WeightTensor(
-        row=summarise([(tensor, stored)]),
-        numbers=values,
-        columns=tuple(columns),
-        corner=None if is_complete else corner,
-        heads=_heads(checkpoint, attention[1], attention[2], n_head) if attention else None,
-    )
-
-
 def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> HeadWeights:
     """Return the head weights of a block, as far as the checkpoint has its attention tensors."""
     parts: dict[str, Floats] = {}
@@ -140,7 +135,22 @@ def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -
         for name in ("c_attn", "c_proj")
         if (full := f"{block}{name}.weight") in checkpoint.tensors
     }
-    n_head = _n_head(checkpoint, stored[drawn].shape[0], n_head)
+    # The number of heads cannot be inferred from the shapes of tensors.
+    folder, published = checkpoint.path.parent, {c.n_embd: c.n_head for c in PUBLISHED.values()}
+    if any((folder / name).is_file() for name in ("config.json", HPARAMS)):
+        configured = model_config(folder).n_heads
+        if n_head not in (None, configured):
+            raise ConfigError(
+                f"--n-head {n_head} contradicts the config in {folder}, which has {configured} "
+                "heads. Remove --n-head, or correct the config."
+            )
+        n_head = configured
+    n_head = published.get(stored[drawn].shape[0]) if n_head is None else n_head
+    if n_head is None:
+        raise ConfigError(
+            f"The number of heads of {checkpoint.path} is unknown: its tensors do not show it, and "
+            "there is no config.json next to it. Give --n-head."
+        )
     if "c_attn" in stored:
         parts |= query_key_value(stored["c_attn"], n_head)
     if "c_proj" in stored:
@@ -150,31 +160,4 @@ def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -
         norms=head_norms(parts),
         spectra=circuits(parts, parts["output"]) if len(stored) == 2 else {},
         drawn=("output",) if drawn == "c_proj" else ("query", "key", "value"),
-    )
-
-
-def _n_head(checkpoint: Checkpoint, n_embd: int, given: int | None) -> int:
-    """Return the number of heads, which cannot be inferred from the shapes of tensors.
-
-    Raises:
-        ConfigError: the number is neither in a config nor given, and no published GPT-2 has this
-            width; or the config and the given number differ.
-    """
-    folder = checkpoint.path.parent
-    if any((folder / name).is_file() for name in ("config.json", HPARAMS)):
-        configured = model_config(folder).n_heads
-        if given not in (None, configured):
-            raise ConfigError(
-                f"--n-head {given} contradicts the config in {folder}, which has {configured} "
-                "heads. Remove --n-head, or correct the config."
-            )
-        return configured
-    if given is not None:
-        return given
-    for config in PUBLISHED.values():
-        if config.n_embd == n_embd:
-            return config.n_head
-    raise ConfigError(
-        f"The number of heads of {checkpoint.path} is unknown: its tensors do not show it, and "
-        "there is no config.json next to it. Give --n-head."
     )

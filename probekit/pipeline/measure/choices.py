@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -73,11 +72,6 @@ class _Pick:
         groups = prober.data.groups[prober.rows_of(probe)]
         if draw is not None:  # the control task is scored on comparable rows only
             groups = groups[prober.comparable()]
-        return Scored((own,), (chance,), groups[is_test], self._facts(draw is not None))
-
-    def _facts(self, is_control: bool) -> FitFacts:
-        probe, target = self.predictor
-        if is_control:
             target = "control"
         elif TARGETS[target].network is not None:
             target = "random_weights"
@@ -86,96 +80,9 @@ class _Pick:
             for one in self.result.of_kind(probe)
             if (one.target, one.split, one.fold) == (target, "test", None)
         )
-        facts = {own.name: getattr(measured, own.name) for own in fields(FitFacts)}
-        return replace(FitFacts(**facts), C=None if is_control else self.C)
-
-
-@dataclass(frozen=True, eq=False)
-class _Chooser:
-    """Makes the choices, from the results at all sites and positions.
-
-    Attributes:
-        places: the results by site and position; the site of baselines is None.
-        table: the rows of all results.
-        probers: the prober of each position.
-    """
-
-    places: Mapping[Place, SiteResult]
-    table: pd.DataFrame
-    probers: Mapping[str, Prober]
-
-    @cached_property
-    def of_task(self) -> list[pd.Series]:
-        """The validation row of the task that each outer fold chose; see `fold_choices`."""
-        return fold_choices(self.table)
-
-    def task(self) -> list[_Pick]:
-        """Return the choice of each outer fold for the task."""
-        return [self._pick(row, "task") for row in self.of_task]
-
-    def networks(self) -> dict[str, list[_Pick]]:
-        """Return the choices of each network with random weights, by the target of the network.
-
-        A network chooses by its own validation scores: in each outer fold, or once for a single
-        split. It cannot choose kinds of probe that are scored on other rows than the baselines,
-        such as whole texts. Empty if there are no such networks, or one has nothing to choose from.
-        """
-        prober, picks = next(iter(self.probers.values())), {}
-        probes = {
-            probe
-            for probe in self.table["probe"].unique()
-            if np.array_equal(prober.rows_of(probe), prober.test_rows)
-        }
-        table = self.table[self.table["probe"].isin(probes)]
-        for target in NETWORKS:
-            if (self.table["target"] == target).any():
-                by_fold = prober.is_nested
-                ranked = fold_ranks(table, target) if by_fold else [ranked_rows(table, target)]
-                if any(rows.empty for rows in ranked) or not ranked:
-                    return {}
-                picks[target] = [self._pick(rows.iloc[0], target) for rows in ranked]
-        return picks
-
-    def at_embedding(self) -> list[_Pick]:
-        """Return each fold's choice with its site replaced by the embedding.
-
-        The embedding is that of the same line of the layer curve; see `placed`.
-
-        Empty if a fold has no score at the embedding, or if all folds chose the embedding.
-        """
-        same = ("line", "probe", "position")
-        pairs = zip(self.of_task, fold_ranks(self.table), strict=True)
-        sites = [
-            only(ranked, depth=EMBED_DEPTH, **{name: row[name] for name in same})["site"]
-            for row, ranked in pairs
-        ]
-        is_same = all(row["depth"] == EMBED_DEPTH for row in self.of_task)
-        if is_same or any(own.empty for own in sites):
-            return []
-        return [
-            replace(self._pick(row | {"site": own.iloc[0]}, "task"), C=None)
-            for row, own in zip(map(dict, self.of_task), sites, strict=True)
-        ]
-
-    def baseline(self, target: str) -> list[_Pick]:
-        """Return, for each fold, a baseline at the position that the fold chose.
-
-        Empty without a sweep: then the baseline has the same position, and needs no choice.
-        """
-        if len(self.probers) == 1:
-            return []
-        baselines = {"site": None, "head": None, "probe": "none", "C": None}
-        return [self._pick(dict(row) | baselines, target) for row in self.of_task]
-
-    def _pick(self, row: Mapping[str, Any] | pd.Series, target: str) -> _Pick:
-        site, position = row["site"], row["position"]
-        return _Pick(
-            fold=0 if pd.isna(row["fold"]) else int(row["fold"]),
-            result=self.places[site and site_with_head(site, row["head"]), position],
-            predictor=Predictor(row["probe"], target),
-            prober=self.probers[position],
-            C=None if pd.isna(row["C"]) else float(row["C"]),
-        )
+        facts = {one.name: getattr(measured, one.name) for one in fields(FitFacts)}
+        facts["C"] = None if draw is not None else self.C
+        return Scored((own,), (chance,), groups[is_test], FitFacts(**facts))
 
 
 def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -> SiteResult | None:
@@ -194,12 +101,40 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     for result in results:
         site, own = result.place["site"], result.place["position"]
         places[site and site_with_head(site, result.place["head"]), own] = result
-    chooser = _Chooser(places, table, probers)
+
+    def pick(row: Mapping[str, Any] | pd.Series, target: str) -> _Pick:
+        site, position = row["site"], row["position"]
+        return _Pick(
+            fold=0 if pd.isna(row["fold"]) else int(row["fold"]),
+            result=places[site and site_with_head(site, row["head"]), position],
+            predictor=Predictor(row["probe"], target),
+            prober=probers[position],
+            C=None if pd.isna(row["C"]) else float(row["C"]),
+        )
+
     # For a sweep the position is empty, because folds may choose different positions.
     position = next(iter(probers)) if len(probers) == 1 else ""
     no_site = dict.fromkeys(("site", "layer", "component", "head", "view"))
     chosen = SiteResult(place={**results[0].place, **no_site, "position": position})
-    task = chooser.task()
+
+    def add(
+        target: str, picks: Sequence[_Pick], controls: Scored | None, probe: str = NESTED_PROBE
+    ) -> None:
+        pooled = _pooled(picks)
+        if pooled is None:
+            return
+        prober, scored = picks[0].prober, pooled.with_facts(probe=probe, target=target)
+        chosen.measurements.extend(prober.measure(scored))
+        if controls is not None:
+            comparable = np.concatenate([pick.prober.comparable(pick.fold) for pick in picks])
+            own, metric = scored.take(comparable), prober.main_metric
+            selectivity = replace(own, metric=metric, against=controls.predictions)
+            chosen.measurements.extend(prober.measure(selectivity))
+        chosen.predictions[Predictor(probe, target)] = pooled.predictions[0]
+
+    # The validation row of the task that each outer fold chose.
+    of_task = fold_choices(table)
+    task = [pick(row, "task") for row in of_task]
     if task:
         draws: list[Scored | None] = []
         if all(pick.prober.has_control for pick in task):
@@ -207,18 +142,34 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
             draws = [_pooled(task, draw) for draw in range(n_draws)]
         known = [one for one in draws if one is not None]
         controls = Scored.of_draws(known) if known else None
-        _add(chosen, NESTED["task"], task, controls)
+        add(NESTED["task"], task, controls)
         if controls is not None:
-            of_control = controls.with_facts(probe=NESTED_PROBE, target=NESTED["control"])
-            chosen.measurements.extend(task[0].prober.measure(of_control))
-        _add(chosen, NESTED["embedding"], chooser.at_embedding())
-        for target in BASELINES:
-            _add(chosen, target, chooser.baseline(target), probe="none")
-    networks = chooser.networks()
+            facts = {"probe": NESTED_PROBE, "target": NESTED["control"]}
+            chosen.measurements.extend(task[0].prober.measure(controls.with_facts(**facts)))
+        # The embedding of the same line of the layer curve; see `placed`.
+        same = ("line", "probe", "position")
+        sites = [
+            only(ranked, depth=EMBED_DEPTH, **{name: row[name] for name in same})["site"]
+            for row, ranked in zip(of_task, fold_ranks(table), strict=True)
+        ]
+        is_same = all(row["depth"] == EMBED_DEPTH for row in of_task)
+        if not is_same and not any(own.empty for own in sites):
+            changes = [{"site": own.iloc[0], "C": None} for own in sites]
+            rows = [dict(row) | change for row, change in zip(of_task, changes, strict=True)]
+            add(NESTED["embedding"], [pick(row, "task") for row in rows], None)
+        # Without a sweep, the baseline has the same position and needs no choice.
+        no_fit = {"site": None, "head": None, "probe": "none", "C": None}
+        for target in BASELINES if len(probers) > 1 else ():
+            add(target, [pick(dict(row) | no_fit, target) for row in of_task], None, probe="none")
+    networks = {
+        target: [pick(row, target) for row in rows]
+        for target, rows in _network_choices(table, next(iter(probers.values()))).items()
+    }
     pooled = {target: one for target, picks in networks.items() if (one := _pooled(picks))}
     if pooled:
-        mean = Scored.of_draws([*pooled.values()])
-        mean = mean.with_facts(probe=NESTED_PROBE, target=NESTED["random_weights"])
+        mean = Scored.of_draws([*pooled.values()]).with_facts(
+            probe=NESTED_PROBE, target=NESTED["random_weights"]
+        )
         prober = next(iter(networks.values()))[0].prober
         chosen.measurements.extend(prober.measure(mean))
         for network, one in pooled.items():
@@ -226,35 +177,26 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     return chosen if chosen.measurements else None
 
 
-def _add(
-    chosen: SiteResult,
-    target: str,
-    picks: Sequence[_Pick],
-    controls: Scored | None = None,
-    probe: str = NESTED_PROBE,
-) -> None:
-    """Pool the predictions of the picks; add them with their scores. Do nothing if one has none.
+def _network_choices(table: pd.DataFrame, prober: Prober) -> dict[str, list[pd.Series]]:
+    """Return the validation rows that each network with random weights chose, by its target.
 
-    Args:
-        chosen: gets the measurements and predictions.
-        target: the target to add them as.
-        picks: the choice of each fold.
-        controls: pooled predictions of the draws of the control task, for selectivity.
-        probe: the name of the probe to add them as.
+    A network chooses by its own validation scores: in each outer fold, or once for a single split.
+    It cannot choose kinds of probe that are scored on other rows than the baselines, such as whole
+    texts. Empty if there are no such networks, or one has nothing to choose from.
     """
-    pooled = _pooled(picks)
-    if pooled is None:
-        return
-    prober = picks[0].prober
-    scored = pooled.with_facts(probe=probe, target=target)
-    chosen.measurements.extend(prober.measure(scored))
-    if controls is not None:
-        comparable = np.concatenate([pick.prober.comparable(pick.fold) for pick in picks])
-        own = scored.take(comparable)
-        metric, against = prober.main_metric, controls.predictions
-        selectivity = replace(own, metric=metric, against=against)
-        chosen.measurements.extend(prober.measure(selectivity))
-    chosen.predictions[Predictor(probe, target)] = pooled.predictions[0]
+    probes = {
+        probe
+        for probe in table["probe"].unique()
+        if np.array_equal(prober.rows_of(probe), prober.test_rows)
+    }
+    table, chosen = table[table["probe"].isin(probes)], {}
+    for target in NETWORKS:
+        if (table["target"] == target).any():
+            ranked = fold_ranks(table, target) if prober.is_nested else [ranked_rows(table, target)]
+            if any(rows.empty for rows in ranked) or not ranked:
+                return {}
+            chosen[target] = [rows.iloc[0] for rows in ranked]
+    return chosen
 
 
 def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> Scored | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,14 +24,8 @@ from probekit.pipeline.experiment.rows import Probed, Rows
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import (
-    HeldOutScore,
-    ProbeFacts,
-    SavedProbe,
-    probe_files,
-)
-from probekit.probes.score.scored import Measurement, SiteResult
-from probekit.probes.solve.design import Features
+from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
+from probekit.probes.score.scored import SiteResult
 from probekit.probes.solve.layers import AffineLayer, unit_rows
 from probekit.provenance import digest, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
@@ -178,13 +173,9 @@ class _Progress:
         self.reported = max(self.reported, round(self.done + fraction, 2))
         self.watcher.progress("probe", self.reported, self.n_sites)
 
-    def part(self, number: int, n_parts: int) -> Callable[[int, int], None]:
-        """Return the callback for the fits of one target: `number` of the `n_parts` of a site."""
-
-        def on_fit(done: int, total: int) -> None:
-            self.report((number + done / total) / n_parts)
-
-        return on_fit
+    def on_fit(self, number: int, n_parts: int, done: int, total: int) -> None:
+        """Report the fits of one target, which is `number` of the `n_parts` of a site."""
+        self.report((number + done / total) / n_parts)
 
 
 @dataclass(frozen=True)
@@ -214,12 +205,38 @@ class _Job:
     def _measure(self, selection: Probed, folder: Path) -> SiteResult:
         """Return the results at a site; save the probes of the trained model in the folder."""
         prober, (_, *untrained) = self.prober, self.source.networks
-        parts = [self.progress.part(n, 2 if untrained else 1) for n in range(2)]
-        X = self.source.block(selection, self.position)
-        site = prober.site(X, on_fit=parts[0])
-        for kind in site.fits:
-            stem = folder / kind.replace(":", "-")
-            self._save(stem, kind, site, X, selection)
+        on_fit, n_parts = self.progress.on_fit, 2 if untrained else 1
+        settings, X = prober.settings, self.source.block(selection, self.position)
+        site = prober.site(X, on_fit=partial(on_fit, 0, n_parts))
+        for kind, fit in site.fits.items():
+            stem, C = folder / kind.replace(":", "-"), site.penalties[kind]
+            (spec,) = [one for one in settings.kinds if one.text == kind]
+            # Classes that were absent in training have no scores.
+            classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
+            metrics = {}
+            for one in () if prober.is_nested else site.of_kind(kind):
+                if one.target == "task" and one.split == "test":
+                    limits = {name: getattr(one, name) for name in ("ci_low", "ci_high", "chance")}
+                    limits = {name: None if math.isnan(x) else x for name, x in limits.items()}
+                    metrics[one.metric] = HeldOutScore(
+                        value=one.value, n=one.n_test, n_groups=one.n_groups, **limits
+                    )
+            facts = ProbeFacts(
+                kind=kind,
+                # With class weights, the softmax gives probabilities of equally frequent classes.
+                scores_are_logits=spec.logits and settings.class_weight is None,
+                sites=tuple(part.text for part in selection.parts),
+                hyperparameters=dict(spec.options)
+                | ({} if C is None else {spec.grid_name or "C": C}),
+                projection_sd=projection_sds(fit.layers, X, prober.saved_rows.rows),
+                seed=settings.seed,
+                **self.source.probe_facts(self.position),
+                metrics=metrics,
+                is_tested=not prober.is_nested,
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                versions=versions(),
+            )
+            SavedProbe(fit.layers, tuple(map(str, classes)), facts).save(self.run_dir / stem)
             _, weights = probe_files(stem)
             with as_store_error("read", self.run_dir / weights):
                 found = digest([(self.run_dir / weights).read_bytes()])
@@ -227,33 +244,10 @@ class _Job:
         if untrained:
             # One network at a time, so that the features of all are never in memory together.
             blocks = (self.source.block(selection, self.position, name) for name in untrained)
-            random = prober.random_site(blocks, len(untrained), parts[1])
+            random = prober.random_site(blocks, len(untrained), partial(on_fit, 1, n_parts))
             site.measurements.extend(random.measurements)
             site.predictions.update(random.predictions)
         return site
-
-    def _save(
-        self, stem: Path, kind: str, result: SiteResult, X: Features, selection: Probed
-    ) -> None:
-        """Save a fitted probe; classes that were absent in training have no scores."""
-        prober, fit, C = self.prober, result.fits[kind], result.penalties[kind]
-        settings = prober.settings
-        (spec,) = [one for one in settings.kinds if one.text == kind]
-        classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
-        facts = {
-            "kind": kind,
-            # With class weights, the softmax gives the probabilities of equally frequent classes.
-            "scores_are_logits": spec.logits and settings.class_weight is None,
-            "sites": [part.text for part in selection.parts],
-            "hyperparameters": dict(spec.options)
-            | ({} if C is None else {spec.grid_name or "C": C}),
-            "projection_sd": projection_sds(fit.layers, X, prober.saved_rows.rows),
-            "seed": settings.seed,
-            **self.source.probe_facts(self.position),
-        }
-        measured = None if prober.is_nested else result.of_kind(kind)
-        names = tuple(map(str, classes))
-        save_probe(self.run_dir / stem, fit.layers, names, facts, measured)
 
 
 def projection_sds(
@@ -279,50 +273,3 @@ def projection_sds(
     parts = np.array_split(rows, 1 + len(rows) // _ROWS_AT_ONCE)
     projections = np.concatenate([np.asarray(X[part], np.float64) @ unit.T for part in parts])
     return tuple(projections.std(axis=0).tolist())
-
-
-def save_probe(
-    path: Path,
-    layers: tuple[AffineLayer, ...],
-    classes: tuple[str, ...],
-    facts: Mapping[str, Any],
-    measured: Sequence[Measurement] | None,
-) -> Path:
-    """Write a probe of an experiment and return the path of its JSON.
-
-    Args:
-        path: common stem of its two files.
-        layers: weight (n_out, n_in) and bias (n_out,) of each layer, for raw activations.
-        classes: labels in the order of the scores; empty for a regression probe.
-        facts: fields of `ProbeFacts`, without scores, time and versions.
-        measured: measurements at the site; only the test scores of the task are saved. None for a
-            probe that is fitted on all rows and therefore has no test rows.
-
-    Raises:
-        DataError: the shapes of weights and classes do not match.
-        StoreError: the files cannot be written.
-    """
-    metrics = {
-        one.metric: HeldOutScore(
-            value=one.value,
-            ci_low=_none_if_nan(one.ci_low),
-            ci_high=_none_if_nan(one.ci_high),
-            chance=_none_if_nan(one.chance),
-            n=one.n_test,
-            n_groups=one.n_groups,
-        )
-        for one in measured or ()
-        if one.target == "task" and one.split == "test"
-    }
-    whole = ProbeFacts(
-        **facts,
-        metrics=metrics,
-        is_tested=measured is not None,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions=versions(),
-    )
-    return SavedProbe(layers, classes, whole).save(path)
-
-
-def _none_if_nan(value: float) -> float | None:
-    return None if math.isnan(value) else value

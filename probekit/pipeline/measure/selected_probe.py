@@ -40,7 +40,6 @@ from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor, SiteResult
-from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import bound_of_null, null_cosines, unit_rows
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.provenance import digest, pretty_json
@@ -107,23 +106,42 @@ class SelectedProbe:
         return SavedProbe.load(path) if probe_files(path)[0].exists() else None
 
 
-def find_selected_probe(
+def write_selected_probe(
+    folder: RunFolder,
     source: Source,
     probers: Sequence[Prober],
     results: Sequence[SiteResult],
     table: pd.DataFrame,
-    run_dir: Path,
-) -> SelectedProbe | None:
-    """Return the selected probe, with its predictions and features.
+    watcher: Watcher = SILENT,
+) -> None:
+    """Write the features of k-sparse probes, the final probe, and tables of the selected probe.
 
-    None if no probe was selected, if it does not predict classes, if it predicts whole texts
-    instead of rows, or if there are more than `MOST_CLASSES` classes.
+    The final probe of a nested cross-validation is copied to `probes/final`. Its site, kind and
+    position have the best validation score over all folds. It is fitted on all rows, so no row is
+    left to test it. There is none for a single split, or for a kind of probe that is not saved.
+
+    The tables, and the errors of all probes, are left out if they are empty, if no probe was
+    selected, if it does not predict classes, if it predicts whole texts instead of rows, or if
+    there are more than `MOST_CLASSES` classes.
+
+    Raises:
+        DataError: A file of the probe is damaged.
+        StoreError: A file cannot be written.
     """
-    row = chosen_row(table)
+    features, row = feature_rows(source, probers, table), chosen_row(table)
+    if not features.empty:
+        folder.write("features.csv", csv_text(features))
     if row is None:
-        return None
+        return
     position, site = find_site(source.rows, row)
     prober, predictor = probers[position], Predictor(str(row["probe"]), "task")
+    offset = source.rows.positions[position].offset
+    path = probe_path(folder.path, offset, site.text, str(row["probe"]))
+    if is_nested(table) and probe_files(path)[0].exists():
+        SavedProbe.load(path).save(folder.path / FINAL)
+        for file in probe_files(Path(FINAL)):
+            with as_store_error("read", folder.path / file):
+                folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
     if prober.is_nested:
         predictor = Predictor(NESTED_PROBE, HEADLINE)
     predictions = None
@@ -131,13 +149,27 @@ def find_selected_probe(
         place = one.place["position"], _site_name(one.place)
         if prober.is_nested or place == (row["position"], site.text):
             predictions = predictions or one.predictions.get(predictor)
-    if not isinstance(predictions, ClassPredictions):
-        return None
     n_classes, n_rows = len(prober.data.classes), len(prober.test_rows)
-    if len(predictions.guess) != n_rows or not 2 <= n_classes <= MOST_CLASSES:
-        return None
+    if not isinstance(predictions, ClassPredictions) or len(predictions.guess) != n_rows:
+        return
+    if not 2 <= n_classes <= MOST_CLASSES:
+        return
     X = source.block(site, position)
-    return SelectedProbe(row, predictions, source, position, prober, site, X, run_dir)
+    chosen = SelectedProbe(row, predictions, source, position, prober, site, X, folder.path)
+    tables = {
+        "confusion.csv": confusion_rows(chosen),
+        "scatter.csv": scatter_rows(chosen),
+        "cosines.csv": cosine_rows(chosen, watcher),
+    }
+    for name, content in tables.items():
+        if not content.empty:
+            folder.write(name, csv_text(content))
+    examples = wrong_examples(chosen)
+    probes, rows = wrong_of_probes(chosen, results)
+    if examples or rows:
+        classes = chosen.classes.tolist()
+        errors = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
+        folder.write("wrong.json", pretty_json(errors))
 
 
 def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:
@@ -148,54 +180,6 @@ def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:
 
 def _site_name(row: Mapping[str, Any] | pd.Series) -> str | None:
     return None if row["site"] is None else site_with_head(row["site"], row["head"])
-
-
-def save_final(folder: RunFolder, table: pd.DataFrame, rows: Rows) -> None:
-    """Copy the final probe of a nested cross-validation to `probes/final`.
-
-    Its site, kind and position have the best validation score over all folds. It is fitted on all
-    rows, so no row is left to test it. Nothing is written for a single split, or for a kind of
-    probe that is not saved.
-
-    Raises:
-        DataError: A file of the probe is damaged.
-        StoreError: A file cannot be written.
-    """
-    row = chosen_row(table) if is_nested(table) else None
-    if row is None:
-        return
-    number, site = find_site(rows, row)
-    offset = rows.positions[number].offset
-    path = probe_path(folder.path, offset, site.text, str(row["probe"]))
-    if not probe_files(path)[0].exists():
-        return
-    SavedProbe.load(path).save(folder.path / FINAL)
-    for file in probe_files(Path(FINAL)):
-        with as_store_error("read", folder.path / file):
-            folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
-
-
-def write_selected_probe(
-    folder: RunFolder,
-    chosen: SelectedProbe,
-    results: Sequence[SiteResult],
-    watcher: Watcher = SILENT,
-) -> None:
-    """Write the tables of the selected probe, and the errors of all probes; skip empty ones."""
-    tables = {
-        "confusion.csv": confusion_rows(chosen),
-        "scatter.csv": scatter_rows(chosen),
-        "cosines.csv": cosine_rows(chosen, watcher),
-    }
-    for name, table in tables.items():
-        if not table.empty:
-            folder.write(name, csv_text(table))
-    examples = wrong_examples(chosen)
-    probes, rows = wrong_of_probes(chosen, results)
-    if examples or rows:
-        classes = chosen.classes.tolist()
-        content = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
-        folder.write("wrong.json", pretty_json(content))
 
 
 def confusion_rows(chosen: SelectedProbe) -> pd.DataFrame:
@@ -229,7 +213,13 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
         return pd.DataFrame()
     pca = PCA(n_components, svd_solver="full").fit(train)
     train, test = pca.transform(train), pca.transform(test)
-    projected = _discriminants(train, data.y[fitted], test)
+    projected, y = test[:, :0], data.y[fitted]
+    means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
+    between, within = np.ptp(means, axis=0).max(), np.abs(train - means).max()
+    # LDA divides the variance between classes by that within, and neither may be zero. At the
+    # embedding of a word that is itself the label, all rows of a class are equal.
+    if min(between, within) >= _ROUNDING * np.abs(train).max():
+        projected = LinearDiscriminantAnalysis().fit(train, y).transform(test)
     components = [
         f"component {number} ({share:.0%} of variance)"
         for number, share in enumerate(pca.explained_variance_ratio_, start=1)
@@ -252,22 +242,6 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
         )
         for method, (plane, axes) in planes.items()
     )
-
-
-def _discriminants(
-    train: NDArray[np.floating], y: NDArray[np.str_], test: NDArray[np.floating]
-) -> NDArray[np.floating]:
-    """Return test rows projected on the LDA axes of the training rows, shape (n, n_axes).
-
-    n_axes is 0 if the variance between or within classes is zero, because LDA divides one by the
-    other. At the embedding of a word that is itself the label, all rows of a class are equal.
-    """
-    means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
-    between, within = np.ptp(means, axis=0).max(), np.abs(train - means).max()
-    if min(between, within) < _ROUNDING * np.abs(train).max():
-        return test[:, :0]
-    projected: NDArray[np.floating] = LinearDiscriminantAnalysis().fit(train, y).transform(test)
-    return projected
 
 
 def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:
@@ -299,50 +273,31 @@ def cosine_rows(chosen: SelectedProbe, watcher: Watcher = SILENT) -> pd.DataFram
     if len(probes) < 2:
         return pd.DataFrame()
     unit = {site: probe.unit_directions for site, probe in probes.items()}
-    null = {}
+    null, kind = {}, str(chosen.row["probe"])
+    spec = next(spec for spec in chosen.prober.settings.kinds if spec.text == kind)
     fitted = [stream for stream in streams if stream.text in probes]
     for done, stream in enumerate(fitted, start=1):
-        null[stream.text] = _null_directions(chosen, stream, probes[stream.text])
+        penalty = probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
+        assert penalty is None or isinstance(penalty, float)
+        is_own = stream == chosen.site
+        X = chosen.X if is_own else chosen.source.block(stream, chosen.position)
+        fits = chosen.prober.saved_rows.permuted_fits(spec, X, penalty, NULL_DRAWS)
+        drawn = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
+        known = [directions for directions in drawn if directions is not None]
+        # (n_draws, n_directions, n_features); empty if a direction has length 0
+        null[stream.text] = np.stack(known) if len(known) == NULL_DRAWS else np.empty((0, 0, 0))
         watcher.progress("probes of permuted labels", done, len(fitted))
-    return pd.DataFrame(
-        [
-            {
-                "site_a": a,
-                "site_b": b,
-                "cosine": round(float((u * v).sum(axis=1).mean()), 6),
-                "n_directions": len(u),
-                "n_features": u.shape[1],
-                **_null_of([(unit[a], null[b]), (unit[b], null[a])][: 1 if a == b else 2]),
-            }
-            for (a, u), (b, v) in product(unit.items(), repeat=2)
-        ]
-    )
-
-
-def _null_directions(chosen: SelectedProbe, selection: SiteSelection, probe: SavedProbe) -> Floats:
-    """Return unit directions of probes fitted on permuted labels.
-
-    The shape is (n_draws, n_directions, n_features). It is empty, (0, 0, 0), if one of the probes
-    has a direction of length 0.
-    """
-    kind = str(chosen.row["probe"])
-    spec = next(spec for spec in chosen.prober.settings.kinds if spec.text == kind)
-    penalty = probe.facts.hyperparameters.get(spec.grid_name or "C")
-    assert penalty is None or isinstance(penalty, float)
-    is_own = selection == chosen.site
-    X = chosen.X if is_own else chosen.source.block(selection, chosen.position)
-    fits = chosen.prober.saved_rows.permuted_fits(spec, X, penalty, NULL_DRAWS)
-    rows = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
-    found = [directions for directions in rows if directions is not None]
-    return np.stack(found) if len(found) == NULL_DRAWS else np.empty((0, 0, 0))
-
-
-def _null_of(pairs: Sequence[tuple[Floats, Floats]]) -> dict[str, Any]:
-    """Return `null_high` and `n_null`, given pairs of a probe's directions and permuted ones."""
-    if not all(len(draws) for _, draws in pairs):
-        return {"null_high": None, "n_null": 0}
-    null = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
-    return {"null_high": round(bound_of_null(null), 6), "n_null": len(null)}
+    rows = []
+    for (a, u), (b, v) in product(unit.items(), repeat=2):
+        cosine = round(float((u * v).sum(axis=1).mean()), 6)
+        row = {"site_a": a, "site_b": b, "cosine": cosine, "n_directions": len(u)}
+        row |= {"n_features": u.shape[1], "null_high": None, "n_null": 0}
+        pairs = [(u, null[b]), (v, null[a])][: 1 if a == b else 2]
+        if all(len(draws) for _, draws in pairs):
+            cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
+            row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:

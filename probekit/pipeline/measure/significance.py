@@ -19,7 +19,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
-from probekit.probes.score.exchange import ROUNDING, LabelExchange, Null, holm, p_values
+from probekit.probes.score.exchange import ROUNDING, LabelExchange, holm, p_values
 from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
@@ -91,40 +91,32 @@ def p_value_rows(
     for one in all_scored:
         if one.row["target"] == target:
             by_rows.setdefault(prober.rows_of(one.row["probe"]).tobytes(), []).append(one)
-    rows = [row for of_rows in by_rows.values() for row in _tested(of_rows, prober, draws)]
+    rows = []
+    for tasks in by_rows.values() if draws else ():
+        known = [(one, found) for one in tasks if (found := row_scores(one)) is not None]
+        if not known:
+            continue
+        n_draws = max(draws, min(DRAWS_A_SITE * len(known), MOST_DRAWS))
+        exchange = label_exchange(known[0][1].labels, known[0][0].row["probe"], prober, n_draws)
+        if not exchange.is_enough:
+            continue
+        null = exchange.null([found for _, found in known])
+        p = p_values(null.t[:, 0], null.t[:, 1:])
+        columns = zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True)
+        facts = {"ci_low": None, "ci_high": None, "chance": None, "null": exchange.name}
+        own_rows = []
+        for (one, _), scores in zip(known, null.scores, strict=True):
+            low, high = np.nan, np.nan  # 95 % of the scores under exchanged labels
+            if METRICS[one.row["metric"]].is_linear:
+                ends = np.quantile(scores[1:], [LEVEL / 2, 1 - LEVEL / 2])
+                low, high = one.row["value"] - scores[0] + ends
+            own_rows.append({**one.row, **facts, "null_low": float(low), "null_high": float(high)})
+        rows += [
+            row | {"metric": metric, "value": float(value)}
+            for metric, values in columns
+            for row, value in zip(own_rows, values, strict=True)
+        ]
     return sorted(rows, key=lambda row: P_VALUES.index(row["metric"]))
-
-
-def _tested(tasks: Sequence[ScoredPredictions], prober: Prober, draws: int) -> list[dict[str, Any]]:
-    """Return the rows of results.csv with p-values of predictions on the same test rows."""
-    rows = [row_scores(one) for one in tasks]
-    known = [(one, row) for one, row in zip(tasks, rows, strict=True) if row is not None]
-    if not known or not draws:
-        return []
-    n_draws = max(draws, min(DRAWS_A_SITE * len(known), MOST_DRAWS))
-    exchange = label_exchange(known[0][1].labels, known[0][0].row["probe"], prober, n_draws)
-    if not exchange.is_enough:
-        return []
-    null = exchange.null([row for _, row in known])
-    p = p_values(null.t[:, 0], null.t[:, 1:])
-    columns = zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True)
-    bands = [_null_band(one, null, site) for site, (one, _) in enumerate(known)]
-    facts = {"ci_low": None, "ci_high": None, "chance": None, "null": exchange.name}
-    return [
-        {**one.row, "metric": metric, "value": float(values[n]), **facts, **band}
-        for metric, values in columns
-        for n, ((one, _), band) in enumerate(zip(known, bands, strict=True))
-    ]
-
-
-def _null_band(one: ScoredPredictions, null: Null, site: int) -> dict[str, float]:
-    """Return the limits that contain 95 % of the scores under exchanged labels; NaN if unknown."""
-    if not METRICS[one.row["metric"]].is_linear:
-        return {"null_low": float("nan"), "null_high": float("nan")}
-    observed, exchanged = null.scores[site, 0], null.scores[site, 1:]
-    ends = np.quantile(exchanged, [LEVEL / 2, 1 - LEVEL / 2])
-    low, high = one.row["value"] - observed + ends
-    return {"null_low": float(low), "null_high": float(high)}
 
 
 def row_scores(one: ScoredPredictions) -> RowScores | None:

@@ -140,13 +140,14 @@ def test_rows_in_both_data_sets_are_reported(folder, go):
         prepare(load_experiment(folder / f"{name}.yaml", ["split.seed=1"]))
         for name in ("same", "again")
     )
-    known = set(trained.texts[trained.train])
-    expected = sum(text in known for text in tested.texts[tested.test])
+    known = set(trained.texts[trained.splits[0].train])
+    expected = sum(text in known for text in tested.texts[tested.splits[0].test])
     assert expected > 0
     assert only(away, train="same", test="again")["known_texts"].eq(expected).all()
     message = "Test rows of again that repeat a text of the training rows of same: "
     assert any(
-        note.startswith(f"{message}{expected} of {len(tested.test)}. On") for note in found.notes
+        note.startswith(f"{message}{expected} of {len(tested.splits[0].test)}. On")
+        for note in found.notes
     )
 
 

@@ -53,8 +53,8 @@ def test_word_position_is_the_last_piece(trees):
     prepared = prepare(trees)
     assert prepared.positions[0].types.tolist()[:3] == ["the", "key", "perambulated"]
     assert prepared.labels.tolist()[:3] == ["DET", "NOUN", "VERB"]
-    assert len(prepared.train) == 9
-    assert len(prepared.test) == 6
+    assert len(prepared.splits[0].train) == 9
+    assert len(prepared.splits[0].test) == 6
     for row, example in enumerate(prepared.plan.example):
         tokens = prepared.tokens[example]
         (at,) = prepared.plan.positions[prepared.plan.offsets[row] : prepared.plan.offsets[row + 1]]
@@ -117,24 +117,24 @@ def test_rows_without_a_group_are_separate_groups_across_files(tmp_path):
 
 def test_split_column_determines_the_split(table):
     prepared = table([KEYS[0], *(line.replace(",", ".,", 1) for line in KEYS[1:])])
-    assert prepared.test.tolist() == [2]
+    assert prepared.splits[0].test.tolist() == [2]
     assert prepared.positions[0].types.tolist() == ["key", "dog", "key"]  # excludes the full stop
 
 
 def test_duplicates_are_removed_from_test_and_counted(table):
     rows = ["One.,y,train", "Two.,n,train", "One.,y,test", "Six.,n,test", "Ten.,y,test"]
     kept, new = (table([KEYS[0], *rows], *more) for more in ((), ("split.drop_repeated=true",)))
-    assert len(kept.test) == 3
+    assert len(kept.splits[0].test) == 3
     assert [new.dataset.examples[n].text for n in new.examples[0].test] == ["Six.", "Ten."]
-    assert new.train.tolist() == kept.train.tolist()
-    assert new.test.tolist() == [3, 4]
+    assert new.splits[0].train.tolist() == kept.splits[0].train.tolist()
+    assert new.splits[0].test.tolist() == [3, 4]
     assert any(note.startswith("removed from test: 1 example") for note in new.dataset.notes)
 
 
 def words_of(prepared):
     return [
         {w.strip().casefold() for w in prepared.positions[0].types[rows]}
-        for rows in (prepared.train, prepared.test)
+        for rows in (prepared.splits[0].train, prepared.splits[0].test)
     ]
 
 
@@ -146,12 +146,12 @@ def test_shared_words_are_removed_and_the_loss_is_reported(trees, tmp_path):
     train, test = words_of(prepared)
     assert train | test == {"the", "key", "perambulated", "cabinet", "dog", "house"}
     assert not train & test
-    n_train, n_test = 9 - len(prepared.train), 6 - len(prepared.test)
+    n_train, n_test = 9 - len(prepared.splits[0].train), 6 - len(prepared.splits[0].test)
     assert n_train + n_test > 0
     note = f"{n_train} of 9 training rows and {n_test} of 6 test rows were removed"
     assert prepared.dataset.notes[-1].startswith(note)
-    assert set(prepared.examples[0].train) == set(prepared.plan.example[prepared.train])
-    assert set(prepared.examples[0].test) == set(prepared.plan.example[prepared.test])
+    assert set(prepared.examples[0].train) == set(prepared.plan.example[prepared.splits[0].train])
+    assert set(prepared.examples[0].test) == set(prepared.plan.example[prepared.splits[0].test])
 
 
 def test_groups_with_a_common_word_are_split_together(table):
@@ -163,7 +163,7 @@ def test_groups_with_a_common_word_are_split_together(table):
         prepared = table(rows, *overrides, yaml=plain)
         train, test = words_of(prepared)
         assert not train & test
-        assert len(prepared.train) + len(prepared.test) == 16
+        assert len(prepared.splits[0].train) + len(prepared.splits[0].test) == 16
         assert prepared.dataset.notes[-1].startswith("0 of")
 
 
