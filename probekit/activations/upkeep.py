@@ -9,18 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from probekit import errors
 from probekit.activations.local import LOCK, Files, as_place, join
 from probekit.activations.records import MANIFEST, ROWS, SPEC, Location, record_name
 from probekit.activations.store import ActivationStore, files_at, is_intact
 from probekit.amounts import counted
-from probekit.errors import (
-    CheckpointError,
-    ConfigError,
-    DamagedError,
-    MissingError,
-    StoreError,
-    nearest,
-)
 from probekit.model.families.table import config_of
 from probekit.terminal import SILENT, Watcher
 
@@ -86,7 +79,7 @@ def is_cache(files: Files) -> bool:
         return SPEC in there
     try:
         ActivationStore.open(files)
-    except (StoreError, MissingError):
+    except (errors.StoreError, errors.MissingError):
         return False
     return True
 
@@ -99,7 +92,7 @@ def caches_at(place: Location) -> list[Location]:
     """
     caches = [place] if is_cache(files_at(place)) else caches_in(place)
     if not caches:
-        raise MissingError(f"{place} contains no cache. {HOW_TO_CREATE}")
+        raise errors.MissingError(f"{place} contains no cache. {HOW_TO_CREATE}")
     return caches
 
 
@@ -120,10 +113,10 @@ def find_cache(name: str, root: Location) -> Location:
     keys = [str(cache).rpartition("/")[2] for cache in caches_in(root)]
     matches = [key for key in keys if name and key.startswith(name)]
     if len(matches) > 1:
-        raise ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
+        raise errors.ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
     if not matches:
-        hint = nearest(name, keys) if keys else f"{root} contains no caches."
-        raise MissingError(f"There is no cache {name!r}. {hint}")
+        hint = errors.nearest(name, keys) if keys else f"{root} contains no caches."
+        raise errors.MissingError(f"There is no cache {name!r}. {hint}")
     return join(root, matches[0])
 
 
@@ -141,29 +134,26 @@ def summarize(place: Location) -> Summary:
         committed = {s: sum(r.shape[0] for r in rs.values()) for s, rs in records.items() if rs}
         manifest = store.manifest()
         root = None if manifest is None else manifest.root
-        what = _described(store, committed)
-    except StoreError as error:
+        identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
+        n_examples = len(set(store.layout.plan.example.tolist()))
+        finished = sum(n == n_rows for n in committed.values())
+        partial = (
+            "" if finished == len(committed) else f", {len(committed) - finished} more in part"
+        )
+        tokens = f"means of {n_positions / n_rows:.1f} tokens" if n_positions > n_rows else ""
+        try:
+            config = config_of(identity.config)
+            network = f"{config.n_layers} layers of {config.d_model}"
+        except errors.CheckpointError:  # another release may have written it
+            network = "an unknown network"
+        what = (
+            f"{n_rows:,} rows of {n_examples:,} examples, {tokens or 'one token each'}, at "
+            f"{finished} sites{partial}; {network}, {identity.dtype}, computed in "
+            f"{identity.compute} on {identity.device}"
+        )
+    except errors.StoreError as error:
         return Summary(key, str(place), "damaged", 0, {}, n_bytes, age, None, str(error))
     return Summary(key, str(place), what, store.n_rows, committed, n_bytes, age, root)
-
-
-def _described(store: ActivationStore, committed: dict[str, int]) -> str:
-    """Return a description of the content of a store, given the committed rows of each site."""
-    identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
-    n_examples = len(set(store.layout.plan.example.tolist()))
-    finished = sum(n == n_rows for n in committed.values())
-    partial = "" if finished == len(committed) else f", {len(committed) - finished} more in part"
-    tokens = f"means of {n_positions / n_rows:.1f} tokens" if n_positions > n_rows else ""
-    try:
-        config = config_of(identity.config)
-        network = f"{config.n_layers} layers of {config.d_model}"
-    except CheckpointError:  # another release may have written it
-        network = "an unknown network"
-    return (
-        f"{n_rows:,} rows of {n_examples:,} examples, {tokens or 'one token each'}, at {finished} "
-        f"sites{partial}; {network}, {identity.dtype}, computed in {identity.compute} on "
-        f"{identity.device}"
-    )
 
 
 def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:
@@ -185,7 +175,7 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
         damages += _damage_of(store, site, digests=digests)
     try:
         manifest = store.manifest()
-    except DamagedError as error:
+    except errors.DamagedError as error:
         return [*damages, Damage(MANIFEST, str(error))]
     reported = {damage.file for damage in damages}
     for site, sealed in ({} if manifest is None else manifest.sites).items():
@@ -206,9 +196,9 @@ def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[
         try:
             shard = int(file.removesuffix(".json"))
             if shard >= store.spec.sizes.shards:
-                raise DamagedError("there is no such shard")
+                raise errors.DamagedError("there is no such shard")
             record = store.read_record(site, shard, store.files.read(name))
-        except DamagedError as error:
+        except errors.DamagedError as error:
             yield Damage(name, str(error))
             continue
         if sizes.get(record.file) != record.size:
@@ -284,7 +274,7 @@ def remove_cache(place: Location) -> list[str]:
     """
     files = files_at(place)
     if not is_cache(files):
-        raise MissingError(f"{place} is not a cache; nothing was removed.")
+        raise errors.MissingError(f"{place} is not a cache; nothing was removed.")
     with files.lock(None):
         files.sweep()
         files.remove(MANIFEST)
@@ -330,7 +320,7 @@ def copy_cache(
     if damages:  # digests are checked while copying; with a pin, all is checked when it is read
         listed = "; ".join(f"{file}: {why}" for file, why in damages[:_MOST_LISTED])
         more = len(damages) - _MOST_LISTED
-        raise DamagedError(
+        raise errors.DamagedError(
             f"{source} was not copied because {counted(len(damages), 'file')} cannot be: {listed}"
             f"{f'; and {more} more' if more > 0 else ''}. Replace links with the files they point "
             f"to; `probekit cache repair {source}` removes damaged files."
@@ -353,5 +343,5 @@ def copy_cache(
         watcher.progress("copy", len(missing), len(missing))
         copy.seal()
     if pin is not None and copy.digest_of(sites) != pin:
-        raise StoreError(f"{copy.folder} contains other rows; its root digest is not {pin}.")
+        raise errors.StoreError(f"{copy.folder} contains other rows; its root digest is not {pin}.")
     return copy, len(missing)

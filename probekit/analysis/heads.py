@@ -82,7 +82,21 @@ def head_scores(patterns: Tensor, ids: Tensor) -> dict[str, Tensor]:
         )
     patterns = patterns.to(torch.promote_types(patterns.dtype, torch.float32))
     heads = patterns.shape[:-2]
-    templates = _templates(ids.to(patterns.device))
+    # The coefficient of each attention weight in each score, shape (n, n).
+    ids = ids.to(patterns.device)
+    position = torch.arange(len(ids), device=ids.device)
+    back = position[:, None] - position  # query position minus key position
+    is_same = ids[:, None] == ids
+    follows_same = torch.zeros_like(is_same)
+    follows_same[:, 1:] = is_same[:, :-1]
+    after_first = (position > 0)[:, None]
+    templates = {
+        "previous_token": _mean_over_rows(back == 1),
+        "duplicate_token": _mean_over_rows(is_same & (back > 0)),
+        "induction": _mean_over_rows(follows_same & (back > 0)),
+        "first_token": _mean_over_rows((position == 0) & after_first),
+        "distance": _mean_over_rows(back > 0) * back,
+    }
     # Every score except the entropy is the sum of a pattern times a template.
     columns = torch.stack([*templates.values()]).to(patterns.dtype).reshape(-1, n * n)
     summed = columns @ patterns.reshape(-1, n * n).T
@@ -91,23 +105,6 @@ def head_scores(patterns: Tensor, ids: Tensor) -> dict[str, Tensor]:
     means = [torch.special.entr(one[1:]).sum(-1).mean() for one in patterns.flatten(0, -3)]
     scores["entropy"] = torch.stack(means).reshape(heads)
     return {name: scores[name] for name in HEAD_SCORES}
-
-
-def _templates(ids: Tensor) -> dict[str, Tensor]:
-    """Return the coefficient of each attention weight in each score, shape (n, n)."""
-    position = torch.arange(len(ids), device=ids.device)
-    back = position[:, None] - position  # query position minus key position
-    is_same = ids[:, None] == ids
-    follows_same = torch.zeros_like(is_same)
-    follows_same[:, 1:] = is_same[:, :-1]
-    after_first = (position > 0)[:, None]
-    return {
-        "previous_token": _mean_over_rows(back == 1),
-        "duplicate_token": _mean_over_rows(is_same & (back > 0)),
-        "induction": _mean_over_rows(follows_same & (back > 0)),
-        "first_token": _mean_over_rows((position == 0) & after_first),
-        "distance": _mean_over_rows(back > 0) * back,
-    }
 
 
 def _mean_over_rows(counted: Tensor) -> Tensor:

@@ -254,27 +254,25 @@ def logit_lens(
             of_sites = []
             for name in names:
                 log_p = logits_of(model, cache[name][0, chunk]).float().log_softmax(-1)
-                of_sites.append(_measures(log_p, final, next_ids[chunk], top_k))
+                # The measures of one site from log probabilities, shape (n_tokens, d_vocab).
+                top, top_ids = log_p.topk(top_k)
+                next_log_p = log_p.gather(-1, next_ids[chunk].clamp(min=0)[:, None])
+                rank = (log_p > next_log_p).sum(-1) + 1
+                has_next = next_ids[chunk] >= 0
+                of_sites.append(
+                    {
+                        "top_ids": top_ids,
+                        "top_probability": top.exp(),
+                        "next_rank": rank.float().where(has_next, math.nan),
+                        "next_probability": next_log_p[:, 0].exp().where(has_next, math.nan),
+                        "entropy": -(log_p.exp() * log_p).sum(-1),
+                        # Rounding could make it negative.
+                        "kl": (final.exp() * (final - log_p)).sum(-1).clamp(min=0),
+                    }
+                )
             chunks.append({key: torch.stack([m[key] for m in of_sites]) for key in of_sites[0]})
             watcher.progress("lens", min(chunk.stop, len(ids)), len(ids))
     return {key: torch.cat([part[key] for part in chunks], dim=1).cpu() for key in chunks[0]}
-
-
-def _measures(log_p: Tensor, final: Tensor, next_ids: Tensor, top_k: int) -> dict[str, Tensor]:
-    """Return the measures of one site from log probabilities, shape (n_tokens, d_vocab)."""
-    top, top_ids = log_p.topk(top_k)
-    next_log_p = log_p.gather(-1, next_ids.clamp(min=0)[:, None])
-    rank = (log_p > next_log_p).sum(-1) + 1
-    has_next = next_ids >= 0
-    return {
-        "top_ids": top_ids,
-        "top_probability": top.exp(),
-        "next_rank": rank.float().where(has_next, math.nan),
-        "next_probability": next_log_p[:, 0].exp().where(has_next, math.nan),
-        "entropy": -(log_p.exp() * log_p).sum(-1),
-        # Rounding could make it negative.
-        "kl": (final.exp() * (final - log_p)).sum(-1).clamp(min=0),
-    }
 
 
 def lens_rows(

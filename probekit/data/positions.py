@@ -204,7 +204,8 @@ def _no_token(index: int, n_tokens: int) -> str:
 
 def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _TokenRanges:
     """Select the tokens of each span; character positions ignore whitespace."""
-    n_before = _count_visible(tokens.joined)
+    codes = np.frombuffer(tokens.joined.encode("utf-32-le"), dtype=np.uint32)
+    n_before = _starts(~np.isin(codes, _SPACES))
     ranges = n_before[tokens.ranges]
     visible = ranges[:, 0] < ranges[:, 1]
     begin, end = ranges[visible].T
@@ -256,12 +257,6 @@ def _shift(tokens: _Tokens, span: _TokenRanges, rule: PositionRule) -> _TokenRan
     edge_name = "last token of the turn" if rule.at.endswith("_last") else "span"
     reason = f"its text has no token {abs(offset)} {side} the {edge_name}"
     return _TokenRanges(tokens.position, at, at + 1, np.where(outside, reason, span.fault))
-
-
-def _count_visible(text: str) -> IntArray:
-    """Return the number of non-whitespace characters before each character, then their total."""
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    return _starts(~np.isin(codes, _SPACES))
 
 
 def _rows(selected: _TokenRanges, examples: IntArray, pick: Pick, skip_first: bool) -> RowPlan:

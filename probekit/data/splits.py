@@ -273,12 +273,7 @@ def without_shared_words(
         np.array([index for index in split.train if folded[index] not in for_test], dtype=int),
         np.array([index for index in split.test if folded[index] not in for_train], dtype=int),
     )
-    _check_sides(new, labels)
-    return new
-
-
-def _check_sides(split: Split, labels: Strings) -> None:
-    train, test = ({labels[index] for index in side} for side in (split.train, split.test))
+    train, test = ({labels[index] for index in side} for side in (new.train, new.test))
     for side, side_labels in zip(_SIDES, (train, test), strict=True):
         if not side_labels:
             raise DataError(
@@ -291,6 +286,7 @@ def _check_sides(split: Split, labels: Strings) -> None:
         "Merge or remove the labels, use another seed or share, or set split.word_disjoint to "
         "false.",
     )
+    return new
 
 
 def _folded(words: Strings) -> StringArray:

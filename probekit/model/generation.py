@@ -270,7 +270,13 @@ def new_tokens(
         warn_of_padding(model.config, ids)
     if not len(ids):
         raise DataError("tokens has no rows. Pass at least one prompt.")
-    ids, mask = _left_padded(ids.to(model.device), mask)
+    # Tokens and mask with all padding moved to the left, before new tokens.
+    tokens = ids.to(model.device)
+    mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()
+    mask = mask.to(tokens.device)
+    order = mask.to(torch.int8).argsort(dim=-1, stable=True)
+    longest = int(mask.sum(-1).max())
+    ids, mask = tokens.gather(1, order)[:, -longest:], mask.gather(1, order)[:, -longest:]
     decoding.check_length(model.config, ids.shape[1])
     prompts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
     generators = decoding.generators(prompts)
@@ -312,15 +318,6 @@ def _next_logits(
     read = None if bool(mask.all()) else mask
     logits: Tensor = model(new, read, tap, sites, past=past, at=at)
     return logits[:, -1]
-
-
-def _left_padded(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return tokens and mask with all padding moved to the left, before new tokens."""
-    mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()
-    mask = mask.to(tokens.device)
-    order = mask.to(torch.int8).argsort(dim=-1, stable=True)
-    longest = int(mask.sum(-1).max())
-    return tokens.gather(1, order)[:, -longest:], mask.gather(1, order)[:, -longest:]
 
 
 @dataclass(frozen=True)

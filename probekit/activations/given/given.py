@@ -362,7 +362,21 @@ def open_activations(
     >>> given.n_rows, [site.text for site in given.sites], given.read("layer_1").shape
     (3, ['layer_0', 'layer_1'], (3, 2))
     """
-    found = _arrays_of(activations)
+    if isinstance(activations, str | Path):
+        found: dict[Any, SiteArray] = dict(find_arrays(Path(activations)))
+    elif hasattr(activations, "items"):  # also the cache of TransformerLens, which is no Mapping
+        found = {key: _in_memory(key, values) for key, values in activations.items()}
+    else:
+        raise ConfigError(
+            f"activations is of type {type(activations).__name__}. Allowed: a mapping from sites "
+            "to arrays of shape (n_rows, n_features), or the path of a folder. For a list of "
+            "layers: dict(enumerate(layers))."
+        )
+    names = [site_name(key) for key in found]
+    check_distinct(names)
+    if not names:
+        raise ConfigError("activations is empty. Give at least one site and its array.")
+    found = dict(zip(names, found.values(), strict=True))
     names = chosen_names(found, sites)
     check_storable(filter(is_known, names))
     if position is not None and not any(has_positions(n, len(found[n].shape)) for n in names):
@@ -393,25 +407,6 @@ def open_activations(
         contents[name], keys = _contents(name, array)
         row_keys = row_keys * _MULTIPLIER + keys
     return GivenActivations(arrays, contents, placed_sites(names), row_keys)
-
-
-def _arrays_of(activations: Any) -> dict[str, SiteArray]:
-    """Return the arrays of a mapping or folder by name of the site."""
-    if isinstance(activations, str | Path):
-        found: dict[Any, SiteArray] = dict(find_arrays(Path(activations)))
-    elif hasattr(activations, "items"):  # also the cache of TransformerLens, which is no Mapping
-        found = {key: _in_memory(key, values) for key, values in activations.items()}
-    else:
-        raise ConfigError(
-            f"activations is of type {type(activations).__name__}. Allowed: a mapping from sites "
-            "to arrays of shape (n_rows, n_features), or the path of a folder. For a list of "
-            "layers: dict(enumerate(layers))."
-        )
-    names = [site_name(key) for key in found]
-    check_distinct(names)
-    if not names:
-        raise ConfigError("activations is empty. Give at least one site and its array.")
-    return dict(zip(names, found.values(), strict=True))
 
 
 def _in_memory(key: Any, values: Any) -> SiteArray:

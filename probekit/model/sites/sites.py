@@ -228,7 +228,20 @@ class Sites(Sequence[str]):
             return
         match = _SELECTOR.match(pattern) if isinstance(pattern, str) else None
         if match is None and isinstance(pattern, str):
-            self._check_brackets(pattern)
+            # The selection of heads or neurons may be incomplete.
+            site, bracket, choice = pattern.partition("[")
+            candidates = self._by_short_name(site.replace("hook_", ""))
+            if candidates:
+                site = candidates[0].name.format(l="*")
+            selectors = (name for name in SELECTED_AXES if choice.strip().startswith(name))
+            selector = next(selectors, None)
+            if bracket and selector:
+                digits = "".join(filter(str.isdecimal, choice.partition(",")[0]))
+                raise ConfigError(
+                    f"{pattern!r}: write [{selector}=3] to select one {selector}, [{selector}=0,3] "
+                    f"for several, [{selector}=*] for all. Nearest: "
+                    f"{site}[{selector}={digits or 0}]."
+                )
         for site in self.expand([match["site"] if match else pattern]):
             indices: list[dict[str, int]] = self._indices(site, match) if match else [{}]
             for index in indices:
@@ -241,7 +254,28 @@ class Sites(Sequence[str]):
                     f"No site matches {pattern!r}. A shorthand is a short name and a layer, such "
                     "as ('pattern', 3)."
                 )
-            pattern = self._full_name(pattern[0], operator.index(pattern[1]))
+            # The full name of a shorthand such as ("pattern", 3) or ("pattern", -1).
+            short = pattern[0]
+            layer = operator.index(pattern[1])
+            n_layers = self.n_layers
+            if layer < -n_layers:
+                raise UnknownNameError(
+                    f"({short!r}, {layer}): the model has {n_layers} blocks, "
+                    f"{-n_layers} to {n_layers - 1}."
+                )
+            layer += n_layers * (layer < 0)
+            candidates = self._by_short_name(short)
+            if not candidates:
+                components = [row.component for row in self.rows if row.in_block]
+                raise UnknownNameError(
+                    f"No site of a block has the name {short!r}. {nearest(short, components)}"
+                )
+            if len(candidates) > 1:
+                raise UnknownNameError(
+                    f"{short!r} matches several sites. Write one of "
+                    f"{', '.join(repr(row.component) for row in candidates)}."
+                )
+            pattern = candidates[0].name.format(l=layer)
         # Sites computed on request are matched only if no other site is.
         matches = _matching(self.without_request, pattern) or _matching(self.names, pattern)
         if matches:
@@ -277,44 +311,6 @@ class Sites(Sequence[str]):
             for row in self.rows
             if row.in_block and text in (row.component, row.component.rpartition(".")[2])
         ]
-
-    def _full_name(self, short: str, layer: int) -> str:
-        """Return the full name of a shorthand such as ("pattern", 3) or ("pattern", -1)."""
-        n_layers = self.n_layers
-        if layer < -n_layers:
-            raise UnknownNameError(
-                f"({short!r}, {layer}): the model has {n_layers} blocks, "
-                f"{-n_layers} to {n_layers - 1}."
-            )
-        layer += n_layers * (layer < 0)
-        candidates = self._by_short_name(short)
-        if not candidates:
-            components = [row.component for row in self.rows if row.in_block]
-            raise UnknownNameError(
-                f"No site of a block has the name {short!r}. {nearest(short, components)}"
-            )
-        if len(candidates) > 1:
-            raise UnknownNameError(
-                f"{short!r} matches several sites. Write one of "
-                f"{', '.join(repr(row.component) for row in candidates)}."
-            )
-        return candidates[0].name.format(l=layer)
-
-    def _check_brackets(self, pattern: str) -> None:
-        """Raise ConfigError if a pattern has an incomplete selection of heads or neurons."""
-        site, bracket, choice = pattern.partition("[")
-        candidates = self._by_short_name(site.replace("hook_", ""))
-        if candidates:
-            site = candidates[0].name.format(l="*")
-        selectors = (name for name in SELECTED_AXES if choice.strip().startswith(name))
-        selector = next(selectors, None)
-        if bracket and selector:
-            digits = "".join(filter(str.isdecimal, choice.partition(",")[0]))
-            raise ConfigError(
-                f"{pattern!r}: write [{selector}=3] to select one {selector}, [{selector}=0,3] for "
-                f"several, [{selector}=*] for all. Nearest: "
-                f"{site}[{selector}={digits or 0}]."
-            )
 
     def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:
         """Return the head or neuron of each selection in the brackets of a pattern."""

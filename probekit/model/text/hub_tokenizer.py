@@ -51,8 +51,41 @@ class HubTokenizer(Tokenizer):
             for name in (TOKENIZER, SETTINGS, CONFIG)
         )
         path = self._where / TOKENIZER
-        _check_model(path, content.get("model"))
-        _check_growth(path, content)
+        model = content.get("model")
+        if not isinstance(model, dict):
+            raise CheckpointError(f"{path}: model is {model!r}. Allowed: an object.")
+        if model.get("type") != "BPE":
+            raise CheckpointError(
+                f"{path} describes a tokenizer of type {model.get('type')!r}. Allowed: BPE, which "
+                "all supported families use."
+            )
+        if not model.get("vocab"):
+            raise CheckpointError(f"{path}: vocab of the model is empty. Download the file again.")
+        if dropout := model.get("dropout"):
+            raise CheckpointError(
+                f"{path}: dropout of the model is {dropout!r}, which leaves out merges at random, "
+                "so that a text has other tokens at each call. It is meant for training. Set it "
+                "to null."
+            )
+        # A text that grows too much would make the library abort the process.
+        growth, rest = 1, [content.get("normalizer"), content.get("pre_tokenizer")]
+        while rest:
+            step = rest.pop()
+            rest += step if isinstance(step, list) else []
+            if isinstance(step, dict):
+                rest += step.values()
+                kind, written = step.get("type"), [step.get(key) for key in ("content", "prepend")]
+                lengths = [len(text) for text in written if isinstance(text, str)]
+                growth *= max([1, *([2] if kind == "ByteLevel" else lengths)])
+                if kind == "Precompiled":
+                    raise CheckpointError(
+                        f"{path} has a step of type Precompiled. No supported family uses it."
+                    )
+        if growth > _MAX_GROWTH:
+            raise CheckpointError(
+                f"{path}: its normalizer and pre_tokenizer can make a text longer than "
+                f"{_MAX_GROWTH} times. Use the file of the model's publisher."
+            )
         check_token_ids(self._config, self._where / CONFIG)
         # The post-processor would shorten offsets and add special tokens.
         unused = dict.fromkeys(("post_processor", "truncation", "padding"))
@@ -272,54 +305,6 @@ def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
 def _content(token: Any) -> Any:
     """Return the text of a token of tokenizer_config.json, which may be an object."""
     return token.get("content", token) if isinstance(token, dict) else token
-
-
-def _check_model(path: Path, model: Any) -> None:
-    """Raise CheckpointError unless the tokenizer is byte-level or SentencePiece's BPE.
-
-    Raises:
-        CheckpointError: it is of another kind, or tokenizes at random.
-    """
-    if not isinstance(model, dict):
-        raise CheckpointError(f"{path}: model is {model!r}. Allowed: an object.")
-    if model.get("type") != "BPE":
-        raise CheckpointError(
-            f"{path} describes a tokenizer of type {model.get('type')!r}. Allowed: BPE, which all "
-            "supported families use."
-        )
-    if not model.get("vocab"):
-        raise CheckpointError(f"{path}: vocab of the model is empty. Download the file again.")
-    if dropout := model.get("dropout"):
-        raise CheckpointError(
-            f"{path}: dropout of the model is {dropout!r}, which leaves out merges at random, so "
-            "that a text has other tokens at each call. It is meant for training. Set it to null."
-        )
-
-
-def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if a text could grow so much that the library aborts the process.
-
-    Raises:
-        CheckpointError: its steps lengthen a text too much, or one is of type Precompiled.
-    """
-    growth, rest = 1, [content.get("normalizer"), content.get("pre_tokenizer")]
-    while rest:
-        step = rest.pop()
-        rest += step if isinstance(step, list) else []
-        if isinstance(step, dict):
-            rest += step.values()
-            kind, written = step.get("type"), [step.get(key) for key in ("content", "prepend")]
-            lengths = [len(text) for text in written if isinstance(text, str)]
-            growth *= max([1, *([2] if kind == "ByteLevel" else lengths)])
-            if kind == "Precompiled":
-                raise CheckpointError(
-                    f"{path} has a step of type Precompiled. No supported family uses it."
-                )
-    if growth > _MAX_GROWTH:
-        raise CheckpointError(
-            f"{path}: its normalizer and pre_tokenizer can make a text longer than {_MAX_GROWTH} "
-            "times. Use the file of the model's publisher."
-        )
 
 
 def _bytes_of_characters(token: str) -> bytes:

@@ -152,7 +152,9 @@ def paired_differences(
         intervals = [jackknife_interval(one, resamples) for one in values[others]]
         found[2:4, others] = np.array([(one.low, one.high) for one in intervals]).T
     else:
-        contributions = _contributions(values, resamples)
+        weights = resamples.weights
+        whole, without = values[:, :1], values[:, 1:]
+        contributions = whole * weights + (1 - weights) * (whole - without)
         others &= ~np.isnan(contributions).any(axis=1)
         if others.any():
             found[:, others] = _sign_tests(contributions[others], resamples)
@@ -229,18 +231,6 @@ def _level_at_0(a: Side, b: Side, limits: Range) -> float:
     if distance(least) >= 0:
         return 1e-12
     return float(np.exp(brentq(distance, least, most, xtol=1e-6)))
-
-
-def _contributions(values: Floats, resamples: Resamples) -> Floats:
-    """Return the contribution (n_tests, n_units) of each unit to the value over all groups.
-
-    `values` (n_tests, 1 + n_units) is this value, then those with each unit left out. Contributions
-    are a first-order approximation. For a mean over rows they are exact: the sum over the unit's
-    rows, divided by the number of all rows.
-    """
-    weights = resamples.weights
-    whole, without = values[:, :1], values[:, 1:]
-    return whole * weights + (1 - weights) * (whole - without)
 
 
 def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
