@@ -436,9 +436,7 @@ class Draft:
     def _drop(self, temporary: Path, descriptor: int | None) -> None:
         steps = [partial(self._disk.remove, temporary)]
         if descriptor is not None:
-            steps.insert(
-                0 if self._disk.pins_open_files else 1, partial(self._disk.close, descriptor)
-            )
+            steps.insert(int(not self._disk.pins_open_files), partial(self._disk.close, descriptor))
         for step in steps:
             # A file that cannot be removed now is swept later; the original error matters more.
             with contextlib.suppress(OSError):

@@ -137,9 +137,7 @@ def summarize(place: Location) -> Summary:
         identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
         n_examples = len(set(store.layout.plan.example.tolist()))
         finished = sum(n == n_rows for n in committed.values())
-        partial = (
-            "" if finished == len(committed) else f", {len(committed) - finished} more in part"
-        )
+        rest = "" if finished == len(committed) else f", {len(committed) - finished} more in part"
         tokens = f"means of {n_positions / n_rows:.1f} tokens" if n_positions > n_rows else ""
         try:
             config = config_of(identity.config)
@@ -148,7 +146,7 @@ def summarize(place: Location) -> Summary:
             network = "an unknown network"
         what = (
             f"{n_rows:,} rows of {n_examples:,} examples, {tokens or 'one token each'}, at "
-            f"{finished} sites{partial}; {network}, {identity.dtype}, computed in "
+            f"{finished} sites{rest}; {network}, {identity.dtype}, computed in "
             f"{identity.compute} on {identity.device}"
         )
     except errors.StoreError as error:

@@ -103,12 +103,10 @@ def logit_attribution(
         DataError: the text has no token, or more than the context.
     """
     check_tokens(model.config, ids[None])
-    index = position_from_start(position, len(ids))
+    index, d_vocab = position_from_start(position, len(ids)), model.config.d_vocab
     for id in (token, minus):
-        if id is not None and not 0 <= id < model.config.d_vocab:
-            raise ConfigError(
-                f"No token has the id {id}. Allowed: 0 to {model.config.d_vocab - 1}."
-            )
+        if id is not None and not 0 <= id < d_vocab:
+            raise ConfigError(f"No token has the id {id}. Allowed: 0 to {d_vocab - 1}.")
     if minus is not None and minus_mean:
         raise ConfigError("Give either `minus` or `minus_mean`, not both.")
     with torch.inference_mode():
@@ -119,10 +117,8 @@ def logit_attribution(
         logits = model.uncapped_logits(model.final_norm(cache["resid_post", -1][0, -1:]))
         logit = _difference(logits[0], token, minus, minus_mean)
         direction = _difference(model.unembedding, token, minus, minus_mean)
-        parts = list(_parts(model, cache, direction))
-    return Attribution(
-        float(logit), pd.DataFrame(parts).astype({"layer": "Int64", "head": "Int64"})
-    )
+        rows = pd.DataFrame(list(_parts(model, cache, direction)))
+    return Attribution(float(logit), rows.astype({"layer": "Int64", "head": "Int64"}))
 
 
 def position_from_start(position: int, n_tokens: int) -> int:
@@ -304,8 +300,7 @@ def lens_rows(
         rows[name] = measures[name].flatten().double().numpy()
     rows["next_rank"] = rows["next_rank"].astype("Int64")
     for rank in range(top_k):
-        rows[f"token_{rank + 1}"] = tokenizer.strings(
-            measures["top_ids"][..., rank].flatten().tolist()
-        )
+        top_ids = measures["top_ids"][..., rank].flatten().tolist()
+        rows[f"token_{rank + 1}"] = tokenizer.strings(top_ids)
         rows[f"probability_{rank + 1}"] = measures["top_probability"][..., rank].flatten().numpy()
     return rows

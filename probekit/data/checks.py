@@ -237,10 +237,7 @@ def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
 
 def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning for each side with texts, or spans, that occur more than once."""
-    sides = {
-        "train": [train for train, _ in splits.parts],
-        "test": [test for _, test in splits.parts],
-    }
+    sides = {"train": [one for one, _ in splits.parts], "test": [one for _, one in splits.parts]}
     if splits.is_nested:  # each training example is a test example of another fold
         del sides["train"]
     for side, parts in sides.items():

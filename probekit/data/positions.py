@@ -188,9 +188,8 @@ def _select_in_text(tokens: _Tokens, index: int | None) -> _TokenRanges:
     text = tokens.text_of_example
     first, stop = tokens.bounds[text], tokens.bounds[text + 1]
     if index is None:
-        return _TokenRanges(
-            tokens.position, first, stop, np.where(first < stop, "", "it has no token")
-        )
+        fault = np.where(first < stop, "", "it has no token")
+        return _TokenRanges(tokens.position, first, stop, fault)
     at = index + (first if index >= 0 else stop)
     inside = (first <= at) & (at < stop)
     fault = np.array([_no_token(index, int(n)) for n in stop - first])

@@ -250,8 +250,8 @@ def _examples(
     text = sentence.comments.get("text")
     notes.update({_NO_TEXT: int(not text), _EMPTY: sentence.n_empty_nodes})
     if not text:
-        forms = (surface.form + " " * surface.space_after for surface in sentence.surfaces)
-        text = "".join(forms).rstrip(" ")
+        pieces = (surface.form + " " * surface.space_after for surface in sentence.surfaces)
+        text = "".join(pieces).rstrip(" ")
     # The span of each word; None from the first word on that differs from the text.
     spans: list[_Span | None] = []
     start = 0

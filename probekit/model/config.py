@@ -407,9 +407,7 @@ def _count(component: Component, config: ModelConfig) -> ParameterCount:
 def _size(axis: str, config: ModelConfig) -> int:
     """Return the size of an axis, which may be a product such as `3 d_model`."""
     sizes = config.axis_sizes
-    return math.prod(
-        int(factor) if factor.isdecimal() else sizes[factor] for factor in axis.split()
-    )
+    return math.prod(int(n) if n.isdecimal() else sizes[n] for n in axis.split())
 
 
 def check_keys(

@@ -178,13 +178,9 @@ def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], Pr
         numbers = range(len(tensors) // 2)
         expected = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
         if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
-            actual = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
-            raise DataError(
-                f"it contains {actual or 'nothing'} instead of float64 layers of a probe"
-            )
-        layers = tuple(
-            AffineLayer(*(tensors[f"layers.{n}.{part}"] for part in _PARTS)) for n in numbers
-        )
+            own = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
+            raise DataError(f"it contains {own or 'nothing'} instead of float64 layers of a probe")
+        layers = tuple(AffineLayer(*(tensors[f"layers.{n}.{p}"] for p in _PARTS)) for n in numbers)
     except (DataError, SafetensorError) as error:
         raise damaged_probe(tensor_path, str(error)) from error
     return layers, record.classes, record.facts

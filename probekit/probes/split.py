@@ -22,7 +22,7 @@ from probekit.probes.data import (
     typical_rows,
 )
 from probekit.probes.kinds.trees import read_trees
-from probekit.probes.score import description_length
+from probekit.probes.score import description_length as coding
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, fixed_thresholds, with_alarms
 from probekit.probes.score.scored import FitFacts, Predictions, Scored, rating, uninformed
@@ -97,11 +97,9 @@ class SplitProber:
             fittable_insides(data.y[rows], self.fitted.fold_of_row)
         self._controls: list[fitters.LabelColumn] = []
         self._test_groups = data.groups[self.scored.test]
-        self._blocks = description_length.blocks(
-            self.fitted.groups, len(data.classes), settings.seed
-        )
+        self._blocks = coding.blocks(self.fitted.groups, len(data.classes), settings.seed)
         steps = settings.learning_steps
-        self._sizes = description_length.learning_sizes(len(rows), steps) if steps else ()
+        self._sizes = coding.learning_sizes(len(rows), steps) if steps else ()
 
     @cached_property
     def comparable(self) -> Mask:
@@ -115,9 +113,7 @@ class SplitProber:
             ConfigError: A control task cannot be drawn; see `draw_controls`.
         """
         drawn = draw_controls(self.data, self.settings, self.fitted.rows)
-        self._controls = [
-            fitters.label_column(self.data, labels, self.settings) for labels in drawn
-        ]
+        self._controls = [fitters.label_column(self.data, one, self.settings) for one in drawn]
 
     def chance(self, predictions: Predictions, draw: int | None = None) -> Predictions:
         """Return the chance level predictions for the same test rows.
@@ -209,9 +205,8 @@ class SplitProber:
         """Return the predictions for the test rows X, by a fit on the training rows `fitted`."""
         n_classes = None if self.settings.reads_numbers else self.fitted.n_classes
         outputs, labels = fitters.outputs_of(solution, X, n_classes), column.labels
-        return self.fitted.predictions(
-            column.fitter.spec, labels[self.data.test], outputs, labels[fitted]
-        )
+        spec, truth = column.fitter.spec, labels[self.data.test]
+        return self.fitted.predictions(spec, truth, outputs, labels[fitted])
 
     def _held_out(self, column: _Column) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
@@ -238,9 +233,8 @@ class SplitProber:
         if scores is None:
             return held_out
         outputs = column.tuned.solution.by_class(scores, self.fitted.n_classes)
-        predictions = self.fitted.predictions(
-            column.fitter.spec, column.codes, outputs, column.codes
-        )
+        spec, codes = column.fitter.spec, column.codes
+        predictions = self.fitted.predictions(spec, codes, outputs, codes)
         assert isinstance(predictions, ClassPredictions)
         return predictions
 
@@ -256,28 +250,21 @@ class SplitProber:
         paths = first.fitter.refit(first.X, tasks, shares)
         scores = []
         for column, path in zip(columns, paths, strict=True):
-            tables = [
-                self._log_probabilities(column, solution, block)
-                for block, solution in zip(coded[1:], path, strict=True)
-            ]
-            code = description_length.OnlineCode.of_blocks(coded, tables, column.codes)
+            tables = []
+            for block, solution in zip(coded[1:], path, strict=True):
+                # By a fit on the blocks before this one.
+                n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
+                outputs = solution.class_scores(column.X[block.coded], n_classes)
+                removed = self.fitted.removed_prior(fitted)
+                prior = 0.0 if removed is None else removed
+                if not column.fitter.spec.logits:
+                    train_scores = solution.class_scores(column.X[block.fitted], n_classes)
+                    outputs = outputs * coding.tempered(train_scores, fitted, prior)
+                tables.append(log_softmax(outputs + prior, axis=1))
+            code = coding.OnlineCode.of_blocks(coded, tables, column.codes)
             facts = column.facts.of_fits(path, split="online")
             scores.append(Scored((code,), (code.reference,), self.fitted.groups, facts))
         return [scores[0], *([Scored.of_draws(scores[1:])] if len(scores) > 1 else [])]
-
-    def _log_probabilities(
-        self, column: _Column, solution: FittedLayers, block: description_length.CodedBlock
-    ) -> Floats:
-        """Return log probabilities (n_coded, n_classes), by a fit on the blocks before this one."""
-        n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
-        scores = solution.class_scores(column.X[block.coded], n_classes)
-        removed = self.fitted.removed_prior(fitted)
-        prior = 0.0 if removed is None else removed
-        if not column.fitter.spec.logits:
-            train_scores = solution.class_scores(column.X[block.fitted], n_classes)
-            scores = scores * description_length.tempered(train_scores, fitted, prior)
-        found: Floats = log_softmax(scores + prior, axis=1)
-        return found
 
     def _learning(self, task: _Column, outside: Floats) -> list[Scored]:
         """Return the points of the learning curve: one test score per training set size.
@@ -285,7 +272,7 @@ class SplitProber:
         The penalty is not selected again: it is the one selected on all training rows.
         """
         rows = self.fitted
-        shares = list(description_length.subsets(rows.groups, self._sizes, self.settings.seed))
+        shares = list(coding.subsets(rows.groups, self._sizes, self.settings.seed))
         (path,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], shares)
         scores = []
         for share, solution in zip(shares, path, strict=True):

@@ -167,9 +167,7 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
     if len(lines) <= 1:
         line = next(iter(lines), "sites")
         sites = [replace(site, component=line) for site in sites]
-    keys = [
-        (site.layer is not None, site.site if site.layer is None else site.layer) for site in sites
-    ]
+    keys = [(s.layer is not None, s.site if s.layer is None else s.layer) for s in sites]
     order = {key: n for n, key in enumerate(_axis(keys, [site.component for site in sites]))}
     return tuple(replace(site, order=order[key]) for site, key in zip(sites, keys, strict=True))
 

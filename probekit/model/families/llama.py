@@ -142,9 +142,7 @@ class LlamaConfig(shared.GatedConfig):
             return tuple(self.sliding_window for _ in layers)
         if not self.use_sliding_window:
             return tuple(None for _ in layers)
-        types = self.layer_types or tuple(
-            _LAYER_TYPES[layer >= self.max_window_layers] for layer in layers
-        )
+        types = self.layer_types or tuple(_LAYER_TYPES[n >= self.max_window_layers] for n in layers)
         return tuple(self.sliding_window if kind == _LAYER_TYPES[1] else None for kind in types)
 
     @property

@@ -219,10 +219,9 @@ def pad(sequences: Sequence[npt.NDArray[np.int64]], side: PaddingSide) -> tuple[
     Raises:
         ConfigError: the side is neither `left` nor `right`.
     """
-    if side not in get_args(PaddingSide):
-        raise ConfigError(
-            f"Unknown padding side {side!r}. {nearest(str(side), get_args(PaddingSide))}"
-        )
+    allowed = get_args(PaddingSide)
+    if side not in allowed:
+        raise ConfigError(f"Unknown padding side {side!r}. {nearest(str(side), allowed)}")
     width = max(len(sequence) for sequence in sequences)
     ids = torch.full((len(sequences), width), NO_TOKEN)
     mask = torch.zeros(len(sequences), width, dtype=torch.bool)

@@ -215,9 +215,7 @@ class Sites(Sequence[str]):
             selections.update(self._selected(pattern))
         order = {site: rank for rank, site in enumerate(self.names)}
         # A whole site comes before its heads and neurons.
-        ranks = {
-            one: (order[one.site], -1 if one.index is None else one.index) for one in selections
-        }
+        ranks = {s: (order[s.site], -1 if s.index is None else s.index) for s in selections}
         return tuple(sorted(selections, key=ranks.__getitem__))
 
     def _selected(self, pattern: _Pattern) -> Iterator[SiteSelection]:

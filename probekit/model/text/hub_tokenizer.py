@@ -51,41 +51,8 @@ class HubTokenizer(Tokenizer):
             for name in (TOKENIZER, SETTINGS, CONFIG)
         )
         path = self._where / TOKENIZER
-        model = content.get("model")
-        if not isinstance(model, dict):
-            raise CheckpointError(f"{path}: model is {model!r}. Allowed: an object.")
-        if model.get("type") != "BPE":
-            raise CheckpointError(
-                f"{path} describes a tokenizer of type {model.get('type')!r}. Allowed: BPE, which "
-                "all supported families use."
-            )
-        if not model.get("vocab"):
-            raise CheckpointError(f"{path}: vocab of the model is empty. Download the file again.")
-        if dropout := model.get("dropout"):
-            raise CheckpointError(
-                f"{path}: dropout of the model is {dropout!r}, which leaves out merges at random, "
-                "so that a text has other tokens at each call. It is meant for training. Set it "
-                "to null."
-            )
-        # A text that grows too much would make the library abort the process.
-        growth, rest = 1, [content.get("normalizer"), content.get("pre_tokenizer")]
-        while rest:
-            step = rest.pop()
-            rest += step if isinstance(step, list) else []
-            if isinstance(step, dict):
-                rest += step.values()
-                kind, written = step.get("type"), [step.get(key) for key in ("content", "prepend")]
-                lengths = [len(text) for text in written if isinstance(text, str)]
-                growth *= max([1, *([2] if kind == "ByteLevel" else lengths)])
-                if kind == "Precompiled":
-                    raise CheckpointError(
-                        f"{path} has a step of type Precompiled. No supported family uses it."
-                    )
-        if growth > _MAX_GROWTH:
-            raise CheckpointError(
-                f"{path}: its normalizer and pre_tokenizer can make a text longer than "
-                f"{_MAX_GROWTH} times. Use the file of the model's publisher."
-            )
+        _check_model(path, content.get("model"))
+        _check_growth(path, content)
         check_token_ids(self._config, self._where / CONFIG)
         # The post-processor would shorten offsets and add special tokens.
         unused = dict.fromkeys(("post_processor", "truncation", "padding"))
@@ -111,9 +78,7 @@ class HubTokenizer(Tokenizer):
                 f"{folder} has no {TOKENIZER}. Save the tokenizer there too, by its method "
                 "`save_pretrained`, or download that file from the model's repository."
             )
-        names = [
-            name for name in (TOKENIZER, SETTINGS, CONFIG, TEMPLATE) if (folder / name).exists()
-        ]
+        names = [n for n in (TOKENIZER, SETTINGS, CONFIG, TEMPLATE) if (folder / n).exists()]
         try:
             return cls({name: read_verified(folder / name) for name in names}, folder)
         except OSError as error:
@@ -194,9 +159,7 @@ class HubTokenizer(Tokenizer):
     @cached_property
     def bytes_by_id(self) -> Mapping[int, bytes]:
         """The bytes of each token; SentencePiece's mark of a space is a space."""
-        added = {
-            number: t.content for number, t in self._encoder.get_added_tokens_decoder().items()
-        }
+        added = {n: t.content for n, t in self._encoder.get_added_tokens_decoder().items()}
         read = _bytes_of_characters if self._is_byte_level else _bytes_of_piece
         vocabulary = self._encoder.get_vocab(with_added_tokens=True)
         plain = {number: read(token) for token, number in vocabulary.items()}
@@ -305,6 +268,54 @@ def _encoded(path: Path, encoder: Encoder, text: str) -> TokenizedText:
 def _content(token: Any) -> Any:
     """Return the text of a token of tokenizer_config.json, which may be an object."""
     return token.get("content", token) if isinstance(token, dict) else token
+
+
+def _check_model(path: Path, model: Any) -> None:
+    """Raise CheckpointError unless the tokenizer is byte-level or SentencePiece's BPE.
+
+    Raises:
+        CheckpointError: it is of another kind, or tokenizes at random.
+    """
+    if not isinstance(model, dict):
+        raise CheckpointError(f"{path}: model is {model!r}. Allowed: an object.")
+    if model.get("type") != "BPE":
+        raise CheckpointError(
+            f"{path} describes a tokenizer of type {model.get('type')!r}. Allowed: BPE, which all "
+            "supported families use."
+        )
+    if not model.get("vocab"):
+        raise CheckpointError(f"{path}: vocab of the model is empty. Download the file again.")
+    if dropout := model.get("dropout"):
+        raise CheckpointError(
+            f"{path}: dropout of the model is {dropout!r}, which leaves out merges at random, so "
+            "that a text has other tokens at each call. It is meant for training. Set it to null."
+        )
+
+
+def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if a text could grow so much that the library aborts the process.
+
+    Raises:
+        CheckpointError: its steps lengthen a text too much, or one is of type Precompiled.
+    """
+    growth, rest = 1, [content.get("normalizer"), content.get("pre_tokenizer")]
+    while rest:
+        step = rest.pop()
+        rest += step if isinstance(step, list) else []
+        if isinstance(step, dict):
+            rest += step.values()
+            kind, written = step.get("type"), [step.get(key) for key in ("content", "prepend")]
+            lengths = [len(text) for text in written if isinstance(text, str)]
+            growth *= max([1, *([2] if kind == "ByteLevel" else lengths)])
+            if kind == "Precompiled":
+                raise CheckpointError(
+                    f"{path} has a step of type Precompiled. No supported family uses it."
+                )
+    if growth > _MAX_GROWTH:
+        raise CheckpointError(
+            f"{path}: its normalizer and pre_tokenizer can make a text longer than {_MAX_GROWTH} "
+            "times. Use the file of the model's publisher."
+        )
 
 
 def _bytes_of_characters(token: str) -> bytes:

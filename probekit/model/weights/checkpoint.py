@@ -225,10 +225,8 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
     if is_mapped:
         with reading_tensor(path), zipfile.ZipFile(path) as archive:
             # torch.load does not verify the checksums.
-            if (damaged := archive.testzip()) is not None:
-                raise CheckpointError(
-                    f"{path} is damaged: its member {damaged} has a wrong checksum."
-                )
+            if (bad := archive.testzip()) is not None:
+                raise CheckpointError(f"{path} is damaged: its member {bad} has a wrong checksum.")
 
     def load() -> dict[str, Tensor]:
         with reading_tensor(path):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.files import write_atomic
 from probekit.model.config import ModelConfig, WeightNames
-from probekit.model.weights.checkpoint import DIGEST, StoredTensor, open_checkpoint
+from probekit.model.weights.checkpoint import DIGEST, open_checkpoint
 from probekit.model.weights.files import ArrayHeader, header, read_digests, write_digests
 from probekit.provenance import digest, pretty_json
 
@@ -51,7 +51,14 @@ def read_checkpoint(
     """
     names, checkpoint = config.WEIGHTS, open_checkpoint(folder, config.WEIGHTS)
     path, tensors = checkpoint.path, checkpoint.tensors
-    _drop_redundant(tensors, like, names)
+    # Biases of 0 that the model lacks, and an unembedding equal to the embedding, are redundant.
+    for name in tensors.keys() - like.keys():
+        if _is_bias(name, like) and not tensors[name].read().any():
+            del tensors[name]
+    tied, embedding = tensors.get(names.unembedding), tensors.get(names.embedding)
+    is_extra = names.unembedding not in like
+    if is_extra and tied and embedding and torch.equal(tied.read(), embedding.read()):
+        del tensors[names.unembedding]
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if faults := _faults(shapes, expected, names):
@@ -140,20 +147,6 @@ def _converted(
         if not all(map(math.isfinite, torch.stack(torch.aminmax(numbers)).tolist())):
             raise CheckpointError(f"{path}: {name} has values that are not finite: {reason}.")
     return converted
-
-
-def _drop_redundant(
-    tensors: dict[str, StoredTensor], like: Mapping[str, Tensor], names: WeightNames
-) -> None:
-    """Drop biases of 0 that the model lacks, and an unembedding equal to the embedding."""
-    for name in tensors.keys() - like.keys():
-        if _is_bias(name, like) and not tensors[name].read().any():
-            del tensors[name]
-    tied, embedding = tensors.get(names.unembedding), tensors.get(names.embedding)
-    if names.unembedding in like or not tied or not embedding:
-        return
-    if torch.equal(tied.read(), embedding.read()):
-        del tensors[names.unembedding]
 
 
 def _faults(

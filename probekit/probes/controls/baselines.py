@@ -178,10 +178,8 @@ def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
 
     Sequences of up to `longest` adjacent words are counted, too.
     """
-    vectorizer = CountVectorizer(
-        token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64
-    ).fit(train)
-    found: FeatureExtractor = vectorizer.transform
+    counter = CountVectorizer(token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64)
+    found: FeatureExtractor = counter.fit(train).transform
     return found
 
 

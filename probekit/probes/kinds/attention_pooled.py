@@ -84,9 +84,8 @@ class AttentionFit(FittedLayers):
     def text_scores(self, texts: TokensOfTexts) -> Floats:
         """Return the scores (n_texts, n_out) of each text's mean token, weighted by attention."""
         weights, ((coef, intercept),) = texts.pool(texts.tokens @ self.query), self.layers
-        scores: Floats = np.add.reduceat(
-            weights[:, None] * (texts.tokens @ coef.T), texts.starts, axis=0
-        )
+        weighted = weights[:, None] * (texts.tokens @ coef.T)
+        scores: Floats = np.add.reduceat(weighted, texts.starts, axis=0)
         return scores + intercept
 
 

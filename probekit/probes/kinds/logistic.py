@@ -205,9 +205,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         scores = self._scores(X)
         if self.multilabel_:
             return (scores.T > 0).astype(np.int64)
-        found: NDArray[Any] = self.classes_[
-            with_reference(scores, len(self.classes_)).argmax(axis=0)
-        ]
+        places = with_reference(scores, len(self.classes_)).argmax(axis=0)
+        found: NDArray[Any] = self.classes_[places]
         return found
 
     def _scores(self, X: ArrayLike) -> Floats:

@@ -46,9 +46,8 @@ class RidgeProbe(base.TunedProbe):
 
     def path(self, values: Floats, data: base.TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
-        layers = ridge_path(
-            data.X, _targets(data.codes), values, data.typical, self._weights(data.codes)
-        )
+        targets, weights = _targets(data.codes), self._weights(data.codes)
+        layers = ridge_path(data.X, targets, values, data.typical, weights)
         return [FittedLayers(np.unique(data.codes), (layer,)) for layer in layers]
 
     def left_out(self, alpha: float, solution: FittedLayers, data: base.TrainingRows) -> Floats:

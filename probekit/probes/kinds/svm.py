@@ -61,10 +61,8 @@ class SvmProbe(TunedProbe):
         if self.balanced:
             weights = np.stack([balanced_weights(signs) for signs in truth])
         solutions, start = [], np.zeros((len(positives), rows.shape[1] + 1))
-        for C in values:
-            start, n_iter, converged = solve_hinge(
-                rows, truth, weights, float(C), self.max_iter, start
-            )
+        for C in values.tolist():
+            start, n_iter, converged = solve_hinge(rows, truth, weights, C, self.max_iter, start)
             layer: AffineLayer = scaling.fold(start[:, :-1] @ axes.T, start[:, -1])
             solutions.append(FittedLayers(classes, (layer,), n_iter, converged))
         return solutions

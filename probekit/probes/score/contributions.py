@@ -302,9 +302,8 @@ def _alarms(predictions: metrics.ClassPredictions, rate: float, of_positives: bo
     """Return the share of the positive rows, or of the other rows, with an alarm."""
     assert predictions.alarms is not None
     own = (predictions.truth == predictions.positive) == of_positives
-    return _means(
-        own.astype(np.int64), predictions.alarms[:, metrics.RATES.index(rate)], np.array([1])
-    )
+    alarms = predictions.alarms[:, metrics.RATES.index(rate)]
+    return _means(own.astype(np.int64), alarms, np.array([1]))
 
 
 parts_of_tpr_at_fpr_1 = partial(_alarms, rate=0.01, of_positives=True)
@@ -316,13 +315,11 @@ parts_of_achieved_fpr_5 = partial(_alarms, rate=0.05, of_positives=False)
 def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) -> ClassParts:
     """Return the parts of a mean over classes, or of a sum, of the mean value of their rows."""
     weights = np.full(len(classes), 1 / len(classes) if average else 1.0)
-    counts = np.array([(truth == code).sum() for code in classes])
+    counts = np.maximum([(truth == code).sum() for code in classes], 1)
     totals = np.array([values[truth == code].sum() for code in classes])
     of_row = np.zeros(truth.max(initial=0) + 1)
-    of_row[classes] = weights / np.maximum(counts, 1)
-    return ClassParts(
-        truth, values * of_row[truth], totals / np.maximum(counts, 1), weights, classes
-    )
+    of_row[classes] = weights / counts
+    return ClassParts(truth, values * of_row[truth], totals / counts, weights, classes)
 
 
 @dataclass(frozen=True, eq=False)

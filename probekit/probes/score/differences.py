@@ -205,9 +205,7 @@ def unpaired_differences(
 
 
 def _unpaired_limits(a: Side, b: Side, limits: Range, level: float) -> tuple[float, float]:
-    one, other = (
-        score_interval(side.values, side.resamples, limits, side.parts, level) for side in (a, b)
-    )
+    one, other = (score_interval(s.values, s.resamples, limits, s.parts, level) for s in (a, b))
     value = one.value - other.value
     below = np.hypot(one.value - one.low, other.high - other.value)
     above = np.hypot(one.high - one.value, other.value - other.low)
@@ -324,9 +322,8 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
     error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, spreads[0].n_effective - 1)
     p, fewest = _two_sided(value, error, df), int(spreads[0].n_groups.min())
     smallest = _smallest_p(spreads, df)
-    adjusted = np.maximum(
-        np.minimum(1.0, len(parts) * p), (smallest[:, None] <= p + ROUNDING).mean(axis=0)
-    )
+    joint = (smallest[:, None] <= p + ROUNDING).mean(axis=0)
+    adjusted = np.maximum(np.minimum(1.0, len(parts) * p), joint)
     reached = int(np.ceil(LEVEL * len(smallest) - ROUNDING)) - 1
     level = min(LEVEL / len(parts), float(np.partition(smallest, reached)[reached]))
     limits = [
@@ -349,9 +346,8 @@ def _with_agreement(variances: Floats, parts: ClassParts, spread: ClassSpread) -
     agree = (variances < ROUNDING**2) & (np.abs(sums) > ROUNDING)
     n = spread.n_groups[agree]
     found = variances.copy()
-    found[agree] = np.square(
-        sums[agree] / t.isf(0.5**n, np.maximum(spread.n_effective[agree] - 1, 1))
-    )
+    df = np.maximum(spread.n_effective[agree] - 1, 1)
+    found[agree] = np.square(sums[agree] / t.isf(0.5**n, df))
     return found
 
 

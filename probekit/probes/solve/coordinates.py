@@ -137,8 +137,21 @@ class Coordinates:
     @classmethod
     def at(cls, objectives: Objectives, scores: Tensor, n_steps: int = 0) -> Coordinates:
         """Return the coordinates at a point, given its scores (F, c, n), after `n_steps` steps."""
-        own = Product.at(objectives, scores)
-        return cls(tuple(_parts(objectives, scores, n_steps, own)), own)
+        product = Product.at(objectives, scores)
+        parts: list[tuple[Tensor, _Part]] = []
+        rest = []
+        for group in torch.unique(objectives.group):
+            places = torch.nonzero(objectives.group == group).flatten()
+            own = objectives.select(places)
+            factor = Factor.at(own, scores[places]) if _is_worth_it(own, n_steps) else None
+            if factor is None:
+                rest.append(places)
+            else:
+                parts.append((places, factor))
+        if rest:
+            places = torch.cat(rest)
+            parts.append((places, product.select(places)))
+        return cls(tuple(parts), product)
 
     def select(self, fits: Tensor) -> Coordinates:
         """Return the coordinates of some of the fits."""
@@ -168,23 +181,6 @@ class Coordinates:
         for places, part in self.parts:
             converted[places] = convert(part, tensor[places])
         return converted
-
-
-def _parts(
-    objectives: Objectives, scores: Tensor, n_steps: int, product: Product
-) -> Iterator[tuple[Tensor, _Part]]:
-    rest = []
-    for group in torch.unique(objectives.group):
-        places = torch.nonzero(objectives.group == group).flatten()
-        own = objectives.select(places)
-        factor = Factor.at(own, scores[places]) if _is_worth_it(own, n_steps) else None
-        if factor is None:
-            rest.append(places)
-        else:
-            yield places, factor
-    if rest:
-        places = torch.cat(rest)
-        yield places, product.select(places)
 
 
 def hessian_size(n_coordinates: int) -> int:
