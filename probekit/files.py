@@ -548,11 +548,8 @@ def csv_text(table: pd.DataFrame) -> str:
     texts = (cell for _, column in safe.items() if not _holds_numbers(column) for cell in column)
     # The csv module does not quote a lone carriage return, and readers end the row there.
     has_return = any(isinstance(text, str) and "\r" in text for text in texts)
-    return safe.to_csv(
-        index=False,
-        lineterminator="\n",
-        quoting=csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL,
-    )
+    quoting = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
+    return safe.to_csv(index=False, lineterminator="\n", quoting=quoting)
 
 
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:
@@ -589,10 +586,7 @@ def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
         # Series.map would infer a new dtype and turn integers next to None into floats.
         return pd.Series([change(cell) for cell in column], column.index, dtype=column.dtype)
 
-    columns = {
-        change(name): column if _holds_numbers(column) else changed(column)
-        for name, column in table.items()
-    }
+    columns = {change(n): one if _holds_numbers(one) else changed(one) for n, one in table.items()}
     return pd.DataFrame(columns, index=table.index)
 
 

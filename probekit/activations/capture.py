@@ -101,9 +101,8 @@ class Work:
         identity = identify(model, tokenizer, tokens, plan, dtype)
         if device is not None:
             identity = replace(identity, device=device, batch_tokens=batch_tokens(device))
-        shards = forward.make_shards(
-            forward.make_batches(tokens, plan, identity.batch_tokens), identity.shard_rows
-        )
+        batches = forward.make_batches(tokens, plan, identity.batch_tokens)
+        shards = forward.make_shards(batches, identity.shard_rows)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)
         return cls(model, plan, tuple(sites), shards, store)

@@ -103,10 +103,8 @@ def check_dataset(
     warning: 1 label of train does not occur in test: n.
     warning: Only 1 test group: intervals over fewer than 20 groups are approximate.
     """
-    parts = tuple(
-        (dataset.select(split.train).examples, dataset.select(split.test).examples)
-        for split in splits
-    )
+    select = dataset.select
+    parts = tuple((select(one.train).examples, select(one.test).examples) for one in splits)
     if len(parts) == 1:
         examples = sum(parts[0], ())
     else:

@@ -237,10 +237,7 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
         is_mixed = {type(value) for value in values if value is not None} == {int, float}
         for number, value in zip(having, values, strict=True):
             read[number][column] = float(value) if is_mixed and value is not None else value
-    table = (
-        TableRow(RowSource(data.name, key=str(position)), cells)
-        for position, cells in enumerate(read)
-    )
+    table = (TableRow(RowSource(data.name, key=str(n)), cells) for n, cells in enumerate(read))
     return Table(data.name, table, None, number_text)
 
 

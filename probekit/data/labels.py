@@ -199,12 +199,8 @@ def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
     1 row has an integer beyond 2^53 that float64 cannot represent (row 1): the label ...
     """
     # Decimal, because int() raises ValueError for thousands of digits.
-    rounded = [
-        example
-        for example in examples
-        if _INTEGER.fullmatch(example.label)
-        and Decimal(example.label) != Decimal(float(example.label))
-    ]
+    integers = (one for one in examples if _INTEGER.fullmatch(one.label))
+    rounded = [one for one in integers if Decimal(one.label) != Decimal(float(one.label))]
     if rounded:
         label = rounded[0].label
         yield Finding(

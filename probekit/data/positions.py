@@ -151,10 +151,7 @@ def plan_rows(
     if rule.offset:
         selected = _shift(tokens, selected, rule)
     aligned = selected.fault == ""
-    unaligned = tuple(
-        Unaligned(int(example), str(selected.fault[example]))
-        for example in np.flatnonzero(~aligned)
-    )
+    unaligned = tuple(Unaligned(int(n), str(selected.fault[n])) for n in np.flatnonzero(~aligned))
     if not aligned.any():
         offset = f", offset: {rule.offset}" if rule.offset else ""
         raise DataError(
@@ -216,9 +213,8 @@ def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _T
     first = np.searchsorted(end, wanted[:, 0], side="right")
     stop = np.searchsorted(begin, wanted[:, 1], side="left")
     covered = first < stop
-    covered[covered] = (begin[first[covered]] <= wanted[covered, 0]) & (
-        end[stop[covered] - 1] >= wanted[covered, 1]
-    )
+    begins_in = begin[first[covered]] <= wanted[covered, 0]
+    covered[covered] = begins_in & (end[stop[covered] - 1] >= wanted[covered, 1])
     fault = np.select(
         [
             np.array([span is None for span in spans]),

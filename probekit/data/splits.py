@@ -269,10 +269,9 @@ def without_shared_words(
             counts[folded[index]][labels[index]] += 1
     for_test = _choose_groups(counts, _target_rows(counts, test), np.random.default_rng(seed))
     for_train = shared - for_test
-    new = Split(
-        np.array([index for index in split.train if folded[index] not in for_test], dtype=int),
-        np.array([index for index in split.test if folded[index] not in for_train], dtype=int),
-    )
+    train = [index for index in split.train if folded[index] not in for_test]
+    tested = [index for index in split.test if folded[index] not in for_train]
+    new = Split(np.array(train, dtype=int), np.array(tested, dtype=int))
     in_train, in_test = ({labels[index] for index in side} for side in (new.train, new.test))
     for side, side_labels in zip(_SIDES, (in_train, in_test), strict=True):
         if not side_labels:

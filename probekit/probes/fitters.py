@@ -186,9 +186,7 @@ class FittedRows:
         if self.settings.reads_numbers:
             return NumberPredictions(truth, outputs)
         prior = self.removed_prior(fitted)
-        return ClassPredictions.of_scores(
-            truth, outputs, spec.logits, log_prior=prior, positive=self.positive
-        )
+        return ClassPredictions.of_scores(truth, outputs, spec.logits, None, prior, self.positive)
 
     def held_out(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fold_of_row: Codes
@@ -304,10 +302,7 @@ class Fitter:
         self, X: Features, tasks: Sequence[LabelsAndPenalty], shares: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
         """Return, for each label column with its penalty, the fit on each row mask of `shares`."""
-        return [
-            [self._path([penalty], X, column, share)[0] for share in shares]
-            for column, penalty in tasks
-        ]
+        return [[self._path([penalty], X, y, one)[0] for one in shares] for y, penalty in tasks]
 
     def left_out(
         self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]

@@ -87,9 +87,8 @@ class Prober:
         self.why_no_control = ""
         if self._requests_control:
             fitted = [split.fitted.rows for split in self._splits]
-            self.why_no_control = why_no_control(
-                self.data, self.settings, fitted, self.test_rows, self.comparable()
-            )
+            tested = self.test_rows, self.comparable()
+            self.why_no_control = why_no_control(self.data, self.settings, fitted, *tested)
         if self.has_control:
             for split in self._splits:
                 split.draw_controls()

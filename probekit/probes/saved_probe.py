@@ -244,10 +244,8 @@ def _read_record(path: Path) -> _Record:
     try:
         return _Record.model_validate(record)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-            for fault in error.errors(include_url=False)
-        ]
+        faults = error.errors(include_url=False)
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults]
         raise damaged_probe(path, "; ".join(problems)) from error
 
 

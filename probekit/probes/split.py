@@ -194,10 +194,8 @@ class SplitProber:
         n_searched = len(rows.rows) - int(np.bincount(rows.fold_of_row).max())
         facts = column.facts.of_fits(tuned.search, n_train=n_searched, split="validation")
         chance = uninformed(column.codes, held_out)
-        return (
-            self._scored(predictions, column.labels, column.facts),
-            Scored((held_out,), (chance,), rows.groups, facts, metric),
-        )
+        validation = Scored((held_out,), (chance,), rows.groups, facts, metric)
+        return self._scored(predictions, column.labels, column.facts), validation
 
     def _predict(
         self, column: _Column, solution: FittedLayers, X: Floats, fitted: Codes
@@ -293,9 +291,8 @@ class SplitProber:
         column = data.y if spec.task == "tree" else self.task
         if spec.task == "text":
             arguments |= {"units": data.groups[train.rows], "judge": self._rate_texts}
-        probe = spec.build(self.settings).fit(
-            X[train.rows], column[train.rows], train.example_of_row, **arguments
-        )
+        probe = spec.build(self.settings)
+        probe.fit(X[train.rows], column[train.rows], train.example_of_row, **arguments)
         predictions: Predictions
         chance: Predictions
         if spec.task == "tree":

@@ -106,10 +106,8 @@ def read_corpus(
         raise MissingError(f"{path.absolute()} does not exist. Check `corpus.source`.")
     if not wanted:
         raise DataError(f"{path} contains no .txt file. Name other files in `corpus.files`.")
-    return tuple(
-        _text(path, name, _content(file, max_megabytes), unwrap, held_out)
-        for name, file in wanted.items()
-    )
+    contents = ((name, _content(file, max_megabytes)) for name, file in wanted.items())
+    return tuple(_text(path, name, content, unwrap, held_out) for name, content in contents)
 
 
 def corpus_digest(texts: Sequence[Text]) -> str:

@@ -241,13 +241,11 @@ def train(
         ConfigError: training diverges.
         StoreError: the folder cannot be written.
     """
-    training, shape = recipe.training, recipe.model
+    training, n_ctx = recipe.training, recipe.model.n_positions
     model = learners.initial_model(recipe, d_vocab).to(device)
     learner = learners.Learner(model, learners.make_optimizers(model, training))
-    batches = Batches(
-        tokens.train, training.batch, shape.n_positions, d_vocab, recipe.repeats, recipe.seed
-    )
-    held_out_windows(tokens.held_out, shape.n_positions)  # raises early if there are too few tokens
+    batches = Batches(tokens.train, training.batch, n_ctx, d_vocab, recipe.repeats, recipe.seed)
+    held_out_windows(tokens.held_out, n_ctx)  # raises early if there are too few tokens
     log = [] if before is None else _resumed(before, tokens, folder, learner)
     done = len(log)
     save_steps = set(checkpoint_steps(recipe.checkpoints, training.steps))

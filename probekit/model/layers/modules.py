@@ -73,11 +73,10 @@ class LayerNorm(Norm):
             # A tap that changes nothing multiplies by exactly 1.
             normalized = normalized * (scale / tap("hook_scale", scale.clone()))
         normalized = tap("hook_normalized", normalized)
-        scaled = (
-            normalized * self.weight
-            if self.bias is None
-            else torch.addcmul(self.bias, normalized, self.weight)
-        )
+        if self.bias is None:
+            scaled = normalized * self.weight
+        else:
+            scaled = torch.addcmul(self.bias, normalized, self.weight)
         return scaled.to(self.weight.dtype)
 
 

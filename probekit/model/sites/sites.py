@@ -304,10 +304,9 @@ class Sites(Sequence[str]):
 
     def _by_short_name(self, text: str) -> list[Site]:
         """Return the sites of a block with a short name such as "pattern" or "attn.pattern"."""
+        in_blocks = (row for row in self.rows if row.in_block)
         return [
-            row
-            for row in self.rows
-            if row.in_block and text in (row.component, row.component.rpartition(".")[2])
+            one for one in in_blocks if text in (one.component, one.component.rpartition(".")[2])
         ]
 
     def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:

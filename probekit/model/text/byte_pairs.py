@@ -209,13 +209,7 @@ _Parts = tuple[dict[str, int], list[Merge], set[str]]  # ids, merges, special to
 _SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 # BPE settings that change how a text is tokenized.
-_OTHER_SETTINGS = [
-    "byte_fallback",
-    "continuing_subword_prefix",
-    "end_of_word_suffix",
-    "ignore_merges",
-    "dropout",
-]
+_OTHER_SETTINGS = "byte_fallback continuing_subword_prefix end_of_word_suffix ignore_merges dropout"
 
 
 def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Parts:
@@ -247,7 +241,7 @@ def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
         and splitter.get("type") == "ByteLevel"
         and not splitter.get("add_prefix_space")
         and splitter.get("use_regex", True)
-        and not any(model.get(setting) for setting in _OTHER_SETTINGS)
+        and not any(model.get(setting) for setting in _OTHER_SETTINGS.split())
         and content.get("normalizer") is None
     ):
         raise CheckpointError(f"{path} does not describe a byte-level BPE with GPT-2's settings.")

@@ -92,13 +92,12 @@ class ChatTemplate:
         messages = [{"role": ROLES[n % 2], "content": turn} for n, turn in enumerate(turns)]
         self._sandbox.begin(turns)
         try:
-            return self._template.render(
-                messages=messages,
-                tools=None,
-                documents=None,
-                add_generation_prompt=len(turns) % 2 == 1,
-                **self._special,
-            )
+            options = {
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": len(turns) % 2 == 1,
+            }
+            return self._template.render(messages=messages, **options, **self._special)
         except _RefusedError as error:
             raise DataError(
                 f"{self._where}: the chat template refuses {turns[0][:60]!r}: {error}."

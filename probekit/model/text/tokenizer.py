@@ -135,11 +135,8 @@ class Tokenizer(ABC):
         tokens = self._ordinary(text)
         if not bos:
             return tokens
-        return TokenizedText(
-            np.insert(tokens.ids, 0, self.bos_id),
-            np.insert(tokens.offsets, 0, 0, axis=0),
-            has_bos=True,
-        )
+        ids = np.insert(tokens.ids, 0, self.bos_id)
+        return TokenizedText(ids, np.insert(tokens.offsets, 0, 0, axis=0), has_bos=True)
 
     def encode_chat(self, text: str, turns: Sequence[tuple[int, int]] = ()) -> TokenizedText:  # noqa: ARG002
         """Return the tokens of a conversation, as the model's chat template writes it.

@@ -219,10 +219,7 @@ def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Te
     """
     read_digests(folder)  # fails before gigabytes are written
     names = config.WEIGHTS
-    stored = {
-        names.in_checkpoint(name): transposed(names, name, tensor)
-        for name, tensor in sorted(tensors.items())
-    }
+    stored = {names.in_checkpoint(n): transposed(names, n, t) for n, t in sorted(tensors.items())}
     dtype = str(tensors[names.embedding].dtype).removeprefix("torch.")
     headers = {name: ArrayHeader(_CODES[t.dtype], tuple(t.shape)) for name, t in stored.items()}
     metadata = {"format": "pt", DIGEST: digest(_chunks(stored))}

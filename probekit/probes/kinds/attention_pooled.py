@@ -104,18 +104,10 @@ def fit_attention(
     """
     scaling = base.Scaling.standard(base.measured(texts.tokens, texts.typical))
     objective = _Objective(TokensOfTexts(scaling.apply(texts.tokens), texts.text), codes, C)
-    result = minimize(
-        objective,
-        objective.start(np.random.default_rng(seed)),
-        jac=True,
-        method="L-BFGS-B",
-        options={
-            "maxiter": max_iter,
-            "maxfun": 4 * max_iter,
-            "gtol": TOLERANCE,
-            "ftol": LEAST_PROGRESS,
-        },
-    )
+    start = objective.start(np.random.default_rng(seed))
+    options = {"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": TOLERANCE}
+    options["ftol"] = LEAST_PROGRESS
+    result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     query, coef, intercept = objective.parts(result.x)
     return AttentionFit(
         classes=objective.classes,

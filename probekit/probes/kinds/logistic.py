@@ -114,10 +114,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
             fits = self._fit_columns(rows, columns, units, weights, grid)
         else:
             # Class weights differ between the columns of a multilabel y.
-            fits = [
-                self._fit_columns(rows, [codes], units, self._weighted(codes, weights), grid)[0]
-                for codes in columns
-            ]
+            weighted = ((codes, self._weighted(codes, weights)) for codes in columns)
+            fits = [self._fit_columns(rows, [codes], units, w, grid)[0] for codes, w in weighted]
         if self.multilabel_:
             rows = [_one_row(fit) for fit in fits]
             self.coef_ = np.stack([coef for coef, _ in rows])

@@ -227,10 +227,8 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         scaling = Scaling.standard(measured(rows, typical))
         # A column of ones gives the projection a bias.
         inputs = np.column_stack([scaling.apply(rows), np.ones(len(rows))]).astype(np.float32)
-        sentences = [
-            (inputs[tree.rows], getattr(tree, self._geometry.gold).astype(np.float32))
-            for tree in trees
-        ]
+        gold = self._geometry.gold
+        sentences = [(inputs[tree.rows], getattr(tree, gold).astype(np.float32)) for tree in trees]
         weight, self.n_iter_, self.converged_ = fit_projection(
             sentences, self._geometry.loss, self.rank, self.max_iter, self.random_state
         )

@@ -97,12 +97,8 @@ def solve_hinge(
         loss = np.sum(weights * hinge**2) / len(rows) + 0.5 * penalty * np.sum(weight**2)
         return float(loss), (gradient * scaling).ravel()
 
-    result = minimize(
-        objective,
-        (start / scaling).ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": TOLERANCE, "ftol": 0.0},
-    )
+    options = {"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": TOLERANCE, "ftol": 0.0}
+    first = (start / scaling).ravel()
+    result = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
     converged = bool(np.abs(result.jac).max() <= TOLERANCE)
     return result.x.reshape(start.shape) * scaling, max(int(result.nit), 1), converged

@@ -124,17 +124,8 @@ def reliability_bins(
         rows = number == at
         of_bin = Resamples.leave_one_out(resamples.group_of_row[rows], widening=resamples.widening)
         accuracy = jackknife_interval(mean_of_rows(correct[rows], of_bin), of_bin, (0, 1))
-        found.append(
-            ReliabilityBin(
-                low=at / bins,
-                high=(at + 1) / bins,
-                n_rows=int(rows.sum()),
-                confidence=float(confidence[rows].mean()),
-                accuracy=accuracy.value,
-                ci_low=accuracy.low,
-                ci_high=accuracy.high,
-            )
-        )
+        own = at / bins, (at + 1) / bins, int(rows.sum()), float(confidence[rows].mean())
+        found.append(ReliabilityBin(*own, accuracy.value, accuracy.low, accuracy.high))
     return found
 
 

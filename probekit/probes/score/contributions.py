@@ -90,9 +90,8 @@ def of_macro_f1(predictions: metrics.ClassPredictions) -> RowScores:
     A correct row of class k contributes 2 / (true rows + predicted rows of k), divided by the
     number of such classes.
     """
-    n_true, n_guessed = (
-        _counted(codes, predictions.n_classes) for codes in (predictions.truth, predictions.guess)
-    )
+    both = (predictions.truth, predictions.guess)
+    n_true, n_guessed = (_counted(codes, predictions.n_classes) for codes in both)
     total = n_true + n_guessed
     return _weighted_hits(predictions, 2 * _inverse(total) / (total > 0).sum())
 
@@ -242,11 +241,8 @@ def mean_parts(parts: Sequence[ClassParts]) -> ClassParts | None:
     first = parts[0]
     if any(not np.array_equal(one.truth, first.truth) for one in parts):
         return None
-    return replace(
-        first,
-        rows=np.mean([one.rows for one in parts], axis=0),
-        shares=np.mean([one.shares for one in parts], axis=0),
-    )
+    rows = np.mean([one.rows for one in parts], axis=0)
+    return replace(first, rows=rows, shares=np.mean([one.shares for one in parts], axis=0))
 
 
 def difference_of_parts(a: ClassParts | None, b: ClassParts | None) -> ClassParts | None:

@@ -311,11 +311,9 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
     variances that are estimated from as many simulated groups as there are.
     """
     spreads = [class_spread(one, resamples) for one in parts]
+    pairs = zip(spreads, parts, strict=True)
     variances = np.stack(
-        [
-            _with_agreement(one.variances * one.scale, part, one)
-            for one, part in zip(spreads, parts, strict=True)
-        ]
+        [_with_agreement(one.variances * one.scale, part, one) for one, part in pairs]
     )
     if np.isnan(variances).any():
         return np.full((6, len(parts)), np.nan)

@@ -353,9 +353,8 @@ def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed:
     permuted = np.empty((draws, len(truth)), dtype=np.int32)
     permuted[:, ~in_uniform] = _shuffled(labels[~in_uniform], group_of_row[~in_uniform], draws, rng)
     exchanged = np.empty((draws, len(first)), dtype=np.int32)
-    exchanged[:, uniform] = _shuffled(
-        labels[first][uniform], np.zeros(int(uniform.sum()), dtype=np.int64), draws, rng
-    )
+    together = np.zeros(int(uniform.sum()), dtype=np.int64)
+    exchanged[:, uniform] = _shuffled(labels[first][uniform], together, draws, rng)
     permuted[:, in_uniform] = exchanged[:, group_of_row[in_uniform]]
     return permuted
 

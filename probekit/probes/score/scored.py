@@ -84,11 +84,8 @@ class FitFacts:
     def joined(cls, several: Sequence[FitFacts]) -> FitFacts:
         """Return the facts of a score that combines several; C is None if they differ."""
         penalties = {one.C for one in several}
-        return several[0].of_fits(
-            several,
-            n_train=min(one.n_train for one in several),
-            C=penalties.pop() if len(penalties) == 1 else None,
-        )
+        C = penalties.pop() if len(penalties) == 1 else None
+        return several[0].of_fits(several, n_train=min(one.n_train for one in several), C=C)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +140,9 @@ class Scored:
 
     def take(self, rows: NDArray[np.generic]) -> Scored:
         """Return the predictions for some rows, given by a mask or by row numbers."""
+        both = (self.predictions, self.chance)
         predictions, chance = (
-            tuple(metrics.take(one, rows) for one in several)
-            for several in (self.predictions, self.chance)
+            tuple(metrics.take(one, rows) for one in several) for several in both
         )
         return replace(self, predictions=predictions, chance=chance, groups=self.groups[rows])
 

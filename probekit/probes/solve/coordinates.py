@@ -53,9 +53,8 @@ class Product:
         # The mean covariance (F, c, c) of the predicted labels, as indicators.
         predicted = probabilities(scores)
         weighted = predicted * objectives.weights[:, None]
-        curvature, classes = torch.linalg.eigh(
-            torch.diag_embed(weighted.sum(dim=2)) - weighted @ predicted.mT
-        )
+        covariance = torch.diag_embed(weighted.sum(dim=2)) - weighted @ predicted.mT
+        curvature, classes = torch.linalg.eigh(covariance)
         curvature = curvature.clamp_min(0)[..., None]
         along_axes = curvature * objectives.variances + objectives.penalty[:, None, None]
         # The intercept direction (1, ..., 1) does not change the predictions, so no step uses it.
