@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from probekit import errors
 from probekit.activations.local import LOCK, Files, LocalFiles, damaged, is_url, join
 from probekit.activations.records import (
     CODES,
@@ -41,6 +40,15 @@ from probekit.activations.records import (
     stem,
 )
 from probekit.data.positions import IntArray, RowPlan
+from probekit.errors import (
+    ConfigError,
+    DamagedError,
+    MissingError,
+    StoreError,
+    StoreMismatchError,
+    UnknownNameError,
+    nearest,
+)
 from probekit.files import Draft
 from probekit.model.weights.files import ArrayHeader, header
 from probekit.provenance import digest
@@ -165,16 +173,14 @@ class ActivationStore:
         files = files_at(place, mapped=mapped) if isinstance(place, Location) else place
         try:
             spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
-        except errors.DamagedError as error:
-            raise errors.DamagedError(
-                f"{error} Delete the folder to compute the rows again."
-            ) from error
+        except DamagedError as error:
+            raise DamagedError(f"{error} Delete the folder to compute the rows again.") from error
         store = cls(files, spec, root=root, verifies=verify)
         if root is not None:
             manifest = store.manifest()
             if manifest is None or manifest.root != root:
                 actual = "no manifest" if manifest is None else f"the root digest {manifest.root}"
-                raise errors.StoreMismatchError(
+                raise StoreMismatchError(
                     f"{store.folder} has {actual}, expected {root}. The cache was changed or "
                     "extended after that digest was recorded, or it is another cache."
                 )
@@ -250,7 +256,7 @@ class ActivationStore:
     ) -> Iterator[ShardRecord]:
         """Yield the valid records whose row file has the right size, from a site and shard each."""
         for name, data in self.files.read_all(names).items():
-            with contextlib.suppress(errors.DamagedError):
+            with contextlib.suppress(DamagedError):
                 record = self.read_record(*names[name], data)
                 if size_of(record.file) == record.size:
                     yield record
@@ -267,7 +273,7 @@ class ActivationStore:
         key, dtype = self.identity.key, CODES[self.identity.dtype]
         expected = (key, site, shard, len(self.shards[shard]), dtype)
         if (record.store, record.site, record.shard, record.shape[0], record.dtype) != expected:
-            raise errors.DamagedError(f"{path} is the record of another shard.")
+            raise DamagedError(f"{path} is the record of another shard.")
         return record
 
     @contextlib.contextmanager
@@ -370,7 +376,7 @@ class ActivationStore:
         """
         try:
             return self.manifest() == self.expected_manifest()
-        except errors.DamagedError:  # it can be rebuilt from the records
+        except DamagedError:  # it can be rebuilt from the records
             return False
 
     def expected_manifest(self) -> Manifest:
@@ -412,7 +418,7 @@ class ActivationStore:
                 self.digested |= digests.keys() - set(damaged_files)
                 bad += damaged_files
         if bad:
-            raise errors.DamagedError(
+            raise DamagedError(
                 f"{len(bad)} files are damaged: "
                 f"{', '.join(f'{self.folder}/{name}' for name in bad)}. `probekit cache repair "
                 f"{self.folder}` removes them, and the next run computes them again."
@@ -450,11 +456,11 @@ class ActivationStore:
             if not (partial and len(stored) and np.isin(wanted, stored).all()):
                 start = f"The store {self.folder} does not contain all of {site}"
                 extent = f"{len(stored):,} of {self.n_rows:,} rows are stored"
-                raise errors.UnknownNameError(
+                raise UnknownNameError(
                     f"{start}: {extent} ({len(stored) / self.n_rows:.0%}). Run the capture to its "
                     "end, or read the rows of rows_at(site) with partial=True."
                     if len(stored)
-                    else f"{start}. {errors.nearest(site, self.sites)}"
+                    else f"{start}. {nearest(site, self.sites)}"
                 )
         place, first = self.layout.place[wanted], self.layout.first
         shard_of = np.searchsorted(first, place, side="right") - 1
@@ -482,7 +488,7 @@ class ActivationStore:
             self.require_sealed(site, records)
         shapes = {record.shape[1:] for record in records.values()}
         if len(shapes) > 1:
-            raise errors.DamagedError(
+            raise DamagedError(
                 f"The shards of {self.folder}/{site} have different row shapes: {sorted(shapes)}. "
                 "Remove that folder and run the capture again."
             )
@@ -497,7 +503,7 @@ class ActivationStore:
         path, files = f"{self.folder}/{record.file}", self.files
         try:
             values = files.array(record.file, record.header, record.kind)
-        except errors.MissingError as error:
+        except MissingError as error:
             raise damaged(path, "it is missing") from error
         if self.verifies and record.file not in self.digested:
             # A bad sector raises in `read`, but kills the process in a memory map.
@@ -560,7 +566,7 @@ class ShardWriter:
                 else "Check the weights, or compute in float32"
             )
             row = self._rows[self._done + int(np.argmin(finite))]
-            raise errors.StoreError(
+            raise StoreError(
                 f"{int((~finite).sum())} rows of {self._site} are not finite, first row {row}; "
                 f"this shard was not stored. {advice}."
             )
@@ -586,7 +592,7 @@ def is_intact(files: Files, name: str, expected: str) -> bool:
     """Return whether the content of a file has the expected digest."""
     try:
         return digest(files.chunks(name)) == expected
-    except (errors.MissingError, errors.DamagedError):
+    except (MissingError, DamagedError):
         return False
 
 
@@ -607,7 +613,7 @@ def row_numbers(rows: IntArray | Sequence[int], n_rows: int) -> IntArray:
         return np.empty(0, dtype=np.int64)
     in_range = wanted.dtype.kind in "iu" and 0 <= wanted.min() <= wanted.max() < n_rows
     if wanted.ndim != 1 or not in_range:
-        raise errors.ConfigError(
+        raise ConfigError(
             f"rows must be numbers from 0 to {n_rows - 1}, shape (n,), not {wanted.dtype} "
             f"of shape {wanted.shape}: {np.array2string(wanted, threshold=10)}."
         )

@@ -9,11 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from probekit import errors
 from probekit.activations.local import LOCK, Files, as_place, join
 from probekit.activations.records import MANIFEST, ROWS, SPEC, Location, record_name
 from probekit.activations.store import ActivationStore, files_at, is_intact
 from probekit.amounts import counted
+from probekit.errors import (
+    CheckpointError,
+    ConfigError,
+    DamagedError,
+    MissingError,
+    StoreError,
+    nearest,
+)
 from probekit.model.families.table import config_of
 from probekit.terminal import SILENT, Watcher
 
@@ -79,7 +86,7 @@ def is_cache(files: Files) -> bool:
         return SPEC in there
     try:
         ActivationStore.open(files)
-    except (errors.StoreError, errors.MissingError):
+    except (StoreError, MissingError):
         return False
     return True
 
@@ -92,7 +99,7 @@ def caches_at(place: Location) -> list[Location]:
     """
     caches = [place] if is_cache(files_at(place)) else caches_in(place)
     if not caches:
-        raise errors.MissingError(f"{place} contains no cache. {HOW_TO_CREATE}")
+        raise MissingError(f"{place} contains no cache. {HOW_TO_CREATE}")
     return caches
 
 
@@ -113,10 +120,10 @@ def find_cache(name: str, root: Location) -> Location:
     keys = [str(cache).rpartition("/")[2] for cache in caches_in(root)]
     matches = [key for key in keys if name and key.startswith(name)]
     if len(matches) > 1:
-        raise errors.ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
+        raise ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
     if not matches:
-        hint = errors.nearest(name, keys) if keys else f"{root} contains no caches."
-        raise errors.MissingError(f"There is no cache {name!r}. {hint}")
+        hint = nearest(name, keys) if keys else f"{root} contains no caches."
+        raise MissingError(f"There is no cache {name!r}. {hint}")
     return join(root, matches[0])
 
 
@@ -142,14 +149,14 @@ def summarize(place: Location) -> Summary:
         try:
             config = config_of(identity.config)
             network = f"{config.n_layers} layers of {config.d_model}"
-        except errors.CheckpointError:  # another release may have written it
+        except CheckpointError:  # another release may have written it
             network = "an unknown network"
         what = (
             f"{n_rows:,} rows of {n_examples:,} examples, {tokens or 'one token each'}, at "
             f"{finished} sites{rest}; {network}, {identity.dtype}, computed in "
             f"{identity.compute} on {identity.device}"
         )
-    except errors.StoreError as error:
+    except StoreError as error:
         return Summary(key, str(place), "damaged", 0, {}, n_bytes, age, None, str(error))
     return Summary(key, str(place), what, store.n_rows, committed, n_bytes, age, root)
 
@@ -173,7 +180,7 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
         damages += _damage_of(store, site, digests=digests)
     try:
         manifest = store.manifest()
-    except errors.DamagedError as error:
+    except DamagedError as error:
         return [*damages, Damage(MANIFEST, str(error))]
     reported = {damage.file for damage in damages}
     for site, sealed in ({} if manifest is None else manifest.sites).items():
@@ -194,9 +201,9 @@ def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[
         try:
             shard = int(file.removesuffix(".json"))
             if shard >= store.spec.sizes.shards:
-                raise errors.DamagedError("there is no such shard")
+                raise DamagedError("there is no such shard")
             record = store.read_record(site, shard, store.files.read(name))
-        except errors.DamagedError as error:
+        except DamagedError as error:
             yield Damage(name, str(error))
             continue
         if sizes.get(record.file) != record.size:
@@ -272,7 +279,7 @@ def remove_cache(place: Location) -> list[str]:
     """
     files = files_at(place)
     if not is_cache(files):
-        raise errors.MissingError(f"{place} is not a cache; nothing was removed.")
+        raise MissingError(f"{place} is not a cache; nothing was removed.")
     with files.lock(None):
         files.sweep()
         files.remove(MANIFEST)
@@ -318,7 +325,7 @@ def copy_cache(
     if damages:  # digests are checked while copying; with a pin, all is checked when it is read
         listed = "; ".join(f"{file}: {why}" for file, why in damages[:_MOST_LISTED])
         more = len(damages) - _MOST_LISTED
-        raise errors.DamagedError(
+        raise DamagedError(
             f"{source} was not copied because {counted(len(damages), 'file')} cannot be: {listed}"
             f"{f'; and {more} more' if more > 0 else ''}. Replace links with the files they point "
             f"to; `probekit cache repair {source}` removes damaged files."
@@ -341,5 +348,5 @@ def copy_cache(
         watcher.progress("copy", len(missing), len(missing))
         copy.seal()
     if pin is not None and copy.digest_of(sites) != pin:
-        raise errors.StoreError(f"{copy.folder} contains other rows; its root digest is not {pin}.")
+        raise StoreError(f"{copy.folder} contains other rows; its root digest is not {pin}.")
     return copy, len(missing)

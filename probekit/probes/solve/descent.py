@@ -141,8 +141,8 @@ def descend(
     value, raw = _evaluated(objectives, start, objectives.losses(scores))
     infinite, zeros = torch.full_like(value, torch.inf), torch.zeros_like(numbers)
     gradient = coordinates.of_gradient(raw)
-    least = (infinite, infinite)
-    state = _State(numbers, zeros, zeros.clone(), least, start, scores, value, raw, gradient)
+    lowest = (infinite, infinite)
+    state = _State(numbers, zeros, zeros.clone(), lowest, start, scores, value, raw, gradient)
     for n_iter in range(max_iter + 1):
         excess, norms = state.excess, state.gradient.flatten(1).norm(dim=1)
         stopped = (state.idle == PATIENCE) | (state.beyond == BEYOND) | (n_iter == max_iter)
