@@ -137,11 +137,8 @@ def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
     read = [column for column in dataset.column_names if column in columns]
     # The data set may have another format, such as tensors, and a selection of its rows.
     frame = dataset.with_format("arrow").select_columns(read)[:]
-    class_names = {
-        column: list(feature.names)
-        for column, feature in dataset.features.items()
-        if type(feature).__name__ == "ClassLabel"
-    }
+    features = dataset.features.items()
+    class_names = {n: list(f.names) for n, f in features if type(f).__name__ == "ClassLabel"}
     return replace(frame_table(frame, columns, name, class_names), names=dataset.column_names)
 
 
