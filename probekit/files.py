@@ -548,8 +548,11 @@ def csv_text(table: pd.DataFrame) -> str:
     texts = (cell for _, column in safe.items() if not _holds_numbers(column) for cell in column)
     # The csv module does not quote a lone carriage return, and readers end the row there.
     has_return = any(isinstance(text, str) and "\r" in text for text in texts)
-    quoting = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
-    return safe.to_csv(index=False, lineterminator="\n", quoting=quoting)
+    return safe.to_csv(
+        index=False,
+        lineterminator="\n",
+        quoting=csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL,
+    )
 
 
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:

@@ -255,14 +255,14 @@ def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
         ids = _token_ids(path, content["model"].get("vocab"))
         added = content.get("added_tokens") or []
         for token in added:
-            text, number = token["content"], token["id"]
+            name, number = token["content"], token["id"]
             if not token.get("special"):
                 raise CheckpointError(
-                    f"{path}: the added token {text!r} is not special, so it would be matched "
+                    f"{path}: the added token {name!r} is not special, so it would be matched "
                     "before the merges. Such vocabularies are not supported."
                 )
-            if ids.setdefault(text, number) != number:
-                raise CheckpointError(f"{path} assigns two ids to the token {text!r}.")
+            if ids.setdefault(name, number) != number:
+                raise CheckpointError(f"{path} assigns two ids to the token {name!r}.")
         return _token_ids(path, ids), merges, {token["content"] for token in added}
     except (TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
