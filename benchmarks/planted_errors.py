@@ -159,7 +159,7 @@ ERRORS = (
     PlantedError(
         "features are scaled with all rows",
         "probes/solve/design.py",
-        "units=_inverse(_spread(rows, stacked, typical)),",
+        "units=torch.where(spread > 0, 1 / spread, 0.0),",
         "units=torch.ones(len(stacked), rows.raw.shape[1], dtype=dtype, device=device),",
         "tests/probes/test_fitters.py"
         "::test_held_out_rows_neither_rank_nor_scale_the_features_of_their_fold",

@@ -436,9 +436,7 @@ class Draft:
     def _drop(self, temporary: Path, descriptor: int | None) -> None:
         steps = [partial(self._disk.remove, temporary)]
         if descriptor is not None:
-            steps.insert(
-                0 if self._disk.pins_open_files else 1, partial(self._disk.close, descriptor)
-            )
+            steps.insert(int(not self._disk.pins_open_files), partial(self._disk.close, descriptor))
         for step in steps:
             # A file that cannot be removed now is swept later; the original error matters more.
             with contextlib.suppress(OSError):
@@ -591,10 +589,7 @@ def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
         # Series.map would infer a new dtype and turn integers next to None into floats.
         return pd.Series([change(cell) for cell in column], column.index, dtype=column.dtype)
 
-    columns = {
-        change(name): column if _holds_numbers(column) else changed(column)
-        for name, column in table.items()
-    }
+    columns = {change(n): one if _holds_numbers(one) else changed(one) for n, one in table.items()}
     return pd.DataFrame(columns, index=table.index)
 
 

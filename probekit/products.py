@@ -189,11 +189,9 @@ def check_device(device: str, use: Callable[[str], object] | None = None) -> Non
         torch.zeros(1, device=device).item() if use is None else use(device)
     except (RuntimeError, AssertionError, ImportError, NotImplementedError, TypeError) as error:
         others = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        available = ", ".join(["cpu", *(name for name, is_there in others.items() if is_there)])
+        known = ", ".join(["cpu", *(name for name, is_there in others.items() if is_there)])
         reason = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(
-            f"--device {device}: {reason}. Available devices: {available}."
-        ) from error
+        raise ConfigError(f"--device {device}: {reason}. Available devices: {known}.") from error
 
 
 def check_device_name(device: str) -> None:

@@ -126,12 +126,8 @@ def versions() -> dict[str, str]:
 @cache
 def digest_sources(package: Path = PACKAGE) -> str:
     """Return one digest of the names and contents of all source files of the package."""
-    return digest_json(
-        {
-            path.relative_to(package).as_posix(): digest([path.read_bytes()])
-            for path in package.rglob("*.py")
-        }
-    )
+    files = package.rglob("*.py")
+    return digest_json({f.relative_to(package).as_posix(): digest([f.read_bytes()]) for f in files})
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from probekit.activations.forward import (
-    Batch,
-    BatchRows,
-    make_batches,
-    make_shards,
-    ranges,
-    row_means,
-    run_batch,
-)
+from probekit.activations import forward
 from probekit.activations.local import Files
 from probekit.activations.records import FloatArray, Location, batch_tokens, identify
 from probekit.activations.store import ActivationStore
@@ -71,7 +63,7 @@ class Work:
     model: Network
     plan: RowPlan
     sites: tuple[str, ...]
-    shards: Sequence[Sequence[Batch]]
+    shards: Sequence[Sequence[forward.Batch]]
     store: ActivationStore
 
     @classmethod
@@ -109,7 +101,8 @@ class Work:
         identity = identify(model, tokenizer, tokens, plan, dtype)
         if device is not None:
             identity = replace(identity, device=device, batch_tokens=batch_tokens(device))
-        shards = make_shards(make_batches(tokens, plan, identity.batch_tokens), identity.shard_rows)
+        batches = forward.make_batches(tokens, plan, identity.batch_tokens)
+        shards = forward.make_shards(batches, identity.shard_rows)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)
         return cls(model, plan, tuple(sites), shards, store)
@@ -135,13 +128,13 @@ class Work:
         dtype = self.store.identity.dtype
         with self.store.writing(sites, shard) as writers:
 
-            def append(part: BatchRows) -> None:
+            def append(part: forward.BatchRows) -> None:
                 for site, values in part.arrays().items():
                     writers[site].append(values)
 
             with in_background(append) as submit:
                 for batch in self.shards[shard]:
-                    submit(run_batch(self.model, batch, self.plan, sites, dtype))
+                    submit(forward.run_batch(self.model, batch, self.plan, sites, dtype))
                     on_rows(len(batch.rows))
 
 
@@ -340,10 +333,10 @@ def _fill_site(
         with store.writing([site], shard) as writers:
             for rows in np.split(rows_of_shard, np.flatnonzero(np.diff(part)) + 1):
                 counts = offsets[rows + 1] - offsets[rows]
-                places = ranges(offsets[rows], counts)
+                places = forward.ranges(offsets[rows], counts)
                 picked = torch.from_numpy(source.read(site, source_rows[places]))
                 row = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
-                means = row_means(picked, row, torch.from_numpy(counts))
+                means = forward.row_means(picked, row, torch.from_numpy(counts))
                 writers[site].append(means.to(picked.dtype).numpy())
 
 
@@ -422,8 +415,8 @@ def stream_rows(
         ConfigError: a site has no pos axis.
     """
     check_storable(sites)
-    for batch in make_batches(tokens, plan, batch_tokens(model.device.type)):
-        part = run_batch(model, batch, plan, sites, dtype)
+    for batch in forward.make_batches(tokens, plan, batch_tokens(model.device.type)):
+        part = forward.run_batch(model, batch, plan, sites, dtype)
         if on_batch is not None:
             on_batch(len(batch.rows))
         yield part.rows, part.arrays()
@@ -436,11 +429,11 @@ def estimate_seconds(
 
     The weights may be random. The estimate includes rows that are already cached.
     """
-    batches = list(make_batches(tokens, plan, batch_tokens(model.device.type)))
+    batches = list(forward.make_batches(tokens, plan, batch_tokens(model.device.type)))
     batch = batches[(len(batches) - 1) // 2]  # of median length, and never the last, smaller one
     times = []
     for _ in range(3):  # the first is a warm-up
         start = time.perf_counter()
-        run_batch(model, batch, plan, sites, "float32").arrays()
+        forward.run_batch(model, batch, plan, sites, "float32").arrays()
         times.append(time.perf_counter() - start)
     return min(times[1:]) * sum(batch.n_tokens for batch in batches) / batch.n_tokens

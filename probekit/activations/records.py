@@ -234,9 +234,8 @@ class Spec:
             spec = cls(Identity(**content["identity"]), Sizes(**content["rows"]))
         except (TypeError, KeyError) as error:
             raise DamagedError(f"{path} is not a valid cache specification: {error}.") from error
-        if not (_is_typed(spec.identity) and _is_typed(spec.sizes)) or (
-            spec.identity.dtype not in CODES
-        ):
+        is_typed = _is_typed(spec.identity) and _is_typed(spec.sizes)
+        if not is_typed or spec.identity.dtype not in CODES:
             raise DamagedError(f"{path} is not a valid cache specification: {content}.")
         return spec
 
@@ -248,11 +247,8 @@ class Spec:
         """
         stored = self.identity.to_json() | {"layout": self.sizes}
         wanted = expected.identity.to_json() | {"layout": expected.sizes}
-        differing = [
-            f"{name}: stored {stored[name]!r}, expected {wanted[name]!r}"
-            for name in sorted(stored)
-            if stored[name] != wanted[name]
-        ]
+        changed = (n for n in sorted(stored) if stored[n] != wanted[n])
+        differing = [f"{n}: stored {stored[n]!r}, expected {wanted[n]!r}" for n in changed]
         if differing:
             raise StoreMismatchError(
                 f"{place} contains activations of another capture:\n  " + "\n  ".join(differing)

@@ -141,29 +141,24 @@ def summarize(place: Location) -> Summary:
         committed = {s: sum(r.shape[0] for r in rs.values()) for s, rs in records.items() if rs}
         manifest = store.manifest()
         root = None if manifest is None else manifest.root
-        what = _described(store, committed)
+        identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
+        n_examples = len(set(store.layout.plan.example.tolist()))
+        finished = sum(n == n_rows for n in committed.values())
+        rest = "" if finished == len(committed) else f", {len(committed) - finished} more in part"
+        tokens = f"means of {n_positions / n_rows:.1f} tokens" if n_positions > n_rows else ""
+        try:
+            config = config_of(identity.config)
+            network = f"{config.n_layers} layers of {config.d_model}"
+        except CheckpointError:  # another release may have written it
+            network = "an unknown network"
+        what = (
+            f"{n_rows:,} rows of {n_examples:,} examples, {tokens or 'one token each'}, at "
+            f"{finished} sites{rest}; {network}, {identity.dtype}, computed in "
+            f"{identity.compute} on {identity.device}"
+        )
     except StoreError as error:
         return Summary(key, str(place), "damaged", 0, {}, n_bytes, age, None, str(error))
     return Summary(key, str(place), what, store.n_rows, committed, n_bytes, age, root)
-
-
-def _described(store: ActivationStore, committed: dict[str, int]) -> str:
-    """Return a description of the content of a store, given the committed rows of each site."""
-    identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
-    n_examples = len(set(store.layout.plan.example.tolist()))
-    finished = sum(n == n_rows for n in committed.values())
-    partial = "" if finished == len(committed) else f", {len(committed) - finished} more in part"
-    tokens = f"means of {n_positions / n_rows:.1f} tokens" if n_positions > n_rows else ""
-    try:
-        config = config_of(identity.config)
-        network = f"{config.n_layers} layers of {config.d_model}"
-    except CheckpointError:  # another release may have written it
-        network = "an unknown network"
-    return (
-        f"{n_rows:,} rows of {n_examples:,} examples, {tokens or 'one token each'}, at {finished} "
-        f"sites{partial}; {network}, {identity.dtype}, computed in {identity.compute} on "
-        f"{identity.device}"
-    )
 
 
 def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:

@@ -82,7 +82,21 @@ def head_scores(patterns: Tensor, ids: Tensor) -> dict[str, Tensor]:
         )
     patterns = patterns.to(torch.promote_types(patterns.dtype, torch.float32))
     heads = patterns.shape[:-2]
-    templates = _templates(ids.to(patterns.device))
+    # The coefficient of each attention weight in each score, shape (n, n).
+    ids = ids.to(patterns.device)
+    position = torch.arange(len(ids), device=ids.device)
+    back = position[:, None] - position  # query position minus key position
+    is_same = ids[:, None] == ids
+    follows_same = torch.zeros_like(is_same)
+    follows_same[:, 1:] = is_same[:, :-1]
+    after_first = (position > 0)[:, None]
+    templates = {
+        "previous_token": _mean_over_rows(back == 1),
+        "duplicate_token": _mean_over_rows(is_same & (back > 0)),
+        "induction": _mean_over_rows(follows_same & (back > 0)),
+        "first_token": _mean_over_rows((position == 0) & after_first),
+        "distance": _mean_over_rows(back > 0) * back,
+    }
     # Every score except the entropy is the sum of a pattern times a template.
     columns = torch.stack([*templates.values()]).to(patterns.dtype).reshape(-1, n * n)
     summed = columns @ patterns.reshape(-1, n * n).T
@@ -91,23 +105,6 @@ def head_scores(patterns: Tensor, ids: Tensor) -> dict[str, Tensor]:
     means = [torch.special.entr(one[1:]).sum(-1).mean() for one in patterns.flatten(0, -3)]
     scores["entropy"] = torch.stack(means).reshape(heads)
     return {name: scores[name] for name in HEAD_SCORES}
-
-
-def _templates(ids: Tensor) -> dict[str, Tensor]:
-    """Return the coefficient of each attention weight in each score, shape (n, n)."""
-    position = torch.arange(len(ids), device=ids.device)
-    back = position[:, None] - position  # query position minus key position
-    is_same = ids[:, None] == ids
-    follows_same = torch.zeros_like(is_same)
-    follows_same[:, 1:] = is_same[:, :-1]
-    after_first = (position > 0)[:, None]
-    return {
-        "previous_token": _mean_over_rows(back == 1),
-        "duplicate_token": _mean_over_rows(is_same & (back > 0)),
-        "induction": _mean_over_rows(follows_same & (back > 0)),
-        "first_token": _mean_over_rows((position == 0) & after_first),
-        "distance": _mean_over_rows(back > 0) * back,
-    }
 
 
 def _mean_over_rows(counted: Tensor) -> Tensor:
@@ -181,24 +178,14 @@ def score_heads(
     for number, ids in enumerate(sequences, start=1):
         per_text.append(_scores(model, ids))
         watcher.progress("heads", number, len(sequences))
-    return pd.concat([_aggregate(name, per_text) for name in per_text[0]], ignore_index=True)
-
-
-def _aggregate(name: str, per_text: Sequence[dict[str, Tensor]]) -> pd.DataFrame:
-    """Return the rows of one score from its values in each text, without NaN values."""
-    values = torch.stack([scores[name] for scores in per_text]).double().cpu().numpy()
-    layer, head = np.indices(values.shape[1:]).reshape(2, -1)
-    frame = pd.DataFrame(values.reshape(len(per_text), -1))
-    return pd.DataFrame(
-        {
-            "score": name,
-            "layer": layer,
-            "head": head,
-            "value": frame.mean(),
-            "sd": frame.std(),
-            "n": frame.count(),
-        }
-    )
+    tables = []
+    for name in per_text[0]:
+        values = torch.stack([scores[name] for scores in per_text]).double().cpu().numpy()
+        layer, head = np.indices(values.shape[1:]).reshape(2, -1)
+        frame = pd.DataFrame(values.reshape(len(per_text), -1))  # leaves out NaN values
+        of_texts = {"value": frame.mean(), "sd": frame.std(), "n": frame.count()}
+        tables.append(pd.DataFrame({"score": name, "layer": layer, "head": head, **of_texts}))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _scores(model: Network, ids: Tensor) -> dict[str, Tensor]:
@@ -225,25 +212,17 @@ def summarise(tensors: Iterable[tuple[str, Tensor]]) -> pd.DataFrame:
     >>> rows[["mean", "std", "norm"]].iloc[0].tolist()
     [-0.5, 3.5, 5.0]
     """
-    return pd.DataFrame([_row(name, tensor) for name, tensor in tensors])
-
-
-def _row(name: str, tensor: Tensor) -> dict[str, object]:
-    wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-    mean = float(wide.mean(dtype=torch.float64))
-    norm = float(torch.linalg.vector_norm(wide, dtype=torch.float64))
-    n = tensor.numel()
-    least, most = torch.aminmax(wide) if n else (math.nan, math.nan)
-    return {
-        "name": name,
-        "shape": tuple(tensor.shape),
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "mean": mean,
-        "std": math.sqrt(max(norm**2 / n - mean**2, 0.0)) if n else math.nan,
-        "norm": norm,
-        "least": float(least),
-        "most": float(most),
-    }
+    rows = []
+    for name, tensor in tensors:
+        wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        mean = float(wide.mean(dtype=torch.float64))
+        norm, n = float(torch.linalg.vector_norm(wide, dtype=torch.float64)), tensor.numel()
+        least, most = map(float, torch.aminmax(wide)) if n else (math.nan, math.nan)
+        std = math.sqrt(max(norm**2 / n - mean**2, 0.0)) if n else math.nan
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        rows.append((name, tuple(tensor.shape), dtype, mean, std, norm, least, most))
+    columns = ["name", "shape", "dtype", "mean", "std", "norm", "least", "most"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def query_key_value(c_attn: Floats, n_head: int) -> dict[str, Floats]:
@@ -313,6 +292,4 @@ def product_spectra(a: Floats, b: Floats) -> Wide:
 
 def head_norms(parts: dict[str, Floats]) -> Wide:
     """Return the Frobenius norm of each part of each head, shape (n_parts, n_heads)."""
-    return np.stack(
-        [np.linalg.norm(part.astype(np.float64), axis=(1, 2)) for part in parts.values()]
-    )
+    return np.stack([np.linalg.norm(w.astype(np.float64), axis=(1, 2)) for w in parts.values()])

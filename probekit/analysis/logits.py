@@ -103,12 +103,10 @@ def logit_attribution(
         DataError: the text has no token, or more than the context.
     """
     check_tokens(model.config, ids[None])
-    index = position_from_start(position, len(ids))
+    index, d_vocab = position_from_start(position, len(ids)), model.config.d_vocab
     for id in (token, minus):
-        if id is not None and not 0 <= id < model.config.d_vocab:
-            raise ConfigError(
-                f"No token has the id {id}. Allowed: 0 to {model.config.d_vocab - 1}."
-            )
+        if id is not None and not 0 <= id < d_vocab:
+            raise ConfigError(f"No token has the id {id}. Allowed: 0 to {d_vocab - 1}.")
     if minus is not None and minus_mean:
         raise ConfigError("Give either `minus` or `minus_mean`, not both.")
     with torch.inference_mode():
@@ -119,10 +117,8 @@ def logit_attribution(
         logits = model.uncapped_logits(model.final_norm(cache["resid_post", -1][0, -1:]))
         logit = _difference(logits[0], token, minus, minus_mean)
         direction = _difference(model.unembedding, token, minus, minus_mean)
-        parts = list(_parts(model, cache, direction))
-    return Attribution(
-        float(logit), pd.DataFrame(parts).astype({"layer": "Int64", "head": "Int64"})
-    )
+        rows = pd.DataFrame(list(_parts(model, cache, direction)))
+    return Attribution(float(logit), rows.astype({"layer": "Int64", "head": "Int64"}))
 
 
 def position_from_start(position: int, n_tokens: int) -> int:
@@ -254,27 +250,25 @@ def logit_lens(
             of_sites = []
             for name in names:
                 log_p = logits_of(model, cache[name][0, chunk]).float().log_softmax(-1)
-                of_sites.append(_measures(log_p, final, next_ids[chunk], top_k))
+                # The measures of one site from log probabilities, shape (n_tokens, d_vocab).
+                top, top_ids = log_p.topk(top_k)
+                next_log_p = log_p.gather(-1, next_ids[chunk].clamp(min=0)[:, None])
+                rank = (log_p > next_log_p).sum(-1) + 1
+                has_next = next_ids[chunk] >= 0
+                of_sites.append(
+                    {
+                        "top_ids": top_ids,
+                        "top_probability": top.exp(),
+                        "next_rank": rank.float().where(has_next, math.nan),
+                        "next_probability": next_log_p[:, 0].exp().where(has_next, math.nan),
+                        "entropy": -(log_p.exp() * log_p).sum(-1),
+                        # Rounding could make it negative.
+                        "kl": (final.exp() * (final - log_p)).sum(-1).clamp(min=0),
+                    }
+                )
             chunks.append({key: torch.stack([m[key] for m in of_sites]) for key in of_sites[0]})
             watcher.progress("lens", min(chunk.stop, len(ids)), len(ids))
     return {key: torch.cat([part[key] for part in chunks], dim=1).cpu() for key in chunks[0]}
-
-
-def _measures(log_p: Tensor, final: Tensor, next_ids: Tensor, top_k: int) -> dict[str, Tensor]:
-    """Return the measures of one site from log probabilities, shape (n_tokens, d_vocab)."""
-    top, top_ids = log_p.topk(top_k)
-    next_log_p = log_p.gather(-1, next_ids.clamp(min=0)[:, None])
-    rank = (log_p > next_log_p).sum(-1) + 1
-    has_next = next_ids >= 0
-    return {
-        "top_ids": top_ids,
-        "top_probability": top.exp(),
-        "next_rank": rank.float().where(has_next, math.nan),
-        "next_probability": next_log_p[:, 0].exp().where(has_next, math.nan),
-        "entropy": -(log_p.exp() * log_p).sum(-1),
-        # Rounding could make it negative.
-        "kl": (final.exp() * (final - log_p)).sum(-1).clamp(min=0),
-    }
 
 
 def lens_rows(
@@ -306,8 +300,7 @@ def lens_rows(
         rows[name] = measures[name].flatten().double().numpy()
     rows["next_rank"] = rows["next_rank"].astype("Int64")
     for rank in range(top_k):
-        rows[f"token_{rank + 1}"] = tokenizer.strings(
-            measures["top_ids"][..., rank].flatten().tolist()
-        )
+        top_ids = measures["top_ids"][..., rank].flatten().tolist()
+        rows[f"token_{rank + 1}"] = tokenizer.strings(top_ids)
         rows[f"probability_{rank + 1}"] = measures["top_probability"][..., rank].flatten().numpy()
     return rows

@@ -15,16 +15,8 @@ from typing import TypeAlias
 import numpy as np
 
 from probekit.amounts import FEWEST_UNITS, counted
+from probekit.data import labels as spelling
 from probekit.data.examples import Dataset, Example, Finding, Severity, TextSpan, by_level, rows_of
-from probekit.data.labels import (
-    is_inside_word,
-    missing_groups,
-    misspelt_labels,
-    other_digits,
-    rounded_numbers,
-    similar_groups,
-    similar_labels,
-)
 from probekit.data.splits import Split
 
 _SHOWN = 20  # labels listed in a message, and characters around a span
@@ -111,10 +103,8 @@ def check_dataset(
     warning: 1 label of train does not occur in test: n.
     warning: Only 1 test group: intervals over fewer than 20 groups are approximate.
     """
-    parts = tuple(
-        (dataset.select(split.train).examples, dataset.select(split.test).examples)
-        for split in splits
-    )
+    select = dataset.select
+    parts = tuple((select(one.train).examples, select(one.test).examples) for one in splits)
     if len(parts) == 1:
         examples = sum(parts[0], ())
     else:
@@ -245,10 +235,7 @@ def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
 
 def _repeated_texts(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning for each side with texts, or spans, that occur more than once."""
-    sides = {
-        "train": [train for train, _ in splits.parts],
-        "test": [test for _, test in splits.parts],
-    }
+    sides = {"train": [one for one, _ in splits.parts], "test": [one for _, one in splits.parts]}
     if splits.is_nested:  # each training example is a test example of another fold
         del sides["train"]
     for side, parts in sides.items():
@@ -381,7 +368,7 @@ def _quoted(example: Example) -> str:
 
 
 def _spans_inside_words(examples: Sequence[Example]) -> Iterator[Finding]:
-    cut = [e for e in examples if any(is_inside_word(e.text, end) for end in e.span or ())]
+    cut = [e for e in examples if any(spelling.is_inside_word(e.text, end) for end in e.span or ())]
     if cut:
         text, (start, end) = cut[0].text, cut[0].span or (0, 0)
         before, after = text[max(0, start - _SHOWN) : start], text[end : end + _SHOWN]
@@ -411,11 +398,11 @@ _OF_SPLITS: tuple[tuple[Callable[[_Splits], Iterator[Finding]], tuple[str, ...]]
     (_contradicting_labels, ("texts",)),
 )
 _OF_EXAMPLES: tuple[tuple[Callable[[Sequence[Example]], Iterator[Finding]], str], ...] = (
-    (similar_labels, "classes"),
-    (misspelt_labels, "classes"),
-    (rounded_numbers, "numbers"),
-    (other_digits, "numbers"),
-    (similar_groups, "groups"),
-    (missing_groups, "groups"),
+    (spelling.similar_labels, "classes"),
+    (spelling.misspelt_labels, "classes"),
+    (spelling.rounded_numbers, "numbers"),
+    (spelling.other_digits, "numbers"),
+    (spelling.similar_groups, "groups"),
+    (spelling.missing_groups, "groups"),
     (_spans_inside_words, "spans"),
 )

@@ -134,10 +134,7 @@ class Example:
     def counterfactual_turns(self) -> Turns:
         """The turns of the counterfactual, which differs in the first turn."""
         shift = len(self.counterfactual or "") - len(self.text)
-        return tuple(
-            (start + shift * (number > 0), end + shift)
-            for number, (start, end) in enumerate(self.turns)
-        )
+        return tuple((a + shift * (n > 0), b + shift) for n, (a, b) in enumerate(self.turns))
 
     @property
     def place(self) -> TextSpan:

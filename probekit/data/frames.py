@@ -137,11 +137,8 @@ def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
     read = [column for column in dataset.column_names if column in columns]
     # The data set may have another format, such as tensors, and a selection of its rows.
     frame = dataset.with_format("arrow").select_columns(read)[:]
-    class_names = {
-        column: list(feature.names)
-        for column, feature in dataset.features.items()
-        if type(feature).__name__ == "ClassLabel"
-    }
+    features = dataset.features.items()
+    class_names = {n: list(f.names) for n, f in features if type(f).__name__ == "ClassLabel"}
     return replace(frame_table(frame, columns, name, class_names), names=dataset.column_names)
 
 
@@ -237,10 +234,7 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
         is_mixed = {type(value) for value in values if value is not None} == {int, float}
         for number, value in zip(having, values, strict=True):
             read[number][column] = float(value) if is_mixed and value is not None else value
-    table = (
-        TableRow(RowSource(data.name, key=str(position)), cells)
-        for position, cells in enumerate(read)
-    )
+    table = (TableRow(RowSource(data.name, key=str(n)), cells) for n, cells in enumerate(read))
     return Table(data.name, table, None, number_text)
 
 

@@ -83,11 +83,8 @@ def _similar(field: _Field, effect: str, examples: Sequence[Example]) -> Iterato
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in rows:
         spellings[_number(name) or appearance(name)].append(name)
-    similar = [
-        names
-        for names in spellings.values()
-        if len(names) > 1 and not (len(rows) > _MAX_LABELS and _differ_in_case(names))
-    ]
+    several = (names for names in spellings.values() if len(names) > 1)
+    similar = [one for one in several if len(rows) <= _MAX_LABELS or not _differ_in_case(one)]
     messages = [f"The {field}s {_similar_message(names, rows, effect)}" for names in similar]
     n_more = len(similar) - _MAX_SETS
     if n_more > 0:
@@ -199,12 +196,8 @@ def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
     1 row has an integer beyond 2^53 that float64 cannot represent (row 1): the label ...
     """
     # Decimal, because int() raises ValueError for thousands of digits.
-    rounded = [
-        example
-        for example in examples
-        if _INTEGER.fullmatch(example.label)
-        and Decimal(example.label) != Decimal(float(example.label))
-    ]
+    integers = (one for one in examples if _INTEGER.fullmatch(one.label))
+    rounded = [one for one in integers if Decimal(one.label) != Decimal(float(one.label))]
     if rounded:
         label = rounded[0].label
         yield Finding(

@@ -151,10 +151,7 @@ def plan_rows(
     if rule.offset:
         selected = _shift(tokens, selected, rule)
     aligned = selected.fault == ""
-    unaligned = tuple(
-        Unaligned(int(example), str(selected.fault[example]))
-        for example in np.flatnonzero(~aligned)
-    )
+    unaligned = tuple(Unaligned(int(n), str(selected.fault[n])) for n in np.flatnonzero(~aligned))
     if not aligned.any():
         offset = f", offset: {rule.offset}" if rule.offset else ""
         raise DataError(
@@ -188,9 +185,8 @@ def _select_in_text(tokens: _Tokens, index: int | None) -> _TokenRanges:
     text = tokens.text_of_example
     first, stop = tokens.bounds[text], tokens.bounds[text + 1]
     if index is None:
-        return _TokenRanges(
-            tokens.position, first, stop, np.where(first < stop, "", "it has no token")
-        )
+        fault = np.where(first < stop, "", "it has no token")
+        return _TokenRanges(tokens.position, first, stop, fault)
     at = index + (first if index >= 0 else stop)
     inside = (first <= at) & (at < stop)
     fault = np.array([_no_token(index, int(n)) for n in stop - first])
@@ -204,7 +200,8 @@ def _no_token(index: int, n_tokens: int) -> str:
 
 def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _TokenRanges:
     """Select the tokens of each span; character positions ignore whitespace."""
-    n_before = _count_visible(tokens.joined)
+    codes = np.frombuffer(tokens.joined.encode("utf-32-le"), dtype=np.uint32)
+    n_before = _starts(~np.isin(codes, _SPACES))
     ranges = n_before[tokens.ranges]
     visible = ranges[:, 0] < ranges[:, 1]
     begin, end = ranges[visible].T
@@ -216,9 +213,8 @@ def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _T
     first = np.searchsorted(end, wanted[:, 0], side="right")
     stop = np.searchsorted(begin, wanted[:, 1], side="left")
     covered = first < stop
-    covered[covered] = (begin[first[covered]] <= wanted[covered, 0]) & (
-        end[stop[covered] - 1] >= wanted[covered, 1]
-    )
+    begins_in = begin[first[covered]] <= wanted[covered, 0]
+    covered[covered] = begins_in & (end[stop[covered] - 1] >= wanted[covered, 1])
     fault = np.select(
         [
             np.array([span is None for span in spans]),
@@ -256,12 +252,6 @@ def _shift(tokens: _Tokens, span: _TokenRanges, rule: PositionRule) -> _TokenRan
     edge_name = "last token of the turn" if rule.at.endswith("_last") else "span"
     reason = f"its text has no token {abs(offset)} {side} the {edge_name}"
     return _TokenRanges(tokens.position, at, at + 1, np.where(outside, reason, span.fault))
-
-
-def _count_visible(text: str) -> IntArray:
-    """Return the number of non-whitespace characters before each character, then their total."""
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    return _starts(~np.isin(codes, _SPACES))
 
 
 def _rows(selected: _TokenRanges, examples: IntArray, pick: Pick, skip_first: bool) -> RowPlan:

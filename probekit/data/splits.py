@@ -269,28 +269,23 @@ def without_shared_words(
             counts[folded[index]][labels[index]] += 1
     for_test = _choose_groups(counts, _target_rows(counts, test), np.random.default_rng(seed))
     for_train = shared - for_test
-    new = Split(
-        np.array([index for index in split.train if folded[index] not in for_test], dtype=int),
-        np.array([index for index in split.test if folded[index] not in for_train], dtype=int),
-    )
-    _check_sides(new, labels)
-    return new
-
-
-def _check_sides(split: Split, labels: Strings) -> None:
-    train, test = ({labels[index] for index in side} for side in (split.train, split.test))
-    for side, side_labels in zip(_SIDES, (train, test), strict=True):
+    train = [index for index in split.train if folded[index] not in for_test]
+    tested = [index for index in split.test if folded[index] not in for_train]
+    new = Split(np.array(train, dtype=int), np.array(tested, dtype=int))
+    in_train, in_test = ({labels[index] for index in side} for side in (new.train, new.test))
+    for side, side_labels in zip(_SIDES, (in_train, in_test), strict=True):
         if not side_labels:
             raise DataError(
                 f"No row is left in {side}, because every word is on both sides. Use another share "
                 "or seed for the split, or set split.word_disjoint to false."
             )
     _require_none(
-        test - train,
+        in_test - in_train,
         "Without the words of test, no training row has these labels: {}. They have too few words. "
         "Merge or remove the labels, use another seed or share, or set split.word_disjoint to "
         "false.",
     )
+    return new
 
 
 def _folded(words: Strings) -> StringArray:

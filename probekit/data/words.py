@@ -153,7 +153,20 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
                 f"this line has {len(fields)} fields. Write `_` for a field without a value."
             )
         word = Word(*fields)
-        line_type, last = _id(where, word.id, n_words=len(words), n_covered=n_covered)
+        n_words = len(words)
+        match = _ID.fullmatch(word.id)
+        if match is None:
+            raise DataError(
+                f"{where}: {word.id!r} is not an id. Allowed: 3, 3-4 (multiword token), 3.1 (empty "
+                "node)."
+            )
+        line_type, first = match[2], int(match[1])
+        last = int(match[3]) if line_type == "-" else first
+        expected = n_words if line_type == "." else n_words + 1
+        if first != expected or last < first or (line_type == "-" and n_covered > n_words):
+            raise DataError(
+                f"{where}: the id {word.id} follows word {n_words}. Number the words 1, 2, 3, ..."
+            )
         if line_type == ".":
             n_empty_nodes += 1
             continue
@@ -167,26 +180,6 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
         fault = f"{len(words)} words, but tokens up to word {n_covered}" if words else "no words"
         raise DataError(f"{path}:{first_line}: the sentence that begins here has {fault}.")
     return Sentence(first_line, comments, words, surfaces, n_empty_nodes)
-
-
-def _id(where: str, id: str, *, n_words: int, n_covered: int) -> tuple[str | None, int]:
-    """Return the type of a line and the number of its last word.
-
-    The type is "-" for a multiword token, "." for an empty node and None for a word.
-    """
-    match = _ID.fullmatch(id)
-    if match is None:
-        raise DataError(
-            f"{where}: {id!r} is not an id. Allowed: 3, 3-4 (multiword token), 3.1 (empty node)."
-        )
-    line_type, first = match[2], int(match[1])
-    last = int(match[3]) if line_type == "-" else first
-    expected = n_words if line_type == "." else n_words + 1
-    if first != expected or last < first or (line_type == "-" and n_covered > n_words):
-        raise DataError(
-            f"{where}: the id {id} follows word {n_words}. Number the words 1, 2, 3, ..."
-        )
-    return line_type, last
 
 
 def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
@@ -257,9 +250,23 @@ def _examples(
     text = sentence.comments.get("text")
     notes.update({_NO_TEXT: int(not text), _EMPTY: sentence.n_empty_nodes})
     if not text:
-        forms = (surface.form + " " * surface.space_after for surface in sentence.surfaces)
-        text = "".join(forms).rstrip(" ")
-    spans = _spans(text, sentence, notes)
+        pieces = (surface.form + " " * surface.space_after for surface in sentence.surfaces)
+        text = "".join(pieces).rstrip(" ")
+    # The span of each word; None from the first word on that differs from the text.
+    spans: list[_Span | None] = []
+    start = 0
+    for surface in sentence.surfaces:
+        if not text.startswith(surface.form, start):
+            break
+        forms = [word.form for word in sentence.words[len(spans) : len(spans) + surface.n_words]]
+        end = start + len(surface.form)
+        if "".join(forms) == surface.form:
+            spans += pairwise(accumulate(map(len, forms), initial=start))
+        else:
+            notes[_NOT_SPELLED] += len(forms)
+            spans += [(start, end)] * len(forms)
+        start = len(text) - len(text[end:].lstrip()) if surface.space_after else end
+    spans = spans + [None] * (len(sentence.words) - len(spans))
     values = [_label_of(word, label, str(source), len(spans)) for word in sentence.words]
     if label == "HEAD" and (None in spans or None in values):
         notes[_INCOMPLETE] += 1
@@ -294,24 +301,6 @@ def _label_of(word: Word, label: str, where: str, n_words: int) -> str | None:
             f"Allowed: 0 (the root) to {n_words}, the number of words."
         )
     return str(int(value) - 1)
-
-
-def _spans(text: str, sentence: Sentence, notes: Counter[str]) -> list[_Span | None]:
-    """Return the span of each word; None from the first word on that differs from the text."""
-    spans: list[_Span | None] = []
-    start = 0
-    for surface in sentence.surfaces:
-        if not text.startswith(surface.form, start):
-            break
-        forms = [word.form for word in sentence.words[len(spans) : len(spans) + surface.n_words]]
-        end = start + len(surface.form)
-        if "".join(forms) == surface.form:
-            spans += pairwise(accumulate(map(len, forms), initial=start))
-        else:
-            notes[_NOT_SPELLED] += len(forms)
-            spans += [(start, end)] * len(forms)
-        start = len(text) - len(text[end:].lstrip()) if surface.space_after else end
-    return spans + [None] * (len(sentence.words) - len(spans))
 
 
 # Words in columns, such as those of CoNLL-2000 and CoNLL-2003. Each line has a word and its labels,

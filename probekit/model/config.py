@@ -223,11 +223,8 @@ class ModelConfig(ABC):
         """Return sizes and switches under the keys of config.json, without special tokens."""
         kind = self.KINDS[getattr(self, "model_type", next(iter(self.KINDS)))]
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in own.items()
-            if key in self._keys(kind)
-        }
+        keys = self._keys(kind)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in own.items() if k in keys}
 
     def to_hub(self) -> dict[str, Any]:
         """Return the contents of config.json, with special tokens."""
@@ -407,9 +404,7 @@ def _count(component: Component, config: ModelConfig) -> ParameterCount:
 def _size(axis: str, config: ModelConfig) -> int:
     """Return the size of an axis, which may be a product such as `3 d_model`."""
     sizes = config.axis_sizes
-    return math.prod(
-        int(factor) if factor.isdecimal() else sizes[factor] for factor in axis.split()
-    )
+    return math.prod(int(n) if n.isdecimal() else sizes[n] for n in axis.split())
 
 
 def check_keys(

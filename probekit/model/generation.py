@@ -61,11 +61,11 @@ class Decoding:
     slide: bool = False
 
     def __post_init__(self) -> None:
-        _check_integer("max_new_tokens", self.max_new_tokens, minimum=1)
-        _check_integer("num_samples", self.num_samples, minimum=1)
-        _check_integer("seed", self.seed, minimum=0, maximum=MAX_SEED)
+        _check_integer("max_new_tokens", self.max_new_tokens, least=1)
+        _check_integer("num_samples", self.num_samples, least=1)
+        _check_integer("seed", self.seed, least=0, most=MAX_SEED)
         if self.top_k is not None:
-            _check_integer("top_k", self.top_k, minimum=1)
+            _check_integer("top_k", self.top_k, least=1)
         if not is_number(self.temperature) or not 0 <= self.temperature < math.inf:
             raise ConfigError(
                 f"temperature must be at least 0 (greedy decoding), not {self.temperature!r}."
@@ -167,11 +167,9 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(outside.scatter(1, order, outside), -torch.inf)
 
 
-def _check_integer(name: str, value: object, minimum: int, maximum: float = math.inf) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
-        allowed = (
-            f"of at least {minimum}" if maximum == math.inf else f"from {minimum} to {maximum}"
-        )
+def _check_integer(name: str, value: object, least: int, most: float = math.inf) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        allowed = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
         raise ConfigError(f"{name} must be an integer {allowed}, not {value!r}.")
 
 
@@ -270,7 +268,13 @@ def new_tokens(
         warn_of_padding(model.config, ids)
     if not len(ids):
         raise DataError("tokens has no rows. Pass at least one prompt.")
-    ids, mask = _left_padded(ids.to(model.device), mask)
+    # Tokens and mask with all padding moved to the left, before new tokens.
+    tokens = ids.to(model.device)
+    mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()
+    mask = mask.to(tokens.device)
+    order = mask.to(torch.int8).argsort(dim=-1, stable=True)
+    longest = int(mask.sum(-1).max())
+    ids, mask = tokens.gather(1, order)[:, -longest:], mask.gather(1, order)[:, -longest:]
     decoding.check_length(model.config, ids.shape[1])
     prompts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
     generators = decoding.generators(prompts)
@@ -282,7 +286,12 @@ def new_tokens(
     for _ in range(decoding.max_new_tokens):
         if ids.shape[1] > n_ctx:
             past, ids, mask = KeyValueCache(), ids[:, -n_ctx:], mask[:, -n_ctx:]
-        logits = _next_logits(model, ids, mask, past, tap, sites)
+        new, new_mask = ids[:, past.length :], mask[:, past.length :]
+        # Only the last position of a prompt is needed, unless a tap reads all of them.
+        only_last = new.shape[1] > 1 and tap is None
+        at = torch.full_like(new[:, :1], new.shape[1] - 1) if only_last else None
+        read = None if bool(new_mask.all()) else new_mask
+        logits: Tensor = model(new, read, tap, sites, past=past, at=at)[:, -1]
         draws = torch.tensor([row.random() for row in generators], dtype=torch.float64)
         chosen = decoding.choose(logits.float(), draws.to(ids.device))
         yield chosen.masked_fill(ended, ENDED)
@@ -294,33 +303,6 @@ def new_tokens(
                 return
         ids = torch.cat([ids, chosen[:, None]], dim=1)
         mask = F.pad(mask, (0, 1), value=True)
-
-
-def _next_logits(
-    model: Network,
-    ids: Tensor,
-    mask: Tensor,
-    past: KeyValueCache,
-    tap: Tap | None,
-    sites: SitePattern | Iterable[SitePattern] | None,
-) -> Tensor:
-    """Return the logits of the next token of every row, shape [batch d_vocab]."""
-    new, mask = ids[:, past.length :], mask[:, past.length :]
-    # Only the last position of a prompt is needed, unless a tap reads all of them.
-    only_last = new.shape[1] > 1 and tap is None
-    at = torch.full_like(new[:, :1], new.shape[1] - 1) if only_last else None
-    read = None if bool(mask.all()) else mask
-    logits: Tensor = model(new, read, tap, sites, past=past, at=at)
-    return logits[:, -1]
-
-
-def _left_padded(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return tokens and mask with all padding moved to the left, before new tokens."""
-    mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()
-    mask = mask.to(tokens.device)
-    order = mask.to(torch.int8).argsort(dim=-1, stable=True)
-    longest = int(mask.sum(-1).max())
-    return tokens.gather(1, order)[:, -longest:], mask.gather(1, order)[:, -longest:]
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,9 @@ from probekit.errors import ConfigError
 from probekit.model.config import ModelConfig
 from probekit.model.layers.cross_entropy import cross_entropy
 from probekit.model.layers.modules import Linear, Norm
+from probekit.model.passes import inputs as batches
 from probekit.model.passes.cache import ActivationCache, remember
 from probekit.model.passes.context import Context, KeysValues, KeyValueCache, select_positions
-from probekit.model.passes.inputs import (
-    TokenBatch,
-    check_context,
-    check_targets,
-    next_tokens,
-    prepare_tokens,
-    warn_of_padding,
-)
 from probekit.model.passes.taps import ForwardStoppedError, Tap, Taps, tap_parts
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.weights.sources import at_revision, find_model
@@ -229,7 +222,7 @@ class Network(nn.Module):
 
     def forward(
         self,
-        tokens: Tensor | TokenBatch,
+        tokens: Tensor | batches.TokenBatch,
         mask: Tensor | None = None,
         tap: Tap | None = None,
         sites: SitePattern | Iterable[SitePattern] | None = None,
@@ -272,9 +265,9 @@ class Network(nn.Module):
             raise ConfigError(
                 "Neither logits nor a site is requested. Pass logits=True, or a tap and sites."
             )
-        ids, mask = prepare_tokens(self.config, tokens, mask)
+        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
         if mask is None and past is None:
-            warn_of_padding(self.config, ids)
+            batches.warn_of_padding(self.config, ids)
         tap = tap_parts(self.sites, tap, parts) if tap else None
         taps = Taps(tap, requested, stop_when_done=not logits)
         try:
@@ -290,14 +283,14 @@ class Network(nn.Module):
         if past is not None:
             mask = past.join_mask(self, tokens, mask)
         context = Context.of(tokens, mask, at, self.device, past=past)
-        check_context(self.config, context.positions)
+        batches.check_context(self.config, context.positions)
         resid = self.residual_stream(tokens.to(self.device), context, tap)
         context.end()
         return resid
 
     def run_with_cache(
         self,
-        tokens: Tensor | TokenBatch,
+        tokens: Tensor | batches.TokenBatch,
         sites: SitePattern | Iterable[SitePattern] | None = None,
         mask: Tensor | None = None,
         *,
@@ -398,7 +391,7 @@ class Network(nn.Module):
 
     def loss(
         self,
-        tokens: Tensor | TokenBatch,
+        tokens: Tensor | batches.TokenBatch,
         mask: Tensor | None = None,
         *,
         targets: Tensor | None = None,
@@ -420,11 +413,11 @@ class Network(nn.Module):
         >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
         0
         """
-        ids, mask = prepare_tokens(self.config, tokens, mask)
+        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
         if targets is None:
-            targets = next_tokens(ids, mask)
+            targets = batches.next_tokens(ids, mask)
         x = self.final_norm(self._resid(ids, mask, Taps(None)))
-        check_targets(self.config, ids, targets)
+        batches.check_targets(self.config, ids, targets)
         return self.mean_loss(x.flatten(0, 1), targets.flatten())
 
     def mean_loss(self, x: Tensor, targets: Tensor) -> Tensor:

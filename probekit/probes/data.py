@@ -312,7 +312,6 @@ def first_rows(data: ProbeData) -> ProbeData:
 
     These rows represent whole texts, so they have no neighbouring words.
     """
-    train, test = (
-        GroupedTokens.of(np.sort(s), data.examples).first for s in (data.train, data.test)
-    )
+    sides = (data.train, data.test)
+    train, test = (GroupedTokens.of(np.sort(side), data.examples).first for side in sides)
     return replace(data, train=train, test=test, neighbours=None)

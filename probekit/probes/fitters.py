@@ -186,9 +186,7 @@ class FittedRows:
         if self.settings.reads_numbers:
             return NumberPredictions(truth, outputs)
         prior = self.removed_prior(fitted)
-        return ClassPredictions.of_scores(
-            truth, outputs, spec.logits, log_prior=prior, positive=self.positive
-        )
+        return ClassPredictions.of_scores(truth, outputs, spec.logits, None, prior, self.positive)
 
     def held_out(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fold_of_row: Codes
@@ -267,7 +265,10 @@ class Fitter:
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
         """Return the tuned fit of each label column (n_samples,); calls `on_fit(done, total)`."""
-        fold_of_row, grid = self.rows.fold_of_row, self._grid
+        fold_of_row, values = self.rows.fold_of_row, self.spec.penalties(self.rows.settings)
+        grid: list[float | None] = [None]
+        if values is not None:  # strongest regularisation first
+            grid = [*sorted(values, reverse=self.spec.grid_name == "alpha")]
         folds = range(int(fold_of_row.max()) + 1)
         total = len(columns) * (len(folds) + 1)
         tuned = []
@@ -278,7 +279,14 @@ class Fitter:
                 inside = fold_of_row != fold
                 paths.append(self._path(grid, X, column, inside))
                 on_fit(done + fold + 1, total)
-            outputs = self._held_out(paths, X, column)
+            # The held-out outputs (n_grid, n_samples, ...) of all rows at each penalty.
+            order = np.argsort(fold_of_row, kind="stable")
+            n_classes = None if self.rows.settings.reads_numbers else int(column.max()) + 1
+            parts = [
+                np.stack([outputs_of(fit, X[fold_of_row == fold], n_classes) for fit in path])
+                for fold, path in enumerate(paths)
+            ]
+            outputs = np.concatenate(parts, axis=1)[:, np.argsort(order)]
             best = best_rated(self.rows.judge(self.spec), column, outputs, fold_of_row)
             everything = np.ones(len(X), dtype=bool)
             (last,) = self._path(grid[best : best + 1], X, column, everything)
@@ -294,10 +302,7 @@ class Fitter:
         self, X: Features, tasks: Sequence[LabelsAndPenalty], shares: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
         """Return, for each label column with its penalty, the fit on each row mask of `shares`."""
-        return [
-            [self._path([penalty], X, column, share)[0] for share in shares]
-            for column, penalty in tasks
-        ]
+        return [[self._path([penalty], X, y, one)[0] for one in shares] for y, penalty in tasks]
 
     def left_out(
         self, X: Features, column: LabelColumn, tuned: TunedProbeFit[FittedLayers]
@@ -313,14 +318,6 @@ class Fitter:
         codes = np.searchsorted(classes, column)
         data = TrainingRows(X, codes, self.rows.groups, self.rows.typical)
         return probe.left_out(tuned.solved_at, tuned.solution, data)
-
-    @property
-    def _grid(self) -> list[float | None]:
-        """The candidate penalties, strongest regularisation first."""
-        values = self.spec.penalties(self.rows.settings)
-        if values is None:
-            return [None]
-        return [*sorted(values, reverse=self.spec.grid_name == "alpha")]
 
     def _path(
         self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
@@ -342,19 +339,6 @@ class Fitter:
         data = TrainingRows(X[inside], own, self.rows.groups[inside], typical)
         path = probe.path(values, data) if isinstance(probe, TunedProbe) else [probe.solve(data)]
         return [replace(fit, classes=classes[fit.classes]) for fit in path]
-
-    def _held_out(
-        self, paths: Sequence[Sequence[FittedLayers]], X: Features, column: LabelColumn
-    ) -> Floats:
-        """Return the held-out outputs (n_grid, n_samples, ...) of all rows at each penalty."""
-        fold_of_row = self.rows.fold_of_row
-        order = np.argsort(fold_of_row, kind="stable")
-        n_classes = None if self.rows.settings.reads_numbers else int(column.max()) + 1
-        parts = [
-            np.stack([outputs_of(fit, X[fold_of_row == fold], n_classes) for fit in path])
-            for fold, path in enumerate(paths)
-        ]
-        return np.concatenate(parts, axis=1)[:, np.argsort(order)]
 
 
 class _LogisticFitter(Fitter):

@@ -87,9 +87,8 @@ class Prober:
         self.why_no_control = ""
         if self._requests_control:
             fitted = [split.fitted.rows for split in self._splits]
-            self.why_no_control = why_no_control(
-                self.data, self.settings, fitted, self.test_rows, self.comparable()
-            )
+            tested = self.test_rows, self.comparable()
+            self.why_no_control = why_no_control(self.data, self.settings, fitted, *tested)
         if self.has_control:
             for split in self._splits:
                 split.draw_controls()
@@ -103,10 +102,8 @@ class Prober:
 
     @property
     def _requests_control(self) -> bool:
-        reads_rows = any(
-            one.task in ("classification", "regression") for one in self.settings.kinds
-        )
-        return self.settings.control_draws > 0 and reads_rows
+        tasks = {one.task for one in self.settings.kinds} & {"classification", "regression"}
+        return self.settings.control_draws > 0 and bool(tasks)
 
     def comparable(self, fold: int | None = None) -> Mask:
         """Return a mask (n_test,) of the test rows that the control task is scored on.
@@ -256,10 +253,8 @@ class Prober:
         self, spec: ProbeSpec, X: Features, random: bool, steps: Sequence[OnFit]
     ) -> list[list[Scored]]:
         """Return the scores of a kind of probe for each split."""
-        return [
-            split.read(spec, X, random, step)
-            for split, step in zip(self._splits, steps, strict=False)
-        ]
+        pairs = zip(self._splits, steps, strict=False)
+        return [split.read(spec, X, random, step) for split, step in pairs]
 
     def baselines(self) -> SiteResult:
         """Return the results of all baselines."""

@@ -10,7 +10,6 @@ the weights, so that other tools can apply the files with matrix products alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -175,7 +174,13 @@ def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], Pr
     if digest([content]) != record.tensors:
         raise damaged_probe(tensor_path, f"its digest does not match the one in {json_path.name}")
     try:
-        layers = _layers(safetensors.numpy.load(content))
+        tensors = safetensors.numpy.load(content)
+        numbers = range(len(tensors) // 2)
+        expected = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
+        if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
+            own = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
+            raise DataError(f"it contains {own or 'nothing'} instead of float64 layers of a probe")
+        layers = tuple(AffineLayer(*(tensors[f"layers.{n}.{p}"] for p in _PARTS)) for n in numbers)
     except (DataError, SafetensorError) as error:
         raise damaged_probe(tensor_path, str(error)) from error
     return layers, record.classes, record.facts
@@ -218,15 +223,6 @@ def _suggestion(folder: Path) -> str:
     return "It contains no probe."
 
 
-def _layers(tensors: Mapping[str, NDArray[Any]]) -> tuple[AffineLayer, ...]:
-    numbers = range(len(tensors) // 2)
-    expected = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
-    if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
-        actual = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
-        raise DataError(f"it contains {actual or 'nothing'} instead of float64 layers of a probe")
-    return tuple(AffineLayer(*(tensors[f"layers.{n}.{part}"] for part in _PARTS)) for n in numbers)
-
-
 def _read_record(path: Path) -> _Record:
     content = _read_bytes(path)
     try:
@@ -248,10 +244,8 @@ def _read_record(path: Path) -> _Record:
     try:
         return _Record.model_validate(record)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-            for fault in error.errors(include_url=False)
-        ]
+        faults = error.errors(include_url=False)
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults]
         raise damaged_probe(path, "; ".join(problems)) from error
 
 
@@ -304,8 +298,25 @@ class SavedProbe:
         layers = tuple(AffineLayer(_frozen(w), _frozen(b)) for w, b in self.layers)
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "classes", tuple(self.classes))
-        _check_layers(layers)
-        _check_classes(self.classes, n_scores=len(layers[-1][0]))
+        shapes = [(weight.shape, bias.shape) for weight, bias in layers]
+        fits = all(len(w) == 2 and 0 not in w and b == w[:1] for w, b in shapes)
+        if not layers or not fits or any(low[0][0] != up[0][1] for low, up in pairwise(shapes)):
+            raise DataError(
+                f"Layers of shapes {shapes} do not form a probe. Each layer needs a weight "
+                "(n_out, n_in) and a bias (n_out,), with n_in equal to n_out of the previous layer."
+            )
+        if not all(np.isfinite(array).all() for layer in layers for array in layer):
+            raise DataError("The weights contain NaN or infinity. Fit the probe again.")
+        n_scores = len(layers[-1][0])
+        wrong = [label for label in self.classes if not isinstance(label, str)]
+        if wrong or len(set(self.classes)) < len(self.classes):
+            raise DataError(f"Classes must be distinct strings, but are {list(self.classes)}.")
+        expected = len(self.classes) if len(self.classes) > 2 else 1
+        if len(self.classes) == 1 or n_scores != expected:
+            raise DataError(
+                f"{n_scores} scores do not match {len(self.classes)} classes. A number or two "
+                "classes need one score; more classes need one score each."
+            )
 
     @property
     def n_features(self) -> int:
@@ -356,7 +367,19 @@ class SavedProbe:
         Raises:
             DataError: X has the wrong number of features, or contains NaN or infinity.
         """
-        scores = apply_layers(self.layers, self._check(np.asarray(X, dtype=np.float64)))
+        rows = np.asarray(X, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.n_features:
+            raise DataError(
+                f"X has shape {rows.shape}, but this probe of {self.facts.site} needs shape "
+                f"(n_samples, {self.n_features})."
+            )
+        wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if len(wrong):
+            raise DataError(
+                f"{len(wrong)} of {len(rows)} rows contain NaN or infinity, first row {wrong[0]}. "
+                "Remove these rows."
+            )
+        scores = apply_layers(self.layers, rows)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -478,20 +501,6 @@ class SavedProbe:
         except DataError as error:
             raise damaged_probe(path, str(error)) from error
 
-    def _check(self, rows: Floats) -> Floats:
-        if rows.ndim != 2 or rows.shape[1] != self.n_features:
-            raise DataError(
-                f"X has shape {rows.shape}, but this probe of {self.facts.site} needs shape "
-                f"(n_samples, {self.n_features})."
-            )
-        wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        if len(wrong):
-            raise DataError(
-                f"{len(wrong)} of {len(rows)} rows contain NaN or infinity, first row {wrong[0]}. "
-                "Remove these rows."
-            )
-        return rows
-
     def _of_classes(self, scores: Floats) -> Floats:
         """Return one score per class (n_samples, n_classes); the first of two classes gets 0."""
         if scores.ndim == 2:
@@ -504,27 +513,3 @@ def _frozen(array: ArrayLike) -> Floats:
     copy = np.array(array, dtype=np.float64, order="C")
     copy.setflags(write=False)
     return copy
-
-
-def _check_layers(layers: tuple[AffineLayer, ...]) -> None:
-    shapes = [(weight.shape, bias.shape) for weight, bias in layers]
-    fits = all(len(w) == 2 and 0 not in w and b == w[:1] for w, b in shapes)
-    if not layers or not fits or any(low[0][0] != up[0][1] for low, up in pairwise(shapes)):
-        raise DataError(
-            f"Layers of shapes {shapes} do not form a probe. Each layer needs a weight "
-            "(n_out, n_in) and a bias (n_out,), with n_in equal to n_out of the previous layer."
-        )
-    if not all(np.isfinite(array).all() for layer in layers for array in layer):
-        raise DataError("The weights contain NaN or infinity. Fit the probe again.")
-
-
-def _check_classes(classes: tuple[str, ...], n_scores: int) -> None:
-    wrong = [label for label in classes if not isinstance(label, str)]
-    if wrong or len(set(classes)) < len(classes):
-        raise DataError(f"Classes must be distinct strings, but are {list(classes)}.")
-    expected = len(classes) if len(classes) > 2 else 1
-    if len(classes) == 1 or n_scores != expected:
-        raise DataError(
-            f"{n_scores} scores do not match {len(classes)} classes. A number or two classes need "
-            "one score; more classes need one score each."
-        )

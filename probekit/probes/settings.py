@@ -148,9 +148,7 @@ class ProbeSettings:
             )
         expected_by = {_READS[spec.task]: spec.text for spec in reversed(self.kinds)}
         if len(expected_by) > 1:
-            expected = " and ".join(
-                f"{kind} needs {what}" for what, kind in sorted(expected_by.items())
-            )
+            expected = " and ".join(f"{kind} needs {y}" for y, kind in sorted(expected_by.items()))
             raise ConfigError(
                 f"All kinds of a run must use the same type of labels, but {expected}. Use a "
                 "separate run for each type."

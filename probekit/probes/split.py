@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import log_softmax
 
+from probekit.probes import fitters
 from probekit.probes.controls.baselines import predict_baselines
 from probekit.probes.controls.control_task import comparable_rows, draw_controls
 from probekit.probes.data import (
@@ -20,24 +21,8 @@ from probekit.probes.data import (
     fittable_insides,
     typical_rows,
 )
-from probekit.probes.fitters import (
-    FittedRows,
-    Fitter,
-    LabelColumn,
-    RowPredictions,
-    label_column,
-    outputs_of,
-    training_rows,
-)
 from probekit.probes.kinds.trees import read_trees
-from probekit.probes.score.description_length import (
-    CodedBlock,
-    OnlineCode,
-    blocks,
-    learning_sizes,
-    subsets,
-    tempered,
-)
+from probekit.probes.score import description_length as coding
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, fixed_thresholds, with_alarms
 from probekit.probes.score.scored import FitFacts, Predictions, Scored, rating, uninformed
@@ -61,10 +46,10 @@ class _Column:
         facts: facts of the score on the test rows.
     """
 
-    fitter: Fitter
+    fitter: fitters.Fitter
     X: Features
-    labels: LabelColumn
-    codes: LabelColumn
+    labels: fitters.LabelColumn
+    codes: fitters.LabelColumn
     tuned: TunedProbeFit[FittedLayers]
     facts: FitFacts
 
@@ -95,8 +80,8 @@ class SplitProber:
         if is_class:
             check_known(data)
         self.scored = first_rows(data) if {one.task for one in settings.kinds} == {"text"} else data
-        self.task = label_column(data, data.y, settings)
-        rows = training_rows(self.scored, settings)
+        self.task = fitters.label_column(data, data.y, settings)
+        rows = fitters.training_rows(self.scored, settings)
         # All training rows of a text are used, even if only one of them is in the sample.
         own = np.arange(len(data.y)) if data.examples is None else data.examples
         inside = data.train[np.isin(own[data.train], own[rows])]
@@ -106,15 +91,15 @@ class SplitProber:
         if settings.reads == "trees":
             for tokens in (self.train_tokens, self.test_tokens):
                 read_trees(data.y[tokens.rows], tokens.example_of_row)
-        self.fitted = FittedRows.of(data, settings, rows)
+        self.fitted = fitters.FittedRows.of(data, settings, rows)
         if is_class:
             self.fitted.check_metric_is_defined()
             fittable_insides(data.y[rows], self.fitted.fold_of_row)
-        self._controls: list[LabelColumn] = []
+        self._controls: list[fitters.LabelColumn] = []
         self._test_groups = data.groups[self.scored.test]
-        self._blocks = blocks(self.fitted.groups, len(data.classes), settings.seed)
+        self._blocks = coding.blocks(self.fitted.groups, len(data.classes), settings.seed)
         steps = settings.learning_steps
-        self._sizes = learning_sizes(len(rows), steps) if steps else ()
+        self._sizes = coding.learning_sizes(len(rows), steps) if steps else ()
 
     @cached_property
     def comparable(self) -> Mask:
@@ -128,7 +113,7 @@ class SplitProber:
             ConfigError: A control task cannot be drawn; see `draw_controls`.
         """
         drawn = draw_controls(self.data, self.settings, self.fitted.rows)
-        self._controls = [label_column(self.data, labels, self.settings) for labels in drawn]
+        self._controls = [fitters.label_column(self.data, one, self.settings) for one in drawn]
 
     def chance(self, predictions: Predictions, draw: int | None = None) -> Predictions:
         """Return the chance level predictions for the same test rows.
@@ -152,7 +137,7 @@ class SplitProber:
         return scores
 
     def _scored(
-        self, predictions: Predictions, column: LabelColumn, facts: FitFacts, **changes: Any
+        self, predictions: Predictions, column: fitters.LabelColumn, facts: FitFacts, **changes: Any
     ) -> Scored:
         """Return predictions for the test rows with those of the chance level."""
         chance = uninformed(column[self.scored.train], predictions)
@@ -169,7 +154,20 @@ class SplitProber:
             scored = self._by_text(spec, X, target)
             on_fit(1, 1)
             return [scored]
-        task, *controls = self._columns(spec, X, target, on_fit)
+        labels = [self.task, *(self._controls if target == "task" else ())]
+        rows, fitter = self.fitted.rows, self.fitted.fitter(spec)
+        inside, codes = X[rows], [column[rows] for column in labels]
+        columns = []
+        for number, tuned in enumerate(fitter.tune(inside, codes, on_fit)):
+            facts = FitFacts(
+                probe=spec.text,
+                target="control" if number else target,
+                n_train=len(rows),
+                C=tuned.penalty,
+                seed=self.settings.seed,
+            ).of_fits([tuned.solution])
+            columns.append(_Column(fitter, inside, labels[number], codes[number], tuned, facts))
+        task, *controls = columns
         outside = X[self.data.test].astype(np.float64)
         test, validation = self._test_and_validation(task, outside)
         scores = [replace(test, fit=task.tuned.solution), validation]
@@ -185,23 +183,6 @@ class SplitProber:
             scores += self._learning(task, outside)
         return scores
 
-    def _columns(self, spec: ProbeSpec, X: Features, target: str, on_fit: OnFit) -> list[_Column]:
-        """Return the tuned fits of the task and, for the trained model, of each control draw."""
-        labels = [self.task, *(self._controls if target == "task" else ())]
-        rows, fitter = self.fitted.rows, self.fitted.fitter(spec)
-        inside, codes = X[rows], [column[rows] for column in labels]
-        columns = []
-        for number, tuned in enumerate(fitter.tune(inside, codes, on_fit)):
-            facts = FitFacts(
-                probe=spec.text,
-                target="control" if number else target,
-                n_train=len(rows),
-                C=tuned.penalty,
-                seed=self.settings.seed,
-            ).of_fits([tuned.solution])
-            columns.append(_Column(fitter, inside, labels[number], codes[number], tuned, facts))
-        return columns
-
     def _test_and_validation(self, column: _Column, outside: Floats) -> tuple[Scored, Scored]:
         """Return the score on the test rows X `outside` and the cross-validation score."""
         rows, tuned, metric = self.fitted, column.tuned, self.settings.main_metric
@@ -213,22 +194,19 @@ class SplitProber:
         n_searched = len(rows.rows) - int(np.bincount(rows.fold_of_row).max())
         facts = column.facts.of_fits(tuned.search, n_train=n_searched, split="validation")
         chance = uninformed(column.codes, held_out)
-        return (
-            self._scored(predictions, column.labels, column.facts),
-            Scored((held_out,), (chance,), rows.groups, facts, metric),
-        )
+        validation = Scored((held_out,), (chance,), rows.groups, facts, metric)
+        return self._scored(predictions, column.labels, column.facts), validation
 
     def _predict(
         self, column: _Column, solution: FittedLayers, X: Floats, fitted: Codes
-    ) -> RowPredictions:
+    ) -> fitters.RowPredictions:
         """Return the predictions for the test rows X, by a fit on the training rows `fitted`."""
         n_classes = None if self.settings.reads_numbers else self.fitted.n_classes
-        outputs, labels = outputs_of(solution, X, n_classes), column.labels
-        return self.fitted.predictions(
-            column.fitter.spec, labels[self.data.test], outputs, labels[fitted]
-        )
+        outputs, labels = fitters.outputs_of(solution, X, n_classes), column.labels
+        spec, truth = column.fitter.spec, labels[self.data.test]
+        return self.fitted.predictions(spec, truth, outputs, labels[fitted])
 
-    def _held_out(self, column: _Column) -> RowPredictions:
+    def _held_out(self, column: _Column) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
         rows, tuned, outputs = self.fitted, column.tuned, column.tuned.held_out
         if not self.settings.reads_numbers:
@@ -239,7 +217,7 @@ class SplitProber:
             (outputs,) = held_out_scores(column.X, path, rows.fold_of_row, rows.n_classes)
         return rows.held_out(column.fitter.spec, column.codes, outputs, rows.fold_of_row)
 
-    def _left_out(self, column: _Column, held_out: RowPredictions) -> ClassPredictions:
+    def _left_out(self, column: _Column, held_out: fitters.RowPredictions) -> ClassPredictions:
         """Return the predictions of the training rows that thresholds of the final fit need.
 
         These are predictions of the final fit without the group of each row. If they have no closed
@@ -253,9 +231,8 @@ class SplitProber:
         if scores is None:
             return held_out
         outputs = column.tuned.solution.by_class(scores, self.fitted.n_classes)
-        predictions = self.fitted.predictions(
-            column.fitter.spec, column.codes, outputs, column.codes
-        )
+        spec, codes = column.fitter.spec, column.codes
+        predictions = self.fitted.predictions(spec, codes, outputs, codes)
         assert isinstance(predictions, ClassPredictions)
         return predictions
 
@@ -271,28 +248,21 @@ class SplitProber:
         paths = first.fitter.refit(first.X, tasks, shares)
         scores = []
         for column, path in zip(columns, paths, strict=True):
-            tables = [
-                self._log_probabilities(column, solution, block)
-                for block, solution in zip(coded[1:], path, strict=True)
-            ]
-            code = OnlineCode.of_blocks(coded, tables, column.codes)
+            tables = []
+            for block, solution in zip(coded[1:], path, strict=True):
+                # By a fit on the blocks before this one.
+                n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
+                outputs = solution.class_scores(column.X[block.coded], n_classes)
+                removed = self.fitted.removed_prior(fitted)
+                prior = 0.0 if removed is None else removed
+                if not column.fitter.spec.logits:
+                    train_scores = solution.class_scores(column.X[block.fitted], n_classes)
+                    outputs = outputs * coding.tempered(train_scores, fitted, prior)
+                tables.append(log_softmax(outputs + prior, axis=1))
+            code = coding.OnlineCode.of_blocks(coded, tables, column.codes)
             facts = column.facts.of_fits(path, split="online")
             scores.append(Scored((code,), (code.reference,), self.fitted.groups, facts))
         return [scores[0], *([Scored.of_draws(scores[1:])] if len(scores) > 1 else [])]
-
-    def _log_probabilities(
-        self, column: _Column, solution: FittedLayers, block: CodedBlock
-    ) -> Floats:
-        """Return log probabilities (n_coded, n_classes), by a fit on the blocks before this one."""
-        n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
-        scores = solution.class_scores(column.X[block.coded], n_classes)
-        removed = self.fitted.removed_prior(fitted)
-        prior = 0.0 if removed is None else removed
-        if not column.fitter.spec.logits:
-            train_scores = solution.class_scores(column.X[block.fitted], n_classes)
-            scores = scores * tempered(train_scores, fitted, prior)
-        found: Floats = log_softmax(scores + prior, axis=1)
-        return found
 
     def _learning(self, task: _Column, outside: Floats) -> list[Scored]:
         """Return the points of the learning curve: one test score per training set size.
@@ -300,7 +270,7 @@ class SplitProber:
         The penalty is not selected again: it is the one selected on all training rows.
         """
         rows = self.fitted
-        shares = list(subsets(rows.groups, self._sizes, self.settings.seed))
+        shares = list(coding.subsets(rows.groups, self._sizes, self.settings.seed))
         (path,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], shares)
         scores = []
         for share, solution in zip(shares, path, strict=True):
@@ -321,9 +291,8 @@ class SplitProber:
         column = data.y if spec.task == "tree" else self.task
         if spec.task == "text":
             arguments |= {"units": data.groups[train.rows], "judge": self._rate_texts}
-        probe = spec.build(self.settings).fit(
-            X[train.rows], column[train.rows], train.example_of_row, **arguments
-        )
+        probe = spec.build(self.settings)
+        probe.fit(X[train.rows], column[train.rows], train.example_of_row, **arguments)
         predictions: Predictions
         chance: Predictions
         if spec.task == "tree":

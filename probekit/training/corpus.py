@@ -106,10 +106,8 @@ def read_corpus(
         raise MissingError(f"{path.absolute()} does not exist. Check `corpus.source`.")
     if not wanted:
         raise DataError(f"{path} contains no .txt file. Name other files in `corpus.files`.")
-    return tuple(
-        _text(path, name, _content(file, max_megabytes), unwrap, held_out)
-        for name, file in wanted.items()
-    )
+    contents = ((name, _content(file, max_megabytes)) for name, file in wanted.items())
+    return tuple(_text(path, name, content, unwrap, held_out) for name, content in contents)
 
 
 def corpus_digest(texts: Sequence[Text]) -> str:
@@ -131,7 +129,19 @@ def _content(path: Path, max_megabytes: int) -> bytes:
     if start is not None:
         limit = max_megabytes * _MEGABYTE
         try:
-            data = _decompressed(data, start, limit + 1)
+            # The content of all compressed streams of a file, at most `most` bytes.
+            most = limit + 1
+            parts = []
+            while most:
+                stream = start()
+                parts.append(stream.decompress(data, most))
+                most -= len(parts[-1])
+                if most and not stream.eof:
+                    raise EOFError("it ends in the middle of the compressed data")
+                data = stream.unused_data.lstrip(b"\0")
+                if not data:
+                    break
+            data = b"".join(parts)
         except (zlib.error, LZMAError, OSError, EOFError, ValueError) as error:
             raise DataError(
                 f"{path} is damaged or not a {path.suffix} file: {str(error).rstrip('.')}. "
@@ -147,25 +157,6 @@ def _content(path: Path, max_megabytes: int) -> bytes:
             f"{path} is an archive. Unpack it first, and set `corpus.source` to the folder."
         )
     return data
-
-
-def _decompressed(data: bytes, start: Callable[[], Any], most: int) -> bytes:
-    """Return the content of all compressed streams of a file, at most `most` bytes.
-
-    pigz, pbzip2 and pixz write several streams. Python's readers of .bz2 and .xz ignore what
-    follows a stream, a damaged second stream included.
-    """
-    parts = []
-    while most:
-        stream = start()
-        parts.append(stream.decompress(data, most))
-        most -= len(parts[-1])
-        if most and not stream.eof:
-            raise EOFError("it ends in the middle of the compressed data")
-        data = stream.unused_data.lstrip(b"\0")
-        if not data:
-            break
-    return b"".join(parts)
 
 
 def _text(path: Path, name: str, content: bytes, unwrap: bool, held_out: float) -> Text:

@@ -23,28 +23,15 @@ from probekit.errors import CheckpointError, ConfigError, DataError
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import NOT_COUNTED, next_tokens
 from probekit.terminal import SILENT, Watcher
+from probekit.training import learner as learners
+from probekit.training import run_files
 from probekit.training.corpus import TokenArray, TokenFile
-from probekit.training.learner import (
-    Learner,
-    initial_model,
-    load_state,
-    make_optimizers,
-    write_state,
-)
 from probekit.training.recipe import (
     Recipe,
     RepeatsSection,
     TrainingSection,
     checkpoint_steps,
     learning_rate,
-)
-from probekit.training.run_files import (
-    LOG,
-    STATE,
-    LogRow,
-    Progress,
-    read_log,
-    write_log,
 )
 
 IntArray = npt.NDArray[np.int64]
@@ -226,7 +213,7 @@ def train(
     tokens: TokenFile,
     d_vocab: int,
     folder: Path,
-    before: Progress | None,
+    before: run_files.Progress | None,
     save: SaveCheckpoint,
     *,
     device: str = "cpu",
@@ -254,13 +241,11 @@ def train(
         ConfigError: training diverges.
         StoreError: the folder cannot be written.
     """
-    training, shape = recipe.training, recipe.model
-    model = initial_model(recipe, d_vocab).to(device)
-    learner = Learner(model, make_optimizers(model, training))
-    batches = Batches(
-        tokens.train, training.batch, shape.n_positions, d_vocab, recipe.repeats, recipe.seed
-    )
-    held_out_windows(tokens.held_out, shape.n_positions)  # raises early if there are too few tokens
+    training, n_ctx = recipe.training, recipe.model.n_positions
+    model = learners.initial_model(recipe, d_vocab).to(device)
+    learner = learners.Learner(model, learners.make_optimizers(model, training))
+    batches = Batches(tokens.train, training.batch, n_ctx, d_vocab, recipe.repeats, recipe.seed)
+    held_out_windows(tokens.held_out, n_ctx)  # raises early if there are too few tokens
     log = [] if before is None else _resumed(before, tokens, folder, learner)
     done = len(log)
     save_steps = set(checkpoint_steps(recipe.checkpoints, training.steps))
@@ -288,26 +273,30 @@ def train(
         if row.step in save_steps:
             save(model, row.step)
         if row.step % recipe.checkpoints.resume_every == 0 or is_last:
-            logged = write_log(folder / LOG, log)
-            progress = Progress.of(row.step, recipe, tokens.corpus, tokens.digest, logged)
-            write_state(folder / STATE, learner.tensors(), progress)
+            logged = run_files.write_log(folder / run_files.LOG, log)
+            progress = run_files.Progress.of(row.step, recipe, tokens.corpus, tokens.digest, logged)
+            learners.write_state(folder / run_files.STATE, learner.tensors(), progress)
         watcher.progress("pretrain", row.step, training.steps)
     return model.eval()
 
 
-def _resumed(before: Progress, tokens: TokenFile, folder: Path, learner: Learner) -> list[LogRow]:
+def _resumed(
+    before: run_files.Progress, tokens: TokenFile, folder: Path, learner: learners.Learner
+) -> list[run_files.LogRow]:
     """Load the training state in the folder, and return the log rows up to it."""
     if before.tokens != tokens.digest:
         raise CheckpointError(
-            f"{folder / STATE} was trained on other tokens: the texts or the vocabulary have "
-            "changed, or it belongs to another run. Restore them, or delete it to start again."
+            f"{folder / run_files.STATE} was trained on other tokens: the texts or the vocabulary "
+            "have changed, or it belongs to another run. Restore them, or delete it to start again."
         )
-    log = list(read_log(folder / LOG, before))
-    load_state(folder / STATE, learner)
+    log = list(run_files.read_log(folder / run_files.LOG, before))
+    learners.load_state(folder / run_files.STATE, learner)
     return log
 
 
-def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> LogRow:
+def _update(
+    learner: learners.Learner, batches: Batches, recipe: Recipe, step: int
+) -> run_files.LogRow:
     """Run one training step and return its log row."""
     started, training, model = time.perf_counter(), recipe.training, learner.model
     rate = learning_rate(step, training)
@@ -330,7 +319,7 @@ def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> Lo
     model.zero_grad()
     n_read = training.batch * recipe.model.n_positions
     speed = n_read / (time.perf_counter() - started)
-    return LogRow(step + 1, (step + 1) * n_read, rate, loss, norm, speed)
+    return run_files.LogRow(step + 1, (step + 1) * n_read, rate, loss, norm, speed)
 
 
 def _gradients(model: GPT2, ids: Tensor, targets: Tensor, training: TrainingSection) -> float:
@@ -359,7 +348,7 @@ def _uses_bfloat16(training: TrainingSection, device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _summary(rows: Sequence[LogRow]) -> str:
+def _summary(rows: Sequence[run_files.LogRow]) -> str:
     """Return a one-line summary of the rows since the last summary."""
     last, n = rows[-1], len(rows)
     loss = sum(row.loss for row in rows) / n

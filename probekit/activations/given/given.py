@@ -167,9 +167,7 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
     if len(lines) <= 1:
         line = next(iter(lines), "sites")
         sites = [replace(site, component=line) for site in sites]
-    keys = [
-        (site.layer is not None, site.site if site.layer is None else site.layer) for site in sites
-    ]
+    keys = [(s.layer is not None, s.site if s.layer is None else s.layer) for s in sites]
     order = {key: n for n, key in enumerate(_axis(keys, [site.component for site in sites]))}
     return tuple(replace(site, order=order[key]) for site, key in zip(sites, keys, strict=True))
 
@@ -362,7 +360,21 @@ def open_activations(
     >>> given.n_rows, [site.text for site in given.sites], given.read("layer_1").shape
     (3, ['layer_0', 'layer_1'], (3, 2))
     """
-    found = _arrays_of(activations)
+    if isinstance(activations, str | Path):
+        found: dict[Any, SiteArray] = dict(find_arrays(Path(activations)))
+    elif hasattr(activations, "items"):  # also the cache of TransformerLens, which is no Mapping
+        found = {key: _in_memory(key, values) for key, values in activations.items()}
+    else:
+        raise ConfigError(
+            f"activations is of type {type(activations).__name__}. Allowed: a mapping from sites "
+            "to arrays of shape (n_rows, n_features), or the path of a folder. For a list of "
+            "layers: dict(enumerate(layers))."
+        )
+    names = [site_name(key) for key in found]
+    check_distinct(names)
+    if not names:
+        raise ConfigError("activations is empty. Give at least one site and its array.")
+    found = dict(zip(names, found.values(), strict=True))
     names = chosen_names(found, sites)
     check_storable(filter(is_known, names))
     if position is not None and not any(has_positions(n, len(found[n].shape)) for n in names):
@@ -393,25 +405,6 @@ def open_activations(
         contents[name], keys = _contents(name, array)
         row_keys = row_keys * _MULTIPLIER + keys
     return GivenActivations(arrays, contents, placed_sites(names), row_keys)
-
-
-def _arrays_of(activations: Any) -> dict[str, SiteArray]:
-    """Return the arrays of a mapping or folder by name of the site."""
-    if isinstance(activations, str | Path):
-        found: dict[Any, SiteArray] = dict(find_arrays(Path(activations)))
-    elif hasattr(activations, "items"):  # also the cache of TransformerLens, which is no Mapping
-        found = {key: _in_memory(key, values) for key, values in activations.items()}
-    else:
-        raise ConfigError(
-            f"activations is of type {type(activations).__name__}. Allowed: a mapping from sites "
-            "to arrays of shape (n_rows, n_features), or the path of a folder. For a list of "
-            "layers: dict(enumerate(layers))."
-        )
-    names = [site_name(key) for key in found]
-    check_distinct(names)
-    if not names:
-        raise ConfigError("activations is empty. Give at least one site and its array.")
-    return dict(zip(names, found.values(), strict=True))
 
 
 def _in_memory(key: Any, values: Any) -> SiteArray:

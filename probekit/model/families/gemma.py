@@ -26,26 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probekit.errors import ConfigError
-from probekit.model.config import (
-    MAX_LAYERS,
-    Component,
-    Kind,
-    WeightNames,
-    check_layer_types,
-    check_required,
-    is_number,
-)
-from probekit.model.families.rotary import (
-    GATED_FORMULAS,
-    GATED_WEIGHTS,
-    NORMS_OF_HEADS,
-    NORMS_OF_INPUTS,
-    GatedConfig,
-    GroupedAttention,
-    RotaryNetwork,
-    RotaryPositions,
-    components,
-)
+from probekit.model import config as base
+from probekit.model.families import rotary as shared
 from probekit.model.layers.cross_entropy import cross_entropy
 from probekit.model.layers.modules import GatedMLP, RMSNorm
 from probekit.model.network import stream_of
@@ -55,8 +37,8 @@ from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import GELU_TANH
 
 _FORMULAS = (
-    GATED_FORMULAS
-    | NORMS_OF_INPUTS
+    shared.GATED_FORMULAS
+    | shared.NORMS_OF_INPUTS
     | {
         "hook_embed": "sqrt(d_model) embed_tokens[tokens]",
         "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q",
@@ -82,7 +64,7 @@ _SCORES_2 = {
         "-inf where masked"
     ),
 }
-_SCORES_3 = NORMS_OF_HEADS | {
+_SCORES_3 = shared.NORMS_OF_HEADS | {
     "blocks.{l}.attn.hook_rot_q": "q_norm(q) rotated by its position, with the base of the block",
     "blocks.{l}.attn.hook_rot_k": "k_norm(k) rotated by its position, with the base of the block",
     "blocks.{l}.attn.hook_attn_scores": (
@@ -96,7 +78,7 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True)
-class GemmaConfig(GatedConfig):
+class GemmaConfig(shared.GatedConfig):
     """Sizes and switches of a Gemma 2 or 3; the defaults are those of Gemma 2 2B.
 
     >>> config = GemmaConfig()
@@ -109,9 +91,9 @@ class GemmaConfig(GatedConfig):
     """
 
     TITLE: ClassVar[str] = "Gemma"
-    KINDS: ClassVar[Mapping[str, Kind]] = {
-        "gemma2": Kind(),
-        "gemma3_text": Kind(
+    KINDS: ClassVar[Mapping[str, base.Kind]] = {
+        "gemma2": base.Kind(),
+        "gemma3_text": base.Kind(
             frozenset({"rope_local_base_freq", "sliding_window_pattern"}),
             {
                 "vocab_size": 262208,
@@ -121,13 +103,15 @@ class GemmaConfig(GatedConfig):
             },
         ),
     }
-    WEIGHTS: ClassVar[WeightNames] = replace(GATED_WEIGHTS, after_heads="post_attention_layernorm")
+    WEIGHTS: ClassVar[base.WeightNames] = replace(
+        shared.GATED_WEIGHTS, after_heads="post_attention_layernorm"
+    )
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "hidden_activation": ("gelu_pytorch_tanh",),
         "hidden_act": ("gelu_pytorch_tanh", None),
         "use_bidirectional_attention": (False, None),
     }
-    OTHER_KEYS: ClassVar[frozenset[str]] = GatedConfig.OTHER_KEYS | {
+    OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | {
         # The last one repeats sliding_window_pattern in files that list layer_types.
         "cache_implementation",
         "sliding_window_size",
@@ -144,7 +128,7 @@ class GemmaConfig(GatedConfig):
     num_key_value_heads: int = 4
     head_dim: int = 256  # d_head
     max_position_embeddings: int = 8192
-    rotary_in_windows: RotaryPositions = field(default_factory=RotaryPositions)
+    rotary_in_windows: shared.RotaryPositions = field(default_factory=shared.RotaryPositions)
     query_pre_attn_scalar: float = 256  # scores are divided by its square root
     sliding_window: int = 4096
     layer_types: tuple[str, ...] | None = None  # which blocks have a window
@@ -157,7 +141,7 @@ class GemmaConfig(GatedConfig):
         for name in ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"):
             value = getattr(self, name)
             is_absent = value is None and name.endswith("softcapping")
-            if not is_absent and (not is_number(value) or not value > 0):
+            if not is_absent and (not base.is_number(value) or not value > 0):
                 raise ConfigError(f"{name} must be a positive number, not {value!r}.")
         if self.has_norms_of_heads and self.attn_logit_softcapping is not None:
             raise ConfigError(
@@ -170,7 +154,7 @@ class GemmaConfig(GatedConfig):
                     f"partial_rotary_factor is {rotary.partial_rotary_factor!r}. Allowed: 1, "
                     "because Gemma rotates all features of a head."
                 )
-        check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
+        base.check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
 
     @classmethod
     def from_hub(cls, entries: Mapping[str, Any], path: Path | str) -> Self:
@@ -181,7 +165,7 @@ class GemmaConfig(GatedConfig):
         """
         config = super().from_hub(entries, path)
         # A second spelling in some files of Gemma 2.
-        check_required(entries, {"sliding_window_size": (config.sliding_window, None)}, path)
+        base.check_required(entries, {"sliding_window_size": (config.sliding_window, None)}, path)
         return config
 
     @classmethod
@@ -211,7 +195,7 @@ class GemmaConfig(GatedConfig):
         """Number of tokens that each block attends to; None for all."""
         return tuple(self.sliding_window if t == _SLIDING else None for t in self.types_of_layers)
 
-    def rotary_in(self, window: int | None) -> RotaryPositions:
+    def rotary_in(self, window: int | None) -> shared.RotaryPositions:
         """Return the rotary positions of the blocks with a window."""
         return self.rotary if window is None else self.rotary_in_windows
 
@@ -226,9 +210,9 @@ class GemmaConfig(GatedConfig):
         return SITES_OF_GEMMA3 if self.has_norms_of_heads else SITES_OF_GEMMA2
 
     @property
-    def components(self) -> tuple[Component, ...]:
+    def components(self) -> tuple[base.Component, ...]:
         """The modules with parameters, in the order of the forward pass."""
-        return components(
+        return shared.components(
             before=("input_layernorm",),
             of_heads=("d_head", "d_head") if self.has_norms_of_heads else (),
             between=("post_attention_layernorm", "pre_feedforward_layernorm"),
@@ -259,11 +243,11 @@ def _types_of_layers(entries: Mapping[str, Any]) -> tuple[str, ...] | None:
     if not isinstance(period, int) or isinstance(period, bool) or period < 1:
         raise ConfigError(f"sliding_window_pattern must be a positive integer, not {period!r}.")
     n_layers = entries.get("num_hidden_layers", GemmaConfig.num_hidden_layers)
-    is_possible = isinstance(n_layers, int) and n_layers <= MAX_LAYERS
+    is_possible = isinstance(n_layers, int) and n_layers <= base.MAX_LAYERS
     return _pattern(n_layers, period) if is_possible else None
 
 
-def _rotary(entries: Mapping[str, Any]) -> tuple[RotaryPositions, RotaryPositions]:
+def _rotary(entries: Mapping[str, Any]) -> tuple[shared.RotaryPositions, shared.RotaryPositions]:
     """Return the rotary positions of the blocks without and with a window.
 
     Those of Gemma 2 are equal. For Gemma 3, releases of transformers before 5 write `rope_theta`,
@@ -273,7 +257,7 @@ def _rotary(entries: Mapping[str, Any]) -> tuple[RotaryPositions, RotaryPosition
         ConfigError: a key is unknown, or a number is invalid.
     """
     if entries.get("model_type") != "gemma3_text":
-        return (RotaryPositions.from_hub(entries),) * 2
+        return (shared.RotaryPositions.from_hub(entries),) * 2
     sections = entries.get("rope_parameters") or {}
     if not isinstance(sections, Mapping) or not sections.keys() <= {_FULL, _SLIDING}:
         raise ConfigError(
@@ -285,7 +269,7 @@ def _rotary(entries: Mapping[str, Any]) -> tuple[RotaryPositions, RotaryPosition
         "rope_parameters": sections.get(_SLIDING),
         "rope_theta": entries.get("rope_local_base_freq"),
     }
-    return RotaryPositions.from_hub(given, theta=1e6), RotaryPositions.from_hub(local)
+    return shared.RotaryPositions.from_hub(given, theta=1e6), shared.RotaryPositions.from_hub(local)
 
 
 class GemmaNorm(RMSNorm):
@@ -308,7 +292,7 @@ class GemmaBlock(nn.Module):
         if config.has_norms_of_heads:
             norms = GemmaNorm(config.d_head, eps), GemmaNorm(config.d_head, eps)
         self.input_layernorm = GemmaNorm(width, eps)
-        self.self_attn = GroupedAttention(
+        self.self_attn = shared.GroupedAttention(
             config,
             norms,
             qkv_bias=config.attention_bias,
@@ -338,7 +322,7 @@ class GemmaBlock(nn.Module):
         return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
 
 
-class Gemma(RotaryNetwork):
+class Gemma(shared.RotaryNetwork):
     """Gemma 2 or Gemma 3 (text) with a tap at every site.
 
     Args:

@@ -29,15 +29,7 @@ from torch import Tensor, nn
 
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, check_layer_types, is_number
-from probekit.model.families.rotary import (
-    GATED_FORMULAS,
-    NORMS_OF_HEADS,
-    NORMS_OF_INPUTS,
-    GatedConfig,
-    GroupedAttention,
-    RotaryNetwork,
-    components,
-)
+from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import GatedMLP, RMSNorm
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
@@ -45,8 +37,8 @@ from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import SILU
 
 _FORMULAS = (
-    GATED_FORMULAS
-    | NORMS_OF_INPUTS
+    shared.GATED_FORMULAS
+    | shared.NORMS_OF_INPUTS
     | {
         "hook_embed": "embed_tokens[tokens]",
         "blocks.{l}.attn.hook_q": "input_layernorm(resid_pre) W_Q + b_Q",
@@ -61,14 +53,14 @@ _FORMULAS = (
     }
 )
 SITES = table(_FORMULAS, GROUPED)
-SITES_WITH_NORMS_OF_HEADS = table(_FORMULAS | NORMS_OF_HEADS, GROUPED)
+SITES_WITH_NORMS_OF_HEADS = table(_FORMULAS | shared.NORMS_OF_HEADS, GROUPED)
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _WINDOW_KEYS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_types")
 
 
 @dataclass(frozen=True)
-class LlamaConfig(GatedConfig):
+class LlamaConfig(shared.GatedConfig):
     """Sizes and switches of a Llama, Mistral, Qwen2 or Qwen3; the defaults are those of Llama 2 7B.
 
     >>> config = LlamaConfig(num_attention_heads=32, num_key_value_heads=8)
@@ -150,9 +142,7 @@ class LlamaConfig(GatedConfig):
             return tuple(self.sliding_window for _ in layers)
         if not self.use_sliding_window:
             return tuple(None for _ in layers)
-        types = self.layer_types or tuple(
-            _LAYER_TYPES[layer >= self.max_window_layers] for layer in layers
-        )
+        types = self.layer_types or tuple(_LAYER_TYPES[n >= self.max_window_layers] for n in layers)
         return tuple(self.sliding_window if kind == _LAYER_TYPES[1] else None for kind in types)
 
     @property
@@ -163,7 +153,7 @@ class LlamaConfig(GatedConfig):
     @property
     def components(self) -> tuple[Component, ...]:
         """The modules with parameters, in the order of the forward pass."""
-        return components(
+        return shared.components(
             before=("input_layernorm",),
             of_heads=("d_head", "d_head") if self.has_norms_of_heads else (),
             between=("post_attention_layernorm",),
@@ -180,7 +170,7 @@ class LlamaBlock(nn.Module):
         if config.has_norms_of_heads:
             norms = RMSNorm(config.d_head, eps), RMSNorm(config.d_head, eps)
         self.input_layernorm = RMSNorm(config.d_model, eps)
-        self.self_attn = GroupedAttention(config, norms, qkv_bias=config.qkv_bias)
+        self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.qkv_bias)
         self.post_attention_layernorm = RMSNorm(config.d_model, eps)
         self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=config.mlp_bias)
 
@@ -200,7 +190,7 @@ class LlamaBlock(nn.Module):
         return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
 
 
-class Llama(RotaryNetwork):
+class Llama(shared.RotaryNetwork):
     """Llama, Mistral, Qwen2 or Qwen3 with a tap at every site.
 
     Args:

@@ -23,20 +23,14 @@ from torch import Tensor, nn
 
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames, check_between_0_and_1
-from probekit.model.families.rotary import (
-    FORMULAS,
-    RotaryConfig,
-    RotaryNetwork,
-    RotaryPositions,
-    rotate,
-)
+from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import LayerNorm, Linear, attend_heads, project_heads
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, table
 from probekit.products import GELU, GELU_TANH
 
-_IN_SEQUENCE = FORMULAS | {
+_IN_SEQUENCE = shared.FORMULAS | {
     "hook_embed": "embed_in[tokens]",
     "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",
     "blocks.{l}.ln1.hook_normalized": "(resid_pre - mean) / scale",
@@ -110,7 +104,7 @@ _RENAMED = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_thet
 
 
 @dataclass(frozen=True)
-class NeoXConfig(RotaryConfig):
+class NeoXConfig(shared.RotaryConfig):
     """Sizes and switches of a Pythia or GPT-NeoX; the defaults are those of Pythia 70M.
 
     >>> config = NeoXConfig(num_attention_heads=4)
@@ -126,7 +120,7 @@ class NeoXConfig(RotaryConfig):
     KINDS: ClassVar[Mapping[str, Kind]] = {"gpt_neox": Kind()}
     WEIGHTS: ClassVar[WeightNames] = WEIGHTS
     OTHER_KEYS: ClassVar[frozenset[str]] = (
-        RotaryConfig.OTHER_KEYS
+        shared.RotaryConfig.OTHER_KEYS
         | {"partial_rotary_factor", *_RENAMED}
         # dropout rates, which act in training only
         | {"hidden_dropout", "attention_dropout", "classifier_dropout"}
@@ -144,8 +138,8 @@ class NeoXConfig(RotaryConfig):
     num_attention_heads: int = 8
     layer_norm_eps: float = 1e-5
     hidden_act: str = "gelu"  # the others are its approximation by tanh
-    rotary: RotaryPositions = field(
-        default_factory=lambda: RotaryPositions(partial_rotary_factor=_SHARE)
+    rotary: shared.RotaryPositions = field(
+        default_factory=lambda: shared.RotaryPositions(partial_rotary_factor=_SHARE)
     )
     use_parallel_residual: bool = True  # attention and MLP read the same residual stream
     attention_bias: bool = True
@@ -167,7 +161,7 @@ class NeoXConfig(RotaryConfig):
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rotary positions; old keys have other names."""
         renamed = {new: entries[old] for old, new in _RENAMED.items() if old in entries}
-        return {"rotary": RotaryPositions.from_hub({**renamed, **entries}, share=_SHARE)}
+        return {"rotary": shared.RotaryPositions.from_hub({**renamed, **entries}, share=_SHARE)}
 
     @property
     def site_rows(self) -> tuple[Site, ...]:
@@ -204,8 +198,8 @@ class NeoXAttention(nn.Module):
         )  # fmt: skip
         # Indexed, not unpacked: torch forbids in-place changes to unpacked views.
         q, k, v = tap("hook_q", qkv[0]), tap("hook_k", qkv[1]), tap("hook_v", qkv[2])
-        q = tap("hook_rot_q", rotate(q, context.angles))
-        k = tap("hook_rot_k", rotate(k, context.angles))
+        q = tap("hook_rot_q", shared.rotate(q, context.angles))
+        k = tap("hook_rot_k", shared.rotate(k, context.angles))
         k, v = context.extend(k, v)  # [batch key_pos n_heads d_head]
         z = tap("hook_z", attend_heads(q, k, v, context, tap))
         return project_heads(z, self.dense, tap)
@@ -262,7 +256,7 @@ class NeoXBlock(nn.Module):
         return tap("hook_mlp_out", self.mlp(normed, tap.within("mlp")))
 
 
-class NeoX(RotaryNetwork):
+class NeoX(shared.RotaryNetwork):
     """Pythia or GPT-NeoX with a tap at every site.
 
     Args:

@@ -21,21 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from probekit.model.config import Component, Kind, WeightNames
-from probekit.model.families.rotary import (
-    GATED_FORMULAS,
-    GATED_WEIGHTS,
-    GatedConfig,
-    GroupedAttention,
-    RotaryNetwork,
-    components,
-)
+from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import GatedMLP, RMSNorm
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import SILU
 
-_FORMULAS = GATED_FORMULAS | {
+_FORMULAS = shared.GATED_FORMULAS | {
     "hook_embed": "embed_tokens[tokens]",
     "blocks.{l}.attn.hook_q": "resid_pre W_Q + b_Q",
     "blocks.{l}.attn.hook_k": "resid_pre W_K + b_K",
@@ -62,7 +55,7 @@ SITES = table(_FORMULAS, {**GROUPED, **dict.fromkeys(_SCALES, ("batch", "pos", "
 
 
 @dataclass(frozen=True)
-class OLMo2Config(GatedConfig):
+class OLMo2Config(shared.GatedConfig):
     """Sizes and switches of an OLMo 2; the defaults are those of the hub.
 
     >>> OLMo2Config(num_attention_heads=32, num_key_value_heads=8).axis_sizes["n_kv_heads"]
@@ -72,8 +65,8 @@ class OLMo2Config(GatedConfig):
     TITLE: ClassVar[str] = "OLMo 2"
     KINDS: ClassVar[Mapping[str, Kind]] = {"olmo2": Kind()}
     WEIGHTS: ClassVar[WeightNames] = replace(
-        GATED_WEIGHTS,
-        switches=(*GATED_WEIGHTS.switches, ("q_proj.bias", '"attention_bias": true')),
+        shared.GATED_WEIGHTS,
+        switches=(*shared.GATED_WEIGHTS.switches, ("q_proj.bias", '"attention_bias": true')),
         after_heads="post_attention_layernorm",
     )
     site_rows: ClassVar[tuple[Site, ...]] = SITES
@@ -86,7 +79,7 @@ class OLMo2Config(GatedConfig):
     @property
     def components(self) -> tuple[Component, ...]:
         """The modules with parameters, in the order of the forward pass."""
-        return components(
+        return shared.components(
             of_heads=("n_heads d_head", "n_kv_heads d_head"),
             between=("post_attention_layernorm",),
             after=("post_feedforward_layernorm",),
@@ -115,7 +108,7 @@ class OLMo2Block(nn.Module):
             NormOfAllHeads(config.n_heads * config.d_head, eps),
             NormOfAllHeads(config.n_kv_heads * config.d_head, eps),
         )
-        self.self_attn = GroupedAttention(config, norms, qkv_bias=config.attention_bias)
+        self.self_attn = shared.GroupedAttention(config, norms, qkv_bias=config.attention_bias)
         self.post_attention_layernorm = RMSNorm(config.d_model, eps)
         self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
         self.post_feedforward_layernorm = RMSNorm(config.d_model, eps)
@@ -141,7 +134,7 @@ class OLMo2Block(nn.Module):
         return resid.to(self.post_attention_layernorm.weight.dtype)
 
 
-class OLMo2(RotaryNetwork):
+class OLMo2(shared.RotaryNetwork):
     """OLMo 2 with a tap at every site.
 
     Args:

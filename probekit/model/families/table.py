@@ -189,11 +189,10 @@ def from_transformers(model: Any) -> Network:
     """
     from probekit.model.weights.state_dict import shared_tensors
 
-    config = config_of(model.config.to_dict(), f"The config of {type(model).__name__}")
+    title = type(model).__name__
+    config = config_of(model.config.to_dict(), f"The config of {title}")
     network = network_class(config)(config, seed=None)
-    tensors = shared_tensors(
-        model.state_dict(), config.WEIGHTS, network.state_dict(), type(model).__name__
-    )
+    tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)
     network.load_state_dict(tensors, assign=True)
     return network.requires_grad_(False)
 

@@ -68,17 +68,15 @@ class LayerNorm(Norm):
         if tap.wants("hook_scale"):
             scale = inverse.reciprocal()  # [batch pos 1]
             if is_derived(x):  # torch does not differentiate `inverse`
-                scale = with_gradient(
-                    scale, (x.var(-1, correction=0, keepdim=True) + self.eps).sqrt()
-                )
+                exact = (x.var(-1, correction=0, keepdim=True) + self.eps).sqrt()
+                scale = with_gradient(scale, exact)
             # A tap that changes nothing multiplies by exactly 1.
             normalized = normalized * (scale / tap("hook_scale", scale.clone()))
         normalized = tap("hook_normalized", normalized)
-        scaled = (
-            normalized * self.weight
-            if self.bias is None
-            else torch.addcmul(self.bias, normalized, self.weight)
-        )
+        if self.bias is None:
+            scaled = normalized * self.weight
+        else:
+            scaled = torch.addcmul(self.bias, normalized, self.weight)
         return scaled.to(self.weight.dtype)
 
 

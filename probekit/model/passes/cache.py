@@ -62,17 +62,16 @@ class Recording:
         Args:
             sites: the sites of the model.
         """
-        joined = {site: _join(sites, site, values) for site, values in self._values.items()}
+        joined = {}
+        for site, parts in self._values.items():
+            axes, values = sites.axes_of(site), parts
+            if "key_pos" in axes:
+                # Earlier passes lack the later keys; a single pass would mask them.
+                n_keys, masked = parts[-1].shape[-1], sites.describe(site.partition("[")[0]).masked
+                values = [F.pad(v, (0, n_keys - v.shape[-1]), value=masked) for v in parts]
+            axis = axes.index("query_pos" if "key_pos" in axes else "pos")
+            joined[site] = torch.cat(values, dim=axis)
         return ActivationCache(joined, sites)
-
-
-def _join(sites: Sites, site: str, values: list[Tensor]) -> Tensor:
-    axes = sites.axes_of(site)
-    if "key_pos" in axes:
-        # Earlier passes lack the later keys; a single pass would mask them.
-        n_keys, masked = values[-1].shape[-1], sites.describe(site.partition("[")[0]).masked
-        values = [F.pad(v, (0, n_keys - v.shape[-1]), value=masked) for v in values]
-    return torch.cat(values, dim=axes.index("query_pos" if "key_pos" in axes else "pos"))
 
 
 class ActivationCache(Mapping[str, Tensor]):

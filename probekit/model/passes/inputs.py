@@ -96,7 +96,17 @@ def check_tokens(config: ModelConfig, tokens: Tensor, mask: Tensor | None = None
             f"{tuple(tokens.shape)} of {tokens.dtype}."
         )
     if mask is not None:
-        _check_mask(tokens, mask)
+        if not isinstance(mask, Tensor):
+            raise DataError(f"mask must be a tensor, not {type(mask).__name__}.")
+        if mask.shape != tokens.shape:
+            raise DataError(
+                f"mask has shape {tuple(mask.shape)}, tokens have shape {tuple(tokens.shape)}."
+            )
+        if bool(((mask != 0) & (mask != 1)).any()):
+            raise DataError("mask has other values than True (token) and False (padding).")
+        empty = (~mask.to(torch.bool)).all(-1)
+        if bool(empty.any()):
+            raise DataError(f"Row {int(empty.int().argmax())} of the mask has no token.")
     plain = _without_padding(tokens, mask)
     if plain.numel() and not 0 <= int(plain.min()) <= int(plain.max()) < config.d_vocab:
         padding = (plain == NO_TOKEN).nonzero()
@@ -145,20 +155,6 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
             "mask=torch.ones_like(tokens).",
             stacklevel=5,
         )
-
-
-def _check_mask(tokens: Tensor, mask: Tensor) -> None:
-    if not isinstance(mask, Tensor):
-        raise DataError(f"mask must be a tensor, not {type(mask).__name__}.")
-    if mask.shape != tokens.shape:
-        raise DataError(
-            f"mask has shape {tuple(mask.shape)}, tokens have shape {tuple(tokens.shape)}."
-        )
-    if bool(((mask != 0) & (mask != 1)).any()):
-        raise DataError("mask has other values than True (token) and False (padding).")
-    empty = (~mask.to(torch.bool)).all(-1)
-    if bool(empty.any()):
-        raise DataError(f"Row {int(empty.int().argmax())} of the mask has no token.")
 
 
 def check_context(config: ModelConfig, positions: Tensor) -> None:
@@ -223,10 +219,9 @@ def pad(sequences: Sequence[npt.NDArray[np.int64]], side: PaddingSide) -> tuple[
     Raises:
         ConfigError: the side is neither `left` nor `right`.
     """
-    if side not in get_args(PaddingSide):
-        raise ConfigError(
-            f"Unknown padding side {side!r}. {nearest(str(side), get_args(PaddingSide))}"
-        )
+    allowed = get_args(PaddingSide)
+    if side not in allowed:
+        raise ConfigError(f"Unknown padding side {side!r}. {nearest(str(side), allowed)}")
     width = max(len(sequence) for sequence in sequences)
     ids = torch.full((len(sequences), width), NO_TOKEN)
     mask = torch.zeros(len(sequences), width, dtype=torch.bool)

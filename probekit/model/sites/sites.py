@@ -215,9 +215,7 @@ class Sites(Sequence[str]):
             selections.update(self._selected(pattern))
         order = {site: rank for rank, site in enumerate(self.names)}
         # A whole site comes before its heads and neurons.
-        ranks = {
-            one: (order[one.site], -1 if one.index is None else one.index) for one in selections
-        }
+        ranks = {s: (order[s.site], -1 if s.index is None else s.index) for s in selections}
         return tuple(sorted(selections, key=ranks.__getitem__))
 
     def _selected(self, pattern: _Pattern) -> Iterator[SiteSelection]:
@@ -228,7 +226,20 @@ class Sites(Sequence[str]):
             return
         match = _SELECTOR.match(pattern) if isinstance(pattern, str) else None
         if match is None and isinstance(pattern, str):
-            self._check_brackets(pattern)
+            # The selection of heads or neurons may be incomplete.
+            site, bracket, choice = pattern.partition("[")
+            candidates = self._by_short_name(site.replace("hook_", ""))
+            if candidates:
+                site = candidates[0].name.format(l="*")
+            selectors = (name for name in SELECTED_AXES if choice.strip().startswith(name))
+            selector = next(selectors, None)
+            if bracket and selector:
+                digits = "".join(filter(str.isdecimal, choice.partition(",")[0]))
+                raise ConfigError(
+                    f"{pattern!r}: write [{selector}=3] to select one {selector}, [{selector}=0,3] "
+                    f"for several, [{selector}=*] for all. Nearest: "
+                    f"{site}[{selector}={digits or 0}]."
+                )
         for site in self.expand([match["site"] if match else pattern]):
             indices: list[dict[str, int]] = self._indices(site, match) if match else [{}]
             for index in indices:
@@ -241,7 +252,28 @@ class Sites(Sequence[str]):
                     f"No site matches {pattern!r}. A shorthand is a short name and a layer, such "
                     "as ('pattern', 3)."
                 )
-            pattern = self._full_name(pattern[0], operator.index(pattern[1]))
+            # The full name of a shorthand such as ("pattern", 3) or ("pattern", -1).
+            short = pattern[0]
+            layer = operator.index(pattern[1])
+            n_layers = self.n_layers
+            if layer < -n_layers:
+                raise UnknownNameError(
+                    f"({short!r}, {layer}): the model has {n_layers} blocks, "
+                    f"{-n_layers} to {n_layers - 1}."
+                )
+            layer += n_layers * (layer < 0)
+            candidates = self._by_short_name(short)
+            if not candidates:
+                components = [row.component for row in self.rows if row.in_block]
+                raise UnknownNameError(
+                    f"No site of a block has the name {short!r}. {nearest(short, components)}"
+                )
+            if len(candidates) > 1:
+                raise UnknownNameError(
+                    f"{short!r} matches several sites. Write one of "
+                    f"{', '.join(repr(row.component) for row in candidates)}."
+                )
+            pattern = candidates[0].name.format(l=layer)
         # Sites computed on request are matched only if no other site is.
         matches = _matching(self.without_request, pattern) or _matching(self.names, pattern)
         if matches:
@@ -272,49 +304,10 @@ class Sites(Sequence[str]):
 
     def _by_short_name(self, text: str) -> list[Site]:
         """Return the sites of a block with a short name such as "pattern" or "attn.pattern"."""
+        in_blocks = (row for row in self.rows if row.in_block)
         return [
-            row
-            for row in self.rows
-            if row.in_block and text in (row.component, row.component.rpartition(".")[2])
+            one for one in in_blocks if text in (one.component, one.component.rpartition(".")[2])
         ]
-
-    def _full_name(self, short: str, layer: int) -> str:
-        """Return the full name of a shorthand such as ("pattern", 3) or ("pattern", -1)."""
-        n_layers = self.n_layers
-        if layer < -n_layers:
-            raise UnknownNameError(
-                f"({short!r}, {layer}): the model has {n_layers} blocks, "
-                f"{-n_layers} to {n_layers - 1}."
-            )
-        layer += n_layers * (layer < 0)
-        candidates = self._by_short_name(short)
-        if not candidates:
-            components = [row.component for row in self.rows if row.in_block]
-            raise UnknownNameError(
-                f"No site of a block has the name {short!r}. {nearest(short, components)}"
-            )
-        if len(candidates) > 1:
-            raise UnknownNameError(
-                f"{short!r} matches several sites. Write one of "
-                f"{', '.join(repr(row.component) for row in candidates)}."
-            )
-        return candidates[0].name.format(l=layer)
-
-    def _check_brackets(self, pattern: str) -> None:
-        """Raise ConfigError if a pattern has an incomplete selection of heads or neurons."""
-        site, bracket, choice = pattern.partition("[")
-        candidates = self._by_short_name(site.replace("hook_", ""))
-        if candidates:
-            site = candidates[0].name.format(l="*")
-        selectors = (name for name in SELECTED_AXES if choice.strip().startswith(name))
-        selector = next(selectors, None)
-        if bracket and selector:
-            digits = "".join(filter(str.isdecimal, choice.partition(",")[0]))
-            raise ConfigError(
-                f"{pattern!r}: write [{selector}=3] to select one {selector}, [{selector}=0,3] for "
-                f"several, [{selector}=*] for all. Nearest: "
-                f"{site}[{selector}={digits or 0}]."
-            )
 
     def _indices(self, site: str, match: re.Match[str]) -> list[dict[str, int]]:
         """Return the head or neuron of each selection in the brackets of a pattern."""

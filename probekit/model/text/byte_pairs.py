@@ -157,96 +157,10 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     except OSError as error:
         raise CheckpointError(f"The vocabulary of {folder} cannot be read ({error}).") from error
     if len(paths) == 2:
-        parts = _read_pair(paths[0], paths[1], *files.values())
+        ids, merges, special = _read_pair(paths[0], paths[1], *files.values())
     else:
-        parts = _read_tokenizer_json(paths[0], *files.values())
-    return _build(paths[0], parts, files)
-
-
-Merge = tuple[str, str]
-_Parts = tuple[dict[str, int], list[Merge], set[str]]  # ids, merges, special tokens
-
-# Form of a special token, such as <|endoftext|> or [PAD].
-_SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
-
-# BPE settings that change how a text is tokenized.
-_OTHER_SETTINGS = [
-    "byte_fallback",
-    "continuing_subword_prefix",
-    "end_of_word_suffix",
-    "ignore_merges",
-    "dropout",
-]
-
-
-def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Parts:
-    """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same format."""
-    try:
-        text = lines.decode()
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{merges} is not UTF-8: {error}") from error
-    pairs = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.startswith("#version") or not line.strip():
-            continue
-        parts = line.rstrip("\r").split(" ")
-        if len(parts) != 2 or not all(parts):
-            raise CheckpointError(
-                f"{merges}, line {number}: expected a merge of two tokens, not {line!r}."
-            )
-        pairs.append((parts[0], parts[1]))
-    return _token_ids(vocabulary, json_object(vocabulary, ids)), pairs, set()
-
-
-def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
-    content = json_object(path, text)
-    if not _is_byte_level_bpe(content):
-        raise CheckpointError(f"{path} does not describe a byte-level BPE with GPT-2's settings.")
-    try:
-        return _parts_of(path, content)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path} does not have the structure of a tokenizer.json: {error!r}."
-        ) from error
-
-
-def _parts_of(path: Path, content: dict[str, Any]) -> _Parts:
-    merges: list[Merge] = []
-    for merge in content["model"]["merges"]:
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            raise CheckpointError(f"{path}: expected a merge of two tokens, not {merge!r}.")
-        merges.append((parts[0], parts[1]))
-    ids = _token_ids(path, content["model"].get("vocab"))
-    added = content.get("added_tokens") or []
-    for token in added:
-        text, number = token["content"], token["id"]
-        if not token.get("special"):
-            raise CheckpointError(
-                f"{path}: the added token {text!r} is not special, so it would be matched before "
-                "the merges. Such vocabularies are not supported."
-            )
-        if ids.setdefault(text, number) != number:
-            raise CheckpointError(f"{path} assigns two ids to the token {text!r}.")
-    return _token_ids(path, ids), merges, {token["content"] for token in added}
-
-
-def _is_byte_level_bpe(content: dict[str, Any]) -> bool:
-    model, splitter = content.get("model"), content.get("pre_tokenizer")
-    return (
-        isinstance(model, dict)
-        and model.get("type") == "BPE"
-        and isinstance(splitter, dict)
-        and splitter.get("type") == "ByteLevel"
-        and not splitter.get("add_prefix_space")
-        and splitter.get("use_regex", True)
-        and not any(model.get(setting) for setting in _OTHER_SETTINGS)
-        and content.get("normalizer") is None
-    )
-
-
-def _build(path: Path, parts: _Parts, files: Mapping[str, bytes]) -> Vocabulary:
-    ids, merges, special = parts
+        ids, merges, special = _read_tokenizer_json(paths[0], *files.values())
+    path = paths[0]
     missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
     if missing:
         # tiktoken would abort the process at the first text with one of them.
@@ -286,6 +200,74 @@ def _build(path: Path, parts: _Parts, files: Mapping[str, bytes]) -> Vocabulary:
         special={token: number for token, number in ids.items() if token not in ranked},
         files=files,
     )
+
+
+Merge = tuple[str, str]
+_Parts = tuple[dict[str, int], list[Merge], set[str]]  # ids, merges, special tokens
+
+# Form of a special token, such as <|endoftext|> or [PAD].
+_SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+
+# BPE settings that change how a text is tokenized.
+_OTHER_SETTINGS = "byte_fallback continuing_subword_prefix end_of_word_suffix ignore_merges dropout"
+
+
+def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Parts:
+    """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same format."""
+    try:
+        text = lines.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{merges} is not UTF-8: {error}") from error
+    pairs = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.startswith("#version") or not line.strip():
+            continue
+        parts = line.rstrip("\r").split(" ")
+        if len(parts) != 2 or not all(parts):
+            raise CheckpointError(
+                f"{merges}, line {number}: expected a merge of two tokens, not {line!r}."
+            )
+        pairs.append((parts[0], parts[1]))
+    return _token_ids(vocabulary, json_object(vocabulary, ids)), pairs, set()
+
+
+def _read_tokenizer_json(path: Path, text: bytes) -> _Parts:
+    content = json_object(path, text)
+    model, splitter = content.get("model"), content.get("pre_tokenizer")
+    if not (
+        isinstance(model, dict)
+        and model.get("type") == "BPE"
+        and isinstance(splitter, dict)
+        and splitter.get("type") == "ByteLevel"
+        and not splitter.get("add_prefix_space")
+        and splitter.get("use_regex", True)
+        and not any(model.get(setting) for setting in _OTHER_SETTINGS.split())
+        and content.get("normalizer") is None
+    ):
+        raise CheckpointError(f"{path} does not describe a byte-level BPE with GPT-2's settings.")
+    try:
+        merges: list[Merge] = []
+        for merge in content["model"]["merges"]:
+            parts = merge.split(" ") if isinstance(merge, str) else merge
+            if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+                raise CheckpointError(f"{path}: expected a merge of two tokens, not {merge!r}.")
+            merges.append((parts[0], parts[1]))
+        ids = _token_ids(path, content["model"].get("vocab"))
+        added = content.get("added_tokens") or []
+        for token in added:
+            name, number = token["content"], token["id"]
+            if not token.get("special"):
+                raise CheckpointError(
+                    f"{path}: the added token {name!r} is not special, so it would be matched "
+                    "before the merges. Such vocabularies are not supported."
+                )
+            if ids.setdefault(name, number) != number:
+                raise CheckpointError(f"{path} assigns two ids to the token {name!r}.")
+        return _token_ids(path, ids), merges, {token["content"] for token in added}
+    except (TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} does not have the structure of a tokenizer.json: {error!r}."
+        ) from error
 
 
 def _to_bytes(path: Path, token: str) -> bytes:

@@ -89,18 +89,15 @@ class ChatTemplate:
         return text, places
 
     def _text(self, turns: Sequence[str]) -> str:
-        messages = [
-            {"role": ROLES[number % 2], "content": turn} for number, turn in enumerate(turns)
-        ]
+        messages = [{"role": ROLES[n % 2], "content": turn} for n, turn in enumerate(turns)]
         self._sandbox.begin(turns)
         try:
-            return self._template.render(
-                messages=messages,
-                tools=None,
-                documents=None,
-                add_generation_prompt=len(turns) % 2 == 1,
-                **self._special,
-            )
+            options = {
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": len(turns) % 2 == 1,
+            }
+            return self._template.render(messages=messages, **options, **self._special)
         except _RefusedError as error:
             raise DataError(
                 f"{self._where}: the chat template refuses {turns[0][:60]!r}: {error}."
@@ -228,12 +225,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if operation == "**":
             raise ValueError("it computes a power")
         text = operands[0] if operands else None
-        is_product = operation in _PRODUCTS.split() and not (
-            operation == "%" and isinstance(text, int)
-        )
+        is_percent, is_braces = operation == "%", operation.startswith("format")
+        is_product = operation in _PRODUCTS.split() and not (is_percent and isinstance(text, int))
         sizes = [_size(operand, self._budget) for operand in operands]
         self._spend(math.prod(sizes) if is_product else sum(sizes))
-        is_percent, is_braces = operation == "%", operation.startswith("format")
         if (is_percent and _WIDE.search(str(text))) or (is_braces and _has_wide_field(str(text))):
             self._spend(math.inf)
 

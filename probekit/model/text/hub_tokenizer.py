@@ -78,9 +78,7 @@ class HubTokenizer(Tokenizer):
                 f"{folder} has no {TOKENIZER}. Save the tokenizer there too, by its method "
                 "`save_pretrained`, or download that file from the model's repository."
             )
-        names = [
-            name for name in (TOKENIZER, SETTINGS, CONFIG, TEMPLATE) if (folder / name).exists()
-        ]
+        names = [n for n in (TOKENIZER, SETTINGS, CONFIG, TEMPLATE) if (folder / n).exists()]
         try:
             return cls({name: read_verified(folder / name) for name in names}, folder)
         except OSError as error:
@@ -161,9 +159,7 @@ class HubTokenizer(Tokenizer):
     @cached_property
     def bytes_by_id(self) -> Mapping[int, bytes]:
         """The bytes of each token; SentencePiece's mark of a space is a space."""
-        added = {
-            number: t.content for number, t in self._encoder.get_added_tokens_decoder().items()
-        }
+        added = {n: t.content for n, t in self._encoder.get_added_tokens_decoder().items()}
         read = _bytes_of_characters if self._is_byte_level else _bytes_of_piece
         vocabulary = self._encoder.get_vocab(with_added_tokens=True)
         plain = {number: read(token) for token, number in vocabulary.items()}

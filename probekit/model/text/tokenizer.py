@@ -135,11 +135,8 @@ class Tokenizer(ABC):
         tokens = self._ordinary(text)
         if not bos:
             return tokens
-        return TokenizedText(
-            np.insert(tokens.ids, 0, self.bos_id),
-            np.insert(tokens.offsets, 0, 0, axis=0),
-            has_bos=True,
-        )
+        ids = np.insert(tokens.ids, 0, self.bos_id)
+        return TokenizedText(ids, np.insert(tokens.offsets, 0, 0, axis=0), has_bos=True)
 
     def encode_chat(self, text: str, turns: Sequence[tuple[int, int]] = ()) -> TokenizedText:  # noqa: ARG002
         """Return the tokens of a conversation, as the model's chat template writes it.
@@ -241,7 +238,19 @@ class Tokenizer(ABC):
         if piece not in ("first", "last"):
             raise ConfigError(f"Unknown piece {piece!r}. {nearest(str(piece), ('first', 'last'))}")
         tokens = self.encode(text, bos=bos)
-        start = _only_place(text, part, self.strings(tokens.ids))
+        if not isinstance(part, str) or not part:
+            raise DataError(f"The part must be a str of at least one character, not {part!r}.")
+        places = [n for n in range(len(text)) if text.startswith(part, n)]
+        if not places:
+            raise DataError(
+                f"{part!r} is not in {text!r}. {nearest(part, map(repr, self.strings(tokens.ids)))}"
+            )
+        if len(places) > 1:
+            raise DataError(
+                f"{part!r} occurs {len(places)} times in {text!r}, at the characters "
+                f"{', '.join(map(str, places))}. Give a longer part that occurs once."
+            )
+        start = places[0]
         ends = {"first": (start, 0), "last": (start + len(part), 1)}
         for edge, (at, side) in ends.items():
             # Beginning-of-text has the offsets (0, 0).
@@ -305,21 +314,6 @@ def batch_of(encoded: Sequence[TokenizedText], side: PaddingSide | None = None) 
     offsets = torch.zeros(*ids.shape, 2, dtype=torch.int64)
     offsets[mask] = torch.from_numpy(np.concatenate([tokens.offsets for tokens in encoded]))
     return TokenBatch(ids, mask, offsets)
-
-
-def _only_place(text: str, part: str, tokens: Sequence[str]) -> int:
-    """Return the index of the only character at which a part begins in a text."""
-    if not isinstance(part, str) or not part:
-        raise DataError(f"The part must be a str of at least one character, not {part!r}.")
-    places = [n for n in range(len(text)) if text.startswith(part, n)]
-    if not places:
-        raise DataError(f"{part!r} is not in {text!r}. {nearest(part, map(repr, tokens))}")
-    if len(places) > 1:
-        raise DataError(
-            f"{part!r} occurs {len(places)} times in {text!r}, at the characters "
-            f"{', '.join(map(str, places))}. Give a longer part that occurs once."
-        )
-    return places[0]
 
 
 def _hexadecimal(byte: re.Match[str]) -> str:

@@ -225,10 +225,8 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
     if is_mapped:
         with reading_tensor(path), zipfile.ZipFile(path) as archive:
             # torch.load does not verify the checksums.
-            if (damaged := archive.testzip()) is not None:
-                raise CheckpointError(
-                    f"{path} is damaged: its member {damaged} has a wrong checksum."
-                )
+            if (bad := archive.testzip()) is not None:
+                raise CheckpointError(f"{path} is damaged: its member {bad} has a wrong checksum.")
 
     def load() -> dict[str, Tensor]:
         with reading_tensor(path):
@@ -315,7 +313,20 @@ def open_openai(hparams: Path) -> dict[str, StoredTensor]:
         MissingError: the checkpoint is missing, or TensorFlow is not installed.
         CheckpointError: the checkpoint is damaged.
     """
-    path = _newest(hparams.parent)
+    # The path named in the file `checkpoint`; model.ckpt if there is no such file.
+    name, state = "model.ckpt", hparams.parent / "checkpoint"
+    if state.is_file():
+        with reading_tensor(state):
+            named = re.search(r'^model_checkpoint_path: "(.+)"', state.read_text("utf-8"), re.M)
+        # Only the file name, because the folder may have been moved.
+        name = Path(named[1]).name if named else name
+    path = hparams.parent / name
+    if not path.with_name(f"{name}.index").is_file():
+        raise MissingError(
+            f"{hparams.parent} has {HPARAMS} but no {name}.index. A folder with an original GPT-2 "
+            f"contains {HPARAMS}, checkpoint, model.ckpt.index, model.ckpt.data-00000-of-00001, "
+            "encoder.json and vocab.bpe."
+        )
     # Suppresses log output of TensorFlow; its errors are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
@@ -344,21 +355,3 @@ def open_openai(hparams: Path) -> dict[str, StoredTensor]:
 def _linear_shape(shape: list[int]) -> tuple[int, ...]:
     """Return the shape of a linear map, stored as a convolution of width 1, as [in, out]."""
     return tuple(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape)
-
-
-def _newest(folder: Path) -> Path:
-    """Return the path named in the file `checkpoint`; model.ckpt if there is no such file."""
-    name, state = "model.ckpt", folder / "checkpoint"
-    if state.is_file():
-        with reading_tensor(state):
-            named = re.search(r'^model_checkpoint_path: "(.+)"', state.read_text("utf-8"), re.M)
-        # Only the file name, because the folder may have been moved.
-        name = Path(named[1]).name if named else name
-    path = folder / name
-    if not path.with_name(f"{name}.index").is_file():
-        raise MissingError(
-            f"{folder} has {HPARAMS} but no {name}.index. A folder with an original GPT-2 contains "
-            f"{HPARAMS}, checkpoint, model.ckpt.index, model.ckpt.data-00000-of-00001, "
-            "encoder.json and vocab.bpe."
-        )
-    return path

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.files import write_atomic
 from probekit.model.config import ModelConfig, WeightNames
-from probekit.model.weights.checkpoint import DIGEST, StoredTensor, open_checkpoint
+from probekit.model.weights.checkpoint import DIGEST, open_checkpoint
 from probekit.model.weights.files import ArrayHeader, header, read_digests, write_digests
 from probekit.provenance import digest, pretty_json
 
@@ -51,7 +51,14 @@ def read_checkpoint(
     """
     names, checkpoint = config.WEIGHTS, open_checkpoint(folder, config.WEIGHTS)
     path, tensors = checkpoint.path, checkpoint.tensors
-    _drop_redundant(tensors, like, names)
+    # Biases of 0 that the model lacks, and an unembedding equal to the embedding, are redundant.
+    for name in tensors.keys() - like.keys():
+        if _is_bias(name, like) and not tensors[name].read().any():
+            del tensors[name]
+    tied, embedding = tensors.get(names.unembedding), tensors.get(names.embedding)
+    is_extra = names.unembedding not in like
+    if is_extra and tied and embedding and torch.equal(tied.read(), embedding.read()):
+        del tensors[names.unembedding]
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if faults := _faults(shapes, expected, names):
@@ -142,20 +149,6 @@ def _converted(
     return converted
 
 
-def _drop_redundant(
-    tensors: dict[str, StoredTensor], like: Mapping[str, Tensor], names: WeightNames
-) -> None:
-    """Drop biases of 0 that the model lacks, and an unembedding equal to the embedding."""
-    for name in tensors.keys() - like.keys():
-        if _is_bias(name, like) and not tensors[name].read().any():
-            del tensors[name]
-    tied, embedding = tensors.get(names.unembedding), tensors.get(names.embedding)
-    if names.unembedding in like or not tied or not embedding:
-        return
-    if torch.equal(tied.read(), embedding.read()):
-        del tensors[names.unembedding]
-
-
 def _faults(
     shapes: Mapping[str, TensorShape], expected: Mapping[str, TensorShape], names: WeightNames
 ) -> list[str]:
@@ -226,10 +219,7 @@ def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Te
     """
     read_digests(folder)  # fails before gigabytes are written
     names = config.WEIGHTS
-    stored = {
-        names.in_checkpoint(name): transposed(names, name, tensor)
-        for name, tensor in sorted(tensors.items())
-    }
+    stored = {names.in_checkpoint(n): transposed(names, n, t) for n, t in sorted(tensors.items())}
     dtype = str(tensors[names.embedding].dtype).removeprefix("torch.")
     headers = {name: ArrayHeader(_CODES[t.dtype], tuple(t.shape)) for name, t in stored.items()}
     metadata = {"format": "pt", DIGEST: digest(_chunks(stored))}

@@ -75,15 +75,10 @@ def predict_baselines(
             continue
         inputs, others = inputs_of(data, rows), inputs_of(data, data.test)
         if inputs is not None and others is not None:
+            n_classes = None if settings.reads_numbers else fitted.n_classes
+            options = n_classes, fitted.judge(LOGISTIC), settings.class_weight is not None
             outputs, penalty = text_model(
-                fit_features,
-                inputs,
-                task[rows],
-                fold_of_row,
-                others,
-                None if settings.reads_numbers else fitted.n_classes,
-                fitted.judge(LOGISTIC),
-                settings.class_weight is not None,
+                fit_features, inputs, task[rows], fold_of_row, others, *options
             )
             predictions = fitted.predictions(LOGISTIC, task[data.test], outputs, task[rows])
             yield name, predictions, len(rows), penalty
@@ -178,10 +173,8 @@ def word_counts(train: NDArray[Any], longest: int = 1) -> FeatureExtractor:
 
     Sequences of up to `longest` adjacent words are counted, too.
     """
-    vectorizer = CountVectorizer(
-        token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64
-    ).fit(train)
-    found: FeatureExtractor = vectorizer.transform
+    counter = CountVectorizer(token_pattern=WORD, ngram_range=(1, longest), dtype=np.float64)
+    found: FeatureExtractor = counter.fit(train).transform
     return found
 
 

@@ -45,9 +45,7 @@ def draw_controls(
     wanted = settings.control_draws
     n_types = len(np.unique(types[fitted]))
     labels = data.y[data.train]
-    drawn = (
-        control_labels(types, labels, settings.seed, draw) for draw in range(wanted + SPARE_DRAWS)
-    )
+    drawn = (control_labels(types, labels, settings.seed, n) for n in range(wanted + SPARE_DRAWS))
     # With few types, a draw can give all of them the same label; such draws are skipped.
     usable = (one for one in drawn if len(np.unique(one[fitted])) > 1)
     controls = list(islice(usable, wanted))

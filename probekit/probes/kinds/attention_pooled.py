@@ -15,13 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
 from probekit.probes.data import fittable_insides, group_folds
-from probekit.probes.kinds.base import (
-    Scaling,
-    labelled_rows,
-    measured,
-    units_of,
-    warn_if_flat,
-)
+from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
 from probekit.probes.solve.design import Codes, Features, Floats, Mask
 from probekit.probes.solve.fits import Judge, rate_scores, search
@@ -90,9 +84,8 @@ class AttentionFit(FittedLayers):
     def text_scores(self, texts: TokensOfTexts) -> Floats:
         """Return the scores (n_texts, n_out) of each text's mean token, weighted by attention."""
         weights, ((coef, intercept),) = texts.pool(texts.tokens @ self.query), self.layers
-        scores: Floats = np.add.reduceat(
-            weights[:, None] * (texts.tokens @ coef.T), texts.starts, axis=0
-        )
+        weighted = weights[:, None] * (texts.tokens @ coef.T)
+        scores: Floats = np.add.reduceat(weighted, texts.starts, axis=0)
         return scores + intercept
 
 
@@ -109,20 +102,12 @@ def fit_attention(
     >>> (fit.text_scores(texts)[:, 0] > 0).tolist(), fit.converged
     ([False, False, True, True], True)
     """
-    scaling = Scaling.standard(measured(texts.tokens, texts.typical))
+    scaling = base.Scaling.standard(base.measured(texts.tokens, texts.typical))
     objective = _Objective(TokensOfTexts(scaling.apply(texts.tokens), texts.text), codes, C)
-    result = minimize(
-        objective,
-        objective.start(np.random.default_rng(seed)),
-        jac=True,
-        method="L-BFGS-B",
-        options={
-            "maxiter": max_iter,
-            "maxfun": 4 * max_iter,
-            "gtol": TOLERANCE,
-            "ftol": LEAST_PROGRESS,
-        },
-    )
+    start = objective.start(np.random.default_rng(seed))
+    options = {"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": TOLERANCE}
+    options["ftol"] = LEAST_PROGRESS
+    result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     query, coef, intercept = objective.parts(result.x)
     return AttentionFit(
         classes=objective.classes,
@@ -240,8 +225,8 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """
         at_least(self, folds=2, max_iter=1, random_state=0)
         grid = np.array(positive_grid("C", self.C))
-        rows, self.classes_, codes = labelled_rows(self, X, y)
-        texts, order = _texts(rows, units_of(rows, groups))
+        rows, self.classes_, codes = base.labelled_rows(self, X, y)
+        texts, order = _texts(rows, base.units_of(rows, groups))
         if typical is not None:
             texts = replace(texts, typical=typical[order])
         of_token = codes[order]
@@ -256,7 +241,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             )
         own = np.arange(len(text_codes))
         if units is not None:
-            own = units_of(rows, units)[order][texts.starts]
+            own = base.units_of(rows, units)[order][texts.starts]
         best = 0
         if len(grid) > 1:
             folds = group_folds(text_codes, own, self.folds, self.random_state)
@@ -273,7 +258,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.fit_ = replace(solution, classes=self.classes_)
         self.query_, (self.coef_, self.intercept_) = solution.query, solution.layers[0]
         self.n_iter_, self.converged_ = solution.n_iter, solution.converged
-        warn_if_flat(self.coef_)
+        base.warn_if_flat(self.coef_)
         return self
 
     def _fit_at(self, C: float, texts: TokensOfTexts, codes: Codes) -> AttentionFit:
@@ -317,7 +302,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _validated(self, X: ArrayLike, groups: ArrayLike | None) -> tuple[TokensOfTexts, Codes]:
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return _texts(rows, units_of(rows, groups))
+        return _texts(rows, base.units_of(rows, groups))
 
 
 def _texts(X: Features, groups: NDArray[np.generic]) -> tuple[TokensOfTexts, Codes]:

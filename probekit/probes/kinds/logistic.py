@@ -15,13 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.probes.data import fittable_insides, group_folds
-from probekit.probes.kinds.base import (
-    class_codes,
-    refuse_mixed_types,
-    units_of,
-    warn_if_flat,
-    weights_of,
-)
+from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import C_GRID, at_least, positive_grid
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Codes, Features, Floats
@@ -107,25 +101,32 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
             # A class of weight 0 cannot be fitted; its rows should be removed instead.
             for label, weight in self.class_weight.items():
                 positive_grid(f"class_weight of {label!r}", weight)
-        refuse_mixed_types(y)
+        base.refuse_mixed_types(y)
         rows, labels = validate_data(
             self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2, multi_output=True
         )
-        weights = weights_of(rows, sample_weight)
+        weights = base.weights_of(rows, sample_weight)
         counted = np.flatnonzero(weights)
-        units = units_of(rows, groups)[counted]
+        units = base.units_of(rows, groups)[counted]
         columns = self._columns(labels[counted])
         rows, weights = rows[counted], weights[counted]
         if self.class_weight is None:
             fits = self._fit_columns(rows, columns, units, weights, grid)
         else:
             # Class weights differ between the columns of a multilabel y.
-            fits = [
-                self._fit_columns(rows, [codes], units, self._weighted(codes, weights), grid)[0]
-                for codes in columns
-            ]
-        self._store_fits(fits)
-        warn_if_flat(self.coef_)
+            weighted = ((codes, self._weighted(codes, weights)) for codes in columns)
+            fits = [self._fit_columns(rows, [codes], units, w, grid)[0] for codes, w in weighted]
+        if self.multilabel_:
+            rows = [_one_row(fit) for fit in fits]
+            self.coef_ = np.stack([coef for coef, _ in rows])
+            self.intercept_ = np.array([intercept for _, intercept in rows])
+            self.C_: float | Floats = np.array([fit.C for fit in fits])
+        else:
+            self.coef_, self.intercept_, self.C_ = fits[0].coef, fits[0].intercept, fits[0].C
+        self.n_iter_ = max(fit.n_iter for fit in fits)
+        self.converged_ = all(fit.converged for fit in fits)
+        self.gradient_norm_ = max(fit.gradient_norm for fit in fits)
+        base.warn_if_flat(self.coef_)
         return self
 
     def _columns(self, y: NDArray[Any]) -> list[Codes]:
@@ -135,7 +136,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         if self.multilabel_:
             self.classes_ = np.arange(y.shape[1])
             return [np.ascontiguousarray(column, dtype=np.int64) for column in y.T]
-        self.classes_, codes = class_codes(column_or_1d(y, warn=True))
+        self.classes_, codes = base.class_codes(column_or_1d(y, warn=True))
         return [codes]
 
     def _weighted(self, codes: Codes, sample_weight: Features) -> Features:
@@ -168,18 +169,6 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
             fittable_insides(labels, folds)
         tuned = fit_columns(X, columns, folds, grid, tuning=Tuning(stopping), weights=weights)
         return [column.solution for column in tuned]
-
-    def _store_fits(self, fits: Sequence[Fit]) -> None:
-        if self.multilabel_:
-            rows = [_one_row(fit) for fit in fits]
-            self.coef_ = np.stack([coef for coef, _ in rows])
-            self.intercept_ = np.array([intercept for _, intercept in rows])
-            self.C_: float | Floats = np.array([fit.C for fit in fits])
-        else:
-            self.coef_, self.intercept_, self.C_ = fits[0].coef, fits[0].intercept, fits[0].C
-        self.n_iter_ = max(fit.n_iter for fit in fits)
-        self.converged_ = all(fit.converged for fit in fits)
-        self.gradient_norm_ = max(fit.gradient_norm for fit in fits)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the scores of all classes (n_samples, n_classes).
@@ -214,9 +203,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         scores = self._scores(X)
         if self.multilabel_:
             return (scores.T > 0).astype(np.int64)
-        found: NDArray[Any] = self.classes_[
-            with_reference(scores, len(self.classes_)).argmax(axis=0)
-        ]
+        places = with_reference(scores, len(self.classes_)).argmax(axis=0)
+        found: NDArray[Any] = self.classes_[places]
         return found
 
     def _scores(self, X: ArrayLike) -> Floats:

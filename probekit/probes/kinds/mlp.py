@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
@@ -54,30 +53,22 @@ class MlpProbe(TunedProbe):
         """Return the fit at each value of alpha."""
         scaling = Scaling.standard(data.measured)
         rows = scaling.apply(data.X).astype(np.float32)  # twice as fast as float64
-        return [self._fit_at(alpha, rows, data, scaling) for alpha in values]
-
-    def _fit_at(
-        self, alpha: float, rows: NDArray[np.float32], data: TrainingRows, scaling: Scaling
-    ) -> FittedLayers:
-        network = MLPClassifier(
-            (self.hidden,),
-            alpha=alpha,
-            max_iter=self.max_iter,
-            random_state=self.random_state,
-            learning_rate_init=LEARNING_RATE,
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # recorded in `converged`
-            warnings.filterwarnings("error", "Training interrupted", UserWarning)
-            try:
-                network.fit(rows, data.codes)
-            except UserWarning as warning:
-                # scikit-learn turns a KeyboardInterrupt into a warning, whose context it is.
-                raise warning.__context__ or warning from None
-        (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
-        layers = (
-            scaling.fold(first.T, first_bias),
-            AffineLayer(last.T.astype(np.float64), last_bias.astype(np.float64)),
-        )
-        classes = np.asarray(network.classes_)
-        return FittedLayers(classes, layers, network.n_iter_, network.n_iter_ < self.max_iter)
+        solutions, shared = [], {"max_iter": self.max_iter, "random_state": self.random_state}
+        for alpha in values:
+            network = MLPClassifier(
+                (self.hidden,), alpha=alpha, learning_rate_init=LEARNING_RATE, **shared
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # recorded in `converged`
+                warnings.filterwarnings("error", "Training interrupted", UserWarning)
+                try:
+                    network.fit(rows, data.codes)
+                except UserWarning as warning:
+                    # scikit-learn turns a KeyboardInterrupt into a warning, whose context it is.
+                    raise warning.__context__ or warning from None
+            (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
+            output = AffineLayer(last.T.astype(np.float64), last_bias.astype(np.float64))
+            layers, n_iter = (scaling.fold(first.T, first_bias), output), network.n_iter_
+            classes = np.asarray(network.classes_)
+            solutions.append(FittedLayers(classes, layers, n_iter, n_iter < self.max_iter))
+        return solutions

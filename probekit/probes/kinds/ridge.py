@@ -12,16 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.probes.data import group_folds
-from probekit.probes.kinds.base import (
-    Scaling,
-    TrainingRows,
-    TunedProbe,
-    balanced_weights,
-    measured,
-    refuse_mixed_types,
-    units_of,
-    warn_if_flat,
-)
+from probekit.probes.kinds import base
 from probekit.probes.kinds.left_out import ridge_left_out
 from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
 from probekit.probes.solve.design import Codes, Features, Floats, Mask
@@ -30,7 +21,7 @@ from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 
 
 @dataclass(eq=False, repr=False)
-class RidgeProbe(TunedProbe):
+class RidgeProbe(base.TunedProbe):
     """Ridge classifier: regression on +1 for each class and -1 for the others, highest score wins.
 
     Args:
@@ -53,14 +44,13 @@ class RidgeProbe(TunedProbe):
     random_state: int = 0
     balanced: bool = False
 
-    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
+    def path(self, values: Floats, data: base.TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
-        layers = ridge_path(
-            data.X, _targets(data.codes), values, data.typical, self._weights(data.codes)
-        )
+        targets, weights = _targets(data.codes), self._weights(data.codes)
+        layers = ridge_path(data.X, targets, values, data.typical, weights)
         return [FittedLayers(np.unique(data.codes), (layer,)) for layer in layers]
 
-    def left_out(self, alpha: float, solution: FittedLayers, data: TrainingRows) -> Floats:
+    def left_out(self, alpha: float, solution: FittedLayers, data: base.TrainingRows) -> Floats:
         """Return the scores (n_samples, n_out) of a fit without the group of each training row.
 
         `solution` is the fit on these rows at `alpha`; see `ridge_left_out`.
@@ -70,7 +60,7 @@ class RidgeProbe(TunedProbe):
         return ridge_left_out(data, targets, layer, alpha, weights)
 
     def _weights(self, codes: Codes) -> Floats | None:
-        return balanced_weights(codes) if self.balanced else None
+        return base.balanced_weights(codes) if self.balanced else None
 
 
 def _targets(codes: Codes) -> Floats:
@@ -118,17 +108,17 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             DataError: There are fewer groups than folds, or the labels have several types.
         """
         at_least(self, folds=2, random_state=0)
-        refuse_mixed_types(y)
+        base.refuse_mixed_types(y)
         grid = np.array(positive_grid("alpha", self.alpha))[::-1]
         rows, targets = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, ensure_min_samples=2
         )
         targets = targets.astype(np.float64)
-        self.alpha_ = self._choose(grid, rows, targets, units_of(rows, groups))
+        self.alpha_ = self._choose(grid, rows, targets, base.units_of(rows, groups))
         self.layers_ = ridge_path(rows, targets[:, None], np.array([self.alpha_]))
         self.coef_, self.intercept_ = self.layers_[0]
         self.n_iter_, self.converged_ = 1, True
-        warn_if_flat(self.coef_)
+        base.warn_if_flat(self.coef_)
         return self
 
     def _choose(self, grid: Floats, X: Features, y: Floats, groups: NDArray[np.generic]) -> float:
@@ -171,7 +161,7 @@ def ridge_path(
     Source: Hastie, Tibshirani and Friedman (2009), The Elements of Statistical Learning, section
     3.4.1; with fewer rows than features, computed from the eigenvectors of X X^T, section 18.3.5.
     """
-    scaling = Scaling.standard(measured(X, typical))
+    scaling = base.Scaling.standard(base.measured(X, typical))
     rows = scaling.apply(X)
     # Rows scaled by a subset are not centred; the unpenalised bias absorbs their mean.
     if weights is None:

@@ -12,17 +12,9 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.probes.kinds import trees as dependency
 from probekit.probes.kinds.base import Scaling, measured, units_of
 from probekit.probes.kinds.registry import at_least
-from probekit.probes.kinds.trees import (
-    SentenceScores,
-    Tree,
-    hit_rate,
-    read_trees,
-    score_depths,
-    score_distances,
-    tree_spearman,
-)
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Features, Floats, Mask
 
@@ -184,7 +176,7 @@ class _Geometry(NamedTuple):
     loss: SentenceLoss
     predict: Callable[[Reals], Reals]
     chain: Callable[[Reals], Reals]
-    score: Callable[[Sequence[Tree], Sequence[Reals]], SentenceScores]
+    score: Callable[[Sequence[dependency.Tree], Sequence[Reals]], dependency.SentenceScores]
 
 
 @dataclass(eq=False, repr=False)
@@ -231,14 +223,12 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         at_least(self, rank=1, max_iter=1, random_state=0)
         rows, heads = validate_data(self, X, y, dtype=[np.float64, np.float32])
-        trees = read_trees(heads, _sentences(rows, groups))
+        trees = dependency.read_trees(heads, _sentences(rows, groups))
         scaling = Scaling.standard(measured(rows, typical))
         # A column of ones gives the projection a bias.
         inputs = np.column_stack([scaling.apply(rows), np.ones(len(rows))]).astype(np.float32)
-        sentences = [
-            (inputs[tree.rows], getattr(tree, self._geometry.gold).astype(np.float32))
-            for tree in trees
-        ]
+        gold = self._geometry.gold
+        sentences = [(inputs[tree.rows], getattr(tree, gold).astype(np.float32)) for tree in trees]
         weight, self.n_iter_, self.converged_ = fit_projection(
             sentences, self._geometry.loss, self.rank, self.max_iter, self.random_state
         )
@@ -258,31 +248,33 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
 
         NaN if no sentence has such a length. X, y and groups are as in `fit`.
         """
-        return self._metric(tree_spearman, X, y, groups)
+        return self._metric(dependency.tree_spearman, X, y, groups)
 
     def score_sentences(
         self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None
-    ) -> SentenceScores:
+    ) -> dependency.SentenceScores:
         """Return the scores of each sentence; X, y and groups are as in `fit`.
 
         Raises:
             DataError: The heads of a sentence do not form a tree.
         """
         tokens = self.transform(X)
-        trees = read_trees(y, _sentences(tokens, groups))
+        trees = dependency.read_trees(y, _sentences(tokens, groups))
         predicted = [self._geometry.predict(tokens[tree.rows]) for tree in trees]
         return self._geometry.score(trees, predicted)
 
-    def score_chain(self, y: ArrayLike, groups: ArrayLike) -> SentenceScores:
+    def score_chain(self, y: ArrayLike, groups: ArrayLike) -> dependency.SentenceScores:
         """Return the scores of the linear chain, a tree that ignores the activations.
 
         In it, the head of each word is the previous word. y and groups are as in `fit`.
         """
-        trees = read_trees(y, np.asarray(groups))
+        trees = dependency.read_trees(y, np.asarray(groups))
         positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
         return self._geometry.score(trees, [self._geometry.chain(own) for own in positions])
 
-    def _metric(self, metric: Callable[[SentenceScores, Resamples], Floats], *data: Any) -> float:
+    def _metric(
+        self, metric: Callable[[dependency.SentenceScores, Resamples], Floats], *data: Any
+    ) -> float:
         scores = self.score_sentences(*data)
         return float(metric(scores, Resamples.whole(len(scores.lengths)))[0])
 
@@ -305,7 +297,7 @@ class DistanceProbe(StructuralProbe):
     """
 
     _geometry = _Geometry(
-        "distances", distance_loss, squared_distances, _chain_distances, score_distances
+        "distances", distance_loss, squared_distances, _chain_distances, dependency.score_distances
     )
 
     def distances(self, X: ArrayLike) -> Reals:
@@ -318,7 +310,7 @@ class DistanceProbe(StructuralProbe):
         This is the fraction of gold edges that the minimum spanning trees of the predicted
         distances contain; NaN if every sentence has one token. X, y and groups are as in `fit`.
         """
-        return self._metric(hit_rate, X, y, groups)
+        return self._metric(dependency.hit_rate, X, y, groups)
 
 
 class DepthProbe(StructuralProbe):
@@ -332,7 +324,7 @@ class DepthProbe(StructuralProbe):
     Source: Hewitt and Manning (2019), section 2.3. Here the projection has a bias.
     """
 
-    _geometry = _Geometry("depths", depth_loss, squared_norms, np.asarray, score_depths)
+    _geometry = _Geometry("depths", depth_loss, squared_norms, np.asarray, dependency.score_depths)
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the predicted depth (n_tokens,) of each token."""
@@ -340,7 +332,7 @@ class DepthProbe(StructuralProbe):
 
     def root_accuracy(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
         """Return the fraction of sentences in which the token of smallest depth is the root."""
-        return self._metric(hit_rate, X, y, groups)
+        return self._metric(dependency.hit_rate, X, y, groups)
 
 
 def _sentences(X: Features, groups: ArrayLike | None) -> NDArray[Any]:

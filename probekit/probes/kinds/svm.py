@@ -61,10 +61,8 @@ class SvmProbe(TunedProbe):
         if self.balanced:
             weights = np.stack([balanced_weights(signs) for signs in truth])
         solutions, start = [], np.zeros((len(positives), rows.shape[1] + 1))
-        for C in values:
-            start, n_iter, converged = solve_hinge(
-                rows, truth, weights, float(C), self.max_iter, start
-            )
+        for C in values.tolist():
+            start, n_iter, converged = solve_hinge(rows, truth, weights, C, self.max_iter, start)
             layer: AffineLayer = scaling.fold(start[:, :-1] @ axes.T, start[:, -1])
             solutions.append(FittedLayers(classes, (layer,), n_iter, converged))
         return solutions
@@ -99,12 +97,8 @@ def solve_hinge(
         loss = np.sum(weights * hinge**2) / len(rows) + 0.5 * penalty * np.sum(weight**2)
         return float(loss), (gradient * scaling).ravel()
 
-    result = minimize(
-        objective,
-        (start / scaling).ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": TOLERANCE, "ftol": 0.0},
-    )
+    options = {"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": TOLERANCE, "ftol": 0.0}
+    first = (start / scaling).ravel()
+    result = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
     converged = bool(np.abs(result.jac).max() <= TOLERANCE)
     return result.x.reshape(start.shape) * scaling, max(int(result.nit), 1), converged

@@ -55,15 +55,6 @@ def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
     >>> tree.depths.tolist(), tree.distances.tolist()
     ([1, 0, 1], [[0, 1, 2], [1, 0, 1], [2, 1, 0]])
     """
-    whole = _whole_numbers(heads)
-    names, sentence_of_row = np.unique(groups, return_inverse=True)
-    order = np.argsort(sentence_of_row, kind="stable")
-    ends = np.cumsum(np.bincount(sentence_of_row))[:-1]
-    parts = np.split(order, ends)
-    return [_tree(name, rows, whole[rows]) for name, rows in zip(names, parts, strict=True)]
-
-
-def _whole_numbers(heads: ArrayLike) -> Codes:
     try:
         numbers = np.asarray(heads).astype(np.float64)
     except ValueError as error:
@@ -75,7 +66,12 @@ def _whole_numbers(heads: ArrayLike) -> Codes:
     if np.any(numbers != np.round(numbers)):
         wrong = numbers[numbers != np.round(numbers)][0]
         raise DataError(f"The position of a head must be an integer, but y contains {wrong}.")
-    return numbers.astype(np.int64)
+    whole = numbers.astype(np.int64)
+    names, sentence_of_row = np.unique(groups, return_inverse=True)
+    order = np.argsort(sentence_of_row, kind="stable")
+    ends = np.cumsum(np.bincount(sentence_of_row))[:-1]
+    parts = np.split(order, ends)
+    return [_tree(name, rows, whole[rows]) for name, rows in zip(names, parts, strict=True)]
 
 
 def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:

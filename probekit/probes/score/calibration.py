@@ -72,24 +72,16 @@ def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
         for values in (np.ones_like(correct), correct, confidence)
     )
     # Within a bin |accuracy - confidence| * n_rows is the size of the summed difference.
-    errors = np.abs(n_correct - stated) - _mean_deviation(n_rows, stated)
-    found: Floats = errors.sum(axis=0) / n_rows.sum(axis=0)
-    return found
-
-
-def _mean_deviation(n_rows: Floats, expected: Floats) -> Floats:
-    """Return the mean absolute deviation of binomial counts from their expected values.
-
-    Source: De Moivre's formula; Diaconis and Zabell (1991), Closed form summation for classical
-    distributions.
-    """
-    share = np.divide(expected, n_rows, out=np.zeros_like(expected), where=n_rows > 0).clip(0, 1)
+    # The mean absolute deviation of binomial counts from their expected values.
+    share = np.divide(stated, n_rows, out=np.zeros_like(stated), where=n_rows > 0).clip(0, 1)
     above = np.floor(n_rows * share) + 1
     below = n_rows - above
     inside = below >= 0
     binomial = gammaln(n_rows + 1) - gammaln(above + 1) - gammaln(np.where(inside, below, 0) + 1)
     logs = binomial + xlogy(above, share) + xlog1py(np.where(inside, below + 1, 1), -share)
-    return np.where(inside, 2 * above * np.exp(logs), 0.0)
+    errors = np.abs(n_correct - stated) - np.where(inside, 2 * above * np.exp(logs), 0.0)
+    found: Floats = errors.sum(axis=0) / n_rows.sum(axis=0)
+    return found
 
 
 @dataclass(frozen=True)
@@ -132,17 +124,8 @@ def reliability_bins(
         rows = number == at
         of_bin = Resamples.leave_one_out(resamples.group_of_row[rows], widening=resamples.widening)
         accuracy = jackknife_interval(mean_of_rows(correct[rows], of_bin), of_bin, (0, 1))
-        found.append(
-            ReliabilityBin(
-                low=at / bins,
-                high=(at + 1) / bins,
-                n_rows=int(rows.sum()),
-                confidence=float(confidence[rows].mean()),
-                accuracy=accuracy.value,
-                ci_low=accuracy.low,
-                ci_high=accuracy.high,
-            )
-        )
+        own = at / bins, (at + 1) / bins, int(rows.sum()), float(confidence[rows].mean())
+        found.append(ReliabilityBin(*own, accuracy.value, accuracy.low, accuracy.high))
     return found
 
 

@@ -39,15 +39,7 @@ from functools import partial
 import numpy as np
 from scipy.stats import rankdata
 
-from probekit.probes.score.metrics import (
-    RATES,
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    class_scores,
-    detected,
-    ranking_scores,
-)
+from probekit.probes.score import metrics
 from probekit.probes.solve.design import Codes, Floats
 
 
@@ -65,7 +57,7 @@ class RowScores:
     labels: Floats
 
 
-def rows_by_fold(predictions: ClassPredictions | NumberPredictions) -> list[Codes]:
+def rows_by_fold(predictions: metrics.ClassPredictions | metrics.NumberPredictions) -> list[Codes]:
     """Return, for each fit that made predictions, the numbers of the rows that it predicted."""
     folds = predictions.folds
     if folds is None:
@@ -73,7 +65,7 @@ def rows_by_fold(predictions: ClassPredictions | NumberPredictions) -> list[Code
     return [np.flatnonzero(folds == fold) for fold in np.unique(folds)]
 
 
-def of_accuracy(predictions: ClassPredictions) -> RowScores:
+def of_accuracy(predictions: metrics.ClassPredictions) -> RowScores:
     """Return the row scores of the accuracy: 1 / n_samples at the predicted class.
 
     >>> found = of_accuracy(ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2))
@@ -83,7 +75,7 @@ def of_accuracy(predictions: ClassPredictions) -> RowScores:
     return _weighted_hits(predictions, np.full(predictions.n_classes, 1 / len(predictions.truth)))
 
 
-def of_balanced_accuracy(predictions: ClassPredictions) -> RowScores:
+def of_balanced_accuracy(predictions: metrics.ClassPredictions) -> RowScores:
     """Return the row scores whose sum is balanced accuracy.
 
     A correct row of class k contributes 1 / (n_k * number of true classes).
@@ -92,20 +84,19 @@ def of_balanced_accuracy(predictions: ClassPredictions) -> RowScores:
     return _weighted_hits(predictions, _inverse(n_true) / (n_true > 0).sum())
 
 
-def of_macro_f1(predictions: ClassPredictions) -> RowScores:
+def of_macro_f1(predictions: metrics.ClassPredictions) -> RowScores:
     """Return the row scores whose sum is macro F1 over the classes that are true or predicted.
 
     A correct row of class k contributes 2 / (true rows + predicted rows of k), divided by the
     number of such classes.
     """
-    n_true, n_guessed = (
-        _counted(codes, predictions.n_classes) for codes in (predictions.truth, predictions.guess)
-    )
+    both = (predictions.truth, predictions.guess)
+    n_true, n_guessed = (_counted(codes, predictions.n_classes) for codes in both)
     total = n_true + n_guessed
     return _weighted_hits(predictions, 2 * _inverse(total) / (total > 0).sum())
 
 
-def of_auroc(predictions: ClassPredictions) -> RowScores:
+def of_auroc(predictions: metrics.ClassPredictions) -> RowScores:
     """Return the row scores of the AUROC: rank sums of each class, averaged over classes and folds.
 
     Source: Hanley and McNeil (1982), for the area as a rank sum.
@@ -115,15 +106,15 @@ def of_auroc(predictions: ClassPredictions) -> RowScores:
     for rows in rows_by_fold(predictions):
         n_true = _counted(predictions.truth[rows], predictions.n_classes)
         pairs = n_true * (len(rows) - n_true)
-        ranked = [code for code in ranking_scores(predictions) if pairs[code]]
+        ranked = [code for code in metrics.ranking_scores(predictions) if pairs[code]]
         for code in ranked:
-            ranks = rankdata(ranking_scores(predictions)[code][rows])
+            ranks = rankdata(metrics.ranking_scores(predictions)[code][rows])
             share = len(rows) / len(predictions.truth) / len(ranked)
             scores[rows, code] = ranks / pairs[code] * share
     return RowScores(scores, labels)
 
 
-def of_auprc(predictions: ClassPredictions) -> RowScores:
+def of_auprc(predictions: metrics.ClassPredictions) -> RowScores:
     """Return the row scores of the average precision, approximated by its linear part.
 
     The linear part is the projection under the null hypothesis. Take n rows in descending order of
@@ -147,15 +138,23 @@ def of_auprc(predictions: ClassPredictions) -> RowScores:
     scores = np.zeros_like(labels)
     for rows in rows_by_fold(predictions):
         n_true = _counted(predictions.truth[rows], predictions.n_classes)
-        defined = [code for code in detected(predictions) if 0 < n_true[code] < len(rows)]
+        defined = [code for code in metrics.detected(predictions) if 0 < n_true[code] < len(rows)]
         for code in defined:
             share = len(rows) / len(predictions.truth) / len(defined)
-            own = class_scores(predictions, code)[rows]
-            scores[rows, code] = _precision_scores(own, n_true[code]) * share
+            own = metrics.class_scores(predictions, code)[rows]
+            n_positive = n_true[code]
+            prevalence, n = n_positive / len(own), len(own)
+            inverse = 1 / np.arange(1, n + 1)
+            below = inverse.sum() - np.cumsum(inverse)
+            by_rank = ((1 - prevalence) * inverse + prevalence * below) / n_positive
+            _, tie, n_tied = np.unique(-own, return_inverse=True, return_counts=True)
+            by_row = by_rank[rankdata(-own, method="ordinal") - 1]
+            means: Floats = np.bincount(tie, weights=by_row) / n_tied
+            scores[rows, code] = means[tie] * share
     return RowScores(scores, labels)
 
 
-def _of_alarms(predictions: ClassPredictions, rate: float) -> RowScores:
+def _of_alarms(predictions: metrics.ClassPredictions, rate: float) -> RowScores:
     """Return the row scores whose sum is the true positive rate at one threshold.
 
     A positive row whose score exceeds the threshold contributes 1 / n_positive.
@@ -169,7 +168,7 @@ def _of_alarms(predictions: ClassPredictions, rate: float) -> RowScores:
     labels = np.eye(predictions.n_classes)[predictions.truth]
     scores = np.zeros_like(labels)
     n_positive = max(1, int((predictions.truth == predictions.positive).sum()))
-    scores[:, predictions.positive] = predictions.alarms[:, RATES.index(rate)] / n_positive
+    scores[:, predictions.positive] = predictions.alarms[:, metrics.RATES.index(rate)] / n_positive
     return RowScores(scores, labels)
 
 
@@ -177,7 +176,7 @@ of_tpr_at_fpr_1 = partial(_of_alarms, rate=0.01)
 of_tpr_at_fpr_5 = partial(_of_alarms, rate=0.05)
 
 
-def of_r2(predictions: NumberPredictions) -> RowScores:
+def of_r2(predictions: metrics.NumberPredictions) -> RowScores:
     """Return the row scores of the covariance between true and predicted numbers.
 
     The covariance is scaled by the variance of the true numbers, like R2.
@@ -188,7 +187,7 @@ def of_r2(predictions: NumberPredictions) -> RowScores:
     return RowScores(scores[:, None], centred[:, None])
 
 
-def of_spearman(predictions: NumberPredictions) -> RowScores:
+def of_spearman(predictions: metrics.NumberPredictions) -> RowScores:
     """Return the row scores of the rank correlation, averaged over folds."""
     sides = [np.zeros(len(predictions.truth)) for _ in range(2)]
     for rows in rows_by_fold(predictions):
@@ -200,19 +199,7 @@ def of_spearman(predictions: NumberPredictions) -> RowScores:
     return RowScores(sides[0][:, None], sides[1][:, None])
 
 
-def _precision_scores(scores: Floats, n_positive: float) -> Floats:
-    """Return the score (n_samples,) of each row under the positive label; see `of_auprc`."""
-    prevalence, n = n_positive / len(scores), len(scores)
-    inverse = 1 / np.arange(1, n + 1)
-    below = inverse.sum() - np.cumsum(inverse)
-    by_rank = ((1 - prevalence) * inverse + prevalence * below) / n_positive
-    _, tie, n_tied = np.unique(-scores, return_inverse=True, return_counts=True)
-    by_row = by_rank[rankdata(-scores, method="ordinal") - 1]
-    means: Floats = np.bincount(tie, weights=by_row) / n_tied
-    return means[tie]
-
-
-def _weighted_hits(predictions: ClassPredictions, weights: Floats) -> RowScores:
+def _weighted_hits(predictions: metrics.ClassPredictions, weights: Floats) -> RowScores:
     one_hot = np.eye(predictions.n_classes)
     return RowScores(one_hot[predictions.guess] * weights, one_hot[predictions.truth])
 
@@ -254,11 +241,8 @@ def mean_parts(parts: Sequence[ClassParts]) -> ClassParts | None:
     first = parts[0]
     if any(not np.array_equal(one.truth, first.truth) for one in parts):
         return None
-    return replace(
-        first,
-        rows=np.mean([one.rows for one in parts], axis=0),
-        shares=np.mean([one.shares for one in parts], axis=0),
-    )
+    rows = np.mean([one.rows for one in parts], axis=0)
+    return replace(first, rows=rows, shares=np.mean([one.shares for one in parts], axis=0))
 
 
 def difference_of_parts(a: ClassParts | None, b: ClassParts | None) -> ClassParts | None:
@@ -268,20 +252,20 @@ def difference_of_parts(a: ClassParts | None, b: ClassParts | None) -> ClassPart
     return replace(a, rows=a.rows - b.rows)
 
 
-def parts_of_balanced_accuracy(predictions: ClassPredictions) -> ClassParts:
+def parts_of_balanced_accuracy(predictions: metrics.ClassPredictions) -> ClassParts:
     """Return the recall of each class: a correct row of class k contributes 1 / (n_k K)."""
     hits = (predictions.truth == predictions.guess).astype(np.float64)
     return _means(predictions.truth, hits, np.unique(predictions.truth), average=True)
 
 
-def parts_of_auroc(predictions: ClassPredictions) -> ClassParts:
+def parts_of_auroc(predictions: metrics.ClassPredictions) -> ClassParts:
     """Return the placement of each row: the share of the rows of other classes that it outranks.
 
     For a row of another class, its placement is the share of the positive rows that outrank it.
     With more than two classes, each row has a placement in the area of every class.
     """
     truth, n = predictions.truth, len(predictions.truth)
-    ranking = ranking_scores(predictions)
+    ranking = metrics.ranking_scores(predictions)
     rows = np.zeros(n)
     areas, in_folds = np.zeros(predictions.n_classes), np.zeros(predictions.n_classes)
     defined = [
@@ -293,7 +277,14 @@ def parts_of_auroc(predictions: ClassPredictions) -> ClassParts:
         for code in codes:
             share = len(fold) / n_defined / len(codes)
             positive = truth[fold] == code
-            placements = _placements(ranking[code][fold], positive)
+            # The share (n,) of the rows of the other sort that each row is on the right side of.
+            scores = ranking[code][fold]
+            n_positive = int(positive.sum())
+            overall, placements = rankdata(scores), np.empty(len(scores))
+            wins = overall[positive] - rankdata(scores[positive])
+            losses = overall[~positive] - rankdata(scores[~positive])
+            placements[positive] = wins / (len(scores) - n_positive)
+            placements[~positive] = 1 - losses / n_positive
             rows[fold] += share * placements / np.where(positive, positive.sum(), (~positive).sum())
             areas[code] += share * placements[positive].mean()
             in_folds[code] += share
@@ -303,22 +294,12 @@ def parts_of_auroc(predictions: ClassPredictions) -> ClassParts:
     return ClassParts(truth, rows, areas[own] / in_folds[own], in_folds[own], own, False)
 
 
-def _placements(scores: Floats, positive: np.ndarray) -> Floats:
-    """Return the share (n,) of the rows of the other sort that each row is on the right side of."""
-    n_positive = int(positive.sum())
-    overall, placements = rankdata(scores), np.empty(len(scores))
-    wins = overall[positive] - rankdata(scores[positive])
-    losses = overall[~positive] - rankdata(scores[~positive])
-    placements[positive] = wins / (len(scores) - n_positive)
-    placements[~positive] = 1 - losses / n_positive
-    return placements
-
-
-def _alarms(predictions: ClassPredictions, rate: float, of_positives: bool) -> ClassParts:
+def _alarms(predictions: metrics.ClassPredictions, rate: float, of_positives: bool) -> ClassParts:
     """Return the share of the positive rows, or of the other rows, with an alarm."""
     assert predictions.alarms is not None
     own = (predictions.truth == predictions.positive) == of_positives
-    return _means(own.astype(np.int64), predictions.alarms[:, RATES.index(rate)], np.array([1]))
+    alarms = predictions.alarms[:, metrics.RATES.index(rate)]
+    return _means(own.astype(np.int64), alarms, np.array([1]))
 
 
 parts_of_tpr_at_fpr_1 = partial(_alarms, rate=0.01, of_positives=True)
@@ -330,13 +311,11 @@ parts_of_achieved_fpr_5 = partial(_alarms, rate=0.05, of_positives=False)
 def _means(truth: Codes, values: Floats, classes: Codes, average: bool = False) -> ClassParts:
     """Return the parts of a mean over classes, or of a sum, of the mean value of their rows."""
     weights = np.full(len(classes), 1 / len(classes) if average else 1.0)
-    counts = np.array([(truth == code).sum() for code in classes])
+    counts = np.maximum([(truth == code).sum() for code in classes], 1)
     totals = np.array([values[truth == code].sum() for code in classes])
     of_row = np.zeros(truth.max(initial=0) + 1)
-    of_row[classes] = weights / np.maximum(counts, 1)
-    return ClassParts(
-        truth, values * of_row[truth], totals / np.maximum(counts, 1), weights, classes
-    )
+    of_row[classes] = weights / counts
+    return ClassParts(truth, values * of_row[truth], totals / counts, weights, classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,7 +343,7 @@ class ClassSpread:
     by_group: Floats
 
 
-def class_spread(parts: ClassParts, resamples: Resamples) -> ClassSpread:
+def class_spread(parts: ClassParts, resamples: metrics.Resamples) -> ClassSpread:
     """Return the variance of each part of a score, estimated from the groups of its class."""
     groups, n_groups = resamples.group_of_row, resamples.n_groups
     shape = len(parts.classes), n_groups
@@ -393,7 +372,7 @@ def class_spread(parts: ClassParts, resamples: Resamples) -> ClassSpread:
     )
 
 
-def has_rare_class(parts: ClassParts, resamples: Resamples) -> bool:
+def has_rare_class(parts: ClassParts, resamples: metrics.Resamples) -> bool:
     """Return whether a class that contributes to a score is in fewer than half of the groups.
 
     Groups are counted by their effective number, which is small if a few have most of the rows.

@@ -253,8 +253,7 @@ def tempered(scores: Floats, truth: Codes, log_prior: Floats | float = 0.0) -> f
     rows = np.arange(len(truth))
 
     def loss(log_factor: float) -> float:
-        return -float(
-            log_softmax(scores * np.exp(log_factor) + log_prior, axis=1)[rows, truth].mean()
-        )
+        logs = log_softmax(scores * np.exp(log_factor) + log_prior, axis=1)
+        return -float(logs[rows, truth].mean())
 
     return float(np.exp(minimize_scalar(loss, bounds=(-15, 15), method="bounded").x))

@@ -152,7 +152,9 @@ def paired_differences(
         intervals = [jackknife_interval(one, resamples) for one in values[others]]
         found[2:4, others] = np.array([(one.low, one.high) for one in intervals]).T
     else:
-        contributions = _contributions(values, resamples)
+        weights = resamples.weights
+        whole, without = values[:, :1], values[:, 1:]
+        contributions = whole * weights + (1 - weights) * (whole - without)
         others &= ~np.isnan(contributions).any(axis=1)
         if others.any():
             found[:, others] = _sign_tests(contributions[others], resamples)
@@ -203,9 +205,7 @@ def unpaired_differences(
 
 
 def _unpaired_limits(a: Side, b: Side, limits: Range, level: float) -> tuple[float, float]:
-    one, other = (
-        score_interval(side.values, side.resamples, limits, side.parts, level) for side in (a, b)
-    )
+    one, other = (score_interval(s.values, s.resamples, limits, s.parts, level) for s in (a, b))
     value = one.value - other.value
     below = np.hypot(one.value - one.low, other.high - other.value)
     above = np.hypot(one.high - one.value, other.value - other.low)
@@ -229,18 +229,6 @@ def _level_at_0(a: Side, b: Side, limits: Range) -> float:
     if distance(least) >= 0:
         return 1e-12
     return float(np.exp(brentq(distance, least, most, xtol=1e-6)))
-
-
-def _contributions(values: Floats, resamples: Resamples) -> Floats:
-    """Return the contribution (n_tests, n_units) of each unit to the value over all groups.
-
-    `values` (n_tests, 1 + n_units) is this value, then those with each unit left out. Contributions
-    are a first-order approximation. For a mean over rows they are exact: the sum over the unit's
-    rows, divided by the number of all rows.
-    """
-    weights = resamples.weights
-    whole, without = values[:, :1], values[:, 1:]
-    return whole * weights + (1 - weights) * (whole - without)
 
 
 def _sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
@@ -323,20 +311,17 @@ def _class_tests(value: Floats, parts: Sequence[ClassParts], resamples: Resample
     variances that are estimated from as many simulated groups as there are.
     """
     spreads = [class_spread(one, resamples) for one in parts]
+    pairs = zip(spreads, parts, strict=True)
     variances = np.stack(
-        [
-            _with_agreement(one.variances * one.scale, part, one)
-            for one, part in zip(spreads, parts, strict=True)
-        ]
+        [_with_agreement(one.variances * one.scale, part, one) for one, part in pairs]
     )
     if np.isnan(variances).any():
         return np.full((6, len(parts)), np.nan)
     error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, spreads[0].n_effective - 1)
     p, fewest = _two_sided(value, error, df), int(spreads[0].n_groups.min())
     smallest = _smallest_p(spreads, df)
-    adjusted = np.maximum(
-        np.minimum(1.0, len(parts) * p), (smallest[:, None] <= p + ROUNDING).mean(axis=0)
-    )
+    joint = (smallest[:, None] <= p + ROUNDING).mean(axis=0)
+    adjusted = np.maximum(np.minimum(1.0, len(parts) * p), joint)
     reached = int(np.ceil(LEVEL * len(smallest) - ROUNDING)) - 1
     level = min(LEVEL / len(parts), float(np.partition(smallest, reached)[reached]))
     limits = [
@@ -359,9 +344,8 @@ def _with_agreement(variances: Floats, parts: ClassParts, spread: ClassSpread) -
     agree = (variances < ROUNDING**2) & (np.abs(sums) > ROUNDING)
     n = spread.n_groups[agree]
     found = variances.copy()
-    found[agree] = np.square(
-        sums[agree] / t.isf(0.5**n, np.maximum(spread.n_effective[agree] - 1, 1))
-    )
+    df = np.maximum(spread.n_effective[agree] - 1, 1)
+    found[agree] = np.square(sums[agree] / t.isf(0.5**n, df))
     return found
 
 

@@ -201,19 +201,14 @@ class LabelExchange:
         ((1, 100), 0, 0)
         """
         scores = np.stack([one.scores for one in rows], axis=-1)
-        parts: list[_Groups | _Rows] = [
-            self._exchanged_groups(scores),
-            *self._exchanged_rows(scores),
-        ]
+        parts: list[_Groups | _Rows] = [self._groups(scores), *self._rows(scores)]
         found = [np.sum([part.sums(part.labels[None]) for part in parts], axis=0)]
-        generator = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.seed)
         largest = max(len(self.labels), self.n_groups * len(rows))
         block = max(1, MOST_ENTRIES // largest)
         for at in range(0, self.draws, block):
             n = min(block, self.draws - at)
-            found.append(
-                np.sum([part.sums(part.exchanged(n, generator)) for part in parts], axis=0)
-            )
+            found.append(np.sum([part.sums(part.exchanged(n, rng)) for part in parts], axis=0))
         lead, variance, of_rows = np.concatenate(found, axis=1).transpose(0, 2, 1)
         t = _ratio(lead, np.sqrt(variance))
         if self._n_folds > 1:
@@ -222,7 +217,7 @@ class LabelExchange:
             of_rows[:, 1:] = centre + WIDER_OVER_FOLDS * (of_rows[:, 1:] - centre)
         return Null(t, of_rows)
 
-    def _exchanged_groups(self, scores: Floats) -> _Groups:
+    def _groups(self, scores: Floats) -> _Groups:
         """Return the groups with a single label, each with the mean score of its rows.
 
         The mean of a fold is subtracted, because the scores of different fits have other offsets.
@@ -243,7 +238,7 @@ class LabelExchange:
         size = n_rows[self._whole].mean() if len(self._whole) else 1.0
         return _Groups(labels, means * size, totals[self._whole], self._folds, self._n_classes)
 
-    def _exchanged_rows(self, scores: Floats) -> Iterator[_Rows]:
+    def _rows(self, scores: Floats) -> Iterator[_Rows]:
         """Yield the groups with several labels, those of the same size together."""
         n_rows = np.bincount(self.group_of_row)
         by_group = np.argsort(self.group_of_row, kind="stable")
@@ -354,15 +349,12 @@ def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed:
     _, first, group_of_row = np.unique(groups, return_index=True, return_inverse=True)
     uniform = np.bincount(group_of_row, weights=truth != truth[first][group_of_row]) == 0
     in_uniform = uniform[group_of_row]
-    labels, generator = truth.astype(np.int32), np.random.default_rng(seed)
+    labels, rng = truth.astype(np.int32), np.random.default_rng(seed)
     permuted = np.empty((draws, len(truth)), dtype=np.int32)
-    permuted[:, ~in_uniform] = _shuffled(
-        labels[~in_uniform], group_of_row[~in_uniform], draws, generator
-    )
+    permuted[:, ~in_uniform] = _shuffled(labels[~in_uniform], group_of_row[~in_uniform], draws, rng)
     exchanged = np.empty((draws, len(first)), dtype=np.int32)
-    exchanged[:, uniform] = _shuffled(
-        labels[first][uniform], np.zeros(int(uniform.sum()), dtype=np.int64), draws, generator
-    )
+    together = np.zeros(int(uniform.sum()), dtype=np.int64)
+    exchanged[:, uniform] = _shuffled(labels[first][uniform], together, draws, rng)
     permuted[:, in_uniform] = exchanged[:, group_of_row[in_uniform]]
     return permuted
 

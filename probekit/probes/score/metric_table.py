@@ -304,20 +304,13 @@ def metric_functions(
     >>> list(metric_functions("class", frozenset({"scores"})))
     ['accuracy', 'balanced_accuracy', 'macro_f1', 'auroc', 'auprc']
     """
-    return MappingProxyType(
-        {
-            metric.name: _function(metric, family)
-            for metric in METRICS.values()
-            if metric.fits(family, offers)
-        }
-    )
-
-
-def _function(metric: Metric, family: Family) -> MetricFunction:
-    function = resolve_name(metric.functions[family])
-    # Imported here, because this table is read before any numerics are imported.
-    found: MetricFunction = resolve_name(_WITHIN_FOLDS)(function) if metric.is_rank else function
-    return found
+    found: dict[str, MetricFunction] = {}
+    for name, metric in METRICS.items():
+        if metric.fits(family, offers):
+            function = resolve_name(metric.functions[family])
+            # Imported here, because this table is read before any numerics are imported.
+            found[name] = resolve_name(_WITHIN_FOLDS)(function) if metric.is_rank else function
+    return MappingProxyType(found)
 
 
 def association(metric: str, family: Family) -> MetricFunction | None:

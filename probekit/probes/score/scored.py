@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.kinds.trees import SentenceScores
+from probekit.probes.score import metrics
 from probekit.probes.score.contributions import ClassParts, mean_parts
 from probekit.probes.score.description_length import OnlineCode
 from probekit.probes.score.intervals import score_interval
@@ -25,19 +26,11 @@ from probekit.probes.score.metric_table import (
     class_parts,
     metric_functions,
 )
-from probekit.probes.score.metrics import (
-    RATES,
-    ClassPredictions,
-    NumberPredictions,
-    Resamples,
-    joined_folds,
-    take,
-)
 from probekit.probes.solve.design import Codes, Floats
 from probekit.probes.solve.layers import FittedLayers
 
 RowsScored = Literal["test", "validation", "online", "learning"]
-Predictions = ClassPredictions | NumberPredictions | OnlineCode | SentenceScores
+Predictions = metrics.ClassPredictions | metrics.NumberPredictions | OnlineCode | SentenceScores
 N = TypeVar("N", int, float)
 
 
@@ -91,11 +84,8 @@ class FitFacts:
     def joined(cls, several: Sequence[FitFacts]) -> FitFacts:
         """Return the facts of a score that combines several; C is None if they differ."""
         penalties = {one.C for one in several}
-        return several[0].of_fits(
-            several,
-            n_train=min(one.n_train for one in several),
-            C=penalties.pop() if len(penalties) == 1 else None,
-        )
+        C = penalties.pop() if len(penalties) == 1 else None
+        return several[0].of_fits(several, n_train=min(one.n_train for one in several), C=C)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +140,9 @@ class Scored:
 
     def take(self, rows: NDArray[np.generic]) -> Scored:
         """Return the predictions for some rows, given by a mask or by row numbers."""
+        both = (self.predictions, self.chance)
         predictions, chance = (
-            tuple(take(one, rows) for one in several) for several in (self.predictions, self.chance)
+            tuple(metrics.take(one, rows) for one in several) for several in both
         )
         return replace(self, predictions=predictions, chance=chance, groups=self.groups[rows])
 
@@ -192,7 +183,7 @@ class Scored:
         )
 
 
-def measure(scored: Scored, resamples: Resamples) -> list[Measurement]:
+def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
     """Return a measurement for each metric; those that are undefined are omitted.
 
     The AUROC of rows with a single label, for example, is undefined. `resamples` are those of the
@@ -248,17 +239,19 @@ def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | No
     return None if function is None else mean_parts([function(one) for one in predictions])
 
 
-def rating(metric: str, predictions: ClassPredictions | NumberPredictions) -> float:
+def rating(metric: str, predictions: metrics.ClassPredictions | metrics.NumberPredictions) -> float:
     """Return the value of a metric for held-out predictions, so that higher is better.
 
     >>> rating("accuracy", ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2))
     0.5
     """
-    whole = Resamples.whole(len(predictions.truth))
+    whole = metrics.Resamples.whole(len(predictions.truth))
     return METRICS[metric].sign * float(metrics_of(predictions)[metric](predictions, whole)[0])
 
 
-def _mean_score(metric: str, several: Sequence[Predictions], resamples: Resamples) -> Floats:
+def _mean_score(
+    metric: str, several: Sequence[Predictions], resamples: metrics.Resamples
+) -> Floats:
     found: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
     return found
 
@@ -283,9 +276,9 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
             sizes = [
                 len(part.truth)
                 for part in parts
-                if isinstance(part, ClassPredictions | NumberPredictions)
+                if isinstance(part, metrics.ClassPredictions | metrics.NumberPredictions)
             ]
-            changed["folds"] = joined_folds(values, sizes)
+            changed["folds"] = metrics.joined_folds(values, sizes)
         elif own.name == "scores_are_log_probabilities":
             # Folds may have chosen kinds with other scores.
             changed[own.name] = all(values)
@@ -305,14 +298,14 @@ def uninformed(train_labels: NDArray[Any], predictions: Predictions) -> Predicti
     >>> uninformed(np.array([1, 1, 0]), predictions).guess.tolist()
     [1, 1]
     """
-    if isinstance(predictions, NumberPredictions):
+    if isinstance(predictions, metrics.NumberPredictions):
         mean = np.full(len(predictions.truth), train_labels.mean())
-        return NumberPredictions(predictions.truth, mean)
-    assert isinstance(predictions, ClassPredictions)
+        return metrics.NumberPredictions(predictions.truth, mean)
+    assert isinstance(predictions, metrics.ClassPredictions)
     n_rows = len(predictions.truth)
     changed: dict[str, Any] = {"guess": majority_guess(train_labels, n_rows)}
     if predictions.alarms is not None:
-        changed["alarms"] = np.where(np.isnan(predictions.alarms), np.nan, RATES)
+        changed["alarms"] = np.where(np.isnan(predictions.alarms), np.nan, metrics.RATES)
     if predictions.scores is not None:
         changed["scores"] = log_frequencies(train_labels, n_rows, predictions.n_classes)
     return replace(predictions, **changed)

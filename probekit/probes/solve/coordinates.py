@@ -50,7 +50,11 @@ class Product:
     @classmethod
     def at(cls, objectives: Objectives, scores: Tensor) -> Product:
         """Return the coordinates at a point, given its scores (F, c, n)."""
-        curvature, classes = torch.linalg.eigh(_label_covariance(objectives.weights, scores))
+        # The mean covariance (F, c, c) of the predicted labels, as indicators.
+        predicted = probabilities(scores)
+        weighted = predicted * objectives.weights[:, None]
+        covariance = torch.diag_embed(weighted.sum(dim=2)) - weighted @ predicted.mT
+        curvature, classes = torch.linalg.eigh(covariance)
         curvature = curvature.clamp_min(0)[..., None]
         along_axes = curvature * objectives.variances + objectives.penalty[:, None, None]
         # The intercept direction (1, ..., 1) does not change the predictions, so no step uses it.
@@ -132,8 +136,21 @@ class Coordinates:
     @classmethod
     def at(cls, objectives: Objectives, scores: Tensor, n_steps: int = 0) -> Coordinates:
         """Return the coordinates at a point, given its scores (F, c, n), after `n_steps` steps."""
-        own = Product.at(objectives, scores)
-        return cls(tuple(_parts(objectives, scores, n_steps, own)), own)
+        product = Product.at(objectives, scores)
+        parts: list[tuple[Tensor, _Part]] = []
+        rest = []
+        for group in torch.unique(objectives.group):
+            places = torch.nonzero(objectives.group == group).flatten()
+            own = objectives.select(places)
+            factor = Factor.at(own, scores[places]) if _is_worth_it(own, n_steps) else None
+            if factor is None:
+                rest.append(places)
+            else:
+                parts.append((places, factor))
+        if rest:
+            places = torch.cat(rest)
+            parts.append((places, product.select(places)))
+        return cls(tuple(parts), product)
 
     def select(self, fits: Tensor) -> Coordinates:
         """Return the coordinates of some of the fits."""
@@ -165,23 +182,6 @@ class Coordinates:
         return converted
 
 
-def _parts(
-    objectives: Objectives, scores: Tensor, n_steps: int, product: Product
-) -> Iterator[tuple[Tensor, _Part]]:
-    rest = []
-    for group in torch.unique(objectives.group):
-        places = torch.nonzero(objectives.group == group).flatten()
-        own = objectives.select(places)
-        factor = Factor.at(own, scores[places]) if _is_worth_it(own, n_steps) else None
-        if factor is None:
-            rest.append(places)
-        else:
-            yield places, factor
-    if rest:
-        places = torch.cat(rest)
-        yield places, product.select(places)
-
-
 def hessian_size(n_coordinates: int) -> int:
     """Return the number of entries of the Hessian of one score; 0 if it is never computed.
 
@@ -204,7 +204,15 @@ def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
     curvature = objectives.curvature(scores).mean(dim=0)
     penalty, units = objectives.penalty.mean(), objectives.units.mean(dim=0)
     c, q = len(curvature), len(units)
-    counted = _counted(curvature, LEFT_OUT * penalty, enough_rows(q))
+    # The curvature (c, n) of the rows that a Hessian is computed from; 0 for other rows.
+    by_size, order = curvature.sort(dim=1)
+    first = (by_size.cumsum(dim=1, dtype=torch.float64) <= (LEFT_OUT * penalty)).sum(dim=1)
+    counted = torch.zeros_like(curvature)
+    for score in range(len(curvature)):
+        rows = order[score, first[score] :]
+        stride = max(1, len(rows) // enough_rows(q))
+        rows = rows[stride // 2 :: stride]
+        counted[score, rows] = stride * curvature[score, rows]
     hessians = curvature.new_zeros(c, q + 1, q + 1)
     for place, block in objectives.rows.blocks():
         for hessian, own in zip(hessians, counted[:, place], strict=True):
@@ -223,34 +231,9 @@ def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
     return hessians
 
 
-def _counted(curvature: Tensor, least: Tensor, most: int) -> Tensor:
-    """Return the curvature (c, n) of the rows that a Hessian is computed from; 0 for other rows.
-
-    The rows of smallest curvature are omitted, as long as their total is at most `least`. The rest
-    is sorted by curvature and thinned at equal strides if it exceeds `most`; each remaining row is
-    weighted by the stride.
-    """
-    by_size, order = curvature.sort(dim=1)
-    first = (by_size.cumsum(dim=1, dtype=torch.float64) <= least).sum(dim=1)
-    counted = torch.zeros_like(curvature)
-    for score in range(len(curvature)):
-        rows = order[score, first[score] :]
-        stride = max(1, len(rows) // most)
-        rows = rows[stride // 2 :: stride]
-        counted[score, rows] = stride * curvature[score, rows]
-    return counted
-
-
 def centred(values: Tensor) -> Tensor:
     """Return values (F, c, q + 1) minus their mean over the classes.
 
     The mean does not affect the predictions, but increases the penalty.
     """
     return values - values.mean(dim=1, keepdim=True) if values.shape[1] > 1 else values
-
-
-def _label_covariance(weights: Tensor, scores: Tensor) -> Tensor:
-    """Return the mean covariance (F, c, c) of the predicted labels, as indicators."""
-    predicted = probabilities(scores)
-    weighted = predicted * weights[:, None]
-    return torch.diag_embed(weighted.sum(dim=2)) - weighted @ predicted.mT

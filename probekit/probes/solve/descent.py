@@ -50,7 +50,19 @@ class _State:
     @cached_property
     def direction(self) -> Tensor:
         """The L-BFGS search direction (F, c, q + 1), in preconditioned coordinates."""
-        return -_inverse_hessian_times(self.gradient, self.pairs)
+        # The product of the L-BFGS inverse Hessian and the gradient (two-loop recursion).
+        product, shares = self.gradient.clone(), []
+        for step, change, inverse in reversed(self.pairs):
+            share = (inverse * dot(step, product))[:, None, None]
+            product -= share * change
+            shares.append(share)
+        if self.pairs:
+            _, change, inverse = self.pairs[-1]
+            scale = 1 / (inverse * dot(change, change))
+            product *= torch.where(inverse > 0, scale, 1.0)[:, None, None]
+        for (step, change, inverse), share in zip(self.pairs, reversed(shares), strict=True):
+            product += (share - (inverse * dot(change, product))[:, None, None]) * step
+        return -product
 
     @cached_property
     def slope(self) -> Tensor:
@@ -128,17 +140,9 @@ def descend(
     coordinates = Coordinates.at(objectives, scores)
     value, raw = _evaluated(objectives, start, objectives.losses(scores))
     infinite, zeros = torch.full_like(value, torch.inf), torch.zeros_like(numbers)
-    state = _State(
-        numbers,
-        zeros,
-        zeros.clone(),
-        (infinite, infinite),
-        start,
-        scores,
-        value,
-        raw,
-        coordinates.of_gradient(raw),
-    )
+    gradient = coordinates.of_gradient(raw)
+    lowest = (infinite, infinite)
+    state = _State(numbers, zeros, zeros.clone(), lowest, start, scores, value, raw, gradient)
     for n_iter in range(max_iter + 1):
         excess, norms = state.excess, state.gradient.flatten(1).norm(dim=1)
         stopped = (state.idle == PATIENCE) | (state.beyond == BEYOND) | (n_iter == max_iter)
@@ -201,22 +205,6 @@ def _step(
     )
     after.track_progress()
     return after
-
-
-def _inverse_hessian_times(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """Return the product of the L-BFGS inverse Hessian and the gradient (two-loop recursion)."""
-    product, shares = gradient.clone(), []
-    for step, change, inverse in reversed(pairs):
-        share = (inverse * dot(step, product))[:, None, None]
-        product -= share * change
-        shares.append(share)
-    if pairs:
-        _, change, inverse = pairs[-1]
-        scale = 1 / (inverse * dot(change, change))
-        product *= torch.where(inverse > 0, scale, 1.0)[:, None, None]
-    for (step, change, inverse), share in zip(pairs, reversed(shares), strict=True):
-        product += (share - (inverse * dot(change, product))[:, None, None]) * step
-    return product
 
 
 class _Trial(NamedTuple):

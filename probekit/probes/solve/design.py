@@ -150,16 +150,19 @@ def shared(X: Features, weights: Sequence[Features], typical: Mask, device: str 
     dtype = torch.float64 if X.dtype == np.float64 else torch.float32
     stacked = torch.as_tensor(np.stack(weights), dtype=dtype, device=device)
     counted = stacked.any(dim=0).cpu().numpy()
-    mean, scale = (_representable(v, dtype) for v in moments(X, counted, typical))
+    mean, scale = (
+        torch.as_tensor(v).to(dtype).double().numpy() for v in moments(X, counted, typical)
+    )
     rows = DesignRows(X, mean, scale, dtype, device)
     scaled_by = torch.as_tensor(counted & typical if np.any(counted & typical) else counted)
     variances, axes = torch.linalg.eigh(_correlations(rows, scaled_by.to(device)))
+    spread = _spread(rows, stacked, typical)
     return Design(
         rows=rows,
         axes=axes,
         variances=variances.clamp_min(0),
         weights=stacked,
-        units=_inverse(_spread(rows, stacked, typical)),
+        units=torch.where(spread > 0, 1 / spread, 0.0),
         mean=mean,
         back=1 / scale,
     )
@@ -188,11 +191,6 @@ def enough_rows(n_features: int) -> int:
     (2048, 3072)
     """
     return max(2048, 4 * n_features)
-
-
-def _representable(values: Floats, dtype: torch.dtype) -> Floats:
-    """Return the values rounded to a dtype, so that `fold` exactly undoes the standardisation."""
-    return torch.as_tensor(values).to(dtype).double().numpy()
 
 
 def dual(X: Features, weights: Features, typical: Mask, device: str = "cpu") -> Design:
@@ -277,10 +275,6 @@ def _exact_spread(rows: DesignRows, share: Tensor) -> Tensor:
     centre = torch.as_tensor(rows.mean / rows.scale, device=mean.device)
     rounding = _rounding(rows.raw) * (mean.abs() + (mean + centre).abs())
     return torch.where(spread > rounding, spread, 0.0)
-
-
-def _inverse(spread: Tensor) -> Tensor:
-    return torch.where(spread > 0, 1 / spread, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -183,10 +183,8 @@ def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
     if last.C == before.C:
         return last.layers[0]
     ahead = np.log(C / last.C) / np.log(last.C / before.C)
-    return AffineLayer(
-        last.coef + ahead * (last.coef - before.coef),
-        last.intercept + ahead * (last.intercept - before.intercept),
-    )
+    coef = last.coef + ahead * (last.coef - before.coef)
+    return AffineLayer(coef, last.intercept + ahead * (last.intercept - before.intercept))
 
 
 def best_rated(
