@@ -73,7 +73,7 @@ class AttentionFit(FittedLayers):
     """Result of one fit: query (n_features,), and one layer for the weighted mean of raw tokens.
 
     >>> texts = TokensOfTexts(np.array([[0.0], [800.0]]), np.array([0, 0]))
-    >>> layer = Scaling(np.zeros(1), np.ones(1)).fold(np.array([[2.0]]), np.array([0.5]))
+    >>> layer = base.Scaling(np.zeros(1), np.ones(1)).fold(np.array([[2.0]]), np.array([0.5]))
     >>> fit = AttentionFit(classes=np.arange(2), layers=(layer,), query=np.array([1.0]))
     >>> fit.text_scores(texts).tolist()
     [[1600.5]]

@@ -68,7 +68,7 @@ def rows_by_fold(predictions: metrics.ClassPredictions | metrics.NumberPredictio
 def of_accuracy(predictions: metrics.ClassPredictions) -> RowScores:
     """Return the row scores of the accuracy: 1 / n_samples at the predicted class.
 
-    >>> found = of_accuracy(ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2))
+    >>> found = of_accuracy(metrics.ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2))
     >>> float((found.scores * found.labels).sum())
     0.5
     """
@@ -128,7 +128,7 @@ def of_auprc(predictions: metrics.ClassPredictions) -> RowScores:
 
     >>> scores = np.array([[0.0, 3.0], [0.0, 2.0], [0.0, 1.0], [0.0, 0.0]])
     >>> truth = np.array([1, 1, 0, 0])
-    >>> found = of_auprc(ClassPredictions(truth, truth, 2, scores, positive=1))
+    >>> found = of_auprc(metrics.ClassPredictions(truth, truth, 2, scores, positive=1))
     >>> found.scores[:, 1].round(3).tolist()
     [0.521, 0.271, 0.146, 0.062]
 

@@ -224,7 +224,7 @@ def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
 
     AUROC needs scores; calibration metrics need probabilities.
 
-    >>> list(metrics_of(NumberPredictions(np.zeros(2), np.zeros(2))))
+    >>> list(metrics_of(metrics.NumberPredictions(np.zeros(2), np.zeros(2))))
     ['r2', 'spearman']
     """
     return metric_functions(predictions.family, predictions.offers)
@@ -242,7 +242,7 @@ def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | No
 def rating(metric: str, predictions: metrics.ClassPredictions | metrics.NumberPredictions) -> float:
     """Return the value of a metric for held-out predictions, so that higher is better.
 
-    >>> rating("accuracy", ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2))
+    >>> rating("accuracy", metrics.ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2))
     0.5
     """
     whole = metrics.Resamples.whole(len(predictions.truth))
@@ -264,7 +264,7 @@ def _largest(values: Sequence[N | None]) -> N | None:
 def joined(parts: Sequence[Predictions]) -> Predictions:
     """Return the concatenated predictions for several sets of rows, each with fits of its own.
 
-    >>> both = joined([NumberPredictions(np.array([1.0]), np.array([2.0]))] * 2)
+    >>> both = joined([metrics.NumberPredictions(np.array([1.0]), np.array([2.0]))] * 2)
     >>> both.guess.tolist()
     [2.0, 2.0]
     """
@@ -294,7 +294,7 @@ def uninformed(train_labels: NDArray[Any], predictions: Predictions) -> Predicti
     Scores, if the given predictions have any, are the log frequencies of the training labels
     (n_train,). The alarm of every row is the false positive rate that the threshold allows.
 
-    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 1]), n_classes=2)
+    >>> predictions = metrics.ClassPredictions(np.array([0, 1]), np.array([0, 1]), n_classes=2)
     >>> uninformed(np.array([1, 1, 0]), predictions).guess.tolist()
     [1, 1]
     """
