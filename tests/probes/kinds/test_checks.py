@@ -138,7 +138,7 @@ class TestClassifiers:
         assert np.isfinite(probe.decision_function(np.full((2, 3), 7.3))).all()
 
 
-@pytest.mark.parametrize("estimator", ROWWISE, ids=str)
+@pytest.mark.parametrize("estimator", [*ROWWISE, TUNED_MLP], ids=str)
 class TestAllOnRows:
     def test_constant_columns_change_nothing(self, estimator):
         X, y, _ = planted.direction(n_samples=200, n_features=4)
