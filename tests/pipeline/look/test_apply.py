@@ -34,7 +34,7 @@ def changed(probe, **facts):
 
 
 def stored(planted, *overrides):
-    """The saved probe of a run, the texts, and a second probe, fitted here, on their stored rows."""
+    """The saved probe of a run, the texts, and scores and labels of a second probe fitted here."""
     result = planted.run(*QUICK, *overrides, page=False)
     saved = map(SavedProbe.load, result.folder.glob("probes/*/logistic.json"))
     probe = max(saved, key=lambda one: len(one.facts.sites))  # that of the concatenation, if any
