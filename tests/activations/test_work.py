@@ -170,7 +170,7 @@ def test_gc_and_rm_remove_leftover_shard_locks(tmp_path, model):
 def test_rows_do_not_depend_on_the_number_of_threads(model):
     from probekit.activations.capture import stream_rows
 
-    tokens = make_tokens()
+    tokens = make_tokens(200)
     before = torch.get_num_threads()
     found = []
     for n_threads in (1, 2, 3, 5):

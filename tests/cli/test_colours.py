@@ -41,10 +41,15 @@ def on_terminal(arguments, folder, **variables):
 COLOUR_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_no_color_removes_all_colours(keep, tmp_path, name):
+FORCED = {"NO_COLOR": "0", "FORCE_COLOR": "1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"), [*((name, FORCED) for name in COMMANDS), ("tokens", {"NO_COLOR": "1"})]
+)
+def test_no_color_removes_all_colours(keep, tmp_path, name, variables):
     keep()
-    output = on_terminal(COMMANDS[name], tmp_path, NO_COLOR="0", FORCE_COLOR="1")
+    output = on_terminal(COMMANDS[name], tmp_path, **variables)
     assert output.strip()
     assert not COLOUR.findall(output)
 
@@ -52,6 +57,17 @@ def test_no_color_removes_all_colours(keep, tmp_path, name):
 def test_empty_no_color_has_no_effect(keep, tmp_path):
     keep()
     assert COLOUR.search(on_terminal(COMMANDS["tokens"], tmp_path, NO_COLOR=""))
+
+
+def test_pipe_to_another_process_gets_plain_text(keep, tmp_path):
+    keep()
+    environment = {k: v for k, v in os.environ.items() if k not in COLOUR_VARIABLES}
+    command = [sys.executable, "-m", "probekit", *COMMANDS["tokens"]]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -90,7 +90,7 @@ def test_a_rare_class_among_others_and_few_rows_are_erased(n, shares, rank):
     X, codes = sample(n, shares)
     eraser = leace(X, codes)
     assert eraser.rank == rank
-    assert gap_of_means(eraser(X), codes) < 1e-8
+    assert gap_of_means(eraser(X), codes) < (1e-9 if n == 6 else 1e-8)
 
 
 def test_leace_changes_less_than_the_mean_projection_in_whitened_space():

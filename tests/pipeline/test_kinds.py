@@ -38,6 +38,18 @@ def go(own):
 
 
 @pytest.fixture
+def refused(own):
+    """A function that runs an experiment, which is refused before anything is captured."""
+
+    def refused(experiment, error, message):
+        with pytest.raises(error, match=message):
+            run(experiment, out=own.folder / "runs", cache_root=own.folder / "cache")
+        assert not list(own.folder.rglob("*.safetensors"))
+
+    return refused
+
+
+@pytest.fixture
 def go_again(go, monkeypatch):
     """A function that runs a finished experiment again, which fits nothing."""
 
@@ -100,8 +112,10 @@ def test_text_probes_have_no_control(load, go):
 
 
 def test_regression_has_its_own_metrics(load, go, go_again):
-    experiment = load(numbers(), "probe.kinds=[{kind: ridge_regression}]")
+    kinds = "probe.kinds=[{kind: ridge_regression}]"
+    experiment = load(numbers(), kinds, "model.random_weights=1")
     result = go(experiment)
+    assert "random_weights" in set(result.table["target"])
     task = only(result.table, target="task", split="test")
     assert set(task["metric"]) == {"r2", "spearman", "selectivity", "p_value", "p_holm", "p_best"}
     assert only(task, metric="r2")["value"].max() > 0.5
@@ -115,12 +129,9 @@ def test_regression_has_its_own_metrics(load, go, go_again):
     assert go_again(experiment) == result.results.read_bytes()
 
 
-def test_text_labels_for_regression_are_refused_before_the_capture(load):
-    """`prepare` runs no network."""
-    with pytest.raises(
-        DataError, match=r"csv:\d+: the label 'red' is not a number .*40 such labels"
-    ):
-        prepare(load(texts(), "probe.kinds=[{kind: ridge_regression}]"))
+def test_text_labels_for_regression_are_refused_before_the_capture(load, refused):
+    message = r"csv:\d+: the label 'red' is not a number .*40 such labels"
+    refused(load(texts(), "probe.kinds=[{kind: ridge_regression}]"), DataError, message)
 
 
 def test_labels_of_mixed_types_are_refused_with_the_line(load):
@@ -148,6 +159,7 @@ def trees(own):
     kinds = "[{kind: structural_distance, rank: 8}, {kind: structural_depth, rank: 8}]"
     return own.load(
         *FEW,
+        "model.random_weights=1",
         f"data={{{data}, columns: {{label: HEAD}}}}",
         "tokens.position.at=word",
         f"probe.kinds={kinds}",
@@ -156,6 +168,7 @@ def trees(own):
 
 def test_dependency_trees_are_probed_and_saved(trees, go, go_again):
     result = go(trees)
+    assert "random_weights" in set(result.table["target"])
     task = only(result.table, target="task", split="test")
     assert set(task["metric"]) == {"uuas", "root_accuracy", "spearman"}
     assert only(task, layer=3, metric="uuas")["value"].item() > 0.9
@@ -163,12 +176,10 @@ def test_dependency_trees_are_probed_and_saved(trees, go, go_again):
     assert go_again(trees) == result.results.read_bytes()
 
 
-def test_incomplete_tree_is_refused_before_the_capture(trees):
+def test_incomplete_tree_is_refused_before_the_capture(trees, refused):
     position = trees.tokens.position.model_copy(update={"offset": 1})
     tokens = trees.tokens.model_copy(update={"position": position})
-    cut = trees.model_copy(update={"tokens": tokens})
-    with pytest.raises(DataError, match="do not form a tree"):
-        make_probers(cut, prepare(cut))
+    refused(trees.model_copy(update={"tokens": tokens}), DataError, "do not form a tree")
 
 
 def test_too_large_k_is_refused_before_the_capture(load):

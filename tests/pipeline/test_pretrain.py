@@ -104,7 +104,8 @@ def test_more_steps_continue_a_finished_run(go, recipe):
     ],
 )
 def test_different_recipe_does_not_resume_the_folder(go, recipe, finished, changes, message):
-    (finished / "recipe.yaml").unlink()  # the run keeps its recipe elsewhere, too
+    if "seed" in changes:
+        (finished / "recipe.yaml").unlink()  # the run keeps its recipe elsewhere, too
     with pytest.raises(ConfigError, match=message):
         go(recipe(**changes))
 
@@ -186,9 +187,9 @@ def test_unknown_device_is_reported(go, recipe):
         go(recipe(), device="abacus")
 
 
-def test_path_is_loaded_as_a_recipe(recipe, finished, tmp_path):
+def test_path_is_loaded_as_a_recipe(recipe, tmp_path):
     (tmp_path / "tiny.yaml").write_text(dump_settings(recipe()))
-    assert probekit.pretrain(tmp_path / "tiny.yaml", out=tmp_path / "runs").folder == finished
+    assert probekit.pretrain(tmp_path / "tiny.yaml", out=tmp_path / "runs").last.step == 12
 
 
 def test_second_process_in_the_same_training_folder_is_refused(go, recipe, finished):

@@ -263,7 +263,7 @@ def test_a_table_is_sorted_by_a_click_and_back(browser, pages):
 
 
 def test_long_texts_have_a_short_heading_and_a_note_about_omitted_tokens(browser, tmp_path):
-    rows = lens_rows(tuple(f" word{number}" for number in range(600)))
+    rows = lens_rows(tuple(f" word{number}" for number in range(1024)))
     page = lens_page(rows, model="made", facts={})
     assert "too many cells" in page
     assert "too many cells" not in lens_page(lens_rows(), model="made", facts={})

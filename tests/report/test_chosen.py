@@ -17,7 +17,7 @@ from probekit.report.figures.chosen_figures import (
 )
 from probekit.report.pages.parts import chosen_parts
 from probekit.report.pages.run_page import write_report
-from probekit.report.pages.wrong_examples import WrongExamples, load_wrong
+from probekit.report.pages.wrong_examples import WrongExamples, errors_section, load_wrong
 from tests.report.conftest import HOSTILE, SITES, judged, row, seal_run
 
 COUNTS = {"n_directions": 1, "n_features": 48}
@@ -193,7 +193,9 @@ def test_an_error_says_which_word_it_is_about(browser, make_run, wrong, has_toke
 
 def test_tokens_without_characters_are_not_marked(wrong):
     wrong["examples"][0]["span"] = [0, 3]
-    assert not WrongExamples.model_validate(wrong).has_marks
+    examples = WrongExamples.model_validate(wrong)
+    assert not examples.has_marks
+    assert "is underlined" not in errors_section(examples, is_nested=False).items[0].html
 
 
 ERROR = {"row": 0, "guess": "Sing", "ahead": 1.5}

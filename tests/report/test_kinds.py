@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.figures.curves import learning_curve, spaced, sparse_curve, sparse_rows
+from probekit.report.figures.curves import learning_curve, spaced, sparse_curve
 from probekit.report.figures.layer_curve import TITLE, curve_figure, layer_curve
 from probekit.report.figures.style import LINES
 from probekit.report.figures.views import curve_rows
@@ -87,7 +87,8 @@ def test_the_score_against_k_has_the_best_sites_control_and_all_features(sparse)
 
 def test_two_sizes_do_not_make_a_curve(sparse):
     two = sparse[~sparse["probe"].isin(["k_sparse:1", "k_sparse:4"])]
-    assert sparse_rows(two).empty
+    titles = [part.title for part in result_parts(two, judged(two))]
+    assert not [title for title in titles if "number of features" in title]
 
 
 def learning(table):

@@ -17,18 +17,22 @@ TOKENS = torch.tensor([[3, 14, 15, 92, 65]])
 # Prints how much larger the peak of the process is after a load than before, in units of weights.
 # Files that are read count as memory of the process while they are mapped.
 MEMORY = """
-import resource, sys
+import pathlib, re, resource, sys
 import torch
 from probekit.model.families.table import load_model, model_config, network_class
-network_class(model_config(__import__("pathlib").Path(sys.argv[1])))  # imports count before
+def peak():
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():  # there, ru_maxrss begins with the peak of the process that started this
+        return 1024 * int(re.search(r"VmHWM:\\s*(\\d+)", status.read_text())[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+network_class(model_config(pathlib.Path(sys.argv[1])))  # imports count before
 torch.ones(2, 2) @ torch.ones(2, 2)
-scale = 1024 if sys.platform != "darwin" else 1
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 model = load_model(sys.argv[1])
 assert model.dtype == torch.bfloat16, model.dtype
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+after = peak()
 weights = sum(tensor.nbytes for tensor in model.state_dict().values())
-print(scale * (after - before) / weights)
+print((after - before) / weights)
 """
 
 
@@ -79,7 +83,6 @@ def test_what_we_save_transformers_and_we_open_again(row, tmp_path):
     assert torch.equal(theirs(TOKENS).logits, reference(TOKENS).logits)
 
 
-@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="no resource module")
 def test_loading_needs_little_more_memory_than_the_weights(tmp_path):
     sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12}
@@ -90,7 +93,7 @@ def test_loading_needs_little_more_memory_than_the_weights(tmp_path):
         [sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert not done.returncode, done.stderr
-    assert float(done.stdout) < 1.1
+    assert 0.5 < float(done.stdout) < 1.1
 
 
 def test_missing_and_extra_tensors_are_listed(tmp_path):

@@ -259,7 +259,8 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     two = "sites: [blocks.0.hook_resid_post, blocks.2.hook_resid_post, ln_"
     text = text.replace(f"sites: [{FIRST}, ln_", two)
     experiment = load_experiment(write_experiment(tmp_path, text))
-    result = run(experiment, out=tmp_path / "runs", progress=False, page=False)
+    result = run(experiment, out=tmp_path / "runs", progress=False)
+    assert result.report.is_file()
     table, inputs = result.table.copy(), cause_inputs(experiment, prepare(experiment))
     validated = (table["split"] == "validation") & (table["target"] == "task")
     for fold, best in enumerate(("blocks.0.hook_resid_post", "blocks.2.hook_resid_post")):

@@ -89,9 +89,7 @@ def test_every_kind_of_the_registry_is_checked():
     assert {kind.estimator for kind in KINDS.values()} <= checked
 
 
-@pytest.mark.parametrize(
-    "estimator", [*CLASSIFIERS, pytest.param(TUNED_MLP, marks=pytest.mark.nightly)], ids=str
-)
+@pytest.mark.parametrize("estimator", [*CLASSIFIERS, TUNED_MLP], ids=str)
 class TestClassifiers:
     def test_a_planted_direction_is_found(self, estimator):
         X, y, _ = planted.direction(gap=5.0)
@@ -140,7 +138,7 @@ class TestClassifiers:
         assert np.isfinite(probe.decision_function(np.full((2, 3), 7.3))).all()
 
 
-@pytest.mark.parametrize("estimator", ROWWISE, ids=str)
+@pytest.mark.parametrize("estimator", [*ROWWISE, TUNED_MLP], ids=str)
 class TestAllOnRows:
     def test_constant_columns_change_nothing(self, estimator):
         X, y, _ = planted.direction(n_samples=200, n_features=4)
@@ -247,9 +245,11 @@ def test_counts_that_are_too_small_or_no_counts_are_refused(estimator, parameter
     [
         (RidgeProbe(), "alpha", 1e-3, 1e3),
         (RidgeRegressionProbe(), "alpha", 1e-3, 1e3),
+        (MlpProbe(hidden=4, max_iter=50), "alpha", 1e-3, 30),
         pytest.param(MlpProbe(hidden=4), "alpha", 1e-3, 30, marks=pytest.mark.nightly),
         (LinearProbe(), "C", 1e3, 1e-3),
         (SvmProbe(), "C", 1e3, 1e-4),
+        (KSparseProbe(k=20), "C", 1e3, 1e-3),
         pytest.param(KSparseProbe(k=100), "C", 1e3, 1e-3, marks=pytest.mark.nightly),
     ],
     ids=str,

@@ -3,8 +3,11 @@ import pytest
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
+from probekit.probes.kinds.class_means import LdaProbe, MassMeanProbe, NearestMeanProbe
+from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.mlp import LEARNING_RATE, MlpProbe
 from probekit.probes.kinds.ridge import RidgeProbe
+from probekit.probes.kinds.svm import SvmProbe
 from tests.probes.kinds import planted
 
 
@@ -12,7 +15,16 @@ def test_it_reads_what_is_not_linear():
     X, y = planted.xor(1500)
     probe = MlpProbe(alpha=0.1).fit(X[:1000], y[:1000])
     assert probe.score(X[1000:], y[1000:]) > 0.95
-    assert abs(RidgeProbe().fit(X[:1000], y[:1000]).score(X[1000:], y[1000:]) - 0.5) < 0.1
+
+
+@pytest.mark.parametrize(
+    "linear",
+    [LinearProbe(), LdaProbe(), MassMeanProbe(), NearestMeanProbe(), RidgeProbe(), SvmProbe()],
+    ids=str,
+)
+def test_linear_kinds_do_not(linear):
+    X, y = planted.xor(3000)
+    assert abs(linear.fit(X[:1000], y[:1000]).score(X[1000:], y[1000:]) - 0.5) < 0.06
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
