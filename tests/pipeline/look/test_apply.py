@@ -49,7 +49,8 @@ def stored(planted, *overrides):
         X = X - X.mean(axis=1, keepdims=True, dtype=np.float64)
         X /= np.sqrt((X**2).mean(axis=1, keepdims=True) + 1e-5)
     rows = prepare(planted.load(*QUICK, *overrides))
-    estimator = LinearProbe(C=0.01).fit(X[rows.train], rows.labels[rows.train])
+    train = rows.splits[0].train
+    estimator = LinearProbe(C=0.01).fit(X[train], rows.labels[train])
     texts = planted.rows["text"].tolist()
     return probe, texts, estimator.decision_function(X), estimator.predict(X)
 
