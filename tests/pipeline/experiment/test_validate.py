@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from probekit.data.splits import Split
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.validate import _separating_words, validate
 
@@ -52,8 +53,7 @@ def test_the_check_of_words_is_quick_on_many_long_texts():
         texts=np.array(texts, dtype=object),
         labels=rng.integers(5, size=2500).astype(str),
         positions=[SimpleNamespace(types=words[rng.integers(5000, size=2500)])],
-        train=np.arange(1250),
-        test=np.arange(1250, 2500),
+        splits=[Split(np.arange(1250), np.arange(1250, 2500))],
     )
     start = time.process_time()
     assert _separating_words(prepared) == []
