@@ -80,6 +80,22 @@ def test_different_rows_are_compared_without_pairs(make):
     assert of_site(found)["holds"].all()
 
 
+def test_pairing_reveals_a_small_difference(tmp_path):
+    """Predictions that differ in a few rows: a small difference is significant if paired."""
+    better = guess_at(0.6, 1)
+    truth = (ROWS["label"] == "yes").to_numpy(dtype=np.int64)
+    worse = {site: guess.copy() for site, guess in better.items()}
+    for guess in worse.values():
+        guess[::12] = 1 - truth[::12]
+    a, b = write_run(tmp_path / "a", ROWS, better), write_run(tmp_path / "b", ROWS, worse)
+    renamed = ROWS.assign(example="x" + ROWS["example"])
+    c = write_run(tmp_path / "c", renamed, worse)
+    paired, unpaired = of_site(compare(a, b)), of_site(compare(a, c))
+    assert np.allclose(paired["difference"], unpaired["difference"])
+    assert paired["holds"].all()
+    assert not unpaired["holds"].any()
+
+
 def test_numbered_rows_of_different_data_are_not_paired(make):
     numbered = ("data.columns.id=null",)
     a, b = (make(name, 0.8, 1, overrides=numbered) for name in "ab")

@@ -155,6 +155,12 @@ def test_the_key_depends_on_contents_and_not_on_paths(tmp_path):
         ({"labels": dict(enumerate(LABELS))}, r"of type dict\..* list\(labels\.values\(\)\)"),
         ({"labels": set(range(N))}, "labels is of type set.* in the order of the rows"),
         ({"labels": frozenset(range(N)), "probe": REGRESSION}, "labels is of type frozenset"),
+        ({"labels": frozenset(range(N))}, "labels is of type frozenset"),
+        (
+            {"labels": set(range(N)), "probe": REGRESSION},
+            "labels is of type set.* order of the rows",
+        ),
+        ({"labels": dict(enumerate(LABELS)), "probe": REGRESSION}, r"list\(labels\.values\(\)\)"),
         ({"groups": dict(enumerate(GROUPS))}, r"list\(groups\.values\(\)\)"),
         ({"tokens": set(TOKENS)}, "tokens is of type set"),
         ({"layers": {"layer_0": {0: 1}}}, "layer_0: the rows are in a dict"),
@@ -163,6 +169,8 @@ def test_the_key_depends_on_contents_and_not_on_paths(tmp_path):
             r"labels\[0\] is True and labels\[3\] is 1, which differ in",
         ),
         ({"groups": ["1", *OF_TYPES]}, r"groups\[0\] is '1' and groups\[3\] is 1, which differ in"),
+        ({"groups": [True, *OF_TYPES]}, r"groups\[0\] is True and groups\[3\] is 1, which differ"),
+        ({"labels": ["1", *OF_TYPES]}, r"labels\[0\] is '1' and labels\[3\] is 1, which differ in"),
         ({"labels": ["yes"] * N, "probe": REGRESSION}, "the label 'yes' is not a number"),
     ],
 )

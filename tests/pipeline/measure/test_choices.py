@@ -237,3 +237,4 @@ def test_without_untrained_networks_there_is_no_rival(networks):
         for one in results
     ]
     assert chosen_sites(trained, {"last": prober}) is None
+    assert {m.fold for one in results for m in one.measurements} == {None}
