@@ -22,7 +22,7 @@ BUDGETS = {
     "interventions": 1886,
     "experiment": 1679,
     "data": 1813,
-    "results": 1894,
+    "results": 1914,
     "training": 854,
     "analysis": 499,
     "": 1097,  # the files at the top

@@ -107,25 +107,45 @@ DIFFERENCES = (
     TableColumn("n_groups", "number of groups among these rows", "number"),
 )
 
-# Tables of the page that a run writes if it has what they show: their columns that the page reads.
+# Columns that the page reads of tables that only some runs have.
 PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
     "confusion.csv": {"truth": "text", "guess": "text", "n": "count"},
     "scatter.csv": {
-        **dict.fromkeys(("method", "axis_x", "axis_y", "label"), "text"),
-        **dict.fromkeys(("x", "y"), "finite"),
+        "method": "text",
+        "x": "finite",
+        "y": "finite",
+        "axis_x": "text",
+        "axis_y": "text",
+        "label": "text",
     },
     "cosines.csv": {
-        **{"site_a": "text", "site_b": "text", "cosine": "finite", "null_high": "number"},
-        **dict.fromkeys(("n_directions", "n_features"), "count"),
+        "site_a": "text",
+        "site_b": "text",
+        "cosine": "finite",
+        "n_directions": "count",
+        "n_features": "count",
+        "null_high": "number",
     },
     "reliability.csv": {
-        **{"probe": "text", "site": "text", "head": "number", "position": "text"},
-        **dict.fromkeys(("low", "high", "n_rows", "confidence", "accuracy"), "number"),
-        **dict.fromkeys(("ci_low", "ci_high"), "number"),
+        "probe": "text",
+        "site": "text",
+        "head": "number",
+        "position": "text",
+        "low": "number",
+        "high": "number",
+        "n_rows": "number",
+        "confidence": "number",
+        "accuracy": "number",
+        "ci_low": "number",
+        "ci_high": "number",
     },
     "features.csv": {
-        **{"site": "text", "rank": "count", "feature": "text", "k": "count"},
-        **{"share": "number", "label": "text"},
+        "site": "text",
+        "rank": "count",
+        "feature": "text",
+        "k": "count",
+        "share": "number",
+        "label": "text",
     },
 }
 
@@ -250,7 +270,7 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
         if is_filled:
             is_wrong |= is_blank | numbers.isin([math.inf, -math.inf])
         if is_whole:
-            is_wrong |= numbers.notna() & ~((numbers >= 0) & (numbers % 1 == 0))
+            is_wrong |= numbers.notna() & ~(numbers.between(0, 2**53) & (numbers % 1 == 0))
         kind = "an integer from 0" if is_whole else "a number"
         raise_if(is_wrong, cells, path, f"Allowed: {kind}{' or an empty cell' * (not is_filled)}.")
         return numbers.astype(int) if is_whole and is_filled else numbers

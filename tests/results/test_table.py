@@ -64,6 +64,7 @@ def test_a_table_without_rows_and_a_folder_without_table_are_refused(make_run, t
         ("confusion.csv", "n", "many"),
         ("confusion.csv", "n", "-3"),
         ("confusion.csv", "n", "2.5"),
+        ("confusion.csv", "n", "1e300"),
         ("confusion.csv", "n", ""),
         ("scatter.csv", "x", "inf"),
         ("cosines.csv", "n_features", "-1"),
