@@ -129,7 +129,9 @@ def _content(path: Path, max_megabytes: int) -> bytes:
     if start is not None:
         limit = max_megabytes * _MEGABYTE
         try:
-            # The content of all compressed streams of a file, at most `most` bytes.
+            # The content of all compressed streams, at most `most` bytes. pigz, pbzip2 and pixz
+            # write several; Python's readers of .bz2 and .xz ignore what follows one, a damaged
+            # second one included.
             most = limit + 1
             parts = []
             while most:

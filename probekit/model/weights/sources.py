@@ -128,7 +128,7 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
     is_path = name.startswith((".", "~", "/")) or "\\" in name or name.count("/") > 1
     if isinstance(source, Path) or is_path or name == "mini" or Path(name).is_dir():
         raise ConfigError(
-            f"The model {source!r} is a folder, which has no revision {revision!r}. Leave the "
+            f"The model {str(source)!r} is a folder, which has no revision {revision!r}. Leave the "
             "revision out, or give the name of a model on the hub, org/name."
         )
     if given not in ("", revision):

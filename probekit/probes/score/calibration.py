@@ -71,14 +71,15 @@ def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
         tally(number, groups, (BINS, resamples.n_groups), values) @ resamples.counts
         for values in (np.ones_like(correct), correct, confidence)
     )
-    # Within a bin |accuracy - confidence| * n_rows is the size of the summed difference.
-    # The mean absolute deviation of binomial counts from their expected values.
+    # The mean absolute deviation of binomial counts from their expected values. Source: De Moivre's
+    # formula; Diaconis and Zabell (1991), Closed form summation for classical distributions.
     share = np.divide(stated, n_rows, out=np.zeros_like(stated), where=n_rows > 0).clip(0, 1)
     above = np.floor(n_rows * share) + 1
     below = n_rows - above
     inside = below >= 0
     binomial = gammaln(n_rows + 1) - gammaln(above + 1) - gammaln(np.where(inside, below, 0) + 1)
     logs = binomial + xlogy(above, share) + xlog1py(np.where(inside, below + 1, 1), -share)
+    # Within a bin |accuracy - confidence| * n_rows is the size of the summed difference.
     errors = np.abs(n_correct - stated) - np.where(inside, 2 * above * np.exp(logs), 0.0)
     found: Floats = errors.sum(axis=0) / n_rows.sum(axis=0)
     return found

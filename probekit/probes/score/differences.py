@@ -154,6 +154,8 @@ def paired_differences(
     else:
         weights = resamples.weights
         whole, without = values[:, :1], values[:, 1:]
+        # Of each unit (n_tests, n_units) to the value over all groups: exact for a mean over rows,
+        # else a first-order approximation.
         contributions = whole * weights + (1 - weights) * (whole - without)
         others &= ~np.isnan(contributions).any(axis=1)
         if others.any():

@@ -116,12 +116,12 @@ def _of_classes(
     """Return the row of a metric of classes; its functions are named after it.
 
     Args:
-        name: see `Metric`, like `title` and all other arguments.
-        title: as above.
+        name: the name; see `Metric`.
+        title: the title; see `Metric`.
         module: the module of the metric function.
         has_p: whether it has an association, and so p-values.
         has_parts: whether it has contributions of rows by class.
-        facts: the other attributes.
+        facts: other attributes of `Metric`.
     """
     return Metric(
         name,

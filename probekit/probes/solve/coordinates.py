@@ -204,7 +204,8 @@ def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
     curvature = objectives.curvature(scores).mean(dim=0)
     penalty, units = objectives.penalty.mean(), objectives.units.mean(dim=0)
     c, q = len(curvature), len(units)
-    # The curvature (c, n) of the rows that a Hessian is computed from; 0 for other rows.
+    # The curvature (c, n) of the rows that a Hessian is computed from; 0 for other rows. Those of
+    # smallest curvature are left out; the rest is thinned at equal strides, weighted by the stride.
     by_size, order = curvature.sort(dim=1)
     first = (by_size.cumsum(dim=1, dtype=torch.float64) <= (LEFT_OUT * penalty)).sum(dim=1)
     counted = torch.zeros_like(curvature)

@@ -150,6 +150,7 @@ def shared(X: Features, weights: Sequence[Features], typical: Mask, device: str 
     dtype = torch.float64 if X.dtype == np.float64 else torch.float32
     stacked = torch.as_tensor(np.stack(weights), dtype=dtype, device=device)
     counted = stacked.any(dim=0).cpu().numpy()
+    # Rounded to the dtype, so that `fold` exactly undoes the standardisation.
     mean, scale = (
         torch.as_tensor(v).to(dtype).double().numpy() for v in moments(X, counted, typical)
     )
