@@ -13,12 +13,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7291,
-    "pipeline": 5350,
-    "probes": 5521,
+    "report": 7306,
+    "pipeline": 5349,
+    "probes": 5524,
     "model": 4331,
     "activations": 2340,
-    "cli": 1884,
+    "cli": 1887,
     "interventions": 1886,
     "experiment": 1679,
     "data": 1813,

@@ -231,7 +231,6 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
     """
     if len(runs) > 1:
         out = out or Path("runs.html")
-        # Write the page of several runs, and its figures to a folder next to it.
         from probekit.results.record import check_finished
 
         for run in runs:

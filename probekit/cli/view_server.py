@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Send a page."""
         if not self.server.mark_complete(self.connection):
             return
-        # Whether the request has exactly one Host header and it names this server.
+        # A request must have one Host header, with the name of this server.
         hosts = self.headers.get_all("Host", [])
         # A target with a scheme would override the Host header.
         if not (

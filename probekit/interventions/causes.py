@@ -246,8 +246,8 @@ class _Test:
         for n, k in enumerate(by):
             effect = interval_of(mean_of_rows(changes[:, 0, n], self.resamples), self.resamples)
             row = {"by": k, "effect": effect.value, "low": effect.low, "high": effect.high}
-            for name, drawn in (("null", changes[:, 1:, n]), ("matched", beside[..., n])):
-                row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(drawn.mean(axis=0))
+            for name, at_dose in (("null", changes[:, 1:, n]), ("matched", beside[..., n])):
+                row[f"{name}_low"], row[f"{name}_high"] = band_of_draws(at_dose.mean(axis=0))
             row |= {"n": len(self.codes), "groups": self.resamples.n_groups}
             if self.data.other is not None and k in (min(by), max(by)):
                 first = self.folds[0]

@@ -61,6 +61,23 @@ def test_sites_legend_answer_and_comparisons_are_printed_in_this_order(show):
     ]
 
 
+def test_comparisons_are_whole_in_80_columns(capsys, monkeypatch, tmp_path):
+    record = make_record()
+    reason = "No control task: the training rows have only 7 word types. Few words."
+    record["data"]["findings"] = [{"level": "info", "code": "no-control", "message": reason}]
+    table = make_table()
+    table = table[~table["target"].eq("control") & ~table["metric"].eq("selectivity")]
+    folder = write_shown(tmp_path / "run", table, record)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    show_results(SimpleNamespace(results=folder / "results.csv", folder=folder))
+    shown = capsys.readouterr().out.partition("compared with")[2]
+    assert "…" not in shown
+    words = " ".join(shown.split())
+    for text in ("word identity", "random weights", "training", "7 word types"):
+        assert text in words
+
+
 def test_warnings_are_printed_most_serious_first(tmp_path, capsys):
     record = make_record()
     record["data"]["findings"] = [

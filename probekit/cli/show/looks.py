@@ -38,7 +38,7 @@ from probekit.report.pages.heads_page import (
 )
 from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer, site_labels
 from probekit.report.pages.pair_page import CAVEAT, pair_answer, pair_notes, strongest_patches
-from probekit.report.pages.table import ResultTable
+from probekit.report.pages.table import Column, ResultTable
 from probekit.report.texts import (
     HIGH,
     LOW,
@@ -251,8 +251,9 @@ def _axis(axis: str, config: ModelConfig) -> str:
 
 def show_experiments(listed: Sequence[BundledExperiment]) -> None:
     """Print a row for each bundled experiment: name, question, and additional requirements."""
-    rows = [(one.name, one.question, ", ".join(one.needs)) for one in listed]
-    show_table(ResultTable("", words("name", "question", "needs"), rows))
+    rows = [(one.name, one.question, "; ".join(one.needs)) for one in listed]
+    columns = (Column("name", "words", "code"), *words("question", "needs"))
+    show_table(ResultTable("", columns, rows))
     if listed:
         click.echo(f"Run one by name: {listed[0].command}. The files are in {bundled_folder()}.")
     click.echo("Start your own: probekit init my_question.")

@@ -29,6 +29,7 @@ from probekit.report.sentences.tables import (
     SiteRow,
     comparison_table,
     filled_columns,
+    in_words,
     site_rows,
 )
 from probekit.report.texts import line_label
@@ -89,7 +90,7 @@ def show_results(result: RunResult) -> None:
     compared = comparison_table(v, record.control)
     if compared:
         click.echo()
-        show_table(compared)
+        show_table(in_words(compared))
         click.echo(RULE)
 
 

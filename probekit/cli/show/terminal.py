@@ -21,7 +21,8 @@ def show_table(table: ResultTable, *, has_heads: bool = True) -> None:
     shown = rich.table.Table(box=None, pad_edge=False, show_header=has_heads)
     for number, column in enumerate(table.headings):
         if number == 0 or column.css == "words":
-            shown.add_column(Text(line_label(column.name)))
+            is_whole = column.form == "code"  # to be copied
+            shown.add_column(Text(line_label(column.name)), no_wrap=is_whole)
         else:
             shown.add_column(Text(line_label(column.name)), justify="right", no_wrap=True)
     for row in table.rows:

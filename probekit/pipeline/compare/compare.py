@@ -147,6 +147,11 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
             f"{titles[1]}. Choose one with --metric."
         )
     metric = metric or own_metrics[0]
+    if not pairs:
+        raise DataError(
+            "The runs have no predictions that can be compared row by row: their probes read whole "
+            "texts or trees. Compare the intervals in results.csv."
+        )
     available = [set(metrics_of(own)) & set(metrics_of(other)) for _, own, other in pairs]
     usable = [pair for pair, names in zip(pairs, available, strict=True) if metric in names]
     if not usable:
@@ -296,13 +301,7 @@ def match(a: _Side, b: _Side) -> list[Pair]:
             columns = {"what": "baseline", "position_a": position, "position_b": other}
             columns["target"] = predictor.target
             baselines.append((columns, of_a[predictor], of_b[predictor]))
-    pairs = [*chosen, *baselines, *sites]
-    if not pairs:
-        raise DataError(
-            "The runs have no predictions that can be compared row by row: their probes read whole "
-            "texts or trees. Compare the intervals in results.csv."
-        )
-    return pairs
+    return [*chosen, *baselines, *sites]
 
 
 def _pair(a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress) -> list[Pair]:

@@ -91,7 +91,9 @@ def intervene(
         if of_table:
             content = csv_text(make_table(of_table, TABLES[name]))
             folder.write(f"{FOLDER}/{name}.csv", content)
-    tokens, same = [], []  # at each position, if there are effects by position
+    # Tokens of the first test text, and whether all texts have each; empty without effects by
+    # position, or if the texts differ in length.
+    tokens, same = [], []
     batch = inputs.batch[torch.from_numpy(inputs.test)]
     lengths = batch.mask.sum(1)
     by_position = any(isinstance(step, EffectStep) and step.at == "each" for step in steps)
@@ -193,6 +195,8 @@ def steps_of(
     # Edits along the same directions, by their method, position and folds.
     together = defaultdict(list)
     for number, step in enumerate(experiment.interventions):
+        # Named sites are edited in the test rows of all folds, a chosen site only in those of the
+        # folds that chose it: the choices of other folds have seen these rows.
         folds_of: dict[SiteSelection, tuple[int, ...]] = {}
         with experiment.at("interventions", number, "sites"):
             if named := [pattern for pattern in step.sites if pattern != CHOSEN]:

@@ -162,7 +162,8 @@ def predict_texts(
     tokens = [encoded[n].first(context) for n in indices]
     read = [texts[n] for n in indices]
     offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in read]
-    # The plan has the rows of all tokens, then one row of each text at the probe's position.
+    # One plan, so that the model runs once: the rows of all tokens, then, if the probe predicts
+    # whole texts, one row of each text at its position.
     plan, _ = plan_rows(offsets, turns, read, PositionRule("all"), bos=tokens[0].has_bos)
     n_token_rows = len(plan.example)
     if facts.at in OF_ANY_TEXT:

@@ -87,7 +87,8 @@ def cause_curve(one: findings.EditSet, layers: dict[int, str] | None = None) -> 
     # All intervals and 0, and for recovery 1.
     bounds = rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
     low, high = finite_ends([*bounds, 0.0, *[1.0] * (one.shown == findings.RECOVERY)])
-    figure.update_yaxes(title_text=one.axis, range=with_margin(low, high))
+    space = 0.04 * (high - low) or 0.05
+    figure.update_yaxes(title_text=one.axis, range=[low - space, high + space])
     name_lines(figure, layer_curve.end_labels(figure.data) if len(lines) > 1 else [])
     figure.update_layout(showlegend=figure.layout.showlegend or False)
     return figure

@@ -43,7 +43,7 @@ NAMES = {
 }
 MOST_STEPS = 3  # tokens in a sentence
 LITTLE = 0.1  # share of the network's answer, below which a use is small
-DETAILS = {**METHODS, "all": "all tokens", "probed": "probed token"}
+DETAILS = {**METHODS, "all": "all tokens", "probed": "probed token", "each": "each token"}
 MOST_ROWS = 12  # directions shown before the fold
 UNITS = {"AUROC - 0.5": "AUROC − 0.5", "share": "share of the effect", "recovery": "recovery"}
 MUCH = 0.5  # share of a direction in the kernel that is reported

@@ -92,9 +92,10 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     marked = chosen_points(table, rows)
     figure.add_traces([ring(row) for row in marked])
     if not differs(table["run"]):
+        heights = [level["value"] for _, level in lines]
         for row in marked:
             same_depth = rows.loc[rows["depth"] == row["depth"], "value"]
-            gaps = np.array([*same_depth, *([row["value"] for _, row in lines])]) - row["value"]
+            gaps = np.array([*same_depth, *heights]) - row["value"]
             above, below = (gap[gap > 0].min(initial=math.inf) for gap in (gaps, -gaps))
             figure.add_annotation(
                 x=row["depth"],

@@ -105,19 +105,22 @@ def draw_levels(
 ) -> list[LineLabel]:
     """Draw each level as a line between the ends, and return labels with name and value.
 
-    Levels of one colour whose rounded values are equal share a label. Of several runs, a label
+    Levels of one colour whose rounded values are equal share a label. Of runs with colours, a label
     names its run if no other run has the same value, and nested choices have the colour of their
-    run.
+    run. Without colours, levels are ordered by value, and labels name the run if runs differ in a
+    level.
 
     Args:
         figure: The lines are added to it.
         lines: Levels to draw.
         ends: Left and right end of the lines.
-        colours: Colour of each run, if there are several.
+        colours: Colour of each run, if each has one.
     """
-    runs = list(dict.fromkeys(row["run"] for _, row in lines))
-    if len(runs) == 1:
+    if not colours:
         lines = sorted(lines, key=lambda line: float(line[1]["value"]))
+    runs_of: dict[str, set[str]] = {}
+    for name, row in lines:
+        runs_of.setdefault(name, set()).add(row["run"])
     owners: dict[tuple[str, str, str], list[pd.Series]] = {}
     for name, row in lines:
         colour = colours.get(row["run"], "") if name == HEADLINE else ""
@@ -125,16 +128,20 @@ def draw_levels(
         owners.setdefault((name, text, colour or LEVELS[name].colour), []).append(row)
     labels: dict[tuple[str, str], tuple[list[str], float]] = {}
     for (name, text, colour), rows in owners.items():
-        is_common = name == HEADLINE or len(runs) == 1 or len({row["run"] for row in rows}) > 1
-        whose = "" if is_common else f" of {short_title(rows[0]['run'], runs)}"
-        title, style = f"{LEVELS[name].label}{whose}", replace(LEVELS[name], colour=colour)
+        own = dict.fromkeys(row["run"] for row in rows)
+        named = [f" of {run}" for run in own] if len(runs_of[name]) > 1 else [""]
+        if colours:
+            is_common = name == HEADLINE or len(own) > 1
+            named = [""] if is_common else [f" of {short_title(next(iter(own)), list(colours))}"]
+        titles = [f"{LEVELS[name].label}{whose}" for whose in named]
+        style = replace(LEVELS[name], colour=colour)
         for row in {row["value"]: row for row in rows}.values():
             # A horizontal line between the ends, without a legend entry.
             interval = format_number(row["value"], row["ci_low"], row["ci_high"])
             level_line = go.Scatter(
                 x=list(ends),
                 y=[row["value"]] * 2,
-                name=plotly_text(f"{title} {text}"),
+                name=plotly_text(f"{titles[0] if colours else style.label} {text}"),
                 mode="lines",
                 line={"color": style.colour, "dash": style.dash, "width": style.width},
                 showlegend=False,
@@ -143,7 +150,7 @@ def draw_levels(
             )
             figure.add_trace(level_line)
         names, _ = labels.setdefault((text, colour), ([], rows[0]["value"]))
-        names.append(title)
+        names += titles
     return [
         LineLabel(f"{', '.join(names)} {text}", value, colour)
         for (text, colour), (names, value) in labels.items()

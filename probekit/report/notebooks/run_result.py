@@ -22,7 +22,7 @@ from probekit.report.pages.table import ResultTable
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
-from probekit.report.sentences.tables import NO_SCORE, comparison_table
+from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
 from probekit.report.texts import MachinePaths
 from probekit.results.causes import CauseTables
 from probekit.results.finished_run import load_config
@@ -169,6 +169,8 @@ class RunResult:
             raise UnknownNameError(
                 f"A figure is given by its name, not {name!r}. {nearest('', self.figures)}"
             )
+        if self._curve is not None and name.casefold() == self._curve.title.casefold():
+            return ResultFigure.of(self._curve)  # without drawing the others
         by_name = {part.title.casefold(): part for part in self._parts}
         by_name |= dict(zip(file_names(self.figures), self._parts, strict=True))
         part = by_name.get(name.casefold())
@@ -218,7 +220,7 @@ class RunResult:
             run=self._record.run,
             question=self._record.question,
             answer=self.answer,
-            compared=self._compared,
+            compared=self._compared and in_words(self._compared),
             warnings=self.warnings,
             report=self.report,
         )

@@ -179,9 +179,8 @@ def _map(
         Colours(*limits, scale, is_diverging=limits[0] < 0),
         texts=cells["text"].tolist(),
         across=[style.short_tick(name) for name in names],
-        down=[
-            style.two_line_tick(name) for name in names
-        ],  # leaves room for cells on narrow screens
+        # Two lines leave room for cells on narrow screens.
+        down=[style.two_line_tick(name) for name in names],
         title="tested on",
         most_texts=MOST_TEXTS**2,
         down_title="trained on",

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -63,6 +63,16 @@ def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | No
         reason = _p_cell(NONE, control.short_reason)
         rows.insert(at, (_name("control", v), NO_SCORE, Cell(NONE), reason))
     return _table("Scores that the selected probe is compared with", rows, v) if rows else None
+
+
+def in_words(compared: ResultTable) -> ResultTable:
+    """Return a table of comparisons for texts: the verdicts have a column of their own."""
+    rows = []
+    for name, score, difference, p in compared.rows:
+        assert isinstance(p, Cell)
+        (verdict, _), (sided, _) = p.small
+        rows.append((name, score, difference, f"{p.text} ({sided})" if sided else p.text, verdict))
+    return replace(compared, columns=(*compared.columns, Column("", "words")), rows=rows)
 
 
 def _name(target: str, v: Verdict) -> str:

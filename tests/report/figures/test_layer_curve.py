@@ -324,6 +324,22 @@ def test_each_nested_choice_has_the_colour_of_its_run(of_runs):
     assert len([n for n in of_runs.layout.annotations if "choice" in n.text]) == 2
 
 
+def test_panels_of_runs_name_the_run_of_each_fold_choice():
+    tables = []
+    for run, shift in (("a", 0.0), ("b", 0.07)):
+        table = make_table().assign(run=run, value=lambda rows, s=shift: rows["value"] - s)
+        own = table[~table["target"].isin(["control", "random_weights"])]
+        mlp = own[own["site"].str.contains("resid_post")]
+        others = mlp.assign(site=mlp["site"].str.replace("hook_resid_post", "hook_mlp_out"))
+        nested = pd.DataFrame([row("", HEADLINE, 0.87 - shift, run=run)])
+        tables += [own, others, nested]
+    named = {trace.name for trace in curve_facets(pd.concat(tables, ignore_index=True)).data}
+    texts = set(labels(curve_facets(pd.concat(tables, ignore_index=True))))
+    assert {"majority 0.43", "majority 0.50"} <= named
+    choices = {text for text in texts if text.startswith("fold choice")}
+    assert choices == {"fold choice of b 0.80", "fold choice of a 0.87"}
+
+
 def test_many_runs_have_no_bands_and_two_have_one_each(of_runs):
     assert not [t for t in of_runs.data if t.fill]
     table = three_runs()
