@@ -16,6 +16,7 @@ from probekit.cli.main import main
 from tests.slow_tests import pytest_addoption as pytest_addoption
 from tests.slow_tests import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.slow_tests import pytest_configure as pytest_configure
+from tests.stored import refused as refused
 from tests.training.recipes import tiny_recipe, write_corpus
 
 # Tests run side by side, one to a core; and the last bits of a product depend on its threads.

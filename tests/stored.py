@@ -1,0 +1,74 @@
+"""Texts that tests compare with stored ones: what is refused, what is printed, what is drawn.
+
+They are in `__snapshots__` next to the tests. `pytest PATH --snapshot-update` stores new ones: read
+the difference before you commit it.
+"""
+
+from difflib import unified_diff
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def portable(text, tmp_path=None):
+    """Return a text in which folders of this machine have short names."""
+    for name, folder in {"TMP": tmp_path, "REPOSITORY": REPOSITORY}.items():
+        if folder is not None:
+            text = text.replace(str(folder), name)
+    return text
+
+
+@pytest.fixture
+def refused(snapshot, tmp_path):
+    """A function that makes a call, and compares the error that it raises with the stored one."""
+
+    def refused(call, /, *args, **kwargs):
+        with pytest.raises(Exception) as caught:  # noqa: PT011  # the text is compared below
+            call(*args, **kwargs)
+        assert portable(f"{caught.type.__name__}: {caught.value}", tmp_path) == snapshot
+
+    return refused
+
+
+def leaves(value, path=""):
+    """Yield the path and the value of each leaf of nested dictionaries and lists of them."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from leaves(part, f"{path}.{key}" if path else key)
+    else:
+        yield path, value
+
+
+def short(value):
+    """Return a value as text: numbers with four digits, missing ones as `-`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return "-" if value != value else f"{value:.4g}"
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return "[" + " ".join(map(short, value)) + "]"
+    return str(value)
+
+
+def line(part):
+    return "  ".join(f"{path}={short(value)}" for path, value in leaves(part))
+
+
+def drawn(figure):
+    """Return a figure as text: a line for each trace, annotation, shape and part of the layout."""
+    content = figure.to_dict()
+    layout = {key: part for key, part in content["layout"].items() if key != "template"}
+    lines = [line(trace) for trace in content["data"]]
+    for kind in ("annotations", "shapes"):
+        lines += [f"{kind[:-1]}: {line(part)}" for part in layout.pop(kind, ())]
+    return "\n".join([*lines, *(f"{key}: {line({'': part})}" for key, part in layout.items())])
+
+
+def changed(before, after):
+    """Return the lines of a text that another does not have, with `-`, and its own, with `+`."""
+    lines = unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
