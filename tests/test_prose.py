@@ -11,60 +11,10 @@ import probekit
 
 PACKAGE = Path(probekit.__file__).parent
 
-# Pattern -> plain replacement. A space matches any white space, also a line break. There is no list
-# of exceptions: if a pattern matches a good sentence, make the pattern more precise.
-REFUSED = {
-    "lest": "so that ... not",
-    "who(so)?ever": "any process that, any user who",
-    "wherever": "in every place where",
-    "h[au]ng(s|ing)? on": "depends on",
-    "of which": "two sentences",
-    r"whose\b[^.:;\n]{1,80}\bwhose": "two sentences",
-    "c(ome|omes|ame|oming) to(?! an? (end|stop)| no)": "equals, reaches",
-    "c(ome|omes|ame|oming) twice": "occurs twice",
-    "(has|have|had|having) (a|no|any) say": "is used, is not used",
-    "beside": "next to, compared with, in addition to",
-    "stand(s|ing)? (?!(for|out)\\b)|stood": "is, occurs",
-    "lies?(?! (on|above|below|between|within|outside))|lay|lain": "is, is stored",
-    "told": "reported, logged, passed",
-    r"tells|to tell(?=\s+\w)|telling": "reports, shows",
-    "(is|are|was|were|be|as|it|probes?|model|message|error) said": "predicted, reported, stated",
-    "says": "shows, reports, states, predicts",
-    "what (it|he|one|each|the \\w+) (says?|said|told)": "prediction, message",
-    "less (its|the|that|those|their|every|each)": "minus",
-    "(accuracy|score|probe|value|loss) less(?! than)": "minus",
-    "(go|goes|going|gone|went) on": "continues, resumes",
-    "knows|(network|model|layer|head|probe|file|store|page) know": "contains, encodes, records",
-    "look(s|ed|ing)? at": "checks, reads, attends to",
-    "ask(s|ed|ing)? for": "requests",
-    "(is|are|was|were|if|when|as) asked|asked (rows|sites)": "requested, on request",
-    "t(ake|akes|aken|aking|ook) away": "removes",
-    "(return|returns|yield|yields) what": "a noun",
-    r"what (stands|lies|is (there|told|said|read|kept|left|meant))": "a noun",
-    "what (was|were) (read|kept|left|found|finished|committed|written by)": "a noun",
-    "by heart": "memorises",
-    "strangers?(?! than)": "untrusted",
-    "somebody( else)?": "another user",
-    "anew|afresh": "again",
-    "some (?=[0-9])": "about",
-    "no (fewer|less) than": "at least",
-    "no more than": "at most",
-    "leaves? it at": "keeps",
-    "ha(s|ve|d) no answer": "is not defined",
-    "(is|are|was|were) spoil(ed|t)|spoils": "damages, corrupts",
-    "mend(s|ed|ing)?": "repair, fix",
-    "the living|the dead": "live processes, dead processes",
-    "bear(s|ing)|bore": "has",
-    "heed(s|ed)?|behold|whence|thence|thereof|therein|hitherto|henceforth": "a common word",
-    "for want of|in want of|wants for": "without, lacks",
-    "save for|but for": "except",
-    "has to do with": "is related to",
-    "wholes|sureness|hearers?|the company|in company": "the field's term",
-    "whole numbers?": "integer",
-}
+REFUSED = Path(__file__).with_name("refused_words.txt").read_text("utf-8").splitlines()
 PATTERNS = {
     re.compile(rf"\b(?:{words.replace(' ', chr(92) + 's+')})\b", re.IGNORECASE): plain
-    for words, plain in REFUSED.items()
+    for words, plain in (line.split("  ->  ") for line in REFUSED if not line.startswith("#"))
 }
 ANY = re.compile("|".join(pattern.pattern for pattern in PATTERNS), re.IGNORECASE)
 PAGES = ("*.md", "data/*.md", "experiments/*.yaml", "Makefile", "pyproject.toml")
