@@ -13,13 +13,13 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7306,
-    "pipeline": 5349,
+    "report": 7297,
+    "pipeline": 5340,
     "probes": 5524,
     "model": 4331,
     "activations": 2340,
     "cli": 1887,
-    "interventions": 1886,
+    "interventions": 1887,
     "experiment": 1679,
     "data": 1813,
     "results": 1914,

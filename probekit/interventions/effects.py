@@ -312,7 +312,8 @@ def effects_of(
         known = ~np.isnan(of_all)
         patched, base, source = (x[known] for x in (of_all, values.base, values.source))
         resamples = resamples_of(groups[known])
-        effect = skewed_interval(mean_of_rows(patched - base, resamples), resamples)
+        effect = mean_of_rows(patched - base, resamples)
+        interval = skewed_interval(effect, resamples)
         recovery = ratio_of_sums(patched - base, source - base, resamples)
         one = PatchEffect(
             site=key.selection.text,
@@ -322,9 +323,9 @@ def effects_of(
             base=float(base.mean()),
             source=float(source.mean()),
             patched=float(patched.mean()),
-            effect=effect.value,
-            effect_low=effect.low,
-            effect_high=effect.high,
+            effect=float(effect[0]),
+            effect_low=interval.low,
+            effect_high=interval.high,
             recovery=recovery.value,
             low=recovery.low,
             high=recovery.high,

@@ -29,7 +29,6 @@ from probekit.results.record import (
     DataFacts,
     ExampleRecord,
     FindingRecord,
-    RunRecord,
 )
 
 SHOWN_PER_LABEL = 2
@@ -65,39 +64,33 @@ def run_key(source: Source, card: str | None) -> str:
     )[:12]
 
 
-def describe_run(
-    source: Source,
-    probers: Sequence[Prober],
-    prompts: Sequence[AttentionPrompt],
-    card: str | None,
-    **others: Any,
-) -> RunRecord:
-    """Return the record of a run.
+def described_run(
+    source: Source, probers: Sequence[Prober], prompts: Sequence[AttentionPrompt], card: str | None
+) -> dict[str, Any]:
+    """Return the fields of a run's record that follow from its experiment and data.
 
     Args:
         source: experiment, rows and activations.
         probers: the prober of each position.
         prompts: the texts whose attention patterns are saved.
         card: description of the data in Markdown; None if there is none.
-        others: the fields of the run itself, such as `verdict` and `files`.
     """
     experiment, described = source.experiment, source.described()
     seeds = {"split": experiment.split.seed, "probe": experiment.probe.seed}
-    return RunRecord(
-        run=experiment.name,
-        question=experiment.question,
-        model=described["model"],
-        data=data_facts(source.rows, probers, card),
-        attention=[AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
-        versions=versions(),
-        digests={"dataset": source.rows.dataset.digest} | described["digests"],
-        C_grid=list(experiment.probe.C),
-        control_by=experiment.probe.control_by,
-        positive=probers[0].positive,
-        seeds=seeds | described["seeds"],
-        caches=described["caches"],
-        **others,
-    )
+    return {
+        "run": experiment.name,
+        "question": experiment.question,
+        "model": described["model"],
+        "data": data_facts(source.rows, probers, card),
+        "attention": [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
+        "versions": versions(),
+        "digests": {"dataset": source.rows.dataset.digest} | described["digests"],
+        "C_grid": list(experiment.probe.C),
+        "control_by": experiment.probe.control_by,
+        "positive": probers[0].positive,
+        "seeds": seeds | described["seeds"],
+        "caches": described["caches"],
+    }
 
 
 def data_facts(rows: Rows, probers: Sequence[Prober], card: str | None) -> DataFacts:

@@ -23,7 +23,7 @@ from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import csv_text, exclusive, write_atomic
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.experiment.prepare import read_card
-from probekit.pipeline.experiment.record import describe_run, run_key
+from probekit.pipeline.experiment.record import described_run, run_key
 from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.given.source import read_given
 from probekit.pipeline.intervene.run import intervene
@@ -46,7 +46,7 @@ from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.results.judging import judge
 from probekit.results.network import AttentionPrompt
-from probekit.results.record import pack_record
+from probekit.results.record import RunRecord, pack_record
 from probekit.results.selection import chosen_row, headline_row
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table, only, read_columns
@@ -203,11 +203,8 @@ def run_source(
             read_columns(folder.path / "differences.csv", DIFFERENCES),
             experiment.probe.C,
         )
-        record = describe_run(
-            source,
-            probers,
-            prompts,
-            card,
+        record = RunRecord(
+            **described_run(source, probers, prompts, card),
             key=folder.path.name,
             created=created,
             verdict=verdict,

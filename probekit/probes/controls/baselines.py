@@ -38,7 +38,7 @@ from probekit.probes.targets import BASELINE_GRIDS
 FeatureExtractor = Callable[[NDArray[Any]], Any]
 FitFeatures = Callable[[NDArray[Any]], FeatureExtractor]
 
-C_GRID = BASELINE_GRIDS["class"][1]
+TEXT_C = BASELINE_GRIDS["class"][1]
 PENALTIES = BASELINE_GRIDS["number"][1]
 MAX_ITER = 1000
 # Maximum number of rows that the baselines of the text are fitted on.
@@ -273,7 +273,7 @@ def text_model(
         raise DataError("The training rows have only one label. Give train at least two labels.")
     else:
         weight, rate = "balanced" if balanced else None, judge or rate_scores
-        models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in C_GRID]
+        models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in TEXT_C]
 
     def held_out(outside: Mask) -> list[Floats]:
         features = fit_features(train[~outside])

@@ -208,7 +208,7 @@ def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
         measured = Measurement(
             **vars(scored.facts),
             metric=metric,
-            value=interval.value,
+            value=float(values[0]),
             ci_low=interval.low,
             ci_high=interval.high,
             chance=chance,

@@ -15,11 +15,10 @@ import plotly.graph_objects as go
 
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
 from probekit.report.figures.figure_files import REM, check_engine, file_names
-from probekit.report.pages.page import FigurePart, figure_json
+from probekit.report.pages.page import FigurePart, figure_json, render
 from probekit.report.pages.parts import first_part
 from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.table import ResultTable
-from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words

@@ -30,7 +30,6 @@ from probekit.report.maps.maps import MOST_TEXTS
 from probekit.report.pages import page
 from probekit.report.pages.parts import map_part
 from probekit.report.pages.table import Cell, ResultTable
-from probekit.report.pages.template import unbroken
 from probekit.report.sentences.answer import p_words
 from probekit.report.texts import capitalised, class_label, model_title
 from probekit.results.causes import FOLDER, TABLES, CauseTables, has_causes
@@ -166,7 +165,7 @@ def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
     is_single = len(table.rows) == 1
     if is_single and words.rows:
         yield page.Paragraph(str(words.rows[0][1]))
-    yield page.Paragraph(unbroken(NOTE), "note")
+    yield page.Paragraph(page.unbroken(NOTE), "note")
     for others, _ in folded:
         n = len(others.rows)
         title = "The other direction" if n == 1 else f"The other {n} directions"
@@ -181,8 +180,8 @@ def _unbroken(table: ResultTable) -> ResultTable:
     def whole(cell: Cell | str) -> Cell | str:
         if isinstance(cell, str):
             return cell
-        small = [(unbroken(text), css) for text, css in cell.small]
-        return replace(cell, text=unbroken(cell.text), small=small)
+        small = [(page.unbroken(text), css) for text, css in cell.small]
+        return replace(cell, text=page.unbroken(cell.text), small=small)
 
     return replace(table, rows=[list(map(whole, row)) for row in table.rows])
 

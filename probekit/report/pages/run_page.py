@@ -25,7 +25,6 @@ from probekit.report.causes.findings import cause_answer, legible
 from probekit.report.pages import page, parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
 from probekit.report.pages.table import Cell, ResultTable
-from probekit.report.pages.template import unbroken
 from probekit.report.pages.wrong_examples import errors_section, examples, load_wrong
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.caveats import caveats
@@ -133,9 +132,8 @@ def report_page(run_dir: Path) -> str:
     record = open_record(run_dir)
     settings = [config.get(name) for name in ("model", "activations", "data")]
     paths = MachinePaths.of(*settings, record.model.source)
-    record = paths.hide_in(record)
+    record, v = paths.hide_in(record), record.verdict
     table = load_table(run_dir / "results.csv")
-    v = record.verdict
     causes = legible(CauseTables.open(run_dir)) if has_causes(run_dir) else None
     attention = _attention(run_dir, record) if record.attention else None
     wrong = load_wrong(run_dir)
@@ -177,7 +175,7 @@ def report_page(run_dir: Path) -> str:
         title=record.question or record.run,
         answer=answer(v, record.question),
         sections=sections,
-        details=[page.Paragraph(unbroken(cause_answer(causes)), "finding")] if causes else [],
+        details=[page.Paragraph(page.unbroken(cause_answer(causes)), "finding")] if causes else [],
         caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
         styles=("report.css", *EXPLORER_STYLES * bool(attention), *["causes.css"] * bool(causes)),

@@ -18,7 +18,6 @@ from probekit.report.pages import page
 from probekit.report.pages.compare_page import settings_section
 from probekit.report.pages.parts import title
 from probekit.report.pages.table import Cell, Column, ResultTable
-from probekit.report.pages.template import unbroken
 from probekit.report.sentences.answer import answer, chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
@@ -130,7 +129,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     question = questions.pop() if len(questions) == 1 else None
     own = [run.record.question if not question else None for run in runs]
     answers = [
-        (run.name, Cell(unbroken(run.answer), [(asked or "", "note")]))
+        (run.name, Cell(page.unbroken(run.answer), [(asked or "", "note")]))
         for run, asked in zip(runs, own, strict=True)
     ]
     names = [run.name for run in runs]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from probekit.report.pages.page import with_code
 from probekit.report.pages.pair_page import (
     CAVEAT,
     pair_answer,
@@ -12,7 +13,6 @@ from probekit.report.pages.pair_page import (
     pair_page,
     strongest_patches,
 )
-from probekit.report.pages.template import with_code
 from tests.report.conftest import HOSTILE
 from tests.report.pictures import patched_pair
 
