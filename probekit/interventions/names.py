@@ -19,4 +19,11 @@ METHODS: tuple[Along, ...] = get_args(Along)
 
 Question = Literal["detects", "steers", "silences"]
 
-Replacement = Literal["mean", "zero", "resample"]
+Replacement = Literal["mean", "zero", "resample"]  # of an ablation
+# What replaces activations: the name of the edit, and the replacement in words.
+REPLACEMENTS = {
+    "counterfactual": ("patches", "activations of the counterfactual text"),
+    "mean": ("mean ablation", "mean activations"),
+    "zero": ("zero ablation", "zero"),
+    "resample": ("resampling ablation", "activations of a random other text"),
+}

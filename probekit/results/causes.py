@@ -16,6 +16,7 @@ from types import MappingProxyType
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
+from probekit.interventions.names import REPLACEMENTS
 from probekit.results.record import read_record
 from probekit.results.table import TableColumn, check_layers, make_table, raise_if, read_columns
 
@@ -48,7 +49,7 @@ EFFECTS = (
     TableColumn(
         "replacement",
         "what replaces the activations",
-        allowed=("counterfactual", "mean", "zero", "resample"),
+        allowed=tuple(REPLACEMENTS),
     ),
     *_SITE,
     _AT,

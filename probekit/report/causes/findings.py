@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL, counted
+from probekit.interventions.names import REPLACEMENTS
 from probekit.report.figures.style import fixed, format_number, format_p, plotly_text
 from probekit.report.figures.views import position_words
 from probekit.report.pages.page import Pairs
@@ -27,12 +28,6 @@ RECOVERY, EFFECT = "recovery", "effect"
 QUESTIONS = ("detects", "steers", "silences")
 USES = ("steers", "silences")
 _TEXTS = ("measure", "unit", "reason", "summary", "site", "erased")  # columns of any text
-NOUNS = {
-    ("patch", "counterfactual"): "patches",
-    ("ablate", "mean"): "mean ablation",
-    ("ablate", "zero"): "zero ablation",
-    ("ablate", "resample"): "resampling ablation",
-}
 METHODS = {"probe": "probe", "mean_difference": "mean difference", "leace": "LEACE"}
 NOTHING = "no intervention has a defined effect"
 OF_EFFECT = "of the counterfactual's effect"
@@ -470,7 +465,7 @@ def _strongest_edits(tables: CauseTables) -> Iterator[str]:
             quantity += f", {p_words(float(row['p_best']))}, best of {one.n_edits}"
         has_token = not pd.isna(row["position"])
         token = f", {position_label(int(row['position']), tables.record)}" if has_token else ""
-        edits = NOUNS.get((one.do, one.replacement), one.do)
+        edits, _ = REPLACEMENTS[one.replacement]
         of = "of the other sites" if stream else f"of {edits} {where(tables, one.at)}"
         place = place_in_words(row, blocks_of(tables))
         yield f"largest effect {of}: {place}{token} ({quantity})"

@@ -11,6 +11,7 @@ import pandas as pd
 
 from probekit.amounts import counted
 from probekit.files import inside, write_atomic
+from probekit.interventions.names import REPLACEMENTS
 from probekit.report.causes import findings
 from probekit.report.causes.cause_figures import (
     Panel,
@@ -54,12 +55,6 @@ NOTE = (
     "silences and swap: comparison with directions on permuted labels; of detects: exchange of "
     "labels."
 )
-REPLACEMENTS = {
-    "counterfactual": "activations of the counterfactual text",
-    "mean": "mean activations",
-    "zero": "zero",
-    "resample": "activations of a random other text",
-}
 SMALL_ROW = 0.9  # rem, of maps without numbers in their cells
 MOST_NAMED = 12  # values in the description of a figure
 ENOUGH_GROUPS = 50
@@ -233,7 +228,7 @@ def _edit_parts(
     one: findings.EditSet, tables: CauseTables, layers: dict[int, str] | None
 ) -> Iterator[tuple[str, page.FigurePart]]:
     """Yield kind and figure of the patches or ablations of a set."""
-    edits = findings.NOUNS.get((one.do, one.replacement), one.do)
+    edits, replacement = REPLACEMENTS[one.replacement]
     # The facts that the figures of a set of edits share.
     measure = f"{findings.measure_title(one.measure)} ({one.unit}{_answers(tables)})"
     quantity = f"Measure: change of the {measure} relative to the unedited text."
@@ -255,7 +250,7 @@ def _edit_parts(
             f"{counted(one.n_edits, 'edit')}.{few}"
         )
     caption = (
-        f"Replacement: {REPLACEMENTS[one.replacement]}, {findings.where(tables, one.at)}. "
+        f"Replacement: {replacement}, {findings.where(tables, one.at)}. "
         f"{quantity} {sizes_in_words(one.rows)}. {test}"
     )
     place = f"{edits} {findings.where(tables, one.at)}"
