@@ -14,7 +14,8 @@ quickstart: .venv/installed
 check: lint types fast
 
 # The full check, which CI runs: about 20 minutes on two cores.
-test: .venv/installed-test lint types tests
+test: .venv/installed-test
+	$(MAKE) --jobs 2 lint types tests
 
 # What is slow and rarely breaks: tests marked `nightly`, types on Windows, the whole quickstart.
 nightly: .venv/installed-test .venv/s3/installed
