@@ -9,7 +9,6 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import probekit
-from probekit.errors import CheckpointError
 from probekit.model.families.table import FAMILIES, from_transformers, load_model
 from tests.model.families.configurations import CONFIGURATIONS
 
@@ -96,13 +95,10 @@ def test_loading_needs_little_more_memory_than_the_weights(tmp_path):
     assert 0.5 < float(done.stdout) < 1.1
 
 
-def test_missing_and_extra_tensors_are_listed(tmp_path):
+def test_missing_and_extra_tensors_are_listed(tmp_path, refused):
     reference = CONFIGURATIONS[0].reference()
     reference.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
-    with pytest.raises(CheckpointError, match=r"the Llama that its config .*num_hidden_layers=3"):
-        load_model(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
-    with pytest.raises(CheckpointError, match='"tie_word_embeddings": false'):
-        load_model(tmp_path)
+    for change in ({"num_hidden_layers": 2}, {"tie_word_embeddings": True}):
+        (tmp_path / "config.json").write_text(json.dumps(config | change))
+        refused(load_model, tmp_path)
