@@ -8,7 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from probekit.data.examples import join_turns
-from probekit.errors import CheckpointError, DataError, MissingError
+from probekit.errors import CheckpointError, DataError
 from probekit.model.text.chat import ChatTemplate
 from probekit.model.text.tokenizer import Tokenizer
 from tests.model.text.test_hub_tokenizer import CHAT_ML, byte_level, sentence_piece
@@ -129,11 +129,9 @@ def test_the_template_may_be_a_file_or_one_of_several(tmp_path):
     assert Tokenizer.from_pretrained(tmp_path / "copy").digest == own_file.digest
 
 
-def test_a_model_without_a_template_says_so(tmp_path):
-    with pytest.raises(MissingError, match="has no chat template"):
-        Tokenizer.from_pretrained("mini").encode_chat("The keys")
-    with pytest.raises(MissingError, match=r"set tokens\.chat to false"):
-        Tokenizer.from_pretrained(write(tmp_path, None)).encode_chat("The keys")
+def test_a_model_without_a_template_says_so(tmp_path, refused):
+    for source in ("mini", write(tmp_path, None)):
+        refused(Tokenizer.from_pretrained(source).encode_chat, "The keys")
 
 
 @pytest.mark.parametrize(
@@ -153,26 +151,10 @@ def test_templates_that_cannot_be_used(template, error, message):
         ChatTemplate(template, where="tokenizer_config.json").render(["Keys"])
 
 
-def test_json_is_not_escaped_for_html():
-    template = ChatTemplate("{{ {'a': '<é>'} | tojson }}{{ messages[0].content }}")
-    assert template.render(["Keys"]) == ('{"a": "<é>"}Keys', [(12, 16)])
-
-
-@pytest.mark.parametrize(
-    ("template", "expected"),
-    [
-        (
-            TEMPLATES["qwen_3"],
-            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n"
-            "<|im_start|>user\nHu<|im_end|>\n<think>",
-        ),
-        (TEMPLATES["mistral"], '<s>[user] Hi</s>[assistant] Ho</s>[user] Hu</s>{"n": 2}'),
-    ],
-    ids=["Qwen 3", "Mistral"],
-)
-def test_published_templates_work(template, expected):
-    chat = ChatTemplate(template, {"bos_token": "<s>"})
-    assert chat.render(["Hi", "Ho", "Hu"])[0] == expected
+@pytest.mark.parametrize("name", ["qwen_3", "mistral"])
+def test_published_templates_work(name, snapshot):
+    chat = ChatTemplate(TEMPLATES[name], {"bos_token": "<s>"})
+    assert chat.render(["Hi", "Ho", "Hu"])[0] == snapshot
     assert len(chat.render([f"Turn {n}" for n in range(200)])[1]) == 200
     assert chat.render(["word " * 100_000])[0].count("word") == 100_000
 
@@ -203,16 +185,13 @@ def test_chance_is_refused(template):
         ("'[%s] {\"a\": {}} 2024' % 'x'", '[x] {"a": {}} 2024'),
         ("'%-5s|' | format('x')", "x    |"),
         ("'{:>5} 100%% of {}'.format('x', 2024)", "    x 100%% of 2024"),
+        ("{'a': '<é>'} | tojson", '{"a": "<é>"}'),  # not escaped for HTML
+        ("messages | map(attribute='role')", "['user']"),  # an iterator is written as a list
     ],
 )
 def test_formats_of_published_templates_work(expression, expected):
     chat = ChatTemplate("{{ " + expression + " }}{{ messages[0].content }}")
-    assert chat.render(["Hi"])[0] == f"{expected}Hi"
-
-
-def test_iterators_are_written_as_lists():
-    chat = ChatTemplate("{{ messages | map(attribute='role') }}{{ messages[0].content }}")
-    assert chat.render(["Hi"])[0] == "['user']Hi"
+    assert chat.render(["Hi"]) == (f"{expected}Hi", [(len(expected), len(expected) + 2)])
 
 
 GROWING = "{%% set ns = namespace(x=%s) %%}{%% for i in range(99) %%}%s{%% endfor %%}{{ ns.x }}"
