@@ -123,7 +123,7 @@ def test_special_tokens_and_ends(tokenizer, reference):
     assert tokenizer.strings([tokenizer.bos_id]) == [reference.bos_token]
 
 
-def test_ids_beyond_the_tokens_have_a_name(tokenizer, refused):
+def test_ids_beyond_the_tokens_have_a_name_and_others_are_refused(tokenizer, refused):
     assert tokenizer.strings([tokenizer.n_ids]) == [f"<unused {tokenizer.n_ids}>"]
     refused(tokenizer.strings, [-1])
     refused(tokenizer.encode, "a\ud800", bos=False)
