@@ -30,6 +30,16 @@ def forms(dataset):
     return [example.text[slice(*example.span)] for example in dataset.examples]
 
 
+def text_of(dataset):
+    """Words with their labels, spans, texts, ids, groups and lines, and what was skipped."""
+    lines = [
+        f"{form!r} is {one.label} at {one.span} of {one.text!r}: {one.id} in {one.group}, line "
+        f"{one.where.rpartition(':')[2]}"
+        for form, one in zip(forms(dataset), dataset.examples, strict=True)
+    ]
+    return "\n".join([*lines, *dataset.notes])
+
+
 SENTENCE = [
     "# newdoc id = d1",
     "# sent_id = s1",
@@ -48,67 +58,12 @@ SENTENCE = [
     "",
 ]
 
-TAGS = ["AUX", "PART", "PUNCT", "VERB", "PUNCT", "ADV", "PUNCT", "PROPN", "PUNCT"]
-
-
-def test_each_word_has_its_span_in_the_text(read):
-    dataset = read(*SENTENCE)
-    assert forms(dataset) == ["Do", "n't", "“", "go", "”", "there", ",", "Ann", "_"]
-    assert dataset.examples[7].span == (19, 22)
-    assert list(dataset.labels) == TAGS
-    assert [example.id for example in dataset.examples[:2]] == ["s1:1", "s1:2"]
-    assert set(dataset.groups) == {"s1"}
-    assert dataset.notes == ("empty nodes skipped, because they are not part of the text: 1",)
-
-
-@pytest.mark.parametrize(
-    ("label", "labels"),
-    [
-        ("FORM", ["Do", "n't", "“", "go", "”", "there", ",", "Ann", "_"]),
-        ("LEMMA", ["do", "not", "go", "Ann", "_"]),
-        ("XPOS", [f"x{tag}" for tag in TAGS]),
-        ("DEPREL", ["dep"] * 9),
-        ("FEATS:VerbForm", ["Fin", "Inf"]),
-    ],
-)
-def test_words_without_the_label_are_skipped_and_counted(read, label, labels):
-    dataset = read(*SENTENCE, label=label)
-    assert list(dataset.labels) == labels
-    n_missing = 9 - len(labels)
-    note = f"words without the label skipped: {n_missing}"
-    assert (note in dataset.notes) == (n_missing > 0)
-
-
-def test_parts_that_do_not_spell_their_token_share_its_span(read):
-    first = [word("1-2", "Vámonos"), word(1, "Vamos"), word(2, "nos")]
-    rest = [word("3-4", "al"), word(3, "a"), word(4, "el"), word(5, "mar")]
-    dataset = read("# text = Vámonos al mar", *first, *rest)
-    assert forms(dataset) == ["Vámonos", "Vámonos", "al", "al", "mar"]
-    assert [note.rpartition(": ")[2] for note in dataset.notes] == ["4"]
-
-
-def test_words_that_differ_from_the_text_are_skipped(read):
-    dataset = read("# text = a b a c", word(1, "a"), word(2, "a"), word(3, "c"))
-    assert [example.span for example in dataset.examples] == [(0, 1)]
-    assert dataset.notes == ("words skipped, because the text differs from their form: 2",)
-    denied = read("# text = a b", word(1, "a", misc="SpaceAfter=No"), word(2, "b"))
-    assert forms(denied) == ["a"]  # there is a space after it
-
-
-def test_a_missing_text_is_assembled_from_the_words(read):
-    oh = word(1, "Oh", misc="SpaceAfter=No")
-    dataset = read(oh, word(2, "!"), word(3, "No"), "", word(1, "x"))
-    assert [example.text for example in dataset.examples] == ["Oh! No"] * 3 + ["x"]
-    assert list(dataset.groups) == ["tiny.conllu, sentence 1"] * 3 + ["tiny.conllu, sentence 2"]
-    assert dataset.notes == ("sentences without a text, which was assembled from their words: 2",)
-
-
-def test_documents_group_their_sentences(read):
-    parts = [word(1, "a"), "", word(1, "b"), "", "# newdoc", word(1, "c")]
-    dataset = read("# newdoc id = d1", *parts, group="document")
-    assert list(dataset.groups) == ["d1", "d1", "tiny.conllu, document from sentence 3"]
-
-
+MERGED = [
+    "# text = Vámonos al mar",
+    *(word("1-2", "Vámonos"), word(1, "Vamos"), word(2, "nos")),
+    *(word("3-4", "al"), word(3, "a"), word(4, "el"), word(5, "mar")),
+]
+DOCUMENTS = ["# newdoc id = d1", word(1, "a"), "", word(1, "b"), "", "# newdoc", word(1, "c")]
 TREE = [
     "# sent_id = s1",
     "# text = Don't go there",
@@ -122,26 +77,25 @@ TREE = [
 ]
 
 
-def test_heads_are_word_indices_despite_multiword_tokens_and_empty_nodes(read):
-    dataset = read(*TREE, label="HEAD")
-    assert list(dataset.labels) == ["2", "2", "-1", "2"]
-    assert forms(dataset) == ["Do", "n't", "go", "there"]
-    assert dataset.notes == ("empty nodes skipped, because they are not part of the text: 1",)
-
-
 @pytest.mark.parametrize(
-    "other",
+    "call",
     [
-        [word(1, "a", head=2), word(2, "b", head="_")],
-        ["# text = a c", word(1, "a", head=2), word(2, "b", head=0)],
+        *(f"read(*SENTENCE, label={label!r})" for label in ("UPOS", "FORM", "LEMMA", "XPOS")),
+        *(f"read(*SENTENCE, label={label!r})" for label in ("DEPREL", "FEATS:VerbForm")),
+        "read(*MERGED)",  # parts that do not spell their token share its span
+        "read('# text = a b a c', word(1, 'a'), word(2, 'a'), word(3, 'c'))",
+        "read('# text = a b', word(1, 'a', misc='SpaceAfter=No'), word(2, 'b'))",
+        "read(word(1, 'Oh', misc='SpaceAfter=No'), word(2, '!'), word(3, 'No'), '', word(1, 'x'))",
+        "read(*DOCUMENTS, group='document')",
+        # Heads are indices of words despite multiword tokens and empty nodes.
+        "read(*TREE, label='HEAD')",
+        # Incomplete trees are skipped.
+        "read(*TREE, word(1, 'a', head=2), word(2, 'b', head='_'), label='HEAD')",
+        "read(*TREE, '# text = a c', word(1, 'a', head=2), word(2, 'b'), label='HEAD')",
     ],
 )
-def test_an_incomplete_tree_is_skipped(read, other):
-    dataset = read(*TREE, *other, label="HEAD")
-    assert set(dataset.groups) == {"s1"}
-    assert "sentences skipped, because a word has no head or does not occur in the text: 1" in (
-        dataset.notes
-    )
+def test_words_have_their_span_and_label_or_are_skipped_and_counted(read, snapshot, call):
+    assert text_of(eval(call, globals() | {"read": read})) == snapshot
 
 
 def headed(head):
@@ -185,14 +139,16 @@ def test_the_english_treebank_is_read_to_the_last_word(ewt):
     assert forms(test)[:3] == ["What", "if", "Google"]
 
 
-def test_the_heads_of_the_english_treebank_are_trees(ewt_heads):
+def test_the_heads_of_the_english_treebank_are_trees(shared):
+    path = shared / "datasets" / "ud_english_ewt" / "test.conllu"
+    heads = read_dataset(path, format="conllu", columns=ConlluColumns("HEAD"))
     by_sentence = defaultdict(list)
-    for example in ewt_heads.examples:
+    for example in heads.examples:
         by_sentence[example.group].append(int(example.label))
     assert len(by_sentence) == 2_077
-    for heads in by_sentence.values():
-        assert heads.count(-1) == 1
-        assert all(head < len(heads) for head in heads)
+    for places in by_sentence.values():
+        assert places.count(-1) == 1
+        assert max(places) < len(places)
 
 
 CONLL_2003 = """\
@@ -231,37 +187,23 @@ def read_columns(tmp_path):
         lambda text: "\ufeff" + text,
     ],
 )
-def test_words_have_spans_labels_and_sentences(read_columns, change):
+def test_words_have_spans_labels_and_sentences(read_columns, snapshot, change):
     dataset = read_columns(change(CONLL_2003), label="4")
-    assert [(e.text[slice(*e.span)], e.label) for e in dataset.examples] == [
-        ("EU", "I-ORG"),
-        ("rejects", "O"),
-        ("Peter", "I-PER"),
-        ("BRUSSELS", "I-LOC"),
-        ("1996-08-22", "O"),
-    ]
-    assert [e.text for e in dataset.examples][:3] == ["EU rejects", "EU rejects", "Peter"]
-    groups = [f"train.txt, sentence {number}" for number in (1, 1, 2, 3, 3)]
-    assert [e.group for e in dataset.examples] == groups
-    assert dataset.examples[1].id == "train.txt, sentence 1:2"
-    assert dataset.examples[1].where.endswith("train.txt:4")
+    assert text_of(dataset) == snapshot(name="in each spelling")
     assert dataset.marks_words
     assert dataset.has_groups
 
 
-def test_groups_may_be_documents(read_columns):
-    groups = [e.group for e in read_columns(CONLL_2003, label="4", group="document").examples]
-    assert groups == [f"train.txt, document {number}" for number in (1, 1, 1, 2, 2)]
-
-
-def test_other_columns_can_be_the_words(read_columns):
-    dataset = read_columns("1\tI x\tPRP\n2\tgo\tVB\n", word="2", label="3")
-    assert [e.text for e in dataset.examples] == ["I x go", "I x go"]  # a tab separates
-    assert [e.span for e in dataset.examples] == [(0, 3), (4, 6)]
-
-
-def test_only_blanks_and_tabs_separate(read_columns):
-    assert read_columns("a\u00a0b X\nc\u2028d Y\n").examples[0].text == "a\u00a0b c\u2028d"
+@pytest.mark.parametrize(
+    "call",
+    [
+        "read(CONLL_2003, label='4', group='document')",
+        r"read('1\tI x\tPRP\n2\tgo\tVB\n', word='2', label='3')",  # a tab separates
+        r"read('a\u00a0b X\nc\u2028d Y\n')",  # these do not
+    ],
+)
+def test_other_columns_separators_and_groups(read_columns, snapshot, call):
+    assert text_of(eval(call, globals() | {"read": read_columns})) == snapshot
 
 
 @pytest.mark.parametrize(

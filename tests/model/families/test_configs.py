@@ -13,26 +13,11 @@ from probekit.model.families.rotary import RotaryPositions
 from probekit.model.families.table import config_of, model_config
 
 PUBLISHED = Path(__file__).with_name("published")  # config.json of models on the hub
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": 97,
-    "hidden_size": 24,
-    "intermediate_size": 11,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "hidden_act": "silu",
-}
-QWEN2 = LLAMA | {"model_type": "qwen2"}
-GEMMA2 = LLAMA | {
-    "model_type": "gemma2",
-    "head_dim": 10,
-    "hidden_act": "gelu_pytorch_tanh",
-    "hidden_activation": "gelu_pytorch_tanh",
-}
-GEMMA3 = GEMMA2 | {"model_type": "gemma3_text", "num_hidden_layers": 7}
+CONFIGS = YAML(typ="safe").load(Path(__file__).with_name("refused_configs.yaml"))
 PYTHIA = json.loads((PUBLISHED / "pythia-70m.json").read_text())  # of EleutherAI/pythia-70m
 OLMO2 = json.loads((PUBLISHED / "OLMo-2-1124-7B.json").read_text())  # of allenai/OLMo-2-1124-7B
+BASES = CONFIGS["bases"] | {"pythia": PYTHIA, "olmo2": OLMO2}
+LLAMA, GEMMA2, GEMMA3 = (BASES[name] for name in ("llama", "gemma2", "gemma3"))
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -120,10 +105,7 @@ def test_the_old_name_of_the_type_of_rotary_positions_is_read():
     assert read(LLAMA, logit_scale=None, rope_scaling=None) == read(LLAMA)
 
 
-BASES = {"gpt2": {"model_type": "gpt2"}, "llama": LLAMA, "qwen2": QWEN2, "pythia": PYTHIA}
-BASES |= {"gemma2": GEMMA2, "gemma3": GEMMA3, "olmo2": OLMO2}
-BY_BASE = YAML(typ="safe").load(Path(__file__).with_name("refused_configs.yaml"))
-REFUSED = [(base, entries) for base, rows in BY_BASE.items() for entries in rows]
+REFUSED = [(base, entries) for base in BASES for entries in CONFIGS["refused"][base]]
 
 
 @pytest.mark.parametrize(
