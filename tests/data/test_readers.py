@@ -70,12 +70,13 @@ def test_labels_stay_the_strings_they_are(read, label):
     assert read(f"text,label\nYes.,{label}\n").examples[0].label == label
 
 
-def test_json_integers_become_strings(read):
-    assert read('{"text": "Yes.", "label": 10}', "jsonl").examples[0].label == "10"
-
-
-def test_line_separators_of_unicode_do_not_end_a_json_line(read):
-    assert read('{"text": "a\u2028b", "label": "x"}', "jsonl").examples[0].text == "a\u2028b"
+@pytest.mark.parametrize(
+    ("text", "label", "read_as"),
+    [("Yes.", "10", "10"), ("Yes.", '"010"', "010"), ("a\u2028b", '"x"', "x")],
+)
+def test_json_integers_become_strings_and_only_line_ends_end_a_line(read, text, label, read_as):
+    (example,) = read(f'{{"text": "{text}", "label": {label}}}', "jsonl").examples
+    assert (example.text, example.label) == (text, read_as)
 
 
 JSON = '{"text": "Yes.", "label": "y"}'

@@ -3,23 +3,22 @@
 import json
 import shutil
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Encoder
 from transformers import PreTrainedTokenizerFast
 
 from probekit.errors import CheckpointError, ProbekitError
 from probekit.model.text.hub_tokenizer import HubTokenizer
 from probekit.model.text.tokenizer import Tokenizer
-from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.families.configurations import rows
 
 CHAT_ML = (
     "{% for m in messages %}<|begin|>{{ m['role'] + '\n' + m['content'] + '<|end|>' + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
 )
-TRAINING = ["The keys to the old cabinet are here.", "She said that 1234 doors were open."] * 5
 TEXTS = [
     "The keys to the cabinet",
     " two  spaces and\ttabs\n\n",
@@ -28,49 +27,21 @@ TEXTS = [
     "</s> and <|end|> are text",
     "",
 ]
-# The pre-tokenization of Llama 3.
-WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+
+
+def stored(name):
+    """A tokenizer of 330 tokens, trained by the library on two sentences."""
+    return Encoder.from_file(str(Path(__file__).with_name("tokenizers") / f"{name}.json"))
 
 
 def byte_level():
-    """A tokenizer like that of Llama 3 and Qwen."""
-    encoder = Encoder(models.BPE())
-    split = pre_tokenizers.Split(Regex(WORDS), "isolated")
-    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    encoder.pre_tokenizer = pre_tokenizers.Sequence([split, whole])
-    encoder.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = ["<|begin|>", "<|end|>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    encoder.train_from_iterator(TRAINING, trainer)
-    begin = processors.TemplateProcessing("<|begin|> $A", special_tokens=[("<|begin|>", 0)])
-    encoder.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), begin])
-    return encoder, "<|begin|>", "<|end|>"
+    """A tokenizer like that of Llama 3 and Qwen, with its end tokens."""
+    return stored("byte_level"), "<|begin|>", "<|end|>"
 
 
 def sentence_piece():
-    """A tokenizer like that of Llama 2 and Mistral."""
-    encoder = Encoder(models.BPE(byte_fallback=True, unk_token="<unk>"))
-    encoder.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    encoder.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=special, show_progress=False)
-    encoder.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # no merge over words
-    encoder.train_from_iterator(TRAINING, trainer)
-    content = json.loads(encoder.to_str())
-    content["added_tokens"] = content["added_tokens"][:3]  # the bytes are ordinary tokens
-    content["pre_tokenizer"] = None
-    encoder = Encoder.from_str(json.dumps(content))
-    encoder.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
-    return encoder, "<s>", "</s>"
+    """A tokenizer like that of Llama 2 and Mistral, with its end tokens."""
+    return stored("sentence_piece"), "<s>", "</s>"
 
 
 @pytest.fixture(scope="module", params=[byte_level, sentence_piece], ids=lambda make: make.__name__)
@@ -80,7 +51,7 @@ def folder(request, tmp_path_factory):
     PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos).save_pretrained(
         path
     )
-    configuration = next(row for row in CONFIGURATIONS if row.name == "llama3")
+    (configuration,) = rows(["llama3"])
     config = configuration.reference().config.to_dict() | {"vocab_size": 330, "eos_token_id": 2}
     (path / "config.json").write_text(json.dumps(config))
     return path
