@@ -85,17 +85,11 @@ def test_the_first_position_stays_in_a_mean_that_has_no_other():
     assert positions(PositionRule("mean"), offsets=OFFSETS[:1]) == [[0]]
 
 
-@pytest.mark.parametrize(
-    ("span", "expected"),
-    [
-        ((4, 8), [1, 2]),
-        ((3, 8), [1, 2]),  # the space before belongs to no word
-        ((0, 4), [0]),
-        ((7, 9), [2]),
-        ((5, 6), [1]),
-        ((9, 14), [3]),  # the line end is no character of a word
-    ],
-)
+# The space before belongs to no word, and the line end is no character of one.
+SPANS = {(4, 8): [1, 2], (3, 8): [1, 2], (0, 4): [0], (7, 9): [2], (5, 6): [1], (9, 14): [3]}
+
+
+@pytest.mark.parametrize(("span", "expected"), SPANS.items())
 def test_spaces_do_not_tie_a_token_to_a_span(span, expected):
     rule = PositionRule("word", pieces="all")
     assert positions(rule, span=span) == [[position] for position in expected]

@@ -36,15 +36,23 @@ CONTENTS = {
 
 
 @pytest.fixture
-def read(tmp_path):
-    """Write bytes or text to a file and read it as `format`."""
+def write(tmp_path):
+    """Write bytes or text to a file and return its path."""
 
-    def write_and_read(content, format="csv", columns=None, **options):
-        path = tmp_path / "file.data"
+    def write(name, content):
+        path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return read_dataset(path, format=format, columns=columns, **options)
+        return path
 
-    return write_and_read
+    return write
+
+
+@pytest.fixture
+def read(write):
+    """Write a file and read it as `format`."""
+    return lambda content, format="csv", columns=None, **options: read_dataset(
+        write("file.data", content), format=format, columns=columns, **options
+    )
 
 
 @pytest.mark.parametrize("format", CONTENTS)
@@ -133,16 +141,6 @@ def test_every_format_has_a_row():
 
 
 # Unlabelled texts.
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, content):
-        path = tmp_path / name
-        path.write_bytes(content.encode())
-        return path
-
-    return write
 
 
 def test_lines_are_texts_and_blank_lines_are_skipped(write):

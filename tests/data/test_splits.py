@@ -76,13 +76,11 @@ ROWS = [("x", "a", "train"), ("y", "a", "train"), ("y", "b", "test"), ("x", "c",
 
 def dataset_of(rows):
     """A data set of rows (label, group, split)."""
-    return Dataset(
-        "tiny",
-        tuple(
-            Example("Text.", label, group, f"row {number}", split=side)
-            for number, (label, group, side) in enumerate(rows)
-        ),
-    )
+    examples = [
+        Example("Text.", label, group, f"row {number}", split=side)
+        for number, (label, group, side) in enumerate(rows)
+    ]
+    return Dataset("tiny", tuple(examples))
 
 
 def test_the_split_of_the_file_is_kept():

@@ -245,9 +245,8 @@ def test_repeated_rows_repeat_and_only_what_can_be_known_is_counted():
         assert 2 <= period <= 4
         assert (row[period:] == row[:-period]).all()
         assert (target[: period - 1] == NOT_COUNTED).all()
-        assert (
-            target[period - 1 :] == np.resize(row[:period], 2 * N_CTX)[period : N_CTX + 1]
-        ).all()
+        known = np.resize(row[:period], 2 * N_CTX)[period : N_CTX + 1]
+        assert (target[period - 1 :] == known).all()
 
 
 @pytest.mark.parametrize("steps", [50, 400])

@@ -53,13 +53,9 @@ def padded(side):
     return ids, mask
 
 
-def test_logits_in_float32(reference, ours):
-    torch.testing.assert_close(ours(TOKENS), reference(TOKENS).logits, atol=5e-5, rtol=0)
-
-
-def test_logits_in_float64(exact):
-    reference, ours = exact
-    torch.testing.assert_close(ours(TOKENS), reference(TOKENS).logits, atol=1e-10, rtol=0)
+def test_logits_in_float32_and_float64(reference, ours, exact):
+    for (theirs, own), bound in (((reference, ours), 5e-5), (exact, 1e-10)):
+        torch.testing.assert_close(own(TOKENS), theirs(TOKENS).logits, atol=bound, rtol=0)
 
 
 def test_half_precision_keeps_the_stream_in_float32(configuration):
@@ -163,7 +159,6 @@ def test_selected_positions_equal_those_of_a_full_pass(model):
 IDS = torch.randint(1, 97, (2, 9), generator=torch.Generator().manual_seed(1))
 MASK = torch.ones(2, 9, dtype=torch.bool)
 MASK[1, :3] = False  # padded left
-START = 4
 
 
 @pytest.fixture(scope="module")
@@ -184,37 +179,29 @@ def edited(model, site, change):
     return values
 
 
-def test_a_resumed_pass_equals_the_whole_with_an_edit_at_every_layer(model, change):
+@pytest.mark.parametrize("start", [0, 4])
+def test_a_resumed_pass_equals_the_whole_with_an_edit_at_every_layer(model, change, start):
+    """Later positions, of which some are selected, use the keys of earlier ones."""
     n_layers = model.config.n_layers
+    change = change * (torch.arange(9) >= start)[:, None]
     plain = edited(model, None, change)
-    streams = [name for name in ("resid_pre", "resid_mid") if f"blocks.0.hook_{name}" in plain]
-    for layer in range(n_layers):
-        for stream in streams:
-            site = f"blocks.{layer}.hook_{stream}"
-            expected = edited(model, site, change)[f"blocks.{n_layers - 1}.hook_resid_post"]
-            after = stream == "resid_mid"
-            found = model.resume(plain[site] + change, layer, after_attention=after, mask=MASK)
-            torch.testing.assert_close(found[MASK], expected[MASK], atol=1e-10, rtol=1e-10)
-
-
-def test_later_positions_use_the_keys_of_earlier_ones(model, change):
-    n_layers = model.config.n_layers
-    change = change * (torch.arange(9) >= START)[:, None]
-    plain = edited(model, None, change)
-    keys = "rot_k" if "blocks.0.attn.hook_rot_k" in plain else "k"
-    before = [
-        tuple(plain[f"blocks.{layer}.attn.hook_{name}"][:, :START] for name in (keys, "v"))
-        for layer in range(n_layers)
-    ]
-    at = torch.tensor([[4, 1], [0, 3]])
+    options, selected = {}, MASK.nonzero(as_tuple=True)
+    if start:
+        keys = "rot_k" if "blocks.0.attn.hook_rot_k" in plain else "k"
+        options["before"] = [
+            tuple(plain[f"blocks.{layer}.attn.hook_{name}"][:, :start] for name in (keys, "v"))
+            for layer in range(n_layers)
+        ]
+        options["at"] = torch.tensor([[4, 1], [0, 3]])
+        selected = torch.arange(2)[:, None], start + options["at"]
     streams = [name for name in ("resid_pre", "resid_mid") if f"blocks.0.hook_{name}" in plain]
     for layer, stream in product(range(n_layers), streams):
         site, after = f"blocks.{layer}.hook_{stream}", stream == "resid_mid"
         whole = edited(model, site, change)[f"blocks.{n_layers - 1}.hook_resid_post"]
-        resid = (plain[site] + change)[:, START:]
-        found = model.resume(resid, layer, after_attention=after, mask=MASK, before=before, at=at)
-        expected = whole[:, START:].take_along_dim(at[..., None], 1)
-        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+        resid = (plain[site] + change)[:, start:]
+        found = model.resume(resid, layer, after_attention=after, mask=MASK, **options)
+        found = found if start else found[selected]
+        torch.testing.assert_close(found, whole[selected], atol=1e-10, rtol=1e-10)
 
 
 def test_the_output_matrix_of_the_mlp(model):

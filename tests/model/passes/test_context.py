@@ -26,8 +26,7 @@ def model():
     cuts=st.lists(st.integers(1, 8), max_size=3),
     explicit=st.booleans(),
 )
-def test_consecutive_passes_give_the_logits_of_one_pass(lengths, side, cuts, explicit):
-    model = GPT2(TINY, seed=1).double().requires_grad_(False)
+def test_consecutive_passes_give_the_logits_of_one_pass(model, lengths, side, cuts, explicit):
     tokens, mask = pad(ragged(TINY, lengths, seed=3), side, filler=5)
     width = tokens.shape[1]
     edges = [0]
@@ -107,14 +106,6 @@ def test_other_rows_more_tokens_and_another_model_are_refused(model, refused, ch
         model = GPT2(replace(TINY, **change), seed=2).double()
     refused(model, torch.ones(shape, dtype=torch.int64), past=past)
     assert past.length == 20
-
-
-def test_in_float32_one_token_at_a_time_is_within_1e_4_of_one_pass():
-    model = GPT2.from_pretrained("mini")
-    tokens = torch.randint(8192, (3, 40), generator=torch.Generator().manual_seed(2))
-    past, whole = KeyValueCache(), model(tokens)
-    steps = [model(tokens[:, n : n + 1], past=past) for n in range(40)]
-    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-4)
 
 
 LENGTHS = [5, 3, 8]

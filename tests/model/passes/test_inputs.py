@@ -66,15 +66,14 @@ def test_padding_has_no_text(tokenizer, batch, refused):
 END = 0  # <|endoftext|> of mini
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [[END, END, 5], [6, 7, 8]],
-        [[END, 5, 6], [7, 8, 9]],
-        [[END, END, 5]],
-        [[END, END, 5], [END, 6, 7]],
-    ],
-)
+# Of another tokenizer, all rows or only some; and texts that begin or end there.
+PADDED = [[[END, END, 5], [6, 7, 8]], [[END, 5, 6], [7, 8, 9]], [[END, END, 5]]]
+PADDED += [[[END, END, 5], [END, 6, 7]]]
+WHOLE = [[[END, 5, 6], [END, 7, 8]], [[END, 5]], [[END]], [[END, END]], [[5, END], [6, 7]]]
+WHOLE += [[[END], [5]]]
+
+
+@pytest.mark.parametrize("rows", PADDED)
 @pytest.mark.parametrize("entry", ["forward", "run_with_cache", "generate"])
 def test_what_looks_like_padding_by_another_tokenizer_is_warned_of(model, rows, entry):
     ids = torch.tensor(rows)
@@ -84,17 +83,7 @@ def test_what_looks_like_padding_by_another_tokenizer_is_warned_of(model, rows, 
     assert torch.equal(without, ENTRIES[entry](model, ids, whole))  # no warning with a mask
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [[END, 5, 6], [END, 7, 8]],
-        [[END, 5]],
-        [[END]],
-        [[END, END]],
-        [[5, END], [6, 7]],
-        [[END], [5]],
-    ],
-)
+@pytest.mark.parametrize("rows", WHOLE)
 def test_a_beginning_of_text_is_no_padding(model, rows):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -65,10 +65,12 @@ def test_globs_and_functions_exclude_sites_computed_on_request():
         expand(lambda name: False, 2)
 
 
-def test_layers_and_components():
-    assert layer_of("blocks.10.attn.hook_z") == 10
-    assert layer_of("ln_final.hook_scale") is None
-    assert describe("blocks.10.attn.hook_z").component == "attn.z"
+def test_layers_components_and_axes():
+    z, neuron = "blocks.10.attn.hook_z", "blocks.2.mlp.hook_post[neuron=10]"
+    assert (layer_of(z), layer_of("ln_final.hook_scale")) == (10, None)
+    assert describe(z).component == "attn.z"
+    assert GPT2Config().sites.axes_of(z) == describe(z).axes
+    assert GPT2Config().sites.axes_of(neuron) == ("batch", "pos")  # they lack the selected one
 
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65], [35, 89, 79, 32, 38]])
@@ -77,8 +79,7 @@ HEAD, NEURON = "blocks.1.attn.hook_z[head=2]", "blocks.2.mlp.hook_post[neuron=10
 
 @pytest.fixture(scope="module")
 def model():
-    config = GPT2Config(n_layer=4, n_head=3, n_embd=21, n_inner=11, vocab_size=97, n_positions=16)
-    return GPT2(config).requires_grad_(False)
+    return GPT2(TINY).requires_grad_(False)
 
 
 def test_a_captured_part_is_that_part_of_the_whole_site(model):
@@ -148,12 +149,6 @@ def test_generation_records_parts(model):
     recorded = record.cache(model.sites)
     for name in names:
         torch.testing.assert_close(recorded[name], cache[name])
-
-
-def test_axes_of_a_part_lack_the_selected_one():
-    sites, z = GPT2Config().sites, "blocks.0.attn.hook_z"
-    assert sites.axes_of(z) == describe(z).axes
-    assert sites.axes_of(NEURON) == ("batch", "pos")
 
 
 @pytest.mark.parametrize(

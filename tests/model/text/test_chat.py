@@ -1,6 +1,5 @@
 """Conversations have the tokens of transformers; templates run without chance and with limits."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from probekit.data.examples import join_turns
 from probekit.errors import CheckpointError, DataError
 from probekit.model.text.chat import ChatTemplate
 from probekit.model.text.tokenizer import Tokenizer
-from tests.model.text.test_hub_tokenizer import CHAT_ML, byte_level, sentence_piece
+from tests.model.text.test_hub_tokenizer import CHAT_ML, byte_level, sentence_piece, write
 
 # In the manner of ChatML (Qwen), Llama 3 (strips turns, begins with BOS, has a date), Gemma (names
 # of roles, refuses others), and Llama 2 (the turns of a pair in one line); and, below, of Qwen 3 (a
@@ -25,18 +24,6 @@ CONVERSATIONS = [
     ["user", "assistant", "user\nuser"],
     ["Is it open?", "1234 doors were open.", "user", "The keys are here."],
 ]
-
-
-def write(folder, template, make=byte_level, **entries):
-    encoder, bos, eos = make()
-    PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos).save_pretrained(
-        folder
-    )
-    path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text()) | {"chat_template": template} | entries
-    path.write_text(json.dumps(settings))
-    (folder / "config.json").write_text('{"model_type": "llama"}')
-    return folder
 
 
 @pytest.fixture(scope="module", params=[byte_level, sentence_piece], ids=lambda make: make.__name__)

@@ -13,7 +13,6 @@ from transformers import PreTrainedTokenizerFast
 from probekit.errors import CheckpointError, ProbekitError
 from probekit.model.text.hub_tokenizer import HubTokenizer
 from probekit.model.text.tokenizer import Tokenizer
-from tests.model.families.configurations import rows
 
 CHAT_ML = (
     "{% for m in messages %}<|begin|>{{ m['role'] + '\n' + m['content'] + '<|end|>' + '\n' }}"
@@ -44,17 +43,21 @@ def sentence_piece():
     return stored("sentence_piece"), "<s>", "</s>"
 
 
+def write(folder, template, make=byte_level, **entries):
+    encoder, bos, eos = make()
+    PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos).save_pretrained(
+        folder
+    )
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | {"chat_template": template} | entries
+    path.write_text(json.dumps(settings))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return folder
+
+
 @pytest.fixture(scope="module", params=[byte_level, sentence_piece], ids=lambda make: make.__name__)
 def folder(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer")
-    encoder, bos, eos = request.param()
-    PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos).save_pretrained(
-        path
-    )
-    (configuration,) = rows(["llama3"])
-    config = configuration.reference().config.to_dict() | {"vocab_size": 330, "eos_token_id": 2}
-    (path / "config.json").write_text(json.dumps(config))
-    return path
+    return write(tmp_path_factory.mktemp("tokenizer"), None, request.param)
 
 
 @pytest.fixture(scope="module")
