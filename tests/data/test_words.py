@@ -1,6 +1,7 @@
 """Words get their span in the text, or are skipped and counted; each invalid line is named."""
 
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +9,9 @@ from probekit.data.readers import read_dataset
 from probekit.data.words import ConlluColumns, WordColumns
 
 
-def word(id, form, *, upos="X", lemma="_", feats="_", head="0", misc="_"):
+def word(id, form, *, head="0", misc="_"):
     """The line of a word."""
-    return "\t".join([str(id), form, lemma, upos, f"x{upos}", feats, str(head), "dep", "_", misc])
+    return "\t".join([str(id), form, "_", "X", "xX", "_", str(head), "dep", "_", misc])
 
 
 @pytest.fixture
@@ -40,41 +41,16 @@ def text_of(dataset):
     return "\n".join([*lines, *dataset.notes])
 
 
-SENTENCE = [
-    "# newdoc id = d1",
-    "# sent_id = s1",
-    "# text = Don't “go” there,  Ann_",
-    word("1-2", "Don't"),
-    word(1, "Do", upos="AUX", lemma="do", feats="Mood=Imp|VerbForm=Fin"),
-    word(2, "n't", upos="PART", lemma="not", feats="Polarity=Neg"),
-    word(3, "“", upos="PUNCT", misc="Foo=1|SpaceAfter=No"),
-    word(4, "go", upos="VERB", lemma="go", feats="VerbForm=Inf", misc="SpaceAfter=No"),
-    word(5, "”", upos="PUNCT"),
-    word(6, "there", upos="ADV", misc="SpaceAfter=No"),
-    word(7, ",", upos="PUNCT"),
-    word("7.1", "is", upos="VERB"),
-    word(8, "Ann", upos="PROPN", lemma="Ann", misc="SpaceAfter=No"),
-    word(9, "_", upos="PUNCT", lemma="_"),
-    "",
-]
-
+FOLDER = Path(__file__).with_name("words")
+SENTENCE = (FOLDER / "sentence.conllu").read_text("utf-8").splitlines()
+TREE = (FOLDER / "tree.conllu").read_text("utf-8").splitlines()
+CONLL_2003 = (FOLDER / "conll_2003.txt").read_text()
 MERGED = [
     "# text = Vámonos al mar",
     *(word("1-2", "Vámonos"), word(1, "Vamos"), word(2, "nos")),
     *(word("3-4", "al"), word(3, "a"), word(4, "el"), word(5, "mar")),
 ]
 DOCUMENTS = ["# newdoc id = d1", word(1, "a"), "", word(1, "b"), "", "# newdoc", word(1, "c")]
-TREE = [
-    "# sent_id = s1",
-    "# text = Don't go there",
-    word("1-2", "Don't", head="_"),
-    word(1, "Do", head=3),
-    word(2, "n't", head=3),
-    word(3, "go", head=0),
-    word("3.1", "and", head="_"),
-    word(4, "there", head=3),
-    "",
-]
 
 
 @pytest.mark.parametrize(
@@ -149,21 +125,6 @@ def test_the_heads_of_the_english_treebank_are_trees(shared):
     for places in by_sentence.values():
         assert places.count(-1) == 1
         assert max(places) < len(places)
-
-
-CONLL_2003 = """\
--DOCSTART- -X- O O
-
-EU NNP I-NP I-ORG
-rejects VBZ I-VP O
-
-Peter NNP I-NP I-PER
-
--DOCSTART- -X- O O
-
-BRUSSELS NNP I-NP I-LOC
-1996-08-22 CD I-NP O
-"""
 
 
 @pytest.fixture
