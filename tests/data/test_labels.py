@@ -31,7 +31,7 @@ def alike(*names):
 
 
 def typos(label, other, every=10):
-    """Rows of which one in so many has the first label."""
+    """Rows, one in so many with the first label."""
     return labels.misspelt_labels(rows(*(other if row % every else label for row in range(80))))
 
 

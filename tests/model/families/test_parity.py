@@ -181,7 +181,7 @@ def edited(model, site, change):
 
 @pytest.mark.parametrize("start", [0, 4])
 def test_a_resumed_pass_equals_the_whole_with_an_edit_at_every_layer(model, change, start):
-    """Later positions, of which some are selected, use the keys of earlier ones."""
+    """Later positions use the keys of earlier ones; some of them are selected."""
     n_layers = model.config.n_layers
     change = change * (torch.arange(9) >= start)[:, None]
     plain = edited(model, None, change)

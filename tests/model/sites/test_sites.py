@@ -51,7 +51,7 @@ def chosen(patterns, n_layers):
         "chosen(['blocks.*.attn.hook_z[head=2]', 'blocks.0.mlp.hook_post[neuron=10]'], 2)",
         *(f"chosen(['blocks.[02].attn.hook_z{heads}'], 3)" for heads in ("", "[head=*]")),
         *(f"chosen(['blocks.[02].attn.hook_z[head={n}]'], 3)" for n in ("2,0", "2, 0")),
-        "chosen(['blocks.0.mlp.hook_pre[neuron=*]'] * 2, 1)",  # none comes twice
+        "chosen(['blocks.0.mlp.hook_pre[neuron=*]'] * 2, 1)",  # each occurs once
     ],
 )
 def test_patterns_select_sites_heads_and_neurons(call, snapshot):
