@@ -31,7 +31,7 @@ def alike(*names):
 
 
 def typos(label, other, every=10):
-    """Rows, one in so many with the first label."""
+    """What is found if every tenth label is the first one, and the others are the second."""
     return labels.misspelt_labels(rows(*(other if row % every else label for row in range(80))))
 
 
