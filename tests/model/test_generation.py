@@ -1,5 +1,6 @@
 """Generation: the choice of a token, the reference, ragged prompts, stop strings, streams."""
 
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -332,3 +333,16 @@ def test_a_stop_string_is_found_across_tokens_and_bytes(tokenizer):
 def test_beginning_of_text_lets_a_prompt_be_empty(mini, tokenizer):
     [[only]] = continue_texts(mini, tokenizer, [""], Decoding(5), bos=True)
     assert len(only.ids) == 5
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_greedy_tokens_equal_the_reference_over_200_steps(batch):
+    config = replace(TINY, n_positions=260)
+    reference = reference_model(config, torch.float64)
+    prompts = torch.stack(ragged(TINY, [40] * batch))
+    options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None, "max_new_tokens": 200}
+    mask = torch.ones_like(prompts)
+    expected = reference.generate(prompts, attention_mask=mask, **options)[:, 40:]
+    ours = generate(our_model(reference, config), prompts, 200)
+    assert torch.equal(ours, expected)
+    assert len(ours[0].unique()) > 5, "a text of one token would equal many a wrong one"
