@@ -6,7 +6,6 @@ import pytest
 
 from probekit.data.examples import Dataset
 from probekit.data.readers import read_dataset
-from probekit.data.words import ConlluColumns
 
 
 @pytest.fixture(scope="session")
@@ -16,10 +15,3 @@ def ewt(shared: Path) -> dict[str, Dataset]:
     return {
         side: read_dataset(folder / f"{side}.conllu", format="conllu") for side in ("train", "test")
     }
-
-
-@pytest.fixture
-def ewt_heads(shared: Path) -> Dataset:
-    """The words of its test side with the places of their heads."""
-    path = shared / "datasets" / "ud_english_ewt" / "test.conllu"
-    return read_dataset(path, format="conllu", columns=ConlluColumns("HEAD"))

@@ -33,55 +33,59 @@ def read(*args, **options):
     return read_dataset(HubData(*args, **options), format="hub", name="rows")
 
 
-def test_a_split_of_a_saved_data_set_is_read(saved):
+@pytest.fixture
+def folders(saved, tmp_path):
+    """Other folders next to the saved one: a table without splits, a file, and nothing."""
+    datasets.Dataset.from_pandas(ROWS).save_to_disk(tmp_path / "one")
+    for name in ("files", "empty"):
+        (tmp_path / name).mkdir()
+    ROWS.to_csv(tmp_path / "files" / "train.csv", index=False)
+    return tmp_path
+
+
+def cached(tmp_path, commit, rows=ROWS):
+    """Write a commit of org/name into the hub's local cache."""
+    folder = tmp_path / "hub" / "datasets--org--name" / "snapshots" / commit
+    folder.mkdir(parents=True)
+    rows.to_csv(folder / "train.csv", index=False)
+
+
+def test_splits_tables_and_folders_of_files_are_read(folders):
+    saved = f"{folders}/saved"
     train, test = (read(saved, split) for split in ("train", "test"))
     assert [e.text for e in train.examples + test.examples] == ["a", "b", "c"]
     assert train.examples[1].where == f"{saved} train index 1"
-
-
-def test_a_saved_table_has_no_splits(tmp_path):
-    datasets.Dataset.from_pandas(ROWS).save_to_disk(tmp_path / "one")
-    assert len(read(str(tmp_path / "one"))) == 3
-    with pytest.raises(ConfigError, match=r"a single table without splits, .* 'train'\. Remove"):
-        read(str(tmp_path / "one"), "train")
-
-
-def test_a_folder_of_files_is_read(tmp_path):
-    (tmp_path / "files").mkdir()
-    ROWS.to_csv(tmp_path / "files" / "train.csv", index=False)
-    assert [e.label for e in read(str(tmp_path / "files")).examples] == ["x", "y", "x"]
-    with pytest.raises(DataError, match=r"cannot be read: BuilderConfig 'none' not found"):
-        read(str(tmp_path / "files"), config="none")
-
-
-def test_splits_and_folders_that_do_not_exist_are_reported(saved, tmp_path):
-    with pytest.raises(ConfigError, match=r"has the splits train, test\. Set `split` to one"):
-        read(saved)
-    with pytest.raises(ConfigError, match=r"has no split 'tset'\. Nearest: test"):
-        read(saved, "tset")
-    with pytest.raises(MissingError, match="There is no folder"):
-        read(str(tmp_path / "none"))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty cannot be read: .*doesn't contain any data files"):
-        read(str(tmp_path / "empty"))
+    for name in ("one", "files"):
+        assert [e.label for e in read(f"{folders}/{name}").examples] == ["x", "y", "x"]
 
 
 def test_a_commit_in_the_local_cache_is_read_offline(tmp_path):
     for commit, rows in ((COMMIT, ROWS), ("f" * 40, ROWS.iloc[:1])):
-        folder = tmp_path / "hub" / "datasets--org--name" / "snapshots" / commit
-        folder.mkdir(parents=True)
-        rows.to_csv(folder / "train.csv", index=False)
+        cached(tmp_path, commit, rows)
         assert len(read("org/name", "train", commit)) == len(rows)
 
 
-def test_a_commit_that_is_not_in_the_local_cache_is_reported(tmp_path):
-    other = tmp_path / "hub" / "datasets--org--name" / "snapshots" / ("f" * 40)
-    other.mkdir(parents=True)
-    ROWS.to_csv(other / "train.csv", index=False)  # not the commit that is needed
-    with pytest.raises(MissingError, match=rf"'org/name' at revision {COMMIT} is not in the hub's"):
-        read("org/name", "train", COMMIT)
-    with pytest.raises(ConfigError, match="'org/na me' is neither a folder nor a valid hub name"):
-        read("org/na me", "train", COMMIT)
+@pytest.mark.parametrize(
+    "call",
+    [
+        "read(f'{folders}/one', 'train')",
+        "read(f'{folders}/saved')",
+        "read(f'{folders}/saved', 'tset')",
+        "read(f'{folders}/none')",
+        "read('org/name', 'train', COMMIT)",
+        "read('org/na me', 'train', COMMIT)",
+    ],
+)
+def test_what_does_not_exist_is_reported(call, folders, refused):
+    cached(folders, "f" * 40)  # not the commit that is needed
+    refused(eval, call, globals() | {"folders": folders})
+
+
+def test_what_the_library_cannot_read_is_reported(folders):
+    with pytest.raises(DataError, match=r"cannot be read: BuilderConfig 'none' not found"):
+        read(f"{folders}/files", config="none")
+    with pytest.raises(DataError, match=r"empty cannot be read: .*doesn't contain any data files"):
+        read(f"{folders}/empty")
 
 
 def test_a_gated_data_set_names_its_page(tmp_path, monkeypatch):

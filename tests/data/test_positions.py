@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.data.positions import PositionRule, plan_rows
-from probekit.errors import DataError
 
 TEXT = "The keys fell\n"
 OFFSETS = np.array([[0, 3], [3, 7], [7, 8], [8, 13], [13, 14]])  # The| key|s| fell|\n
@@ -79,19 +78,6 @@ def test_an_offset_never_leaves_the_text_nor_reads_bos(bos):
         assert reasons == {2: "it has no span"}
 
 
-def test_no_example_with_the_offset_is_an_error_that_names_it():
-    with pytest.raises(
-        DataError, match=r"at: word, offset: 9\. The first example: its text has no token 9"
-    ):
-        plan_rows([OFFSETS], [(4, 8)], [TEXT], PositionRule("word", offset=9), bos=False)
-
-
-def test_a_turn_that_ends_too_early_is_not_called_a_span():
-    rule = PositionRule("user_last", offset=9)
-    with pytest.raises(DataError, match=r"has no token 9 after the last token of the turn"):
-        plan_rows([OFFSETS], [(4, 8)], [TEXT], rule, bos=False)
-
-
 def test_the_first_position_stays_in_a_mean_that_has_no_other():
     assert positions(PositionRule("span"), span=(0, 3)) == [[0]]
     assert positions(PositionRule("span"), span=(0, 8)) == [[1, 2]]
@@ -99,17 +85,11 @@ def test_the_first_position_stays_in_a_mean_that_has_no_other():
     assert positions(PositionRule("mean"), offsets=OFFSETS[:1]) == [[0]]
 
 
-@pytest.mark.parametrize(
-    ("span", "expected"),
-    [
-        ((4, 8), [1, 2]),
-        ((3, 8), [1, 2]),  # the space before belongs to no word
-        ((0, 4), [0]),
-        ((7, 9), [2]),
-        ((5, 6), [1]),
-        ((9, 14), [3]),  # the line end is no character of a word
-    ],
-)
+# The space before belongs to no word, and the line end is no character of one.
+SPANS = {(4, 8): [1, 2], (3, 8): [1, 2], (0, 4): [0], (7, 9): [2], (5, 6): [1], (9, 14): [3]}
+
+
+@pytest.mark.parametrize(("span", "expected"), SPANS.items())
 def test_spaces_do_not_tie_a_token_to_a_span(span, expected):
     rule = PositionRule("word", pieces="all")
     assert positions(rule, span=span) == [[position] for position in expected]
@@ -149,11 +129,21 @@ def test_examples_without_tokens_get_no_row_but_a_reason(rule, span, n_tokens, r
     assert unaligned == ((1, reason),)
 
 
-def test_an_empty_plan_is_an_error():
-    with pytest.raises(DataError, match=r"for at: span\. The first example: it has no span"):
-        plan_rows([OFFSETS], [None], [TEXT], PositionRule("span"), bos=False)
-    with pytest.raises(DataError, match="no examples"):
-        plan_rows([], [], [], PositionRule("last"), bos=False)
+def plan(at, span=(4, 8), **options):
+    return plan_rows([OFFSETS], [span], [TEXT], PositionRule(at, **options), bos=False)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "plan('word', offset=9)",
+        "plan('user_last', offset=9)",  # a turn, not a span
+        "plan('span', span=None)",
+        "plan_rows([], [], [], PositionRule('last'), bos=False)",
+    ],
+)
+def test_an_empty_plan_is_an_error_that_names_the_first_example(call, refused):
+    refused(eval, call, globals())
 
 
 @st.composite

@@ -1,17 +1,17 @@
 """Words get their span in the text, or are skipped and counted; each invalid line is named."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
 from probekit.data.readers import read_dataset
 from probekit.data.words import ConlluColumns, WordColumns
-from probekit.errors import ConfigError, DataError, MissingError
 
 
-def word(id, form, *, upos="X", lemma="_", feats="_", head="0", misc="_"):
+def word(id, form, *, head="0", misc="_"):
     """The line of a word."""
-    return "\t".join([str(id), form, lemma, upos, f"x{upos}", feats, str(head), "dep", "_", misc])
+    return "\t".join([str(id), form, "_", "X", "xX", "_", str(head), "dep", "_", misc])
 
 
 @pytest.fixture
@@ -31,186 +31,81 @@ def forms(dataset):
     return [example.text[slice(*example.span)] for example in dataset.examples]
 
 
-SENTENCE = [
-    "# newdoc id = d1",
-    "# sent_id = s1",
-    "# text = Don't “go” there,  Ann_",
-    word("1-2", "Don't"),
-    word(1, "Do", upos="AUX", lemma="do", feats="Mood=Imp|VerbForm=Fin"),
-    word(2, "n't", upos="PART", lemma="not", feats="Polarity=Neg"),
-    word(3, "“", upos="PUNCT", misc="Foo=1|SpaceAfter=No"),
-    word(4, "go", upos="VERB", lemma="go", feats="VerbForm=Inf", misc="SpaceAfter=No"),
-    word(5, "”", upos="PUNCT"),
-    word(6, "there", upos="ADV", misc="SpaceAfter=No"),
-    word(7, ",", upos="PUNCT"),
-    word("7.1", "is", upos="VERB"),
-    word(8, "Ann", upos="PROPN", lemma="Ann", misc="SpaceAfter=No"),
-    word(9, "_", upos="PUNCT", lemma="_"),
-    "",
+def text_of(dataset):
+    """Words with their labels, spans, texts, ids, groups and lines, and what was skipped."""
+    lines = [
+        f"{form!r} is {one.label} at {one.span} of {one.text!r}: {one.id} in {one.group}, line "
+        f"{one.where.rpartition(':')[2]}"
+        for form, one in zip(forms(dataset), dataset.examples, strict=True)
+    ]
+    return "\n".join([*lines, *dataset.notes])
+
+
+FOLDER = Path(__file__).with_name("words")
+SENTENCE = (FOLDER / "sentence.conllu").read_text("utf-8").splitlines()
+TREE = (FOLDER / "tree.conllu").read_text("utf-8").splitlines()
+CONLL_2003 = (FOLDER / "conll_2003.txt").read_text()
+MERGED = [
+    "# text = Vámonos al mar",
+    *(word("1-2", "Vámonos"), word(1, "Vamos"), word(2, "nos")),
+    *(word("3-4", "al"), word(3, "a"), word(4, "el"), word(5, "mar")),
 ]
-
-TAGS = ["AUX", "PART", "PUNCT", "VERB", "PUNCT", "ADV", "PUNCT", "PROPN", "PUNCT"]
-
-
-def test_each_word_has_its_span_in_the_text(read):
-    dataset = read(*SENTENCE)
-    assert forms(dataset) == ["Do", "n't", "“", "go", "”", "there", ",", "Ann", "_"]
-    assert dataset.examples[7].span == (19, 22)
-    assert list(dataset.labels) == TAGS
-    assert [example.id for example in dataset.examples[:2]] == ["s1:1", "s1:2"]
-    assert set(dataset.groups) == {"s1"}
-    assert dataset.notes == ("empty nodes skipped, because they are not part of the text: 1",)
+DOCUMENTS = ["# newdoc id = d1", word(1, "a"), "", word(1, "b"), "", "# newdoc", word(1, "c")]
 
 
 @pytest.mark.parametrize(
-    ("label", "labels"),
+    "call",
     [
-        ("FORM", ["Do", "n't", "“", "go", "”", "there", ",", "Ann", "_"]),
-        ("LEMMA", ["do", "not", "go", "Ann", "_"]),
-        ("XPOS", [f"x{tag}" for tag in TAGS]),
-        ("DEPREL", ["dep"] * 9),
-        ("FEATS:VerbForm", ["Fin", "Inf"]),
+        *(f"read(*SENTENCE, label={label!r})" for label in ("UPOS", "FORM", "LEMMA", "XPOS")),
+        *(f"read(*SENTENCE, label={label!r})" for label in ("DEPREL", "FEATS:VerbForm")),
+        "read(*MERGED)",  # parts that do not spell their token share its span
+        "read('# text = a b a c', word(1, 'a'), word(2, 'a'), word(3, 'c'))",
+        "read('# text = a b', word(1, 'a', misc='SpaceAfter=No'), word(2, 'b'))",
+        "read(word(1, 'Oh', misc='SpaceAfter=No'), word(2, '!'), word(3, 'No'), '', word(1, 'x'))",
+        "read(*DOCUMENTS, group='document')",
+        # Heads are indices of words despite multiword tokens and empty nodes.
+        "read(*TREE, label='HEAD')",
+        # Incomplete trees are skipped.
+        "read(*TREE, word(1, 'a', head=2), word(2, 'b', head='_'), label='HEAD')",
+        "read(*TREE, '# text = a c', word(1, 'a', head=2), word(2, 'b'), label='HEAD')",
     ],
 )
-def test_words_without_the_label_are_skipped_and_counted(read, label, labels):
-    dataset = read(*SENTENCE, label=label)
-    assert list(dataset.labels) == labels
-    n_missing = 9 - len(labels)
-    note = f"words without the label skipped: {n_missing}"
-    assert (note in dataset.notes) == (n_missing > 0)
+def test_words_have_their_span_and_label_or_are_skipped_and_counted(read, snapshot, call):
+    assert text_of(eval(call, globals() | {"read": read})) == snapshot
 
 
-def test_parts_that_do_not_spell_their_token_share_its_span(read):
-    dataset = read(
-        "# text = Vámonos al mar",
-        word("1-2", "Vámonos"),
-        word(1, "Vamos"),
-        word(2, "nos"),
-        word("3-4", "al"),
-        word(3, "a"),
-        word(4, "el"),
-        word(5, "mar"),
-    )
-    assert forms(dataset) == ["Vámonos", "Vámonos", "al", "al", "mar"]
-    assert [note.rpartition(": ")[2] for note in dataset.notes] == ["4"]
-
-
-def test_words_that_differ_from_the_text_are_skipped(read):
-    dataset = read("# text = a b a c", word(1, "a"), word(2, "a"), word(3, "c"))
-    assert [example.span for example in dataset.examples] == [(0, 1)]
-    assert dataset.notes == ("words skipped, because the text differs from their form: 2",)
-
-
-def test_a_space_that_the_words_deny_is_no_match(read):
-    dataset = read("# text = a b", word(1, "a", misc="SpaceAfter=No"), word(2, "b"))
-    assert forms(dataset) == ["a"]
-
-
-def test_a_missing_text_is_assembled_from_the_words(read):
-    dataset = read(
-        word(1, "Oh", misc="SpaceAfter=No"), word(2, "!"), word(3, "No"), "", word(1, "x")
-    )
-    assert [example.text for example in dataset.examples] == ["Oh! No"] * 3 + ["x"]
-    assert list(dataset.groups) == ["tiny.conllu, sentence 1"] * 3 + ["tiny.conllu, sentence 2"]
-    assert dataset.notes == ("sentences without a text, which was assembled from their words: 2",)
-
-
-def test_documents_group_their_sentences(read):
-    dataset = read(
-        "# newdoc id = d1",
-        word(1, "a"),
-        "",
-        word(1, "b"),
-        "",
-        "# newdoc",
-        word(1, "c"),
-        group="document",
-    )
-    assert list(dataset.groups) == ["d1", "d1", "tiny.conllu, document from sentence 3"]
-    with pytest.raises(DataError, match=r"conllu:1: .*no `# newdoc` comes before"):
-        read(word(1, "a"), "", "# newdoc", word(1, "b"), group="document")
+def headed(head):
+    """The tree twice, the second time with another head of its last word."""
+    last = TREE[7].replace("\t3\t", f"\t{head}\t")
+    return [*TREE, *TREE[1:7], last]
 
 
 @pytest.mark.parametrize(
-    ("lines", "line", "message"),
+    "call",
     [
-        (["# text = a", "1\ta\tX"], 2, "this line has 3"),
-        (["# text = a", word(1, " ")], 2, "non-empty"),
-        ([word(1, "a"), word(1, "b")], 2, "the id 1 follows word 1"),
-        ([word(2, "a")], 1, "the id 2 follows word 0"),
-        ([word("x", "a")], 1, "'x' is not an id"),
-        ([word("\u0661", "a")], 1, "'\u0661' is not an id"),
-        ([word("2-3", "ab"), word(1, "a")], 1, "the id 2-3 follows word 0"),
-        ([word("1-0", "ab"), word(1, "a")], 1, "the id 1-0 follows word 0"),
-        ([word("1-2", "ab"), word(1, "a"), word("2-3", "bc")], 3, "the id 2-3 follows word 1"),
-        (
-            [word("1-2", "ab"), word(1, "a"), "", word(1, "a")],
-            1,
-            "has 1 words, but tokens up to word 2",
-        ),
-        ([word(1, "a"), word("3.1", "b")], 2, "the id 3.1 follows word 1"),
-        (["# text = a", "", word(1, "a")], 1, "has no words"),
-        (
-            ["# sent_id = s", word(1, "a"), "", "# sent_id = s", word(1, "a")],
-            4,
-            "a duplicate of line 1",
-        ),
+        r"read('# text = a', '1\ta\tX')",
+        "read('# text = a', word(1, ' '))",
+        "read(word(1, 'a'), word(1, 'b'))",
+        "read(word(2, 'a'))",
+        "read(word('x', 'a'))",
+        r"read(word('\u0661', 'a'))",
+        "read(word('2-3', 'ab'), word(1, 'a'))",
+        "read(word('1-0', 'ab'), word(1, 'a'))",
+        "read(word('1-2', 'ab'), word(1, 'a'), word('2-3', 'bc'))",
+        "read(word('1-2', 'ab'), word(1, 'a'), '', word(1, 'a'))",
+        "read(word(1, 'a'), word('3.1', 'b'))",
+        "read('# text = a', '', word(1, 'a'))",
+        "read('# sent_id = s', word(1, 'a'), '', '# sent_id = s', word(1, 'a'))",
+        "read(word(1, 'a'), '', '# newdoc', word(1, 'b'), group='document')",
+        *(f"read(*headed({head!r}), label='HEAD')" for head in ("5", "-1", "3.1", "x")),
+        r"read(*headed('\u0663'), label='HEAD')",
+        "read(*SENTENCE, label='FEATS:Verbform')",
+        "read(label='UPSO')",
+        "read(group='paragraph')",
     ],
 )
-def test_invalid_conllu_is_reported_with_file_and_line(read, lines, line, message):
-    with pytest.raises(DataError, match=rf"tiny\.conllu:{line}: .*{message}"):
-        read(*lines)
-
-
-TREE = [
-    "# sent_id = s1",
-    "# text = Don't go there",
-    word("1-2", "Don't", head="_"),
-    word(1, "Do", head=3),
-    word(2, "n't", head=3),
-    word(3, "go", head=0),
-    word("3.1", "and", head="_"),
-    word(4, "there", head=3),
-    "",
-]
-
-
-def test_heads_are_word_indices_despite_multiword_tokens_and_empty_nodes(read):
-    dataset = read(*TREE, label="HEAD")
-    assert list(dataset.labels) == ["2", "2", "-1", "2"]
-    assert forms(dataset) == ["Do", "n't", "go", "there"]
-    assert dataset.notes == ("empty nodes skipped, because they are not part of the text: 1",)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        [word(1, "a", head=2), word(2, "b", head="_")],
-        ["# text = a c", word(1, "a", head=2), word(2, "b", head=0)],
-    ],
-)
-def test_an_incomplete_tree_is_skipped(read, other):
-    dataset = read(*TREE, *other, label="HEAD")
-    assert set(dataset.groups) == {"s1"}
-    assert "sentences skipped, because a word has no head or does not occur in the text: 1" in (
-        dataset.notes
-    )
-
-
-@pytest.mark.parametrize("head", ["5", "-1", "3.1", "x", "\u0663"])
-def test_a_head_that_is_no_word_is_refused_with_its_line(read, head):
-    lines = [line.replace("there\t_\tX\txX\t_\t3", f"there\t_\tX\txX\t_\t{head}") for line in TREE]
-    with pytest.raises(DataError, match=rf"conllu:10: word 4 .* the head '{head}'\. Allowed: 0"):
-        read(*TREE, *lines[1:], label="HEAD")
-
-
-def test_an_unknown_label_raises_an_error_with_the_nearest(read):
-    with pytest.raises(ConfigError, match=r"Unknown CoNLL-U label 'UPSO'\. Nearest: UPOS"):
-        ConlluColumns(label="UPSO")
-    with pytest.raises(ConfigError, match="Allowed: document, sentence"):
-        ConlluColumns(group="paragraph")
-    with pytest.raises(DataError, match=r"no word with FEATS:Verbform .* Nearest: FEATS:VerbForm"):
-        read(*SENTENCE, label="FEATS:Verbform")
+def test_invalid_conllu_is_reported_with_file_and_line(read, refused, call):
+    refused(eval, call, globals() | {"read": read})
 
 
 def test_the_english_treebank_is_read_to_the_last_word(ewt):
@@ -220,29 +115,16 @@ def test_the_english_treebank_is_read_to_the_last_word(ewt):
     assert forms(test)[:3] == ["What", "if", "Google"]
 
 
-def test_the_heads_of_the_english_treebank_are_trees(ewt_heads):
+def test_the_heads_of_the_english_treebank_are_trees(shared):
+    path = shared / "datasets" / "ud_english_ewt" / "test.conllu"
+    heads = read_dataset(path, format="conllu", columns=ConlluColumns("HEAD"))
     by_sentence = defaultdict(list)
-    for example in ewt_heads.examples:
+    for example in heads.examples:
         by_sentence[example.group].append(int(example.label))
     assert len(by_sentence) == 2_077
-    for heads in by_sentence.values():
-        assert heads.count(-1) == 1
-        assert all(head < len(heads) for head in heads)
-
-
-CONLL_2003 = """\
--DOCSTART- -X- O O
-
-EU NNP I-NP I-ORG
-rejects VBZ I-VP O
-
-Peter NNP I-NP I-PER
-
--DOCSTART- -X- O O
-
-BRUSSELS NNP I-NP I-LOC
-1996-08-22 CD I-NP O
-"""
+    for places in by_sentence.values():
+        assert places.count(-1) == 1
+        assert max(places) < len(places)
 
 
 @pytest.fixture
@@ -255,93 +137,44 @@ def read_columns(tmp_path):
     return write_and_read
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text,
-        lambda text: text.replace("\n", "\r\n"),
-        lambda text: text.replace(" ", "\t"),
-        lambda text: text.replace(" ", "   "),
-        lambda text: text.rstrip("\n"),
-        lambda text: "\ufeff" + text,
-    ],
-)
-def test_words_have_spans_labels_and_sentences(read_columns, change):
-    dataset = read_columns(change(CONLL_2003), label="4")
-    assert [(e.text[slice(*e.span)], e.label) for e in dataset.examples] == [
-        ("EU", "I-ORG"),
-        ("rejects", "O"),
-        ("Peter", "I-PER"),
-        ("BRUSSELS", "I-LOC"),
-        ("1996-08-22", "O"),
-    ]
-    assert [e.text for e in dataset.examples][:3] == ["EU rejects", "EU rejects", "Peter"]
-    assert [e.group for e in dataset.examples] == [
-        f"train.txt, sentence {number}" for number in (1, 1, 2, 3, 3)
-    ]
-    assert dataset.examples[1].id == "train.txt, sentence 1:2"
-    assert dataset.examples[1].where.endswith("train.txt:4")
+def test_words_have_spans_labels_and_sentences(read_columns, snapshot):
+    dataset = read_columns(CONLL_2003, label="4")
+    assert text_of(dataset) == snapshot
     assert dataset.marks_words
     assert dataset.has_groups
-
-
-def test_groups_may_be_documents(read_columns):
-    groups = [e.group for e in read_columns(CONLL_2003, label="4", group="document").examples]
-    assert groups == [f"train.txt, document {number}" for number in (1, 1, 1, 2, 2)]
-    with pytest.raises(DataError, match=r":3: the sentence belongs to no document, because no li"):
-        read_columns("\n\na x\n", group="document")
-
-
-def test_other_columns_can_be_the_words(read_columns):
-    dataset = read_columns("1\tI x\tPRP\n2\tgo\tVB\n", word="2", label="3")
-    assert [e.text for e in dataset.examples] == ["I x go", "I x go"]  # a tab separates
-    assert [e.span for e in dataset.examples] == [(0, 3), (4, 6)]
-
-
-def test_only_blanks_and_tabs_separate(read_columns):
-    assert read_columns("a\u00a0b X\nc\u2028d Y\n").examples[0].text == "a\u00a0b c\u2028d"
+    others = [CONLL_2003.replace("\n", "\r\n"), CONLL_2003.rstrip("\n"), "\ufeff" + CONLL_2003]
+    others += [CONLL_2003.replace(" ", space) for space in ("\t", "   ")]
+    assert all(read_columns(other, label="4") == dataset for other in others)
 
 
 @pytest.mark.parametrize(
-    ("content", "error", "message"),
+    "call",
     [
-        ("", DataError, ":1: the file is empty"),
-        ("\n-DOCSTART- O\n\n", DataError, ":1: the file has no words"),
-        ("a X\nb\n", DataError, ":2: the line has 1 column, but line 1 has 2. Separate"),
-        ("a X\nb X Y\n", DataError, ":2: the line has 3 columns, but line 1 has 2"),
-        ("a\tX\n\tX\n", DataError, ":2: column 1 is empty"),
-        ("a\tX\nb X\n", DataError, ":2: the line has 1 column, but line 1 has 2"),
-        ("a\n", ConfigError, ":1: no column 2. The columns of this line are 1: a. Set"),
-        ("1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n", ConfigError, "If the file is CoNLL-U, set `format:"),
+        "read(CONLL_2003, label='4', group='document')",
+        r"read('1\tI x\tPRP\n2\tgo\tVB\n', word='2', label='3')",  # a tab separates
+        r"read('a\u00a0b X\nc\u2028d Y\n')",  # these do not
     ],
 )
-def test_invalid_lines_are_named(read_columns, content, error, message):
-    with pytest.raises(error) as raised:
-        read_columns(content)
-    assert message in str(raised.value)
+def test_other_columns_separators_and_groups(read_columns, snapshot, call):
+    assert text_of(eval(call, globals() | {"read": read_columns})) == snapshot
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "NER", "1.0", "²", "99999"])
-def test_columns_are_positive_numbers(number):
-    with pytest.raises(ConfigError, match="give the number of the column, counted from 1"):
-        WordColumns(label=number)
-
-
-def test_unknown_groups_and_missing_files_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"Unknown group 'documents'\. Nearest: document"):
-        WordColumns(group="documents")
-    with pytest.raises(MissingError, match="does not exist"):
-        read_dataset(tmp_path / "none.txt", format="columns")
-
-
-def test_baselines_of_the_english_treebank_are_the_known_ones(ewt):
-    train, test = ewt["train"], ewt["test"]
-    tags_of = defaultdict(Counter)
-    for form, tag in zip(forms(train), train.labels, strict=True):
-        tags_of[form][tag] += 1
-    ((majority, _),) = Counter(train.labels).most_common(1)
-    guesses = [
-        tags_of[form].most_common(1)[0][0] if form in tags_of else majority for form in forms(test)
-    ]
-    assert (test.labels == majority).mean() == pytest.approx(0.164, abs=5e-4)
-    assert (test.labels == guesses).mean() == pytest.approx(0.862, abs=5e-4)
+@pytest.mark.parametrize(
+    "call",
+    [
+        "read('')",
+        r"read('\n-DOCSTART- O\n\n')",
+        r"read('a X\nb\n')",
+        r"read('a X\nb X Y\n')",
+        r"read('a\tX\n\tX\n')",
+        r"read('a\tX\nb X\n')",
+        r"read('a\n')",
+        r"read('1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n')",  # CoNLL-U
+        r"read('\n\na x\n', group='document')",
+        *(f"read('', label={number!r})" for number in ("0", "-1", "NER", "1.0", "²", "99999")),
+        "read('', group='documents')",
+        "read_dataset(tmp_path / 'none.txt', format='columns')",
+    ],
+)
+def test_invalid_lines_and_columns_are_named(read_columns, refused, call, tmp_path):
+    refused(eval, call, globals() | {"read": read_columns, "tmp_path": tmp_path})

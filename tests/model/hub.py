@@ -17,11 +17,11 @@ class _Handler(BaseHTTPRequestHandler):
     folder: Path
     asked: list[str]
 
-    def do_HEAD(self) -> None:
-        self._answer(with_content=False)
-
     def do_GET(self) -> None:
         self._answer(with_content=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_content=False)
 
     def _answer(self, *, with_content: bool) -> None:
         # /org/name/resolve/revision/file
@@ -49,20 +49,22 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             return self._refuse("EntryNotFound")
         content = path.read_bytes()
-        self.send_response(200)
-        self.send_header("X-Repo-Commit", commits[branch])
-        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
+        self._begin(
+            200,
+            commits[branch],
+            {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Content-Length": len(content)},
+        )
         if with_content:
             self.wfile.write(content)
         return None
 
     def _refuse(self, code: str, status: int = 404) -> None:
+        self._begin(status, COMMIT, {"X-Error-Code": code, "Content-Length": 0})
+
+    def _begin(self, status: int, commit: str, headers: dict[str, object]) -> None:
         self.send_response(status)
-        self.send_header("X-Error-Code", code)
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("Content-Length", "0")
+        for name, value in {"X-Repo-Commit": commit, **headers}.items():
+            self.send_header(name, str(value))
         self.end_headers()
 
     def log_message(self, *_: object) -> None:

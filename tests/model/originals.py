@@ -42,11 +42,6 @@ def write_original(folder: Path, config: GPT2Config, hub: Mapping[str, Tensor]) 
             tf.get_variable(variable_name(name), initializer=array)
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, str(folder / "model.ckpt"))
-    sizes = {
-        "n_vocab": config.vocab_size,
-        "n_ctx": config.n_positions,
-        "n_embd": config.n_embd,
-        "n_head": config.n_head,
-        "n_layer": config.n_layer,
-    }
+    sizes = {"n_vocab": config.vocab_size, "n_ctx": config.n_positions, "n_embd": config.n_embd}
+    sizes |= {"n_head": config.n_head, "n_layer": config.n_layer}
     (folder / "hparams.json").write_text(json.dumps(sizes))

@@ -11,7 +11,7 @@ from transformers import GPT2Config as ReferenceConfig
 from transformers import GPT2LMHeadModel
 
 from probekit.model.families.gpt2 import GPT2, GPT2Config
-from tests.model.gpt2_sites import SITES, expand, site_names
+from tests.model.gpt2_sites import site_names
 
 # All axis sizes distinct, so that swapped axes fail.
 TINY = GPT2Config(vocab_size=97, n_positions=23, n_embd=21, n_layer=4, n_head=3, n_inner=11)
@@ -51,87 +51,59 @@ def our_model(reference: GPT2LMHeadModel, config: GPT2Config) -> GPT2:
 
 def reference_values(reference: GPT2LMHeadModel, tokens: Tensor) -> dict[str, Tensor]:
     """Logits and every site of one unpadded sequence, shape [pos], by forward hooks."""
-    seen: dict[str, Tensor] = {}
+    seen: dict[str, tuple] = {}  # input and output of each module
 
-    def keep_input(name: str):
-        return lambda module, inputs: seen.__setitem__(name, inputs[0])
-
-    def keep_output(name: str):
-        def hook(module: object, inputs: object, output: object) -> None:
-            first, *rest = output if isinstance(output, tuple) else (output,)
-            seen[name] = first
-            if rest and isinstance(rest[-1], Tensor):
-                seen[name + ".weights"] = rest[-1]
-
-        return hook
+    def keep(name: str):
+        return lambda module, inputs, output: seen.__setitem__(name, (*inputs[:1], output))
 
     body = reference.transformer
-    handles = []
-    for layer, block in enumerate(body.h):
-        at = f"{layer}."
-        handles += [
-            block.register_forward_pre_hook(keep_input(at + "resid_pre")),
-            block.register_forward_hook(keep_output(at + "resid_post")),
-            block.ln_1.register_forward_hook(keep_output(at + "ln1")),
-            block.ln_2.register_forward_pre_hook(keep_input(at + "resid_mid")),
-            block.ln_2.register_forward_hook(keep_output(at + "ln2")),
-            block.attn.register_forward_hook(keep_output(at + "attn")),
-            block.attn.c_attn.register_forward_hook(keep_output(at + "qkv")),
-            block.attn.c_proj.register_forward_pre_hook(keep_input(at + "z")),
-            block.mlp.c_fc.register_forward_hook(keep_output(at + "pre")),
-            block.mlp.c_proj.register_forward_pre_hook(keep_input(at + "post")),
-            block.mlp.register_forward_hook(keep_output(at + "mlp_out")),
-        ]
-    handles += [
-        body.wte.register_forward_hook(keep_output("embed")),
-        body.wpe.register_forward_hook(keep_output("pos_embed")),
-        body.ln_f.register_forward_hook(keep_output("ln_f")),
-        body.ln_f.register_forward_pre_hook(keep_input("resid_final")),
-    ]
+    handles = [module.register_forward_hook(keep(name)) for name, module in body.named_modules()]
     logits = reference(tokens[None], output_attentions=True).logits
     for handle in handles:
         handle.remove()
-
-    n = len(tokens)
     values = {
         "logits": logits,
-        "hook_embed": seen["embed"],
-        "hook_pos_embed": seen["pos_embed"].expand(1, n, -1),
-        **_norm_sites("ln_final", seen["resid_final"], seen["ln_f"], body.ln_f),
+        "hook_embed": seen["wte"][1],
+        "hook_pos_embed": seen["wpe"][1].expand(1, len(tokens), -1),
+        **_norm_sites("ln_final", *seen["ln_f"], body.ln_f),
     }
     for layer, block in enumerate(body.h):
-        values |= _block_values(layer, block, seen)
+        parts = {name: seen[f"h.{layer}{name}"] for name in _PARTS}
+        values |= {f"blocks.{layer}.{name}": x for name, x in _block_values(block, parts).items()}
     return {name: value[0] for name, value in values.items()}
 
 
-def _block_values(layer: int, block: torch.nn.Module, seen: dict[str, Tensor]) -> dict[str, Tensor]:
-    at, heads = f"{layer}.", block.attn.num_heads
-    q, k, v = (
-        rearrange(part, "b pos (head d) -> b pos head d", head=heads)
-        for part in seen[at + "qkv"].chunk(3, -1)
+_PARTS = ("", ".ln_1", ".ln_2", ".attn", ".attn.c_attn", ".attn.c_proj")
+_PARTS += (".mlp", ".mlp.c_fc", ".mlp.c_proj")
+
+
+def _block_values(block: torch.nn.Module, parts: dict[str, tuple]) -> dict[str, Tensor]:
+    q, k, v, z = (
+        rearrange(part, "b pos (head d) -> b pos head d", head=block.attn.num_heads)
+        for part in (*parts[".attn.c_attn"][1].chunk(3, -1), parts[".attn.c_proj"][0])
     )
     scores = einsum(q, k, "b query h d, b key h d -> b h query key") / math.sqrt(q.shape[-1])
     hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    z = rearrange(seen[at + "z"], "b pos (head d) -> b pos head d", head=heads)
-    w_o = rearrange(block.attn.c_proj.weight, "(head d) model -> head d model", head=heads)
-    prefix = f"blocks.{layer}."
+    w_o = rearrange(block.attn.c_proj.weight, "(head d) model -> head d model", head=q.shape[2])
+    attn_out, pattern = parts[".attn"][1]
+    after = parts[""][1]
     return {
-        prefix + "hook_resid_pre": seen[at + "resid_pre"],
-        prefix + "hook_resid_mid": seen[at + "resid_mid"],
-        prefix + "hook_resid_post": seen[at + "resid_post"],
-        prefix + "hook_attn_out": seen[at + "attn"],
-        prefix + "hook_mlp_out": seen[at + "mlp_out"],
-        prefix + "attn.hook_q": q,
-        prefix + "attn.hook_k": k,
-        prefix + "attn.hook_v": v,
-        prefix + "attn.hook_attn_scores": scores.masked_fill(hidden, -math.inf),
-        prefix + "attn.hook_pattern": seen[at + "attn.weights"],
-        prefix + "attn.hook_z": z,
-        prefix + "attn.hook_result": einsum(z, w_o, "b p head d, head d model -> b p head model"),
-        prefix + "mlp.hook_pre": seen[at + "pre"],
-        prefix + "mlp.hook_post": seen[at + "post"],
-        **_norm_sites(prefix + "ln1", seen[at + "resid_pre"], seen[at + "ln1"], block.ln_1),
-        **_norm_sites(prefix + "ln2", seen[at + "resid_mid"], seen[at + "ln2"], block.ln_2),
+        "hook_resid_pre": parts[""][0],
+        "hook_resid_mid": parts[".ln_2"][0],
+        "hook_resid_post": after[0] if isinstance(after, tuple) else after,
+        "hook_attn_out": attn_out,
+        "hook_mlp_out": parts[".mlp"][1],
+        "attn.hook_q": q,
+        "attn.hook_k": k,
+        "attn.hook_v": v,
+        "attn.hook_attn_scores": scores.masked_fill(hidden, -math.inf),
+        "attn.hook_pattern": pattern,
+        "attn.hook_z": z,
+        "attn.hook_result": einsum(z, w_o, "b p head d, head d model -> b p head model"),
+        "mlp.hook_pre": parts[".mlp.c_fc"][1],
+        "mlp.hook_post": parts[".mlp.c_proj"][0],
+        **_norm_sites("ln1", *parts[".ln_1"], block.ln_1),
+        **_norm_sites("ln2", *parts[".ln_2"], block.ln_2),
     }
 
 
@@ -139,10 +111,8 @@ def _norm_sites(
     name: str, before: Tensor, after: Tensor, norm: torch.nn.LayerNorm
 ) -> dict[str, Tensor]:
     scale = (before.var(-1, correction=0, keepdim=True) + norm.eps).sqrt()
-    return {
-        f"{name}.hook_scale": scale,
-        f"{name}.hook_normalized": (after - norm.bias) / norm.weight,
-    }
+    normalized = (after - norm.bias) / norm.weight
+    return {f"{name}.hook_scale": scale, f"{name}.hook_normalized": normalized}
 
 
 def ragged(config: GPT2Config, lengths: list[int], seed: int = 1) -> list[Tensor]:
@@ -162,24 +132,6 @@ def pad(sequences: list[Tensor], side: str, filler: int) -> tuple[Tensor, Tensor
     return torch.stack(tokens), torch.stack(mask)
 
 
-def unpadded(value: Tensor, site: str, keep: Tensor) -> Tensor:
-    """The part of one row [...] of a padded batch that belongs to real tokens."""
-    axes = next((s.axes for s in SITES if s.name == _table_name(site)), ("batch", "pos", "d_vocab"))
-    if "key_pos" in axes:
-        return value[:, keep][:, :, keep]
-    return value[keep]
-
-
-def _table_name(site: str) -> str:
-    parts = site.split(".")
-    return ".".join(["blocks", "{l}", *parts[2:]]) if parts[0] == "blocks" else site
-
-
-def all_sites(config: GPT2Config) -> tuple[str, ...]:
-    """Every site, those on request included."""
-    return site_names(config.n_layer, on_request=True)
-
-
 Worst = dict[str, tuple[float, float]]  # absolute and relative difference, by site
 
 
@@ -192,7 +144,7 @@ def differences(config: GPT2Config, dtype: torch.dtype, lengths: list[int]) -> d
     model = our_model(reference, config)
     sequences = ragged(config, lengths)
     truths = [reference_values(reference, sequence) for sequence in sequences]
-    names = expand(all_sites(config), config.n_layer)
+    names = site_names(config.n_layer, on_request=True)
     found: dict[str, Worst] = {"left": {}, "right": {}}
     for side, worst in found.items():
         tokens, mask = pad(sequences, side, filler=config.vocab_size - 1)
@@ -203,7 +155,9 @@ def differences(config: GPT2Config, dtype: torch.dtype, lengths: list[int]) -> d
             assert set(truth) | {"logits, fused attention"} == set(ours)
             for site, values in ours.items():
                 expected = truth[site.partition(",")[0]]
-                got = unpadded(values[row], site, mask[row])
+                got, keep = values[row], mask[row]  # the part of the real tokens
+                over_keys = site.endswith(("attn_scores", "pattern"))
+                got = got[:, keep][:, :, keep] if over_keys else got[keep]
                 assert got.shape == expected.shape, site
                 finite = expected.isfinite()
                 assert torch.equal(got.isfinite(), finite), site

@@ -9,11 +9,10 @@ import torch
 from scipy import stats
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-from probekit.errors import ConfigError, DataError
+from probekit.errors import DataError
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.generation import (
     ENDED,
-    Continuation,
     Decoding,
     StopStrings,
     continue_texts,
@@ -32,14 +31,16 @@ def logits(rows=5, size=97, seed=0):
     return 3 * torch.randn(rows, size, generator=torch.Generator().manual_seed(seed)).double()
 
 
-@pytest.mark.parametrize("k", [1, 3, 97, 500])
-def test_top_k_equals_the_reference(k):
-    assert torch.equal(keep_top_k(logits(), k), TopKLogitsWarper(k)(None, logits()))
-
-
-@pytest.mark.parametrize("p", [0.01, 0.3, 0.9, 0.999, 1.0])
-def test_top_p_equals_the_reference(p):
-    assert torch.equal(keep_top_p(logits(), p), TopPLogitsWarper(p)(None, logits()))
+@pytest.mark.parametrize(
+    ("ours", "reference", "limits"),
+    [
+        (keep_top_k, TopKLogitsWarper, [1, 3, 97, 500]),
+        (keep_top_p, TopPLogitsWarper, [0.01, 0.3, 0.9, 0.999, 1.0]),
+    ],
+)
+def test_top_k_and_top_p_equal_the_reference(ours, reference, limits):
+    for limit in limits:
+        assert torch.equal(ours(logits(), limit), reference(limit)(None, logits()))
 
 
 @pytest.mark.parametrize(
@@ -88,19 +89,12 @@ def test_an_extreme_temperature_makes_no_nan(temperature):
         assert torch.equal(chosen, logits().argmax(-1))
 
 
-def draws(n, prompts, **options):
-    generators = Decoding(1, temperature=1.0, **options).generators(prompts)
-    return np.stack([generator.random(n) for generator in generators])
-
-
 def test_prompts_seeds_and_samples_have_independent_generators():
     prompts = [[5], [5, 0], [0, 5], [0, 0, 5], [7], [0, 7], [1, 7]]
-    first = np.stack([draws(1, prompts, num_samples=3, seed=s) for s in (0, 1, 2**32 - 1)])
-    assert len(np.unique(first)) == 3 * 3 * len(prompts)
-
-
-def test_greedy_decoding_needs_no_random_numbers():
-    assert Decoding(1).generators([[5, 6]]) == []
+    of_seeds = [Decoding(1, temperature=1.0, num_samples=3, seed=s) for s in (0, 1, 2**32 - 1)]
+    first = [generator.random() for how in of_seeds for generator in how.generators(prompts)]
+    assert len(np.unique(first)) == len(first) == 3 * 3 * len(prompts)
+    assert Decoding(1).generators(prompts) == []  # greedy decoding needs none
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -145,10 +139,8 @@ def test_samples_in_a_batch_equal_those_of_single_prompts(model, slide):
     n = 30 if slide else 8
     together = generate(model, tokens, n, mask=mask, **options)
     assert together.shape == (9, n)
-    for row, prompt in enumerate(prompts):
-        assert torch.equal(
-            together[3 * row : 3 * row + 3], generate(model, prompt[None], n, **options)
-        )
+    alone = [generate(model, prompt[None], n, **options) for prompt in prompts]
+    assert torch.equal(together, torch.cat(alone))
     assert len({tuple(row) for row in together.tolist()}) == 9
     first = generate(model, prompts[0][None], n, **options | {"num_samples": 1})
     assert torch.equal(first, together[:1])
@@ -162,9 +154,8 @@ def test_sliding_drops_the_earliest_tokens(model):
         tokens = torch.cat([tokens, model(window)[:, -1].argmax(-1, keepdim=True)], dim=1)
     assert torch.equal(slid, tokens[:, 10:])
     long = torch.stack(ragged(TINY, [40]))
-    assert torch.equal(
-        generate(model, long, 3, slide=True), generate(model, long[:, -23:], 3, slide=True)
-    )
+    whole, last = (generate(model, ids, 3, slide=True) for ids in (long, long[:, -23:]))
+    assert torch.equal(whole, last)
 
 
 def test_a_row_that_has_ended_has_no_more_tokens_and_the_others_go_on(model):
@@ -223,28 +214,33 @@ def test_an_iterator_of_sites_is_used_at_every_step(model):
     assert record.cache(TINY.sites)["hook_embed"].shape == (1, 6, 21)
 
 
-def test_a_model_in_training_does_not_generate():
-    with pytest.raises(ConfigError, match=r"training mode.*model\.eval\(\)"):
-        generate(GPT2(TINY).train(), torch.ones(1, 2, dtype=torch.int64), 3)
-
-
 def ones(*shape):
     return torch.ones(shape, dtype=torch.int64)
 
 
 @pytest.mark.parametrize(
-    ("prompts", "options", "message"),
+    "call",
     [
-        (ones(1, 4), {}, "context of 23: request at most 20 new ones"),
-        (ones(0, 3), {}, "at least one prompt"),
-        (ones(1, 5), {"tap": Recording(), "slide": True}, "Recording joins consecutive passes"),
-        *((ones(2, 4), {"mask": ones(*other)}, "mask has shape") for other in ((2, 3), (1, 4))),
-        (ones(2, 4), {"mask": ones(2, 5)}, "mask has shape"),  # not cut to fit
+        "generate(GPT2(TINY).train(), ones(1, 2), 3)",
+        "generate(model, ones(1, 4), 21)",
+        "generate(model, ones(0, 3), 21)",
+        "generate(model, ones(1, 5), 21, tap=Recording(), slide=True)",
+        *(f"generate(model, ones(2, 4), 21, mask=ones{shape})" for shape in ((2, 3), (1, 4))),
+        "generate(model, ones(2, 4), 21, mask=ones(2, 5))",  # not cut to fit
+        "continued([''])",
+        "continued(['a', ''])",
+        "continued(['a'], stop=[''])",
+        "continued(['a'], stop='end')",
+        "continued(['a b' * 200])",
+        "continued(['a b' * 100])",
+        "continued([])",
     ],
 )
-def test_impossible_prompts_are_refused(model, prompts, options, message):
-    with pytest.raises(DataError, match=message):
-        generate(model, prompts, 21, **options)
+def test_impossible_prompts_and_stop_strings_are_refused(model, mini, tokenizer, refused, call):
+    def continued(prompts, **options):
+        continue_texts(mini, tokenizer, prompts, Decoding(60), bos=False, **options)
+
+    refused(eval, call, globals() | {"model": model, "continued": continued})
 
 
 def test_padding_does_not_count_for_the_context(model):
@@ -267,17 +263,6 @@ def mini():
 @pytest.fixture(scope="module")
 def tokenizer():
     return Tokenizer.from_pretrained("mini")
-
-
-@pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
-def test_prompts_in_a_batch_get_the_continuations_of_single_prompts(mini, tokenizer, options):
-    how = Decoding(12, **options)
-    together = continue_texts(mini, tokenizer, PROMPTS, how, bos=False)
-    for prompt, samples in zip(PROMPTS, together, strict=True):
-        assert continue_texts(mini, tokenizer, [prompt], how, bos=False) == [samples]
-        assert all(len(sample.ids) == 12 for sample in samples)
-    if options:
-        assert all(first != second for first, second in together)
 
 
 @pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
@@ -347,44 +332,17 @@ def test_a_stop_string_is_found_across_tokens_and_bytes(tokenizer):
 
 def test_beginning_of_text_lets_a_prompt_be_empty(mini, tokenizer):
     [[only]] = continue_texts(mini, tokenizer, [""], Decoding(5), bos=True)
-    assert isinstance(only, Continuation)
     assert len(only.ids) == 5
-
-
-@pytest.mark.parametrize(
-    ("prompts", "options", "error", "message"),
-    [
-        ([""], {}, DataError, "The prompt is empty.*bos"),
-        (["a", ""], {}, DataError, "Prompt 2 is empty"),
-        (["a"], {"stop": [""]}, ConfigError, "non-empty"),
-        (["a"], {"stop": "end"}, ConfigError, "a list of non-empty strings"),
-        (["a b" * 200], {}, DataError, "do not fit the context of 256: shorten the prompt"),
-        (["a b" * 100], {}, DataError, "request at most 57 new ones"),
-        ([], {}, DataError, "at least one text"),
-    ],
-)
-def test_invalid_prompts_and_stop_strings_are_refused(
-    mini, tokenizer, prompts, options, error, message
-):
-    with pytest.raises(error, match=message):
-        continue_texts(mini, tokenizer, prompts, Decoding(60), bos=False, **options)
-
-
-LONG = replace(TINY, n_positions=260)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_greedy_tokens_equal_the_reference_over_200_steps(batch):
-    reference = reference_model(LONG, torch.float64)
+    config = replace(TINY, n_positions=260)
+    reference = reference_model(config, torch.float64)
     prompts = torch.stack(ragged(TINY, [40] * batch))
-    expected = reference.generate(
-        prompts,
-        attention_mask=torch.ones_like(prompts),
-        max_new_tokens=200,
-        do_sample=False,
-        pad_token_id=0,
-        eos_token_id=None,
-    )
-    ours = generate(our_model(reference, LONG), prompts, 200)
-    assert torch.equal(ours, expected[:, 40:])
+    options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None, "max_new_tokens": 200}
+    mask = torch.ones_like(prompts)
+    expected = reference.generate(prompts, attention_mask=mask, **options)[:, 40:]
+    ours = generate(our_model(reference, config), prompts, 200)
+    assert torch.equal(ours, expected)
     assert len(ours[0].unique()) > 5, "a text of one token would equal many a wrong one"

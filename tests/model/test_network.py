@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import probekit
-from probekit.model.families.gpt2 import COMPONENTS, GPT2, GPT2Config
+from probekit.model.families.gpt2 import COMPONENTS, GPT2
 from tests.model.gpt2_sites import expand, site_names
 from tests.model.reference import TINY
 
@@ -47,18 +47,16 @@ def test_device_and_dtype_are_those_of_the_weights():
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_members_are_the_weights_by_their_names_in_checkpoints(bias):
-    model = GPT2(GPT2Config(**(TINY.to_json() | {"bias": bias})))
+    model = GPT2(replace(TINY, bias=bias))
     weights = model.state_dict()
     matrix, head_bias = model.head_output(2)
-    assert torch.equal(matrix, weights["h.2.attn.c_proj.weight"])
-    assert torch.equal(model.position_embedding, weights["wpe.weight"])
-    assert torch.equal(model.last_norm.gain, weights["ln_f.weight"])
-    if bias:
-        assert torch.equal(head_bias, weights["h.2.attn.c_proj.bias"])
-        assert torch.equal(model.last_norm.bias, weights["ln_f.bias"])
-    else:
-        assert head_bias is None
-        assert model.last_norm.bias is None
+    members = {"h.2.attn.c_proj.weight": matrix, "h.2.attn.c_proj.bias": head_bias}
+    members |= {"ln_f.weight": model.last_norm.gain, "ln_f.bias": model.last_norm.bias}
+    for name, member in {**members, "wpe.weight": model.position_embedding}.items():
+        if bias or name.endswith("weight"):
+            assert torch.equal(member, weights[name])
+        else:
+            assert member is None
 
 
 CONFIG = replace(TINY, n_layer=2)
@@ -87,10 +85,6 @@ def clean(model):
         return dict(model.run_with_cache(TOKENS, SITES, MASK)[1])
 
 
-def names(patterns):
-    return expand(patterns, CONFIG.n_layer)
-
-
 # Other taps at the same time: patterns of sites, and a function applied there.
 COMPANIONS = {
     "nothing": ((), None),
@@ -105,7 +99,7 @@ COMPANIONS = {
 def outputs(model, clean, companion, site, delta, add=torch.add):
     """One number for each row of delta, shape [batch], which is added at the site."""
     patterns, change = COMPANIONS[companion]
-    changed = names(patterns) if patterns else ()
+    changed = expand(patterns, CONFIG.n_layer) if patterns else ()
 
     def tap(name, value):
         if name in changed:

@@ -37,25 +37,17 @@ def test_progress_is_read_as_it_was_written(tmp_path, progress):
     assert list(read_log(tmp_path / "log.csv", progress)) == read_log(tmp_path / "log.csv")
 
 
-def test_a_changed_or_cut_state_is_refused_with_a_way_out(tmp_path, progress):
-    path = tmp_path / "state.safetensors"
+@pytest.mark.parametrize("name", ["state.safetensors", "log.csv"])
+def test_a_changed_or_cut_file_is_refused_with_a_way_out(tmp_path, progress, name):
+    path = tmp_path / name
     content = path.read_bytes()
-    longer = (content + b"\0", content + content)
+    is_log = name == "log.csv"  # its length is in the state
+    longer = () if is_log else (content + b"\0", content + content)
+    remedy = r"delete state\.safetensors" if is_log else "Delete it"
     for damaged in (*flipped(content, 200), *cut(content, 40), *longer):
         path.write_bytes(damaged)
-        with pytest.raises(CheckpointError, match=r"state\.safetensors is damaged.*Delete it"):
-            read_progress(tmp_path)
-
-
-def test_a_changed_or_cut_log_is_refused_with_a_way_out(tmp_path, progress):
-    path = tmp_path / "log.csv"
-    content = path.read_bytes()
-    for damaged in (*flipped(content, 200), *cut(content, 40)):
-        path.write_bytes(damaged)
-        with pytest.raises(
-            CheckpointError, match=r"log\.csv is damaged.*delete state\.safetensors"
-        ):
-            read_log(path, progress)
+        with pytest.raises(CheckpointError, match=rf"{name} is damaged.*{remedy}"):
+            read_log(path, progress) if is_log else read_progress(tmp_path)
 
 
 def test_a_log_that_was_read_is_written_as_the_same_bytes(tmp_path, progress):
@@ -71,8 +63,6 @@ def test_later_steps_of_a_log_are_left_out(tmp_path, progress):
     assert [row.step for row in read_log(path, progress)] == list(range(1, 21))
 
 
-def test_a_log_of_another_run_is_refused(tmp_path, progress):
-    (tmp_path / "other").mkdir()
-    write_run(tmp_path / "other", seed=1)
-    with pytest.raises(CheckpointError, match=r"other/log\.csv is damaged or belongs to another"):
-        read_log(tmp_path / "other/log.csv", progress)
+def test_a_log_of_another_run_is_refused(tmp_path, progress, refused):
+    write_run(tmp_path, seed=1)
+    refused(read_log, tmp_path / "log.csv", progress)

@@ -5,11 +5,12 @@ from itertools import product
 import pytest
 import torch
 
+from probekit.analysis.logits import logit_lens, logits_of
 from probekit.errors import ConfigError
 from probekit.model.families.table import from_transformers
 from probekit.model.generation import generate
 from probekit.model.passes.context import KeyValueCache
-from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.families.configurations import CONFIGURATIONS, rows
 
 N_TOKENS = 21  # more than every window
 TOKENS = torch.randint(1, 97, (2, N_TOKENS), generator=torch.Generator().manual_seed(1))
@@ -37,6 +38,11 @@ def exact(configuration):
     return reference, from_transformers(reference)
 
 
+@pytest.fixture(scope="module")
+def model(exact):
+    return exact[1]
+
+
 def padded(side):
     """The rows of TOKENS, the second one shorter and padded; and the mask."""
     mask = torch.zeros(2, N_TOKENS, dtype=torch.bool)
@@ -47,13 +53,9 @@ def padded(side):
     return ids, mask
 
 
-def test_logits_in_float32(reference, ours):
-    torch.testing.assert_close(ours(TOKENS), reference(TOKENS).logits, atol=5e-5, rtol=0)
-
-
-def test_logits_in_float64(exact):
-    reference, ours = exact
-    torch.testing.assert_close(ours(TOKENS), reference(TOKENS).logits, atol=1e-10, rtol=0)
+def test_logits_in_float32_and_float64(reference, ours, exact):
+    for (theirs, own), bound in (((reference, ours), 5e-5), (exact, 1e-10)):
+        torch.testing.assert_close(own(TOKENS), theirs(TOKENS).logits, atol=bound, rtol=0)
 
 
 def test_half_precision_keeps_the_stream_in_float32(configuration):
@@ -89,19 +91,17 @@ def test_attentions(configuration, ours):
         torch.testing.assert_close(cache["pattern", layer], attention, atol=1e-5, rtol=0)
 
 
-def test_fused_attention_equals_that_with_patterns(exact):
-    _, ours = exact
-    with_patterns, _ = ours.run_with_cache(TOKENS)
-    torch.testing.assert_close(ours(TOKENS), with_patterns, atol=1e-11, rtol=0)
+def test_fused_attention_equals_that_with_patterns(model):
+    with_patterns, _ = model.run_with_cache(TOKENS)
+    torch.testing.assert_close(model(TOKENS), with_patterns, atol=1e-11, rtol=0)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_no_number(exact, side):
-    _, ours = exact
+def test_padding_changes_no_number(model, side):
     ids, mask = padded(side)
-    together = ours(ids, mask)
+    together = model(ids, mask)
     for row, length in enumerate(LENGTHS):
-        alone = ours(TOKENS[row : row + 1, :length])[0]
+        alone = model(TOKENS[row : row + 1, :length])[0]
         torch.testing.assert_close(together[row, mask[row]], alone, atol=1e-11, rtol=0)
 
 
@@ -116,13 +116,8 @@ def test_padded_texts_equal_the_reference(reference, ours, side):
 def test_gradients_of_all_parameters(configuration):
     reference = configuration.reference(torch.float64)
     ours = from_transformers(reference).requires_grad_(True)
-    grads = dict(
-        zip(
-            (name for name, _ in ours.named_parameters()),
-            torch.autograd.grad(ours.loss(TOKENS), list(ours.parameters())),
-            strict=True,
-        )
-    )
+    found = torch.autograd.grad(ours.loss(TOKENS), list(ours.parameters()))
+    grads = dict(zip((name for name, _ in ours.named_parameters()), found, strict=True))
     reference.requires_grad_(True)
     reference(TOKENS, labels=TOKENS).loss.backward()
     for name, parameter in reference.named_parameters():
@@ -143,33 +138,25 @@ def test_a_hundred_greedy_tokens(exact):
     assert own.tolist() == theirs[:, N_TOKENS:].tolist()
 
 
-def test_passes_with_a_cache_equal_one_pass(exact):
-    _, ours = exact
+def test_passes_with_a_cache_equal_one_pass(model):
     ids, mask = padded("left")
     past, parts = KeyValueCache(), []
     for start, end in ((0, 14), (14, 15), (15, 18), (18, N_TOKENS)):
-        parts.append(ours(ids[:, start:end], mask[:, :end][:, start:end], past=past))
-    together = ours(ids, mask)
+        parts.append(model(ids[:, start:end], mask[:, :end][:, start:end], past=past))
+    together = model(ids, mask)
     torch.testing.assert_close(torch.cat(parts, 1)[mask], together[mask], atol=1e-11, rtol=0)
 
 
-def test_selected_positions_equal_those_of_a_full_pass(exact):
-    _, ours = exact
+def test_selected_positions_equal_those_of_a_full_pass(model):
     at = torch.tensor([[3, 20], [0, 11]])
-    picked = ours(TOKENS, at=at)
-    whole = ours(TOKENS).take_along_dim(at[..., None], 1)
+    picked = model(TOKENS, at=at)
+    whole = model(TOKENS).take_along_dim(at[..., None], 1)
     torch.testing.assert_close(picked, whole, atol=1e-11, rtol=0)
 
 
 IDS = torch.randint(1, 97, (2, 9), generator=torch.Generator().manual_seed(1))
 MASK = torch.ones(2, 9, dtype=torch.bool)
 MASK[1, :3] = False  # padded left
-START = 4
-
-
-@pytest.fixture(scope="module", params=CONFIGURATIONS, ids=lambda row: row.name)
-def model(request):
-    return from_transformers(request.param.reference(torch.float64))
 
 
 @pytest.fixture(scope="module")
@@ -190,37 +177,29 @@ def edited(model, site, change):
     return values
 
 
-def test_a_resumed_pass_equals_the_whole_with_an_edit_at_every_layer(model, change):
+@pytest.mark.parametrize("start", [0, 4])
+def test_a_resumed_pass_equals_the_whole_with_an_edit_at_every_layer(model, change, start):
+    """Later positions use the keys of earlier ones; some of them are selected."""
     n_layers = model.config.n_layers
+    change = change * (torch.arange(9) >= start)[:, None]
     plain = edited(model, None, change)
-    streams = [name for name in ("resid_pre", "resid_mid") if f"blocks.0.hook_{name}" in plain]
-    for layer in range(n_layers):
-        for stream in streams:
-            site = f"blocks.{layer}.hook_{stream}"
-            expected = edited(model, site, change)[f"blocks.{n_layers - 1}.hook_resid_post"]
-            after = stream == "resid_mid"
-            found = model.resume(plain[site] + change, layer, after_attention=after, mask=MASK)
-            torch.testing.assert_close(found[MASK], expected[MASK], atol=1e-10, rtol=1e-10)
-
-
-def test_later_positions_use_the_keys_of_earlier_ones(model, change):
-    n_layers = model.config.n_layers
-    change = change * (torch.arange(9) >= START)[:, None]
-    plain = edited(model, None, change)
-    keys = "rot_k" if "blocks.0.attn.hook_rot_k" in plain else "k"
-    before = [
-        tuple(plain[f"blocks.{layer}.attn.hook_{name}"][:, :START] for name in (keys, "v"))
-        for layer in range(n_layers)
-    ]
-    at = torch.tensor([[4, 1], [0, 3]])
+    options, selected = {}, MASK.nonzero(as_tuple=True)
+    if start:
+        keys = "rot_k" if "blocks.0.attn.hook_rot_k" in plain else "k"
+        options["before"] = [
+            tuple(plain[f"blocks.{layer}.attn.hook_{name}"][:, :start] for name in (keys, "v"))
+            for layer in range(n_layers)
+        ]
+        options["at"] = torch.tensor([[4, 1], [0, 3]])
+        selected = torch.arange(2)[:, None], start + options["at"]
     streams = [name for name in ("resid_pre", "resid_mid") if f"blocks.0.hook_{name}" in plain]
     for layer, stream in product(range(n_layers), streams):
         site, after = f"blocks.{layer}.hook_{stream}", stream == "resid_mid"
         whole = edited(model, site, change)[f"blocks.{n_layers - 1}.hook_resid_post"]
-        resid = (plain[site] + change)[:, START:]
-        found = model.resume(resid, layer, after_attention=after, mask=MASK, before=before, at=at)
-        expected = whole[:, START:].take_along_dim(at[..., None], 1)
-        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+        resid = (plain[site] + change)[:, start:]
+        found = model.resume(resid, layer, after_attention=after, mask=MASK, **options)
+        found = found if start else found[selected]
+        torch.testing.assert_close(found, whole[selected], atol=1e-10, rtol=1e-10)
 
 
 def test_the_output_matrix_of_the_mlp(model):
@@ -236,3 +215,33 @@ def test_parallel_blocks_have_no_start_after_attention(model):
     if "blocks.0.hook_resid_mid" not in model.sites:
         with pytest.raises(ConfigError, match="parallel: they have no residual stream after"):
             model.resume(torch.zeros(1, 2, 24), 0, after_attention=True)
+
+
+def test_the_caps_of_the_references_change_their_numbers():
+    """Configurations whose caps do nothing would prove nothing."""
+    reference = rows(["gemma2"])[0].reference(torch.float64)
+    ours = from_transformers(reference)
+    capped = ours(TOKENS)
+    assert capped.abs().max() <= 3
+    reference.config.final_logit_softcapping = None
+    assert (from_transformers(reference)(TOKENS) - capped).abs().max() > 1
+    reference.config.final_logit_softcapping = 3.0
+    reference.config.attn_logit_softcapping = None
+    assert (from_transformers(reference)(TOKENS) - capped).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["gemma2 with biases", "gemma3", "gemma3 with a cap of logits"])
+def test_the_lens_respects_the_cap(name):
+    model = from_transformers(rows([name])[0].reference(torch.float64))
+    _, cache = model.run_with_cache(TOKENS, [("resid_post", -1)])
+    torch.testing.assert_close(logits_of(model, cache["resid_post", -1]), model(TOKENS))
+    probability = logit_lens(model, TOKENS[0], top_k=1)["top_probability"][-1, :, 0]
+    expected = model(TOKENS)[0].softmax(-1).amax(-1).float()
+    torch.testing.assert_close(probability.float(), expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_scale_of_embeddings_is_rounded_to_the_dtype(dtype):
+    reference = rows(["gemma3"])[0].reference(dtype)
+    _, cache = from_transformers(reference).run_with_cache(TOKENS, ["hook_embed"])
+    assert torch.equal(cache["hook_embed"], reference.model.embed_tokens(TOKENS))

@@ -54,6 +54,12 @@ def test_an_edit_at_every_site_changes_the_loss_by_the_gradient(model, values):
         assert by_edits == pytest.approx(expected, rel=1e-4, abs=1e-6), site
 
 
+def test_an_edit_in_place_equals_one_of_a_copy(model):
+    sites = list(model.sites)
+    in_place = model(TOKENS, tap=lambda _, x: x.mul_(0.9), sites=sites)
+    assert torch.equal(in_place, model(TOKENS, tap=lambda _, x: x * 0.9, sites=sites))
+
+
 def test_parts_of_a_site(model, values):
     n_kv, n_heads = model.config.n_kv_heads, model.config.n_heads
     axes = model.sites.describe("blocks.1.attn.hook_k").axes

@@ -1,4 +1,4 @@
-"""The key-value cache gives the same results as a pass over the whole text."""
+"""A pass over some blocks, over some positions or with a key-value cache equals the whole pass."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -8,19 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit.errors import DataError
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.context import KeyValueCache
+from tests.model.gpt2_sites import site_names
 from tests.model.reference import TINY, pad, ragged
 
 
 @pytest.fixture(scope="module")
 def model():
     return GPT2(TINY, seed=1).double().requires_grad_(False)
-
-
-def look(site, value):
-    return value
 
 
 @settings(max_examples=25, deadline=None)
@@ -30,8 +26,7 @@ def look(site, value):
     cuts=st.lists(st.integers(1, 8), max_size=3),
     explicit=st.booleans(),
 )
-def test_consecutive_passes_give_the_logits_of_one_pass(lengths, side, cuts, explicit):
-    model = GPT2(TINY, seed=1).double().requires_grad_(False)
+def test_consecutive_passes_give_the_logits_of_one_pass(model, lengths, side, cuts, explicit):
     tokens, mask = pad(ragged(TINY, lengths, seed=3), side, filler=5)
     width = tokens.shape[1]
     edges = [0]
@@ -40,7 +35,8 @@ def test_consecutive_passes_give_the_logits_of_one_pass(lengths, side, cuts, exp
         if all(bool(part.any(-1).all()) for part in parts_of_rows):  # others no pass reads
             edges.append(cut)
     past, parts = KeyValueCache(), []
-    watch = {"tap": look, "sites": ["blocks.*.attn.hook_pattern"]} if explicit else {}
+    sites = ["blocks.*.attn.hook_pattern"]
+    watch = {"tap": lambda site, value: value, "sites": sites} if explicit else {}
     for start, end in pairwise([*edges, width]):
         parts.append(model(tokens[:, start:end], mask[:, start:end], past=past, **watch))
     whole = model(tokens, mask)
@@ -81,42 +77,96 @@ def test_an_incomplete_pass_leaves_the_cache_unchanged(model, stops_early):
     first = model(tokens[:, :6], past=past)
 
     def fail(site, value):
-        if stops_early:
-            return value
         raise KeyboardInterrupt
 
+    watch = {"sites": [("resid_post", 2)], "past": past}
     if stops_early:
-        model(tokens[:, :3], tap=fail, sites=[("resid_post", 2)], logits=False, past=past)
+        model(tokens[:, :3], tap=lambda _, value: value, logits=False, **watch)
     else:
         with pytest.raises(KeyboardInterrupt):
-            model(tokens[:, :3], tap=fail, sites=[("resid_post", 2)], past=past)
+            model(tokens[:, :3], tap=fail, **watch)
     assert past.length == 6
     rest = model(tokens[:, 6:], past=past)
     torch.testing.assert_close(torch.cat([first, rest], 1), model(tokens))
 
 
-def test_mismatched_inputs_are_refused(model):
+@pytest.mark.parametrize(
+    ("change", "shape"),
+    [
+        (None, (3, 1)),
+        (None, (2, 4)),
+        *((change, (2, 1)) for change in ({}, {"n_layer": 2}, {"n_layer": 6}, {"n_head": 7})),
+    ],
+    ids=str,
+)
+def test_other_rows_more_tokens_and_another_model_are_refused(model, refused, change, shape):
     past = KeyValueCache()
     model(torch.ones(2, 20, dtype=torch.int64), past=past)
-    with pytest.raises(DataError, match="holds 2 rows, the tokens have 3"):
-        model(torch.ones(3, 1, dtype=torch.int64), past=past)
-    with pytest.raises(DataError, match="24 tokens are more than the context of 23"):
-        model(torch.ones(2, 4, dtype=torch.int64), past=past)
+    if change is not None:
+        model = GPT2(replace(TINY, **change), seed=2).double()
+    refused(model, torch.ones(shape, dtype=torch.int64), past=past)
     assert past.length == 20
 
 
-@pytest.mark.parametrize("change", [{}, {"n_layer": 2}, {"n_layer": 6}, {"n_head": 7}], ids=str)
-def test_the_cache_of_another_model_is_refused(model, change):
-    past, other = KeyValueCache(), GPT2(replace(TINY, **change), seed=2).double()
-    model(torch.ones(1, 3, dtype=torch.int64), past=past)
-    with pytest.raises(DataError, match="filled by another model"):
-        other(torch.ones(1, 1, dtype=torch.int64), past=past)
-    assert past.length == 3
+LENGTHS = [5, 3, 8]
 
 
-def test_in_float32_one_token_at_a_time_is_within_1e_4_of_one_pass():
-    model = GPT2.from_pretrained("mini")
-    tokens = torch.randint(8192, (3, 40), generator=torch.Generator().manual_seed(2))
-    past, whole = KeyValueCache(), model(tokens)
-    steps = [model(tokens[:, n : n + 1], past=past) for n in range(40)]
-    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-4)
+def test_the_start_after_the_last_block_returns_the_positions(model):
+    resid = torch.randn(2, 5, TINY.n_embd).double()
+    found = model.resume(resid, 4, at=torch.tensor([[1], [3]]))
+    assert torch.equal(found[:, 0], resid[torch.arange(2), torch.tensor([1, 3])])
+
+
+def test_taps_work_after_the_start(model):
+    resid, seen = torch.randn(2, 5, TINY.n_embd).double(), {}
+    model.resume(resid, 2, tap=seen.setdefault, sites=["blocks.2.hook_resid_pre"])
+    assert torch.equal(seen["blocks.2.hook_resid_pre"], resid)
+
+
+AT = torch.tensor([[4, 0], [1, 2], [7, 7]])
+WIDTH = max(LENGTHS)
+
+
+def places(side):
+    """AT, counted from the padded left."""
+    shift = [[WIDTH - n] if side == "left" else [0] for n in LENGTHS]
+    return AT + torch.tensor(shift)
+
+
+def pick(value, site, at):
+    """A full value at the places of each row."""
+    if "attn_scores" in site or "pattern" in site:
+        return torch.stack([v[:, p] for v, p in zip(value, at, strict=True)])
+    return torch.stack([v[p] for v, p in zip(value, at, strict=True)])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("explicit", [True, False])
+def test_requested_positions_equal_those_of_the_full_block(model, side, explicit):
+    ids, mask = pad(ragged(TINY, LENGTHS), side, filler=7)
+    at = places(side)
+    sites = [
+        name
+        for name in site_names(TINY.n_layer, on_request=True)
+        if explicit or not name.endswith(("attn_scores", "pattern"))
+    ]
+    seen, expected = {}, {}
+    logits = model(ids, mask, seen.setdefault, sites, at=at)
+    whole = model(ids, mask, expected.setdefault, sites)
+    first = sites.index(f"blocks.{TINY.n_layer - 1}.attn.hook_v") + 1
+    for site in sites[:first]:
+        assert torch.equal(seen[site], expected[site]), site
+    for site in sites[first:]:
+        torch.testing.assert_close(seen[site], pick(expected[site], site, at), msg=site)
+    torch.testing.assert_close(logits, pick(whole, "logits", at))
+
+
+def test_late_additions_are_not_lost_to_rounding():
+    """bfloat16 has 8 bits of precision: adding 0.5 to 300 would be lost."""
+    model = GPT2(TINY, seed=3).requires_grad_(False)
+    model.wpe.weight.fill_(300.0)
+    model.h[0].attn.c_proj.bias.fill_(0.5)
+    _, cache = model.to(torch.bfloat16).run_with_cache(torch.tensor([[3, 1]]))
+    added = cache["resid_mid", 0] - cache["resid_pre", 0]
+    torch.testing.assert_close(added, cache["attn_out", 0].float(), rtol=0, atol=1e-4)
+    assert added.mean() > 0.4

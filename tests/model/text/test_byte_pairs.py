@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Reference
 from tokenizers import decoders, models, pre_tokenizers
 
-from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.errors import CheckpointError
 from probekit.model.text.byte_pairs import read_vocabulary
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 
+CABINET = "The keys to the old cabinet"
+MERGES = (MINI / "merges.txt").read_text().splitlines()
 HOSTILE = [
     "",
     " ",
@@ -54,6 +56,15 @@ def mini():
 @pytest.fixture(scope="session")
 def mini_reference():
     return reference(MINI / "vocab.json", MINI / "merges.txt")
+
+
+def edit_vocabulary(folder, change=len, merges=MERGES):
+    """Write the vocabulary of mini with changes into a folder, and return it."""
+    ids = json.loads((MINI / "vocab.json").read_text())
+    change(ids)
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    (folder / "merges.txt").write_text("\n".join(merges) + "\n")
+    return ids, merges
 
 
 def check_equal(tokenizer, reference, text):
@@ -98,57 +109,31 @@ def test_gpt2_vocabulary_gives_the_published_ids(gpt2):
 
 
 def test_all_three_layouts_give_the_same_tokenizer(mini, mini_reference, tmp_path):
-    openai = tmp_path / "openai"
-    openai.mkdir()
-    shutil.copy(MINI / "vocab.json", openai / "encoder.json")
-    shutil.copy(MINI / "merges.txt", openai / "vocab.bpe")
-    single = tmp_path / "single"
-    single.mkdir()
-    mini_reference.save(str(single / "tokenizer.json"))
-    for folder in (openai, single):
-        assert Tokenizer.from_pretrained(folder).digest == mini.digest
+    for name in ("openai", "single"):
+        (tmp_path / name).mkdir()
+    shutil.copy(MINI / "vocab.json", tmp_path / "openai/encoder.json")
+    shutil.copy(MINI / "merges.txt", tmp_path / "openai/vocab.bpe")
+    mini_reference.save(str(tmp_path / "single/tokenizer.json"))
+    for name in ("openai", "single"):
+        assert Tokenizer.from_pretrained(tmp_path / name).digest == mini.digest
 
 
 def test_a_changed_vocabulary_in_the_same_folder_is_read_again(tmp_path, mini):
-    for name in ("vocab.json", "merges.txt"):
-        shutil.copy(MINI / name, tmp_path / name)
+    ids, lines = edit_vocabulary(tmp_path)
     first = Tokenizer.from_pretrained(tmp_path).encode("keys", bos=False).ids
-    lines = (tmp_path / "merges.txt").read_text().splitlines()[:200]
-    (tmp_path / "merges.txt").write_text("\n".join(lines) + "\n")
-    made = {line.replace(" ", "") for line in lines}
-    ids = json.loads((tmp_path / "vocab.json").read_text())
+    made = {line.replace(" ", "") for line in lines[:200]}
     few = {token: n for token, n in ids.items() if len(token) == 1 or token in made or n == 0}
+    (tmp_path / "merges.txt").write_text("\n".join(lines[:200]) + "\n")
     (tmp_path / "vocab.json").write_text(json.dumps(few))
     second = Tokenizer.from_pretrained(tmp_path)
     assert len(second.encode("keys", bos=False).ids) > len(first)
     assert second.digest != mini.digest
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            lambda lines: lines[:3000],
-            r"has [\d,]+ tokens that no merge produces, .*\. The merges are incomplete",
-        ),
-        (lambda lines: [lines[0], *lines[:0:-1]], "comes before the merges that produce"),
-    ],
-    ids=["truncated", "reversed"],
-)
-def test_incomplete_or_unordered_merges_are_refused(tmp_path, damage, message):
-    shutil.copy(MINI / "vocab.json", tmp_path)
-    lines = (MINI / "merges.txt").read_text().splitlines()
-    (tmp_path / "merges.txt").write_text("\n".join(damage(lines)) + "\n")
-    with pytest.raises(CheckpointError, match=message):
-        Tokenizer.from_pretrained(tmp_path)
-
-
 def test_ids_need_not_follow_the_merges(tmp_path, mini):
     """tiktoken takes ids for priorities: a vocabulary numbered otherwise must still merge alike."""
-    ids = json.loads((MINI / "vocab.json").read_text())
-    shuffled = dict(zip(ids, np.random.default_rng(0).permutation(len(ids)).tolist(), strict=True))
-    (tmp_path / "vocab.json").write_text(json.dumps(shuffled))
-    shutil.copy(MINI / "merges.txt", tmp_path)
+    numbers = np.random.default_rng(0).permutation(mini.n_ids).tolist()
+    edit_vocabulary(tmp_path, lambda ids: ids.update(zip(list(ids), numbers, strict=True)))
     other = Tokenizer.from_pretrained(tmp_path)
     text = "The keys to the old cabinet are upon the table."
     expected = mini.strings(mini.encode(text, bos=False).ids)
@@ -178,45 +163,28 @@ def test_a_batch_carries_its_mask(mini, side):
 def test_invalid_utf8_is_written_as_bytes(gpt2):
     ids = gpt2.encode("👍", bos=False).ids
     assert len(ids) > 1
-    shown = gpt2.strings(ids)
-    assert all("<0x" in piece for piece in shown)
+    assert all("<0x" in piece for piece in gpt2.strings(ids))
 
 
-def test_a_lone_surrogate_is_refused(mini):
-    with pytest.raises(DataError, match="Character 1"):
-        mini.encode("a\ud800", bos=False)
-
-
-def test_texts_must_be_strings(mini):
-    with pytest.raises(DataError, match="must be a str, not NoneType"):
-        mini.batch(["one", None], bos=False, side="right")
-
-
-def test_a_folder_without_vocabulary_raises_an_error_with_the_formats(tmp_path):
-    with pytest.raises(MissingError, match=r"vocab\.json \+ merges\.txt, or encoder\.json"):
-        read_vocabulary(tmp_path)
-
-
-def edit_vocabulary(folder, change):
-    ids = json.loads((MINI / "vocab.json").read_text())
-    change(ids)
-    (folder / "vocab.json").write_text(json.dumps(ids))
-    shutil.copy(MINI / "merges.txt", folder)
+BROKEN = ["#version: 0.2", "t h", "broken"]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "merges"),
     [
-        (lambda ids: ids.pop("!"), "lacks 1 of the 256 single bytes, the first is 0x21"),
-        (lambda ids: ids.pop("Ġthe"), "first is 'Ġthe'"),
-        (lambda ids: ids.update({"!": ids["a"]}), "same id to several"),
-        (lambda ids: ids.update({"!": "7"}), "integer ids"),
+        (lambda ids: ids.pop("!"), MERGES),
+        (lambda ids: ids.pop("Ġthe"), MERGES),
+        (lambda ids: ids.update({"!": ids["a"]}), MERGES),
+        (lambda ids: ids.update({"!": "7"}), MERGES),
+        (len, MERGES[:3000]),
+        (len, [MERGES[0], *MERGES[:0:-1]]),
+        (len, BROKEN),
     ],
+    ids=["no byte", "no product", "one id twice", "no number", "cut", "reversed", "broken"],
 )
-def test_damaged_vocabularies_are_refused(tmp_path, change, message):
-    edit_vocabulary(tmp_path, change)
-    with pytest.raises(CheckpointError, match=message):
-        read_vocabulary(tmp_path)
+def test_damaged_vocabularies_are_refused(tmp_path, refused, change, merges):
+    edit_vocabulary(tmp_path, change, merges)
+    refused(read_vocabulary, tmp_path)
 
 
 @pytest.mark.parametrize("special", [True, False])
@@ -234,26 +202,11 @@ def test_added_tokens_must_be_special(tmp_path, mini_reference, special):
             read_vocabulary(tmp_path)
 
 
-def test_a_malformed_merge_is_named_by_line(tmp_path):
-    shutil.copy(MINI / "vocab.json", tmp_path)
-    (tmp_path / "merges.txt").write_text("#version: 0.2\nt h\nbroken\n")
-    with pytest.raises(CheckpointError, match=r"line 3.*'broken'"):
-        read_vocabulary(tmp_path)
-
-
-def test_bos_without_such_a_token_is_refused(tmp_path):
-    edit_vocabulary(tmp_path, lambda ids: ids.pop("<|endoftext|>"))
-    with pytest.raises(ConfigError, match="Set bos to false"):
-        _ = Tokenizer.from_pretrained(tmp_path).bos_id
-
-
 def test_the_padding_side_is_needed_only_where_texts_differ_in_length(mini):
     for texts in (["one"], ["The key", "The keys"]):
         alone = mini.batch(texts, bos=True)
         assert bool(alone.mask.all())
         assert alone.ids.tolist() == mini.batch(texts, bos=True, side="left").ids.tolist()
-    with pytest.raises(ConfigError, match=r'1 to 4 tokens.*side="left"'):
-        mini.batch(["The", "The keys to the"], bos=False)
 
 
 def test_tokens_of_a_text_as_strings(mini):
@@ -263,7 +216,7 @@ def test_tokens_of_a_text_as_strings(mini):
 
 @pytest.mark.parametrize("bos", [False, True])
 def test_positions_of_parts(mini, bos):
-    text = "The keys to the old cabinet"
+    text = CABINET
     strings = mini.str_tokens(text, bos=bos)
     assert strings[-2:] == [" cabin", "et"]
     assert mini.position_of(text, "The", bos=bos) == strings.index("The") == bos
@@ -274,23 +227,27 @@ def test_positions_of_parts(mini, bos):
 
 
 @pytest.mark.parametrize(
-    ("part", "message"),
+    "call",
     [
-        (" door", r"' door' is not in 'The keys"),
-        (" keyss", r"Nearest: ' keys'"),
-        ("keys", "begins inside the token ' keys'.*with the space"),
-        (" ke", "ends inside the token ' keys'"),
-        ("he", r"occurs 2 times .* characters 1, 13"),
+        r"mini.encode('a\ud800', bos=False)",
+        "mini.batch(['one', None], bos=False, side='right')",
+        "mini.batch(['The', 'The keys to the'], bos=False)",
+        *(
+            f"mini.position_of(CABINET, {part!r}, bos=False)"
+            for part in (" door", " keyss", "keys")
+        ),
+        *(f"mini.position_of(CABINET, {part!r}, bos=False)" for part in (" ke", "he", "", 5)),
+        "mini.position_of('The', 'The', bos=False, piece='middle')",
+        "read_vocabulary(tmp_path)",
     ],
 )
-def test_positions_of_other_parts_are_refused(mini, part, message):
-    with pytest.raises(DataError, match=message):
-        mini.position_of("The keys to the old cabinet", part, bos=False)
-    for no_part in ("", 5):
-        with pytest.raises(DataError, match=f"at least one character, not {no_part!r}"):
-            mini.position_of("The keys", no_part, bos=False)
-    with pytest.raises(ConfigError, match="Unknown piece 'middle'"):
-        mini.position_of("The", "The", bos=False, piece="middle")
+def test_what_has_no_tokens_is_refused(mini, refused, call, tmp_path):
+    refused(eval, call, globals() | {"mini": mini, "tmp_path": tmp_path})
+
+
+def test_bos_without_such_a_token_is_refused(tmp_path, refused):
+    edit_vocabulary(tmp_path, lambda ids: ids.pop("<|endoftext|>"))
+    refused(getattr, Tokenizer.from_pretrained(tmp_path), "bos_id")
 
 
 def test_real_text_equals_the_reference(gpt2, gpt2_reference, shared):

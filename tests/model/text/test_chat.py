@@ -1,6 +1,5 @@
 """Conversations have the tokens of transformers; templates run without chance and with limits."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +7,10 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from probekit.data.examples import join_turns
-from probekit.errors import CheckpointError, DataError, MissingError
+from probekit.errors import CheckpointError, DataError
 from probekit.model.text.chat import ChatTemplate
 from probekit.model.text.tokenizer import Tokenizer
-from tests.model.text.test_hub_tokenizer import CHAT_ML, byte_level, sentence_piece
+from tests.model.text.test_hub_tokenizer import CHAT_ML, byte_level, sentence_piece, write
 
 # In the manner of ChatML (Qwen), Llama 3 (strips turns, begins with BOS, has a date), Gemma (names
 # of roles, refuses others), and Llama 2 (the turns of a pair in one line); and, below, of Qwen 3 (a
@@ -25,18 +24,6 @@ CONVERSATIONS = [
     ["user", "assistant", "user\nuser"],
     ["Is it open?", "1234 doors were open.", "user", "The keys are here."],
 ]
-
-
-def write(folder, template, make=byte_level, **entries):
-    encoder, bos, eos = make()
-    PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos).save_pretrained(
-        folder
-    )
-    path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text()) | {"chat_template": template} | entries
-    path.write_text(json.dumps(settings))
-    (folder / "config.json").write_text('{"model_type": "llama"}')
-    return folder
 
 
 @pytest.fixture(scope="module", params=[byte_level, sentence_piece], ids=lambda make: make.__name__)
@@ -129,11 +116,9 @@ def test_the_template_may_be_a_file_or_one_of_several(tmp_path):
     assert Tokenizer.from_pretrained(tmp_path / "copy").digest == own_file.digest
 
 
-def test_a_model_without_a_template_says_so(tmp_path):
-    with pytest.raises(MissingError, match="has no chat template"):
-        Tokenizer.from_pretrained("mini").encode_chat("The keys")
-    with pytest.raises(MissingError, match=r"set tokens\.chat to false"):
-        Tokenizer.from_pretrained(write(tmp_path, None)).encode_chat("The keys")
+def test_a_model_without_a_template_says_so(tmp_path, refused):
+    for source in ("mini", write(tmp_path, None)):
+        refused(Tokenizer.from_pretrained(source).encode_chat, "The keys")
 
 
 @pytest.mark.parametrize(
@@ -153,26 +138,10 @@ def test_templates_that_cannot_be_used(template, error, message):
         ChatTemplate(template, where="tokenizer_config.json").render(["Keys"])
 
 
-def test_json_is_not_escaped_for_html():
-    template = ChatTemplate("{{ {'a': '<é>'} | tojson }}{{ messages[0].content }}")
-    assert template.render(["Keys"]) == ('{"a": "<é>"}Keys', [(12, 16)])
-
-
-@pytest.mark.parametrize(
-    ("template", "expected"),
-    [
-        (
-            TEMPLATES["qwen_3"],
-            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n"
-            "<|im_start|>user\nHu<|im_end|>\n<think>",
-        ),
-        (TEMPLATES["mistral"], '<s>[user] Hi</s>[assistant] Ho</s>[user] Hu</s>{"n": 2}'),
-    ],
-    ids=["Qwen 3", "Mistral"],
-)
-def test_published_templates_work(template, expected):
-    chat = ChatTemplate(template, {"bos_token": "<s>"})
-    assert chat.render(["Hi", "Ho", "Hu"])[0] == expected
+@pytest.mark.parametrize("name", ["qwen_3", "mistral"])
+def test_published_templates_work(name, snapshot):
+    chat = ChatTemplate(TEMPLATES[name], {"bos_token": "<s>"})
+    assert chat.render(["Hi", "Ho", "Hu"])[0] == snapshot
     assert len(chat.render([f"Turn {n}" for n in range(200)])[1]) == 200
     assert chat.render(["word " * 100_000])[0].count("word") == 100_000
 
@@ -203,64 +172,23 @@ def test_chance_is_refused(template):
         ("'[%s] {\"a\": {}} 2024' % 'x'", '[x] {"a": {}} 2024'),
         ("'%-5s|' | format('x')", "x    |"),
         ("'{:>5} 100%% of {}'.format('x', 2024)", "    x 100%% of 2024"),
+        ("{'a': '<é>'} | tojson", '{"a": "<é>"}'),  # not escaped for HTML
+        ("messages | map(attribute='role')", "['user']"),  # an iterator is written as a list
     ],
 )
 def test_formats_of_published_templates_work(expression, expected):
     chat = ChatTemplate("{{ " + expression + " }}{{ messages[0].content }}")
-    assert chat.render(["Hi"])[0] == f"{expected}Hi"
+    assert chat.render(["Hi"]) == (f"{expected}Hi", [(len(expected), len(expected) + 2)])
 
 
-def test_iterators_are_written_as_lists():
-    chat = ChatTemplate("{{ messages | map(attribute='role') }}{{ messages[0].content }}")
-    assert chat.render(["Hi"])[0] == "['user']Hi"
-
-
-GROWING = "{%% set ns = namespace(x=%s) %%}{%% for i in range(99) %%}%s{%% endfor %%}{{ ns.x }}"
+ENDLESS = FOLDER.with_name("endless_templates.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize(
     "template",
     [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% for a in range(9999) recursive %}{{ loop(range(9999)) }}{% endfor %}",
-        "{% macro m(x) %}{{ m(x) ~ m(x) }}{% endmacro %}{{ m(1) }}",
-        "{% macro m(x) %}{% if x %}{{ m(x-1) ~ m(x-1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+        *(line for line in ENDLESS if not line.startswith("# ")),
         "{% for i in range(9999) %}" + "x" * 99_999 + "{% endfor %}",
-        "{{ '%3000000000d' % 1 }}",
-        "{{ '%3000000000d' | format(1) }}",
-        "{{ '%*d' % (3000000000, 1) }}",
-        "{{ '{:3000000000}'.format(1) }}",
-        "{{ '{:{w[0]}}'.format(1, w=[3000000000]) }}",
-        "{{ '{:{w}}'.format(1, w='3000000000000000') }}",
-        "{{ '{a[}]:3000000000000000}'.format(a={'}': 1}) }}",
-        "{{ '%(a\nb)3000000000000000d' % {'a\nb': 1} }}",
-        "{{ ['%3000000000000000d'] | format(1) }}",
-        "{{ ('%(' * 199999) % 1 }}",
-        # from the right, and in characters to strip, Python searches without shortcuts
-        "{% set s = 'a' * 4999999 %}{{ s.rfind('ab' + 'a' * 4199999) }}",
-        "{% set s = 'a' * 4999999 %}{{ s.rsplit('ab' + 'a' * 4199999) }}",
-        "{% set s = 'a' * 4999999 %}{{ s.strip('b' * 4999999 + 'a') }}",
-        "{% set s = 'a' * 4999999 %}{{ s | trim('b' * 4999999 + 'a') }}",
-        "{% set n = ('f' * 9199999) | int(0, 16) %}{% for i in range(9999) %}{% set m = -n %}"
-        "{% endfor %}",
-        "{{ 'a' * 10000000000 }}",
-        "{{ 'a' * 10**10 }}",
-        "{{ [1, 2] * 10000000000 }}",
-        "{{ 10 ** 10 ** 10 }}",
-        "{{ 'a' | center(10000000000) }}",
-        "{{ 'a'.center(10000000000) }}",
-        "{{ 'a\nb' | indent(10000000000) }}",
-        "{{ range(99999) | join('a' * 9999) }}",
-        "{% set s = 'a' * 9999 %}{{ s.replace('a', s).replace('a', s) }}",
-        "{% set s = 'a' * 999999 %}{% for i in range(99999) %}{{ s == s[::-1] }}{% endfor %}",
-        "{{ [1] | batch(10000000000, 'a') }}",
-        "{{ ('f' * 9999999) | int(0, 16) // 7 }}",
-        GROWING % ("'a'", "{% set ns.x = ns.x ~ ns.x %}"),
-        GROWING % ("'a'", "{% set ns.x = ns.x + ns.x %}"),
-        GROWING % ("'a'", "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"),
-        GROWING % ("1", "{% set ns.x = [ns.x, ns.x] %}"),
-        GROWING % ("1", "{% set ns.x = {1: ns.x, 2: ns.x} %}"),
-        GROWING % ("1", "{% set ns.x = namespace(a=ns.x, b=ns.x) %}"),
         "{{ " + "(" * 9999,
         "{{ " + "1 + " * 9999 + "1 }}",
         "{{ " + "9" * 9999 + " }}",

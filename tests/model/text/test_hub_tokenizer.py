@@ -1,24 +1,23 @@
 """Tokenizers of tokenizer.json equal those of transformers, or their file is refused by key."""
 
 import json
+import shutil
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Encoder
 from transformers import PreTrainedTokenizerFast
 
-from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, ProbekitError
+from probekit.errors import CheckpointError, ProbekitError
 from probekit.model.text.hub_tokenizer import HubTokenizer
 from probekit.model.text.tokenizer import Tokenizer
-from tests.model.families.configurations import CONFIGURATIONS
 
 CHAT_ML = (
     "{% for m in messages %}<|begin|>{{ m['role'] + '\n' + m['content'] + '<|end|>' + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
 )
-TRAINING = ["The keys to the old cabinet are here.", "She said that 1234 doors were open."] * 5
 TEXTS = [
     "The keys to the cabinet",
     " two  spaces and\ttabs\n\n",
@@ -27,69 +26,38 @@ TEXTS = [
     "</s> and <|end|> are text",
     "",
 ]
-# The pre-tokenization of Llama 3.
-WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+
+
+def stored(name):
+    """A tokenizer of 330 tokens, trained by the library on two sentences."""
+    return Encoder.from_file(str(Path(__file__).with_name("tokenizers") / f"{name}.json"))
 
 
 def byte_level():
-    """A tokenizer like that of Llama 3 and Qwen."""
-    encoder = Encoder(models.BPE())
-    encoder.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    encoder.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = ["<|begin|>", "<|end|>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    encoder.train_from_iterator(TRAINING, trainer)
-    encoder.post_processor = processors.Sequence(
-        [
-            processors.ByteLevel(trim_offsets=True),
-            processors.TemplateProcessing("<|begin|> $A", special_tokens=[("<|begin|>", 0)]),
-        ]
-    )
-    return encoder, "<|begin|>", "<|end|>"
+    """A tokenizer like that of Llama 3 and Qwen, with its end tokens."""
+    return stored("byte_level"), "<|begin|>", "<|end|>"
 
 
 def sentence_piece():
-    """A tokenizer like that of Llama 2 and Mistral."""
-    encoder = Encoder(models.BPE(byte_fallback=True, unk_token="<unk>"))
-    encoder.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    """A tokenizer like that of Llama 2 and Mistral, with its end tokens."""
+    return stored("sentence_piece"), "<s>", "</s>"
+
+
+def write(folder, template, make=byte_level, **entries):
+    encoder, bos, eos = make()
+    PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos).save_pretrained(
+        folder
     )
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    encoder.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=special, show_progress=False)
-    encoder.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # no merge over words
-    encoder.train_from_iterator(TRAINING, trainer)
-    content = json.loads(encoder.to_str())
-    content["added_tokens"] = content["added_tokens"][:3]  # the bytes are ordinary tokens
-    content["pre_tokenizer"] = None
-    encoder = Encoder.from_str(json.dumps(content))
-    encoder.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
-    return encoder, "<s>", "</s>"
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | {"chat_template": template} | entries
+    path.write_text(json.dumps(settings))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return folder
 
 
 @pytest.fixture(scope="module", params=[byte_level, sentence_piece], ids=lambda make: make.__name__)
 def folder(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer")
-    encoder, bos, eos = request.param()
-    PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos).save_pretrained(
-        path
-    )
-    configuration = next(row for row in CONFIGURATIONS if row.name == "llama3")
-    config = configuration.reference().config.to_dict() | {"vocab_size": 330, "eos_token_id": 2}
-    (path / "config.json").write_text(json.dumps(config))
-    return path
+    return write(tmp_path_factory.mktemp("tokenizer"), None, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +97,10 @@ def test_special_tokens_and_ends(tokenizer, reference):
     assert tokenizer.strings([tokenizer.bos_id]) == [reference.bos_token]
 
 
-def test_ids_beyond_the_tokens_have_a_name(tokenizer):
+def test_ids_beyond_the_tokens_have_a_name_and_others_are_refused(tokenizer, refused):
     assert tokenizer.strings([tokenizer.n_ids]) == [f"<unused {tokenizer.n_ids}>"]
-    with pytest.raises(DataError, match="No token has the id -1"):
-        tokenizer.strings([-1])
+    refused(tokenizer.strings, [-1])
+    refused(tokenizer.encode, "a\ud800", bos=False)
 
 
 def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
@@ -142,40 +110,24 @@ def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
     assert (again.encode(TEXTS[2], bos=True).ids == tokenizer.encode(TEXTS[2], bos=True).ids).all()
 
 
-def changed(folder, tmp_path, **entries):
-    """A copy of the folder with other entries in tokenizer_config.json."""
-    for name in ("tokenizer.json", "config.json"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    settings = json.loads((folder / "tokenizer_config.json").read_text()) | entries
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    return Tokenizer.from_pretrained(tmp_path)
-
-
-def test_a_model_without_bos_refuses_it(folder, tmp_path):
+def test_a_model_without_bos_refuses_it(folder, tmp_path, refused):
     """Qwen: config.json has a bos_token_id, but the tokenizer has no such token."""
-    tokenizer = changed(folder, tmp_path, bos_token=None)
-    with pytest.raises(ConfigError, match="Set bos to false"):
-        tokenizer.encode("The keys", bos=True)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    settings = json.loads((copy / "tokenizer_config.json").read_text()) | {"bos_token": None}
+    (copy / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = Tokenizer.from_pretrained(copy)
+    refused(tokenizer.encode, "The keys", bos=True)
     assert len(tokenizer.encode("The keys", bos=False).ids)
 
 
-def test_what_cannot_be_read_is_refused(folder, tmp_path):
-    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
-    with pytest.raises(MissingError, match=r"has no tokenizer\.json"):
-        Tokenizer.from_pretrained(tmp_path)
+def test_what_cannot_be_read_is_refused(folder, tmp_path, refused):
+    shutil.copy(folder / "config.json", tmp_path)
+    refused(Tokenizer.from_pretrained, tmp_path)
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"] = {"type": "Unigram", "vocab": [], "unk_id": None}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=r"type 'Unigram'\. Allowed: BPE"):
-        Tokenizer.from_pretrained(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(CheckpointError, match="not valid JSON"):
-        Tokenizer.from_pretrained(tmp_path)
-
-
-def test_a_lone_surrogate_is_refused(tokenizer):
-    with pytest.raises(DataError, match="lone surrogate"):
-        tokenizer.encode("a\ud800", bos=False)
+    for text in (json.dumps(content), "{"):
+        (tmp_path / "tokenizer.json").write_text(text)
+        refused(Tokenizer.from_pretrained, tmp_path)
 
 
 SETTINGS = {"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}, "chat_template": CHAT_ML}
@@ -283,16 +235,12 @@ VALUES = [None, True, -1, 10**30, 10**400, 1e308, "", "x", "\ud800", [], [None],
 
 
 def places(value, keys=()):
-    """Return the keys of all entries inside a value, at most three in each list or object."""
+    """Yield the keys of all entries inside a value, at most three in each list or object."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
-    few = [(key, item) for number, (key, item) in enumerate(inner) if keys == () or number < 3]
-    nested = [
-        one
-        for key, item in few
-        if isinstance(item, dict | list)
-        for one in places(item, (*keys, key))
-    ]
-    return [*((*keys, key) for key, _ in few), *nested]
+    for key, item in list(inner)[: 3 if keys else None]:
+        yield (*keys, key)
+        if isinstance(item, dict | list):
+            yield from places(item, (*keys, key))
 
 
 def test_any_wrong_value_is_an_error_of_ours(contents):

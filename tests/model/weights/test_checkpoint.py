@@ -2,15 +2,14 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.errors import CheckpointError, MissingError
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.sources import MINI
 from tests.model.reference import TINY, reference_model
 
 
@@ -57,32 +56,27 @@ def test_shards_load_equal(shards, expected):
     assert_equal(shards.parent, expected)
 
 
-def test_a_missing_shard_is_named(shards):
-    shard = sorted(shards.parent.glob("*-00002-of-*"))[0]
-    shard.unlink()
-    with pytest.raises(MissingError, match=shard.name):
-        GPT2.from_pretrained(shards.parent)
+def test_a_missing_shard_is_named(shards, refused):
+    sorted(shards.parent.glob("*-00002-of-*"))[0].unlink()
+    refused(GPT2.from_pretrained, shards.parent)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (lambda files: files.popitem(), "disagree"),
-        (lambda files: files.update({"h.9.ln_1.bias": next(iter(files.values()))}), "h.9.ln_1"),
-        (
-            lambda files: files.update({"wte.weight": "../model.safetensors"}),
-            "in the folder of the index",
-        ),
-        (lambda files: files.update({"wte.weight": "model.py"}), r"shard 'model\.py'"),
-        (lambda files: files.clear(), "no weight_map"),
+        lambda files: files.popitem(),
+        lambda files: files.update({"h.9.ln_1.bias": next(iter(files.values()))}),
+        lambda files: files.update({"wte.weight": "../model.safetensors"}),
+        lambda files: files.update({"wte.weight": "model.py"}),
+        lambda files: files.clear(),
     ],
+    ids=["too few", "unknown tensor", "another folder", "no shard", "no map"],
 )
-def test_an_index_that_is_wrong_is_refused(shards, change, message):
+def test_an_index_that_is_wrong_is_refused(shards, refused, change):
     content = json.loads(shards.read_text())
     change(content["weight_map"])
     shards.write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=message):
-        GPT2.from_pretrained(shards.parent)
+    refused(GPT2.from_pretrained, shards.parent)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -115,29 +109,25 @@ def test_mixed_dtypes_are_converted(folder, tensors):
             assert torch.equal(state[name], mixed[f"transformer.{name}"].to(kind)), name
 
 
-@pytest.mark.parametrize("dtype", ["float8", "int8", "fp16", "", torch.int64])
-def test_an_unknown_dtype_raises_an_error_with_the_allowed_ones(dtype):
-    with pytest.raises(ConfigError, match="float16"):
-        GPT2.from_pretrained("mini", dtype=dtype)
+@pytest.mark.parametrize("dtype", ["float8", "int8", "fp16", "", torch.int64], ids=str)
+def test_an_unknown_dtype_raises_an_error_with_the_allowed_ones(dtype, refused):
+    refused(GPT2.from_pretrained, "mini", dtype=dtype)
 
 
 @pytest.mark.parametrize(
-    ("number", "dtype", "message"),
+    ("number", "dtype"),
     [
-        (float("nan"), "float32", "wpe.weight.*not finite: the file is damaged"),
-        (float("inf"), "float16", "wpe.weight.*not finite: the file is damaged"),
-        (1e6, "float16", "wpe.weight.*they exceed float16; load the model in bfloat16 or float32"),
-        (1e300, "float32", "wpe.weight.*they exceed float32; load the model in float64"),
-        (1, "float32", r"wpe\.weight has the dtype int32"),
+        *((float("nan"), "float32"), (float("inf"), "float16")),
+        *((1e6, "float16"), (1e300, "float32")),
+        (1, "float32"),  # of dtype int32
     ],
 )
-def test_numbers_that_no_weight_has_are_refused(folder, tensors, number, dtype, message):
+def test_numbers_that_no_weight_has_are_refused(folder, tensors, refused, number, dtype):
     weight = tensors["transformer.wpe.weight"]
     tensors["transformer.wpe.weight"] = weight.int() if number == 1 else weight.double()
     tensors["transformer.wpe.weight"][3, 4] = number
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match=message):
-        GPT2.from_pretrained(folder, dtype=dtype)
+    refused(GPT2.from_pretrained, folder, dtype=dtype)
 
 
 def test_loaded_weights_do_not_depend_on_the_file(folder):
@@ -150,10 +140,9 @@ def test_loaded_weights_do_not_depend_on_the_file(folder):
     assert all(parameter.is_contiguous() for parameter in model.parameters())
 
 
-def test_a_weight_file_of_another_name_is_reported(folder):
+def test_a_weight_file_of_another_name_is_reported(folder, refused):
     shutil.move(folder / "model.safetensors", folder / "part.safetensors")
-    with pytest.raises(MissingError, match=r"It has part\.safetensors"):
-        GPT2.from_pretrained(folder)
+    refused(GPT2.from_pretrained, folder)
 
 
 @pytest.fixture
@@ -167,32 +156,16 @@ def original(tmp_path):
     return folder
 
 
-def test_a_tokenizer_is_read_from_beside_an_original(original):
-    shutil.copy(MINI / "vocab.json", original / "encoder.json")
-    shutil.copy(MINI / "merges.txt", original / "vocab.bpe")
-    ours, mini = (Tokenizer.from_pretrained(source) for source in (original, "mini"))
-    assert ours.digest == mini.digest
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"n_head": 4}, "n_head=4 does not divide"),
-        ({"n_vocab": 0}, "vocab_size"),
-        ({"n_inner": 4}, "exactly the keys .*; it has .*n_inner"),
-    ],
-)
-def test_impossible_sizes_of_an_original_are_refused(original, change, message):
+@pytest.mark.parametrize("change", [{"n_head": 4}, {"n_vocab": 0}, {"n_inner": 4}], ids=str)
+def test_impossible_sizes_of_an_original_are_refused(original, refused, change):
     sizes = json.loads((original / "hparams.json").read_text()) | change
     (original / "hparams.json").write_text(json.dumps(sizes))
-    with pytest.raises(CheckpointError, match=message):
-        GPT2.from_pretrained(original)
+    refused(GPT2.from_pretrained, original)
 
 
-def test_without_tensorflow_the_error_says_what_to_install(original, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
+def test_without_tensorflow_the_error_says_what_to_install(original, monkeypatch, refused):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(MissingError, match=r"pip install .*\[openai\]'"):
         GPT2.from_pretrained(original)
     (original / "checkpoint").write_text('model_checkpoint_path: "/elsewhere/run1/model-20"\n')
-    with pytest.raises(MissingError, match=r"no model-20\.index"):
-        GPT2.from_pretrained(original)
+    refused(GPT2.from_pretrained, original)

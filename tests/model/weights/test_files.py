@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.errors import CheckpointError
 from probekit.model.families.gpt2 import GPT2, WEIGHTS, GPT2Config
 from probekit.model.families.table import find_config
 from probekit.model.text.byte_pairs import read_vocabulary
@@ -76,12 +76,6 @@ def test_a_changed_or_cut_file_is_refused(folder, name):
             READ[name](folder)
 
 
-def edit(path, change):
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-
-
 def swap_ids(ids):
     ids["!"], ids["#"] = ids["#"], ids["!"]
 
@@ -96,31 +90,27 @@ def swap_ids(ids):
     ids=["heads", "epsilon", "two ids"],
 )
 def test_an_edit_that_fits_the_weights_is_refused_until_the_digests_are_deleted(
-    folder, name, change
+    folder, refused, name, change
 ):
-    edit(folder / name, change)
-    with pytest.raises(CheckpointError, match=rf"{name} is damaged.*delete .*digests\.json"):
-        load(folder)
+    content = json.loads((folder / name).read_text())
+    change(content)
+    (folder / name).write_text(json.dumps(content))
+    refused(load, folder)
     (folder / "digests.json").unlink()
     load(folder)
 
 
 @pytest.mark.parametrize("name", [*FILES, "digests.json"])
-def test_a_file_of_another_model_is_refused(folder, tmp_path, name):
-    other = save_other(tmp_path / "other")
+def test_a_file_of_another_model_is_refused(folder, tmp_path, refused, name):
+    other = tmp_path / "other"
+    GPT2(replace(TINY, layer_norm_epsilon=0.1), seed=1).save_pretrained(other)
+    Tokenizer.from_pretrained("mini").save_pretrained(other)
     assert (other / name).read_bytes() != (folder / name).read_bytes()
     shutil.copy(other / name, folder)
-    with pytest.raises(CheckpointError, match="is damaged or from another model"):
-        load(folder)
+    refused(load, folder)
     if name == "config.json":  # the first file that is written, so as left by a killed writer
         GPT2(TINY, seed=1).save_pretrained(folder)
         load(folder)
-
-
-def save_other(folder):
-    GPT2(replace(TINY, layer_norm_epsilon=0.1), seed=1).save_pretrained(folder)
-    Tokenizer.from_pretrained("mini").save_pretrained(folder)
-    return folder
 
 
 def test_what_was_compared_is_said(folder):
@@ -137,12 +127,8 @@ def test_a_vocabulary_that_was_copied_into_the_folder_is_not_said_to_be_verified
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(MINI / name, tmp_path)
     load(tmp_path)
-    assert file_checks(tmp_path) == {
-        "config.json": "digests.json",
-        "model.safetensors": "digests.json",
-        "merges.txt": UNVERIFIED,
-        "vocab.json": UNVERIFIED,
-    }
+    copied = dict.fromkeys(("merges.txt", "vocab.json"), UNVERIFIED)
+    assert file_checks(tmp_path) == dict.fromkeys(FILES, "digests.json") | copied
 
 
 def test_a_tokenizer_comes_back_as_it_was(tmp_path):
@@ -153,13 +139,12 @@ def test_a_tokenizer_comes_back_as_it_was(tmp_path):
         assert (tmp_path / name).read_bytes() == (MINI / name).read_bytes()
 
 
-def test_a_vocabulary_that_would_not_be_read_is_not_saved(folder, tmp_path):
+def test_a_vocabulary_that_would_not_be_read_is_not_saved(folder, tmp_path, refused):
+    (tmp_path / "openai").mkdir()
     for name, other in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
-        (tmp_path / "openai").mkdir(exist_ok=True)
         shutil.copy(folder / name, tmp_path / "openai" / other)
     before = (folder / "digests.json").read_bytes()
-    with pytest.raises(ConfigError, match=r"has another vocabulary, merges\.txt and vocab\.json"):
-        Tokenizer.from_pretrained(tmp_path / "openai").save_pretrained(folder)
+    refused(Tokenizer.from_pretrained(tmp_path / "openai").save_pretrained, folder)
     assert (folder / "digests.json").read_bytes() == before
 
 
@@ -170,29 +155,22 @@ def test_digests_of_another_form_are_refused(folder, content):
         load(folder)
 
 
-def as_blob(folder, name, content, digest):
-    """Store a file as the hub's cache does, which names it by its digest."""
-    (folder / "blobs").mkdir(exist_ok=True)
-    (folder / "blobs" / digest).write_bytes(content)
-    (folder / name).symlink_to(folder / "blobs" / digest)
-    return folder / name
-
-
 @pytest.mark.parametrize("algorithm", ["git", "sha256"])
 def test_every_file_of_the_hub_s_cache_is_compared_with_its_name(tmp_path, algorithm):
     content = (MINI / "config.json").read_bytes()
     prefix = b"blob %d\0" % len(content)
     git, sha256 = hashlib.sha1(prefix + content), hashlib.sha256(content)
     name = (git if algorithm == "git" else sha256).hexdigest()
-    path = as_blob(tmp_path, "config.json", content, name)
+    blob, path = tmp_path / "blobs" / name, tmp_path / "config.json"
+    blob.parent.mkdir()
+    blob.write_bytes(content)
+    path.symlink_to(blob)
     assert read_verified(path) == content
     assert GPT2Config.from_folder(tmp_path).n_layer == 6
     for damaged in (*flipped(content, 100), *cut(content, 20)):
         if damaged != content:
-            path.resolve().write_bytes(damaged)
-            with pytest.raises(
-                CheckpointError, match=r"config\.json.*does not match the hub's digest"
-            ):
+            blob.write_bytes(damaged)
+            with pytest.raises(CheckpointError, match=r"config\.json.*does not match the hub's di"):
                 GPT2Config.from_folder(tmp_path)
 
 
@@ -225,33 +203,24 @@ def test_pairs_of_surrogates_and_depth_are_allowed():
 @pytest.mark.parametrize(
     "name",
     [
-        "config.json",
-        "digests.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
+        *("config.json", "digests.json", "tokenizer.json", "tokenizer_config.json"),
         "chat_template.jinja",
     ],
 )
-def test_a_named_pipe_is_refused(name, tmp_path):
+def test_a_named_pipe_is_refused(name, tmp_path, refused):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
-    with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
-        Tokenizer.from_pretrained(tmp_path)
-    if name == "config.json":
-        with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
-            find_config(tmp_path)
+    for read in (Tokenizer.from_pretrained, find_config)[: 1 + (name == "config.json")]:
+        refused(read, tmp_path)
 
 
-def test_a_device_and_a_folder_are_refused(tmp_path):
+def test_a_device_a_folder_and_no_file_are_refused(tmp_path, refused):
     (tmp_path / "config.json").symlink_to("/dev/null")
     (tmp_path / "tokenizer.json").mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
-            read_json(tmp_path / name)
-    with pytest.raises(MissingError, match="cannot be read: No such file"):
-        read_json(tmp_path / "none.json")
+    for name in ("config.json", "tokenizer.json", "none.json"):
+        refused(read_json, tmp_path / name)
 
 
 def test_the_vocabulary_of_gpt2_has_the_same_reader(tmp_path):

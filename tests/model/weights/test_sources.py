@@ -9,7 +9,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.errors import CheckpointError, MissingError
 from probekit.hub import is_hub_reachable
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.families.neox import NeoX
@@ -54,7 +54,7 @@ def test_a_model_in_shards_is_fetched_whole_and_once(hub, model):
     assert len(asked) == fetched
 
 
-def test_a_revision_has_its_own_weights_and_folder(hub, monkeypatch):
+def test_a_revision_has_its_own_weights_and_folder(hub, monkeypatch, refused):
     rows = {row.name: row for row in CONFIGURATIONS}
     for revision, name in (("", "neox"), ("@step1000", "neox in sequence")):
         folder = hub[0] / "org" / f"pythia{revision}"
@@ -71,17 +71,21 @@ def test_a_revision_has_its_own_weights_and_folder(hub, monkeypatch):
     again = NeoX.from_pretrained("org/pythia", revision="step1000")
     for name, tensor in early.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor)
-    with pytest.raises(MissingError, match=r"'org/pythia@step2000' is not in the hub's local"):
-        load_model("org/pythia", revision="step2000")
+    refused(load_model, "org/pythia", revision="step2000")
 
 
-def test_a_revision_of_a_folder_is_an_error(model):
-    with pytest.raises(ConfigError, match="is a folder, which has no revision 'step1'"):
-        load_model(model, revision="step1")
-    with pytest.raises(ConfigError, match="'mini' is a folder"):
-        load_model("mini", revision="step1")
-    with pytest.raises(ConfigError, match="contains the revision 'a', but the revision 'b'"):
-        load_model("org/name@a", revision="b")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "load_model(model, revision='step1')",
+        "load_model('mini', revision='step1')",
+        "load_model('org/name@a', revision='b')",
+        "GPT2.from_pretrained('org/nothing')",
+        "GPT2.from_pretrained('org/name@v9')",
+    ],
+)
+def test_models_and_revisions_that_do_not_exist_are_reported(model, refused, call):
+    refused(eval, call, globals() | {"model": model})
 
 
 def test_a_flipped_bit_in_the_cache_is_found(model):
@@ -94,39 +98,24 @@ def test_a_flipped_bit_in_the_cache_is_found(model):
         GPT2.from_pretrained("org/name")
 
 
-def test_a_flipped_bit_in_the_name_of_a_commit_is_found(model, monkeypatch):
+def test_a_flipped_bit_in_the_name_of_a_commit_is_found(model, monkeypatch, refused):
     folder = find_model("org/name")
     (folder.parents[1] / "refs" / "main").write_bytes(b"\xb0" + b"0" * 39)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(CheckpointError, match=r"local cache of 'org/name' is damaged.*refs"):
-        find_model("org/name")
+    refused(find_model, "org/name")
 
 
-def test_another_architecture_is_named_before_its_weights_are_fetched(hub, model):
+def test_another_architecture_is_named_before_its_weights_are_fetched(hub, model, refused):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
-    with pytest.raises(CheckpointError, match="model_type is 'llama'"):
-        GPT2.from_pretrained("org/name")
+    refused(GPT2.from_pretrained, "org/name")
     assert hub[1] == ["config.json"]
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("org/nothing", "The hub has no model 'org/nothing'"),
-        ("org/name@v9", "has no revision 'v9'"),
-    ],
-)
-def test_missing_models_of_the_hub_are_reported(model, source, message):
-    with pytest.raises(MissingError, match=message):
-        GPT2.from_pretrained(source)
-
-
-def test_a_model_without_weights_raises_an_error_with_the_file_names(model):
+def test_a_model_without_weights_raises_an_error_with_the_file_names(model, refused):
     for path in model.glob("model*"):
         path.unlink()
-    with pytest.raises(MissingError, match=r"has no model\.safetensors or .*pytorch_model\.bin"):
-        GPT2.from_pretrained("org/name")
+    refused(GPT2.from_pretrained, "org/name")
 
 
 @pytest.mark.parametrize("token", [None, "hf_abc"])
@@ -138,47 +127,35 @@ def test_a_gated_model_names_its_page(model, monkeypatch, token):
 
 
 @pytest.fixture
-def no_waiting(monkeypatch):
-    """Fail where the hub's client waits before it tries again."""
+def closed_port(monkeypatch):
+    """The address of a port of this machine that nobody listens on, and that no proxy reaches.
 
-    def refuse(seconds):
-        pytest.fail(f"waits {seconds} s")
-
-    monkeypatch.setattr("time.sleep", refuse)
-
-
-@pytest.fixture
-def closed_port():
-    """The address of a port of this machine that nobody listens on."""
+    A test fails where the hub's client waits before it tries again.
+    """
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"waits {seconds} s"))
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-@pytest.fixture
-def no_proxy(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
-def test_an_unreachable_hub_is_reported_without_retries(
-    hub, monkeypatch, closed_port, no_waiting, no_proxy
-):
+def test_an_unreachable_hub_is_reported_without_retries(hub, monkeypatch, closed_port):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
     with pytest.raises(MissingError, match="hub could not be reached"):
         find_model("org/name")
     assert hub[1] == []
 
 
-def test_a_cached_model_needs_no_hub(model, monkeypatch, closed_port, no_waiting, no_proxy):
+def test_a_cached_model_needs_no_hub(model, monkeypatch, closed_port):
     folder = find_model("org/name")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
     assert find_model("org/name") == folder
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
-def test_with_a_proxy_the_proxy_must_be_reachable(hub, monkeypatch, no_proxy, closed_port, scheme):
+def test_with_a_proxy_the_proxy_must_be_reachable(hub, monkeypatch, closed_port, scheme):
     address = constants.ENDPOINT.removeprefix("http://")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
     assert not is_hub_reachable()
