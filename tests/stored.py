@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
+MISTAKES = {AttributeError, NameError, SyntaxError, TypeError, UnboundLocalError}  # of a test's own
 
 
 def portable(text, tmp_path=None):
@@ -27,6 +28,7 @@ def refused(snapshot, tmp_path):
     def refused(call, /, *args, **kwargs):
         with pytest.raises(Exception) as caught:  # noqa: PT011  # the text is compared below
             call(*args, **kwargs)
+        assert caught.type not in MISTAKES, "the call of the test is wrong"
         assert portable(f"{caught.type.__name__}: {caught.value}", tmp_path) == snapshot
 
     return refused
