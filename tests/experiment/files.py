@@ -1,9 +1,4 @@
-"""Valid files of each kind, and the message for an invalid one."""
-
-import pytest
-
-from probekit.errors import ConfigError
-from probekit.experiment.loader import load_any_experiment, load_recipe
+"""Valid files of each kind."""
 
 GOOD = """\
 name: small
@@ -28,13 +23,3 @@ name: mine
 activations: {folder: a}
 data: {name: rows, format: csv, file: rows.csv}
 """
-
-
-def refusal(path, overrides=(), load=load_any_experiment):
-    with pytest.raises(ConfigError) as error:
-        load(path, overrides)
-    return str(error.value)
-
-
-def refused_recipe(path, overrides=()):
-    return refusal(path, overrides, load_recipe)
