@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import ConfigError
 from probekit.interventions import edits
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.look.lenses import (
@@ -23,7 +23,6 @@ from probekit.results.network import MEAN
 TEXT = "The keys to the old cabinet"
 CLEAN, CORRUPT = "The key to the old door", "The keys to the old door"
 SITE = "blocks.2.hook_resid_post"
-UNEQUAL = r"2 tokens .* 3, so .*\n  'The' ' key'\n  'The' ' old' "
 
 
 @pytest.fixture(scope="module")
@@ -72,35 +71,29 @@ def test_attribution_uses_the_given_position_and_subtracted_token(mini):
 
 
 @pytest.mark.parametrize(
-    ("token", "message"),
+    "call",
     [
-        ("", "is empty"),
-        (" the keys", "is 2 tokens of this model: ' the', ' keys'. Give the text of a single"),
-        ("window", "With a space before it, ' window', it is a single token"),
+        "attribute(mini, TEXT, '', bos=False)",
+        "attribute(mini, TEXT, ' the keys', bos=False)",
+        "attribute(mini, TEXT, 'window', bos=False)",
+        "read_lens(mini, [TEXT, ''], bos=False)",
+        "score_texts(mini, ['word ' * 300], bos=False)",
+        "score_random_repeats(mini, n=1, length=129, bos=False)",
+        "score_random_repeats(mini, n=1, length=128, bos=True)",
+        "ModelAndTokenizer.load('minni')",
+        "patch_pair(mini, 'The key', 'The key', ' is', ' are', bos=False)",
+        "patch_pair(mini, 'The key', '', ' is', ' are', bos=False)",
+        "patch_pair(mini, 'The key', 'The old key', ' is', ' are', bos=False)",
+        "patch_pair(mini, 'The key', 'The keys', ' is', ' is', bos=False)",
+        "patch_pair(mini, 'The key', 'The keys', \" isn't it\", ' is', bos=False)",
+        "patch_pair(mini, 'The key', 'The keys', 'isn', ' is', bos=False)",
     ],
 )
-def test_text_of_several_tokens_is_refused_with_a_remedy(mini, token, message):
-    with pytest.raises(ConfigError, match=message):
-        attribute(mini, TEXT, token, bos=False)
+def test_mistakes_are_explained(mini, call, refused):
+    refused(eval, call, globals() | {"mini": mini})
 
 
-@pytest.mark.parametrize(
-    ("call", "options", "error", "message"),
-    [
-        (read_lens, {"texts": [TEXT, ""], "bos": False}, DataError, "empty"),
-        (score_texts, {"texts": ["word " * 300], "bos": False}, DataError, "context of 256"),
-        (score_random_repeats, {"n": 1, "length": 129, "bos": False}, ConfigError, "at most 128"),
-        (score_random_repeats, {"n": 1, "length": 128, "bos": True}, ConfigError, "at most 127"),
-    ],
-)
-def test_invalid_arguments_are_refused(mini, call, options, error, message):
-    with pytest.raises(error, match=message):
-        call(mini, **options)
-
-
-def test_unknown_models_and_devices_are_refused():
-    with pytest.raises(MissingError, match="Nearest: mini"):
-        ModelAndTokenizer.load("minni")
+def test_unknown_devices_are_refused():
     with pytest.raises(ConfigError, match=r"--device nowhere.*Available devices: cpu"):
         ModelAndTokenizer.load("mini", device="nowhere")
 
@@ -180,30 +173,10 @@ def test_estimates_are_verified_where_they_are_largest(mini, pair):
     assert (found.base, found.source) == pytest.approx((pair.base, pair.source), abs=1e-5)
 
 
-def test_a_beginning_of_text_is_a_position(mini):
-    found = patch_pair(mini, "The key", "The keys", " is", " are", bos=True, sites=[SITE])
+def test_a_beginning_of_text_is_a_position_and_answers_without_a_space_are_named(mini):
+    found = patch_pair(mini, "The key", "The keys", "is", " are", bos=True, sites=[SITE])
     assert found.clean == ("<|endoftext|>", "The", " key")
     assert found.of_positions["effect"].tolist()[:2] == pytest.approx([0, 0], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("texts", "answers", "error", "message"),
-    [
-        (("The key", "The key"), (" is", " are"), DataError, "have the same tokens"),
-        (("The key", ""), (" is", " are"), DataError, "is empty"),
-        (("The key", "The old key"), (" is", " are"), DataError, UNEQUAL),
-        (("The key", "The keys"), (" is", " is"), ConfigError, "both ' is'"),
-        (("The key", "The keys"), (" isn't it", " is"), ConfigError, "tokens of this model"),
-        (("The key", "The keys"), ("isn", " is"), ConfigError, "With a space before it"),
-    ],
-)
-def test_bad_pairs_are_refused(mini, texts, answers, error, message):
-    with pytest.raises(error, match=message):
-        patch_pair(mini, *texts, *answers, bos=False, sites=[SITE])
-
-
-def test_answers_without_a_space_are_named(mini):
-    found = patch_pair(mini, "The key", "The keys", "is", " are", bos=False, sites=[SITE])
     assert found.unspaced == ("is",)
     found = patch_pair(mini, "The key ", "The keys ", "is", " are", bos=False, sites=[SITE])
     assert found.unspaced == ()

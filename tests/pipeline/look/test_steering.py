@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.generation import Decoding, continue_texts
 from probekit.model.sites.sites import SiteSelection
@@ -27,50 +26,36 @@ def network():
 def probe_of(classes=("no", "yes"), **facts):
     n = len(classes) if len(classes) > 2 else 1
     weights = np.random.default_rng(0).normal(size=(n, 256))
-    given = {
-        "kind": "logistic", "scores_are_logits": True, "sites": (SITE,),
-        "position": {"at": "last"}, "bos": False, "model": "mini", "compute": "float32",
-        "dtype": "float32", "weights": "", "tokenizer": "", "cache": "", "seed": 0, "created": "",
-        "versions": {}, "projection_sd": tuple(np.arange(2.0, 2.0 + n).tolist()),
-    }  # fmt: skip
+    given = dict.fromkeys(("weights", "tokenizer", "cache", "created"), "")
+    given |= {"kind": "logistic", "scores_are_logits": True, "sites": (SITE,), "model": "mini"}
+    given |= {"position": {"at": "last"}, "bos": False, "seed": 0, "versions": {}}
+    given |= {"compute": "float32", "dtype": "float32"}
+    given |= {"projection_sd": tuple(np.arange(2.0, 2.0 + n).tolist())}
     return SavedProbe(((weights, np.zeros(n)),), classes, ProbeFacts(**(given | facts)))
 
 
-def test_the_vector_is_one_standard_deviation_long():
-    probe = probe_of()
-    vector = steering_vector(probe)
-    np.testing.assert_allclose(vector, 2.0 * probe.unit_directions[0])
-    np.testing.assert_allclose(steering_vector(probe, "yes"), vector)
-    np.testing.assert_allclose(steering_vector(probe, "no"), -vector)
-
-
-def test_each_of_several_labels_has_a_vector():
-    probe = probe_of(("a", "b", "c"))
-    np.testing.assert_allclose(steering_vector(probe, "c"), 4.0 * probe.unit_directions[2])
-    with pytest.raises(ConfigError, match="--towards: a, b, c"):
-        steering_vector(probe)
-    with pytest.raises(UnknownNameError, match="no label 'd'"):
-        steering_vector(probe, "d")
-
-
-def test_a_probe_of_numbers_points_to_higher_ones():
-    probe = probe_of(())
-    np.testing.assert_allclose(steering_vector(probe), 2.0 * probe.unit_directions[0])
-    with pytest.raises(ConfigError, match="no labels"):
-        steering_vector(probe, "high")
+def test_the_vector_is_one_standard_deviation_long_towards_a_label_or_higher_numbers(refused):
+    probe, many, number = probe_of(), probe_of(("a", "b", "c")), probe_of(())
+    for vector, expected in (
+        (steering_vector(probe), 2.0 * probe.unit_directions[0]),
+        (steering_vector(probe, "yes"), 2.0 * probe.unit_directions[0]),
+        (steering_vector(probe, "no"), -2.0 * probe.unit_directions[0]),
+        (steering_vector(many, "c"), 4.0 * many.unit_directions[2]),
+        (steering_vector(number), 2.0 * number.unit_directions[0]),
+    ):
+        np.testing.assert_allclose(vector, expected)
+    refused(steering_vector, many)
+    refused(steering_vector, many, "d")
+    refused(steering_vector, number, "high")
 
 
 @pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        ({"sites": (SITE, "hook_embed")}, "single site"),
-        ({"view": "normalized"}, "raw view"),
-        ({"projection_sd": ()}, "without the standard deviation"),
-    ],
+    "facts",
+    [{"sites": (SITE, "hook_embed")}, {"view": "normalized"}, {"projection_sd": ()}],
+    ids=["sites", "view", "no deviation"],
 )
-def test_probes_that_cannot_steer_are_refused(facts, message):
-    with pytest.raises(ConfigError, match=message):
-        steering_vector(probe_of(**facts))
+def test_probes_that_cannot_steer_are_refused(facts, refused):
+    refused(steering_vector, probe_of(**facts))
 
 
 def test_a_dose_of_0_changes_nothing(network):
@@ -93,14 +78,13 @@ def test_every_token_is_steered_with_the_cache_as_without(network):
     assert found != steered_texts(network, PROMPTS, DECODING, vector, 0.0, bos=False)
 
 
-def test_another_site_can_be_steered(network):
+def test_another_site_of_the_width_can_be_steered(network, refused):
     vector = steering_vector(probe_of())
     other = "blocks.4.hook_resid_post"
     found = steered_texts(network, PROMPTS, DECODING, vector, 40.0, bos=False, site=other)
     assert found != steered_texts(network, PROMPTS, DECODING, vector, 40.0, bos=False)
-    site = "blocks.4.mlp.hook_post"
-    with pytest.raises(DataError, match="1024"):
-        steered_texts(network, PROMPTS, DECODING, vector, 1.0, bos=False, site=site)
+    given = {"bos": False, "site": "blocks.4.mlp.hook_post"}
+    refused(steered_texts, network, PROMPTS, DECODING, vector, 1.0, **given)
 
 
 def test_standard_deviations_are_those_of_the_fitted_rows():
