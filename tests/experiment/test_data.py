@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError
+from probekit.experiment import loader
 from probekit.experiment.data import read_examples
 from probekit.experiment.document import dump_settings
-from probekit.experiment.loader import load_experiment, make_experiment, make_text_experiment
+from probekit.experiment.loader import load_experiment, make_experiment
 from probekit.experiment.schema import Experiment
+from tests.pipeline.texts import text_of
 
 HUB = {"name": "org/name", "revision": "0123456789abcdef0123456789abcdef01234567"}
 ROWS = [
@@ -117,24 +119,8 @@ def test_mistakes_in_calls_and_rows_in_memory_are_explained(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "saved").mkdir()
     assert experiment(hub={"name": "saved"}).data.hub.name == str(tmp_path / "saved")
-    folds = Experiment.from_dict(VALUES | {"split": {"folds": 2}})
-    for call, *given in (
-        (Experiment.from_dict, VALUES | {"modle": 1}),
-        (Experiment.from_dict, []),
-        (Experiment.from_dict, values(hub=HUB | {"name": "saved"})),  # a folder has no revision
-        (read_examples, experiment(hub={"name": "./none"}).data),
-        (make_experiment, 3),
-        (make_text_experiment, 3),
-        (make_experiment, GIVEN, FRAME),
-        (make_text_experiment, GIVEN),
-        (folds.with_data, {"train": FRAME, "test": FRAME}),
-        (experiment(columns={"text": "textt"}).with_data, FRAME),
-        (experiment().with_data, FRAME.replace("The black door", "")),
-        (experiment(format="csv", file="rows.csv").with_data, FRAME),
-        (experiment(hub=HUB).with_data, FRAME),
-        (read_examples, experiment().data),
-    ):
-        refused(call, *given)
+    for call in text_of("invalid_data.txt").splitlines():
+        refused(eval, call, {**globals(), **vars(loader)})
 
 
 def test_a_saved_experiment_accepts_the_same_rows_only(tmp_path):

@@ -28,12 +28,9 @@ def test_later_errors_name_the_line_of_the_value(write, refused):
         with experiment.at(*keys):
             raise ConfigError("it is not there")
 
-    for keys in (
-        ("attention", "texts", 1),
-        ("capture", "sites"),  # the section is not in the file
-        ("model", "source"),
-        ("data", "columns"),  # the line or the override
-    ):
+    # The section `capture` is not in the file, and an override is in the section `data.columns`.
+    places = [("attention", "texts", 1), ("capture", "sites"), ("model", "source")]
+    for keys in (*places, ("data", "columns")):
         refused(fail, experiment, *keys)
     refused(fail, Experiment.model_validate(experiment.model_dump()), "model", "source")
 

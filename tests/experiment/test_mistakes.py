@@ -26,13 +26,17 @@ def mistakes():
 
 
 @pytest.mark.parametrize(("kind", "mistake"), list(mistakes()))
-def test_a_mistake_is_reported_with_file_and_line(write, refused, kind, mistake):
+def test_a_mistake_is_reported_with_file_and_line_or_override(write, refused, kind, mistake):
     """A line has a text of the valid file and its replacement, or `+` and a text to append."""
+    load = load_recipe if kind == "recipe" else load_any_experiment
+    mistake = mistake.replace(r"\n", "\n").replace(r"\t", "\t")
+    if kind == "override":
+        refused(load, write(GOOD), [mistake])
+        return
     good = FILES[kind]
-    old, _, new = mistake.replace(r"\n", "\n").replace(r"\t", "\t").partition(" =>")
+    old, _, new = mistake.partition(" =>")
     assert old in good or old.startswith("+ ")
-    text = good + old[2:] if old.startswith("+ ") else good.replace(old, new[1:])
-    refused(load_recipe if kind == "recipe" else load_any_experiment, write(text))
+    refused(load, write(good + old[2:] if old.startswith("+ ") else good.replace(old, new[1:])))
 
 
 @pytest.mark.parametrize(
@@ -58,26 +62,6 @@ def test_a_file_of_another_kind_is_refused_with_its_command(write, refused):
         (load_recipe, GOOD),
     ):
         refused(load, write(text))
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "probe.fold=3",
-        "tokens.position.at=lats",
-        "tokens.position.index=3",
-        "probe.C=[1, 1]",
-        "probe.folds=",
-        "probe.C.0=1",
-        "probe.kinds[0].kind=lda",
-        "name.x=1",
-        "name=[a",
-        "probe.folds=3\nx: 4",
-        "probe.C=[0, x]",
-    ],
-)
-def test_a_mistake_in_an_override_names_the_override(write, refused, override):
-    refused(load_any_experiment, write(GOOD), [override])
 
 
 def test_messages_of_python_are_preceded_by_the_place(write):
